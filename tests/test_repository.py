@@ -94,6 +94,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/data/chat/probing.py", "function"),
     ("core/src/rlhf_core/data/chat/short_histories.py", "function"),
     ("core/src/rlhf_core/data/chat/turns.py", "function"),
+    ("core/src/rlhf_core/data/chat/template_kwargs.py", "tools"),  # a variable of templates
     ("core/src/rlhf_core/contracts/environment.py", "single_turn"),  # kinds of episodes
     ("core/src/rlhf_core/contracts/environment.py", "multi_turn"),
     ("core/src/rlhf_core/contracts/environment.py", "tools"),

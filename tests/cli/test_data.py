@@ -306,3 +306,14 @@ def test_check_reads_images(write, tmp_path, capsys):
     assert (
         check(capsys, file, "--chat", "--image-key", "picture", "--max-image-pixels", "9")[0] == 1
     )
+
+
+def test_show_renders_a_chat_with_the_rows_variables(write, capsys, tmp_path):
+    write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
+    with open(tmp_path / "model" / "chat_template.jinja", "a") as file:
+        file.write("{{ '' if thinking | default(true) else '- ' }}")
+    rows = [{"prompt": "hi", "chat_template_kwargs": given} for given in ({"thinking": False}, {})]
+
+    main(["data", "show", write("a.jsonl", *rows), "--chat", "--model", "model"])
+
+    assert capsys.readouterr().out.count("assistant:- \n") == 1

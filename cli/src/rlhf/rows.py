@@ -64,6 +64,8 @@ class GivenRows:
             write_text_atomically(path, self._text)
 
     def _lines(self, rows: Any) -> str:
+        from rlhf_core.data import rows_as_written
+
         try:
             count = len(rows)
         except TypeError:
@@ -73,7 +75,7 @@ class GivenRows:
             ) from None
         if not count:
             raise DataError(f"{self._label}: expected at least one row, got none")
-        lines = [self._line(index, row) for index, row in enumerate(rows)]
+        lines = [self._line(index, row) for index, row in enumerate(rows_as_written(rows))]
         if not len(lines) == count == len(rows):
             raise DataError(
                 f"{self._label}: the rows changed while they were read: {count} at first, then {len(lines)}"

@@ -130,6 +130,7 @@ def show(
     image_key: ImageKey = None,
 ) -> None:
     """Print the first rows and the prompts made of them, as the model would read them."""
+    from rlhf_core.data.chat.template_kwargs import renderer_of
     from rlhf_core.data.prompts import read_prompt
     from rlhf_core.data.row_images import RowImages, start_of_paths
     from rlhf_core.data.rows import RowProblem
@@ -149,7 +150,10 @@ def show(
             if isinstance(prompt, RowProblem):
                 _print(f"cannot be used: {prompt.reason}")
             else:
-                _print(_rendered(prompt, renderer))
+                given = renderer and renderer_of(
+                    {} if isinstance(row, Unreadable) else row, renderer
+                )
+                _print(_rendered(prompt, given))
             if not isinstance(row, Unreadable):
                 for name, value in row.items():
                     _print(f"  {name}: {_shortened(value)}")

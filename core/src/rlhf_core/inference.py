@@ -6,6 +6,7 @@ Importing this module imports no torch.
 
 from .concurrency import run_to_its_end
 from .config.checks.features import environment_shares
+from .data.chat.template_kwargs import renderer_of
 from .data.made.players import Players
 from .data.made.prompts import PromptReader
 from .data.made.splits import evaluation_sets
@@ -57,6 +58,7 @@ __all__ = [
     "metrics_of",
     "pass_at_k",
     "remove",
+    "renderer_of",
     "run_to_its_end",
     "samples_at",
     "seed_of",

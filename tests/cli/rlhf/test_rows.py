@@ -49,6 +49,13 @@ def test_a_data_set_and_numbers_of_numpy_are_taken(tmp_path):
     assert as_set == as_numpy == written(ROWS, tmp_path)
 
 
+def test_rows_of_a_data_set_are_those_that_it_was_made_of(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"info": {"x": 1}}, {"info": {"y": "s"}}]
+
+    assert written(datasets.Dataset.from_list(rows), tmp_path) == written(rows, tmp_path)
+
+
 class Growing(list):
     """Gains a row each time it is read."""
 

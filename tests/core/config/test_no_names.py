@@ -49,6 +49,7 @@ ALLOWED = {
     ("data/chat/probing.py", "function"): "a key of tools",
     ("data/chat/short_histories.py", "function"): "a key of tools and of their calls",
     ("data/chat/turns.py", "function"): "a key of tool calls",
+    ("data/chat/template_kwargs.py", "tools"): "a variable of chat templates",
     ("contracts/environment.py", "single_turn"): "a kind of episodes",
     ("contracts/environment.py", "multi_turn"): "a kind of episodes",
     ("contracts/environment.py", "tools"): "a kind of episodes",

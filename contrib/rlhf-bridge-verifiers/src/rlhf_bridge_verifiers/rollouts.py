@@ -20,6 +20,7 @@ from verifiers.legacy.utils.env_utils import load_environment
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Action, Observation, StepResult, Stop, Task
+from rlhf_core.data import rows_as_written
 
 from .config import VerifiersV0Config
 from .handover import Ask, Handover, plain
@@ -203,9 +204,10 @@ def _dataset(environment: Any, split: str) -> Any:
     if split not in ("train", "eval"):
         raise KeyError(split)
     try:
-        return environment.get_dataset() if split == "train" else environment.get_eval_dataset()
+        found = environment.get_dataset() if split == "train" else environment.get_eval_dataset()
     except ValueError as error:
         raise KeyError(f"{split} ({error})") from error
+    return rows_as_written(found)
 
 
 def _tool(tool: Any) -> Mapping[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from ..component import Config
 from ..contracts.engine import SamplingParams
@@ -20,6 +23,39 @@ CONTROL_WORDS = (
     "text, or the control token"
 )
 """Description of the option ``data.control_words``."""
+
+TEMPLATE_KWARGS = (
+    "variables for the model's chat template, such as {enable_thinking = false}; a row's column chat_template_kwargs "
+    "goes before"
+)
+"""Description of the option ``data.chat_template_kwargs``."""
+
+
+def _typed(given: Any) -> Any:
+    """Return an object's JSON text as the object, and true, false and numbers that were typed as what they say.
+
+    A template asks whether a variable *is false*, which the text ``false`` is not.
+    """
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return given  # the check of types says what was expected
+    if not isinstance(given, Mapping):
+        return given
+    return {name: _scalar(value) for name, value in given.items()}
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, str) or not _SCALAR.fullmatch(value):
+        return value
+    return json.loads(value)
+
+
+_SCALAR = re.compile(r"true|false|-?(0|[1-9]\d*)(\.\d+)?")
+
+TemplateVariables = Annotated[dict[str, JsonValue], BeforeValidator(_typed)]
+"""Variables of a chat template: in a file a table, as a flag ``--OPTION.NAME VALUE``, or the table as JSON."""
 
 
 class ModelPath(Config):

@@ -15,6 +15,7 @@ from ..contracts.backend import Aggregation
 from ..contracts.executor import ControlWordUse
 from .common import (
     CONTROL_WORDS,
+    TEMPLATE_KWARGS,
     BackendSelection,
     CheckpointConfig,
     EngineSelection,
@@ -31,6 +32,7 @@ from .common import (
     SeeingActor,
     SeeingModel,
     SleepingRuntime,
+    TemplateVariables,
     TrainedRole,
 )
 
@@ -62,6 +64,9 @@ class PromptData(Config):
         "fail", description="fail before anything is built, or skip and count"
     )
     control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
+    chat_template_kwargs: TemplateVariables = Field(
+        default_factory=dict, description=TEMPLATE_KWARGS
+    )
 
 
 class DataConfig(ImageData, PromptData):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from ..batch.task import Message, Task, Uid
 from ..batch.trajectory import Trajectory
@@ -105,6 +105,14 @@ class Renderer(Protocol):
 
         Args:
             tools: JSON schemas of the functions that the policy may call.
+        """
+        ...
+
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """Return a renderer that gives the chat template these variables too, such as ``enable_thinking``.
+
+        Raises:
+            DataError: the chat template does not read one of them.
         """
         ...
 

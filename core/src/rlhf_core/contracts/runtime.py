@@ -133,6 +133,8 @@ class RolloutSpec:
     """True: Python code that comes with the tokenizer may run."""
     control_words: ControlWordUse = "text"
     """Use of control words in observations and messages."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables for the chat template."""
     rewards: tuple[RewardSpec, ...] = ()
     """Empty when the environment alone gives rewards."""
     images: ImageReaderSpec | None = None

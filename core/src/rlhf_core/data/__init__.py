@@ -7,6 +7,7 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
     rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
 """
 
+from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
 from .learned.conversations import load_conversations
 from .learned.labeled import load_labeled_answers
@@ -30,10 +31,12 @@ __all__ = [
     "SequenceOptions",
     "StepLabelColumns",
     "TokenizerRenderer",
+    "WrittenRows",
     "eos_token_ids",
     "load_conversations",
     "load_labeled_answers",
     "load_pairs",
     "load_step_labels",
     "load_tokenizer",
+    "rows_as_written",
 ]

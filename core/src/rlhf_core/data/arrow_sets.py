@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
-from .source import Row, Source, Unreadable
+from .arrow_rows import WrittenRows
+from .source import TEMPLATE_KWARGS, Row, Source, Unreadable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,7 +23,7 @@ _SCAN_ROWS = 1000
 
 
 class ArrowRows:
-    """Source of the rows of a table.
+    """Source of the rows of a table, without the nulls that Arrow fills objects up with.
 
     Args:
         dataset: the table.
@@ -43,6 +44,7 @@ class ArrowRows:
     ) -> None:
         self.name = name
         self._dataset = _without_decoding(dataset)
+        self._written = WrittenRows(dataset.features)
         self._unreadable = unreadable or {}
         self.where = place
         if not len(dataset):
@@ -59,19 +61,20 @@ class ArrowRows:
         """
         if bad := self._unreadable.get(index):
             raise DataError(f"{self.where(index)}: {bad.reason}")
-        row: Row = self._dataset[index]
-        return row
+        return self._written.row(self._dataset[index])
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
         """Yield all rows in order; with ``columns``, only these columns if the table has all of them."""
         dataset = self._dataset
         if columns and set(columns) <= set(dataset.column_names):
-            dataset = dataset.select_columns(list(dict.fromkeys(columns)))
+            given = {TEMPLATE_KWARGS} & set(dataset.column_names)
+            dataset = dataset.select_columns(list(dict.fromkeys([*columns, *given])))
         names = dataset.column_names
         index = 0
         for batch in dataset.iter(batch_size=_SCAN_ROWS):
             for values in zip(*(batch[name] for name in names), strict=True):
-                yield self._unreadable.get(index) or dict(zip(names, values, strict=True))
+                row = dict(zip(names, values, strict=True))
+                yield self._unreadable.get(index) or self._written.row(row)
                 index += 1
 
 
@@ -204,9 +207,14 @@ def _misfit(record: list[str], header: list[str]) -> Unreadable | None:
 
 
 def _without_decoding(dataset: Dataset) -> Dataset:
-    """Return the table with images, audio and the like as plain bytes and paths."""
+    """Return the table with images, audio and the like as plain bytes and paths; JSON is read as what it says."""
+    import datasets
+
+    json_text = getattr(
+        datasets, "Json", ()
+    )  # None of the older versions of the library has this type.
     for column, feature in dataset.features.items():
-        if getattr(feature, "decode", False) is True:
+        if getattr(feature, "decode", False) is True and not isinstance(feature, json_text):
             dataset = dataset.cast_column(column, type(feature)(decode=False))
     return dataset.with_format(None)
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from ..media.desk import MediaDesk
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
-from .learned.messages import answers_in, conversation_of, value_of, with_system_prompt
+from .learned.messages import conversation_of, value_of, with_system_prompt
+from .learned.weights import learned_answers
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .row_images import RowImages
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
@@ -151,7 +152,7 @@ def _conversation(
     try:
         given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
         messages = images.chat(row, with_system_prompt(given, system_prompt))
-        answers_in(messages)
+        learned_answers(messages)
     except RowProblem as problem:
         return problem
     return messages

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
+from .chat.template_kwargs import renderer_of
 from .row_images import RowImages
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, problem_of
-from .source import Row, Source, Unreadable
+from .source import TEMPLATE_KWARGS, Row, Source, Unreadable
 
 _BATCH_ROWS = 1000
 CHARACTERS_PER_TOKEN = 100
@@ -188,10 +189,39 @@ def _rendered(
         raise prompt
     try:
         if not isinstance(prompt, str):
-            return renderer.chat_text(prompt)
+            return renderer_of_row(row, renderer).chat_text(prompt)
+        check_plain(row, renderer)
         return plain_prompt({} if isinstance(row, Unreadable) else row, prompt, format, renderer)
     except DataError as error:
         raise problem_of(error) from error
+
+
+def renderer_of_row(row: Row | Unreadable, renderer: TokenizerRenderer) -> TokenizerRenderer:
+    """Return the renderer with a row's variables for the chat template.
+
+    Raises:
+        RowProblem: the column holds none, or the template does not read them.
+    """
+    if isinstance(row, Unreadable):
+        return renderer
+    try:
+        return renderer_of(row, renderer)
+    except DataError as error:
+        raise RowProblem(TEMPLATE_KWARGS, str(error)) from error
+
+
+def check_plain(row: Row | Unreadable, renderer: TokenizerRenderer) -> None:
+    """Refuse variables for the chat template where a text is plain, and no template renders it.
+
+    Raises:
+        RowProblem: the run or the row gives such variables.
+    """
+    if given := renderer_of_row(row, renderer).template_kwargs:
+        raise RowProblem(
+            TEMPLATE_KWARGS,
+            f"{TEMPLATE_KWARGS} has {', '.join(given)}, but the text is plain, and no chat template renders it. Add "
+            "--data.chat, or leave them out",
+        )
 
 
 def plain_prompt(

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 Row = Mapping[str, Any]
 """Values of a data row by column. Any: a data set may hold any type."""
 
+TEMPLATE_KWARGS = "chat_template_kwargs"
+"""Column that a row may have: variables for the chat template, by which its messages are rendered."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
@@ -35,7 +38,7 @@ class Source(Protocol):
         ...
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
-        """Yield all rows in order. With ``columns`` other columns may be left out."""
+        """Yield all rows in order. With ``columns`` other columns but ``TEMPLATE_KWARGS`` may be left out."""
         ...
 
     def where(self, index: int) -> str:

@@ -76,6 +76,6 @@ def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> 
     if own is None:
         trusted = run.model.trust_remote_code
         own = eos_token_ids(tokenizer, run.model.path, trust_remote_code=trusted)[0]
-    renderer = TokenizerRenderer(tokenizer, control_words=run.data.control_words)
+    renderer = TokenizerRenderer.by(run.data, tokenizer)
     responses = load_responses(run, renderer, own, image_reader(resolved))
     return SupervisedRows(responses, run.supervised.batch_size, run.seed)

@@ -92,6 +92,7 @@ def _rollout_spec(resolved: Resolved) -> RolloutSpec:
         tokenizer_path=model.tokenizer or model.path,
         trust_remote_code=model.trust_remote_code,
         control_words=resolved.run.data.control_words,
+        template_kwargs=resolved.run.data.chat_template_kwargs,
         rewards=tuple(map(spec_of, resolved.selections["reward.use"])),
         images=image_reader_spec(resolved),
     )

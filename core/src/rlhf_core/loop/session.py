@@ -85,7 +85,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     tokenizer = load_tokenizer(
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
-    renderer = TokenizerRenderer(tokenizer, control_words=run.data.control_words)
+    renderer = TokenizerRenderer.by(run.data, tokenizer)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)

@@ -19,6 +19,7 @@ from ..contracts.executor import (
     SeedOf,
 )
 from ..contracts.reward import RewardRequest
+from ..data.chat.template_kwargs import renderer_of
 from ..rewards.panel import SampleScore
 from .environments import Environments
 from .played import (
@@ -89,11 +90,13 @@ class EpisodeRunner:
         """Play all episodes of a task, the greedy one included.
 
         Raises:
+            DataError: the row gives variables that the chat template does not read.
             RolloutError: an episode failed, or the executor returned other episodes than it was asked for.
         """
         left_out: dict[Uid, str] = {}
         context = replace(
             self.context,
+            renderer=renderer_of(task.row, self.context.renderer),
             sampling=self._terms[with_logprobs].sampling,
             seed=partial(self._seed_of, task),
             drop=left_out.__setitem__,

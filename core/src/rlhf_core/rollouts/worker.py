@@ -23,6 +23,7 @@ from ..contracts.executor import (
 )
 from ..contracts.reward import RewardRequest
 from ..contracts.runtime import RolloutSpec
+from ..data.chat.template_kwargs import renderer_of
 from ..media.reader import ImageReader
 from ..plugins import Plugins
 from .environments import Environments, label_of, open_environments
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
     Requests = Sequence[RewardRequest]
     Scores = Sequence[SampleScore]
 
-__all__ = ["GroupRunner", "RolloutParts", "label_of", "open_rewards", "open_rollouts"]
+__all__ = [
+    "GroupRunner",
+    "RolloutParts",
+    "label_of",
+    "open_rewards",
+    "open_rollouts",
+    "renderer_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +72,9 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
     tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)
     return RolloutParts(
         executor=plugins.build(spec.executor),
-        renderer=TokenizerRenderer(tokenizer, control_words=spec.control_words),
+        renderer=TokenizerRenderer(
+            tokenizer, control_words=spec.control_words, template_kwargs=spec.template_kwargs
+        ),
         environment=open_environments(spec.environments, plugins),
         images=open_image_reader(spec.images, plugins),
     )

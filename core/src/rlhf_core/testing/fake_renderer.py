@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from ..batch.task import Message
 from ..contracts.environment import ToolCall
 from ..contracts.executor import Answer, ChatContinuation
+from ..errors import DataError
 
 PAD_ID = 0
 BOS_ID = 1
@@ -62,6 +63,18 @@ class FakeRenderer:
         names = ",".join(str(tool.get("function", tool).get("name")) for tool in tools)
         turns = "".join(f"[{message['role']}]{_shown(message)}|" for message in messages)
         return self.encode((f"[tools]{names}|" if tools else "") + turns + "[assistant]")
+
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """Return this renderer; its format has no variables.
+
+        Raises:
+            DataError: one is given.
+        """
+        if kwargs:
+            raise DataError(
+                f"chat_template_kwargs: this format reads no such variables, got {', '.join(kwargs)}"
+            )
+        return self
 
     def render_next(
         self,

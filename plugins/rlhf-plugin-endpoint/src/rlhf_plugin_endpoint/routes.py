@@ -12,6 +12,12 @@ import orjson
 
 from rlhf_core.contracts import Message
 
+from .dialects import (
+    anthropic_messages,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+)
 from .dialects.anthropic_messages import read_anthropic
 from .dialects.anthropic_replies import anthropic_events, anthropic_reply
 from .dialects.fields import flag, read_object, text_of
@@ -33,6 +39,7 @@ from .dialects.openai_completions import (
 )
 from .dialects.openai_responses import read_response_request
 from .dialects.problems import RequestProblem, problem_body
+from .dialects.request_fields import EFFORT, effort_of, unread, unread_problem
 from .dialects.request_images import RequestImages
 from .dialects.response_replies import response_events, response_id, response_reply
 from .dialects.sampling import check_overrides
@@ -64,6 +71,8 @@ class _Dialect:
     shown: Callable[[Mapping[str, Any]], ShownFields]
     whole: Callable[[Sequence[ModelAnswer], str, ShownFields, Mapping[str, Any]], dict[str, Any]]
     events: Callable[[Sequence[ModelAnswer], str, ShownFields, Mapping[str, Any]], Iterable[bytes]]
+    fields: frozenset[str]
+    """Names of the fields that it reads, beside those that all do."""
     is_anthropic: bool = False
 
 
@@ -122,6 +131,8 @@ class Routes:
         images = self._images()
         wanted = dialect.read(body, images, session, self._options)
         session.num_ignored += images.num_ignored
+        self._check_read(body, dialect.fields, route)
+        wanted = self._with_effort(wanted, body)
         logprobs = shown.logprobs or shown.token_ids
         if logprobs or agent:
             wanted = replace(wanted, logprobs=logprobs, agent=agent)
@@ -141,6 +152,38 @@ class Routes:
         answers = await answering
         self._keep(route, body, wanted, answers)
         return _json(dialect.whole(answers, model, shown, body))
+
+    def _check_read(self, body: Mapping[str, Any], fields: frozenset[str], route: str) -> None:
+        """Refuse fields that nothing here reads, or count them.
+
+        Raises:
+            RequestProblem: there is one, and the run does not leave such fields aside.
+        """
+        for name in unread(body, fields):
+            if not self._options.ignores_overrides:
+                raise unread_problem(name, body[name], route)
+            self._session.num_ignored += 1
+
+    def _with_effort(self, wanted: ModelRequest, body: Mapping[str, Any]) -> ModelRequest:
+        """Return a request with the effort that a client asks for, where the chat template reads one.
+
+        Raises:
+            RequestProblem: it reads none, and the run does not leave such fields aside.
+        """
+        effort = effort_of(body)
+        if effort is None or wanted.prompt is not None:
+            return wanted
+        if self._session.takes_variable(EFFORT, effort):
+            return replace(wanted, template_kwargs={**wanted.template_kwargs, EFFORT: effort})
+        if not self._options.ignores_overrides:
+            raise RequestProblem(
+                f"{EFFORT} is {effort[:60]!r}, but the model's chat template reads no variable of this name, so "
+                "nothing would tell the policy. Leave it out, or run with --rollout.endpoint.overrides ignore",
+                code="not_overridable",
+                parameter=EFFORT,
+            )
+        self._session.num_ignored += 1
+        return wanted
 
     def _images(self) -> RequestImages:
         return RequestImages(
@@ -244,6 +287,7 @@ def _only_token_ids(body: Mapping[str, Any]) -> ShownFields:
 
 _DIALECTS: Mapping[str, _Dialect] = {
     "/v1/chat/completions": _Dialect(
+        fields=openai_chat.FIELDS,
         read=lambda body, images, session, options: read_chat(body, images, max_n=options.max_n),
         shown=read_shown,
         whole=lambda answers, model, shown, body: chat_reply(answers, model, shown),
@@ -253,6 +297,7 @@ _DIALECTS: Mapping[str, _Dialect] = {
         ],
     ),
     "/v1/completions": _Dialect(
+        fields=openai_completions.FIELDS,
         read=lambda body, images, session, options: read_completion(body, max_n=options.max_n),
         shown=read_shown_text,
         whole=lambda answers, model, shown, body: completion_reply(answers, model, shown),
@@ -262,6 +307,7 @@ _DIALECTS: Mapping[str, _Dialect] = {
         ],
     ),
     "/v1/responses": _Dialect(
+        fields=openai_responses.FIELDS,
         read=lambda body, images, session, options: read_response_request(
             body, session.responses, images
         ),
@@ -272,6 +318,7 @@ _DIALECTS: Mapping[str, _Dialect] = {
         ],
     ),
     "/v1/messages": _Dialect(
+        fields=anthropic_messages.FIELDS,
         read=lambda body, images, session, options: read_anthropic(body, images),
         shown=_only_token_ids,
         whole=lambda answers, model, shown, body: anthropic_reply(answers[0], model, shown),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -95,6 +96,29 @@ def test_a_chat_is_rendered_and_its_messages_are_kept(generate):
     ]
     assert line["prompt"] == "system:count\nuser:2?\nassistant:"
     assert line["dataset"] == "chats"
+
+
+def test_the_chat_template_gets_the_variables_of_run_and_row(generate, base, folder, capsys):
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template += "{{ '' if thinking | default(true) else '- ' }}"
+    (folder / "model").unlink()
+    shutil.copytree(base, folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    rows = [{"prompt": [{"role": "user", "content": "2?"}]} for _ in range(2)]
+    rows[1]["chat_template_kwargs"] = {"thinking": True}
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+    off, on = generate("--data.chat_template_kwargs.thinking", "false", data="rows.jsonl")
+
+    assert off["prompt"] == "user:2?\nassistant:- "
+    assert on["prompt"] == "user:2?\nassistant:"
+    assert (off["chat_template_kwargs"], on["chat_template_kwargs"]) == (
+        {"thinking": False},
+        {"thinking": True},
+    )
+    assert off["prompt_tokens"] == on["prompt_tokens"] + 2
+    generate("--data.chat_template_kwargs.thinkin", "false", data="rows.jsonl", output="b", code=2)
+    assert "reads thinking. Did you mean 'thinking'?" in capsys.readouterr().err
 
 
 def test_scores_are_those_of_the_rewards_and_add_up_with_their_weights(generate):

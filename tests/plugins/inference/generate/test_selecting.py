@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rlhf_plugin_inference.generate.options import SelectOptions
@@ -26,6 +28,19 @@ def test_best_takes_the_highest_reward_and_of_equal_ones_the_first():
     expected = {"prompt": "p", "response": "b", "reward": 2.0, "index": 4}
 
     assert best(FOUR, SelectOptions()) == [expected]
+
+
+def test_chosen_rows_of_a_chat_keep_the_variables_of_its_template():
+    said = {"role": "user", "content": "p"}
+    asked = replace(
+        prompt(answer("a", 1.0), answer("b", 2.0), messages=(said,)),
+        chat_template_kwargs={"thinking": False},
+    )
+
+    for choose in (best, pairs):
+        (row,) = choose(AnsweredPrompt.from_line(asked.to_line()), SelectOptions())
+        assert row["prompt"] == [said]
+        assert row["chat_template_kwargs"] == {"thinking": False}
 
 
 def test_best_takes_nothing_below_the_threshold():

@@ -55,6 +55,20 @@ def test_a_function_that_a_program_gave_needs_no_file():
     assert list(source.rows(0)) == [{"n": 7}]
 
 
+def test_rows_of_a_data_set_come_as_they_were_written():
+    from datasets import Dataset
+
+    rows = [{"info": {"x": 1}}, {"info": {"y": "s"}}]
+    config = FunctionSourceConfig(path="<given>")
+
+    for code in (
+        lambda: Dataset.from_list(rows),
+        lambda start: Dataset.from_list(rows).to_iterable_dataset().skip(start),
+    ):
+        source = FunctionSource(config, code=code)
+        assert [*source.rows(0), *source.rows(1)] == [*rows, rows[1]]
+
+
 def test_what_gives_no_rows_is_refused(path):
     with pytest.raises(PluginError, match=r"my_rows.py:table gave a dict; expected rows"):
         FunctionSource(FunctionSourceConfig(path=path("table"))).rows(0)

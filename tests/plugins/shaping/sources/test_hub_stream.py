@@ -34,6 +34,17 @@ def test_rows_of_all_files_come_in_order_from_any_number(files, start, found):
     assert source.where(4).endswith("part1.jsonl[train]:row 5")
 
 
+def test_rows_are_streamed_as_they_were_written(tmp_path):
+    from pyarrow import Table, parquet
+
+    rows = [{"info": {"x": "1"}, "answer": None}, {"info": {"y": [None, 1]}, "answer": "4"}]
+    parquet.write_table(Table.from_pylist(rows), tmp_path / "rows.parquet")
+    source = HubStream(HubStreamConfig(path="parquet", files=(str(tmp_path / "rows.parquet"),)))
+
+    assert list(source.rows(0)) == rows
+    assert list(source.rows(1)) == rows[1:]
+
+
 def test_a_set_that_cannot_be_streamed_is_named(tmp_path):
     source = HubStream(HubStreamConfig(path="json", files=(str(tmp_path / "none.jsonl"),)))
 

@@ -6,10 +6,11 @@ it after the stand-in's answer. So the policy's own tokens are never decoded and
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ...batch.task import Message
 from ...contracts.executor import Answer, ChatContinuation, ControlWordUse
@@ -19,12 +20,26 @@ from .parsing.families import calls_of, thoughts_of
 from .parsing.parser import AnswerParser
 from .quoting import Quotes, has_words
 from .rendering import ChatTemplate
+from .template_kwargs import TemplateKwargs, check_kwargs, refuse_words
 from .tokenizing import TextTokenizer
 from .turn_words import turn_words
 from .turns import ChatTurns, first_difference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_MAX_OTHERS = 64
+"""Renderers that one keeps for other variables of the template."""
+
+
+class RenderOptions(Protocol):
+    """Options of a section ``data`` by which texts and messages become tokens."""
+
+    @property
+    def control_words(self) -> ControlWordUse: ...
+
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any]: ...
 
 
 class TokenizerRenderer:
@@ -33,17 +48,66 @@ class TokenizerRenderer:
     Args:
         control_words: use of control words in observations, prompts of rows and contents of messages: ``text``, or
             ``tokens`` as the tokenizer reads them.
+        template_kwargs: variables for the chat template, such as ``enable_thinking``.
+        texts: tokenizer of texts that another renderer has made; None: one of its own, with ``control_words``.
+
+    Raises:
+        DataError: the chat template does not read such a variable, or its value has a control word.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, control_words: ControlWordUse = "text"
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        control_words: ControlWordUse = "text",
+        template_kwargs: TemplateKwargs | None = None,
+        texts: TextTokenizer | None = None,
     ) -> None:
+        if template_kwargs:
+            special = tokenizer.special_tokens_map
+            check_kwargs(template_kwargs, template_text(tokenizer) or None, special)
         self.tokenizer = tokenizer
-        self.texts = TextTokenizer(tokenizer, control_words)
+        self.texts = TextTokenizer(tokenizer, control_words) if texts is None else texts
         """Tokenizer of texts whose control words are known."""
-        self.template = ChatTemplate(tokenizer)
+        self.template_kwargs = dict(template_kwargs or {})
+        """Variables for the chat template."""
+        if self.texts.are_inert:
+            refuse_words(self.template_kwargs, self.texts.words)
+        self.template = ChatTemplate(tokenizer, self.template_kwargs)
         """Chat template of the tokenizer."""
+        self._others: dict[str, Self] = {}
+        """Renderers with further variables, by their JSON."""
         self._turns = ChatTurns(self._shown, self.template, self.texts)
+
+    @classmethod
+    def by(cls, data: RenderOptions, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Return the renderer that a run's options describe."""
+        return cls(
+            tokenizer,
+            control_words=data.control_words,
+            template_kwargs=data.chat_template_kwargs,
+        )
+
+    def with_template_kwargs(self, kwargs: TemplateKwargs) -> Self:
+        """Return the renderer that gives the chat template these variables too, those of its own name replaced.
+
+        Raises:
+            DataError: the chat template does not read one of them, or its value has a control word.
+        """
+        if not kwargs:
+            return self
+        key = json.dumps(kwargs, sort_keys=True, default=repr)
+        if key not in self._others:
+            # What is learned of a template, such as where turns end, is learned for its variables: another object.
+            made = type(self)(
+                self.tokenizer,
+                template_kwargs={**self.template_kwargs, **kwargs},
+                texts=self.texts,
+            )
+            if len(self._others) >= _MAX_OTHERS:
+                self._others.clear()
+            self._others[key] = made
+        return self._others[key]
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special tokens; control words in it are ordinary text."""

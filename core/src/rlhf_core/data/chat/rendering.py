@@ -26,10 +26,16 @@ class ChatTemplate:
 
     A template is a program that came with the model: whatever it raises is a problem of the messages, and its work and
     its text have limits (``template.limits``).
+
+    Args:
+        kwargs: variables for the template beside messages and tools.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
+        self._kwargs = dict(kwargs or {})
 
     def text(self, messages: Sequence[Message], *, reply: bool, tools: Tools | None = None) -> str:
         """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
@@ -96,11 +102,12 @@ class ChatTemplate:
         if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
             # A tokenizer with a way of its own to write chats, which may be no template of Jinja.
             text: str = tokenizer.apply_chat_template(
-                chat, tools=given, tokenize=False, add_generation_prompt=reply
+                chat, tools=given, tokenize=False, add_generation_prompt=reply, **self._kwargs
             )
             return Rendered(text, ())
         template = BoundedTemplate(tokenizer.get_chat_template(tools=given))
-        return template.render(chat, tools=given, reply=reply, words=tokenizer.special_tokens_map)
+        variables = {**tokenizer.special_tokens_map, **self._kwargs}
+        return template.render(chat, tools=given, reply=reply, words=variables)
 
     def _problem(
         self, error: Exception, messages: Sequence[Message], reply: bool, tools: Tools | None

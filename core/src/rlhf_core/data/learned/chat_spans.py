@@ -23,6 +23,7 @@ from .generation_blocks import has_blocks
 from .learned_text import LearnedText, Span, squeezed
 from .messages import ASSISTANT, TOOL
 from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
+from .weights import without_weights
 
 _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
@@ -72,7 +73,7 @@ class ChatSpans:
         """
         template = self._renderer.template
         try:
-            messages = template.contents.joined(messages)
+            messages = template.contents.joined(without_weights(messages))
             made = self._quoted(messages, learned, tools)
             template.check(messages, made.text, reply=False, tools=tools)
         except DataError as error:

@@ -8,7 +8,7 @@ from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
-from ..prompts import plain_prompt
+from ..prompts import check_plain, plain_prompt, renderer_of_row
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -28,6 +28,10 @@ from .options import ConversationColumns, LabeledColumns, PromptColumns, Sequenc
 from .reading import LearnedRows, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
 from .tokens import LearnedTokens, SpanTokenizer
+from .weights import check_judged, learned_answers
+
+_MAX_CHATS = 64
+"""Finders of spans that are kept, each for other variables of the chat template."""
 
 
 def load_conversations(
@@ -81,18 +85,23 @@ class AnswerTexts:
         self.format = columns.prompt_format()
         self._renderer = renderer
         self._own_words = frozenset(own_words)
-        self._chats: ChatSpans | None = None
+        self._chats: dict[TokenizerRenderer, ChatSpans] = {}
 
-    @property
-    def chats(self) -> ChatSpans:
-        """Finder of learned spans; made when the first chat needs it, since plain text needs no chat template.
+    def chats(self, row: Row) -> ChatSpans:
+        """Return the finder of learned spans, by the chat template with the row's variables for it.
+
+        It is made when a chat needs it, since plain text needs no chat template.
 
         Raises:
             DataError: the tokenizer has no chat template.
+            RowProblem: the template does not read the row's variables.
         """
-        if self._chats is None:
-            self._chats = ChatSpans(self._renderer)
-        return self._chats
+        renderer = renderer_of_row(row, self._renderer)
+        if renderer not in self._chats:
+            if len(self._chats) >= _MAX_CHATS:
+                self._chats.clear()
+            self._chats[renderer] = ChatSpans(renderer)
+        return self._chats[renderer]
 
     def answer(
         self, row: Row, answer: str, tools_key: str | None, images: RowImages
@@ -109,10 +118,11 @@ class AnswerTexts:
                     "no place for tools",
                     "the prompt is plain text, which has no place for tools. Add --data.chat",
                 )
+            check_plain(row, self._renderer)
             return plain_text(self._joined(row, prompt, answer), len(prompt))
         check_chat(prompt, parts=images.sees)
         messages = (*prompt, {"role": ASSISTANT, "content": answer})
-        return self.chats.find(messages, (len(prompt),), tools)
+        return self.chats(row).find(messages, (len(prompt),), tools)
 
     def _joined(self, row: Row, prompt: str, answer: str) -> ControlText:
         renderer = self._renderer
@@ -139,7 +149,8 @@ class Conversations:
         self._columns = columns
         self._options = options
         self._answers = AnswerTexts(columns, renderer)
-        self._learns_all = isinstance(columns, ConversationColumns) and columns.learn == "all"
+        self._is_judged = isinstance(columns, LabeledColumns)
+        self._only_last = not isinstance(columns, ConversationColumns) or columns.learn == "last"
         self.max_tokens = max_tokens_of(options)
 
     @property
@@ -161,10 +172,12 @@ class Conversations:
             return [self._answers.answer(row, answer, tools_key, images)]
         given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
         messages = images.chat(row, with_system_prompt(given, self._columns.system_prompt))
-        learned = answers_in(messages)
-        if not self._learns_all:
-            learned = learned[-1:]
-        return [self._answers.chats.find(messages, learned, tools_of(row, tools_key))]
+        if self._is_judged:
+            learned = answers_in(messages)[-1:]
+            check_judged(messages, learned)
+        else:
+            learned = learned_answers(messages, only_last=self._only_last)
+        return [self._answers.chats(row).find(messages, learned, tools_of(row, tools_key))]
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the one sequence."""
@@ -184,6 +197,7 @@ class TextPieces:
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the text."""
         text = text_of(row, self._key, "text_key")
+        check_plain(row, self._renderer)
         images.prompt(row, text)  # refuses images, which have no place in a plain text
         return [plain_text(self._renderer.texts.text(text))]
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ...component import Config
-from ...config.common import CONTROL_WORDS
+from ...config.common import CONTROL_WORDS, TEMPLATE_KWARGS, TemplateVariables
 from ...contracts.executor import ControlWordUse
 from ..rows import PromptFormat
 
@@ -26,6 +26,9 @@ class SequenceOptions(Config):
         "fail", description="fail before anything is built, or skip and count"
     )
     control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
+    chat_template_kwargs: TemplateVariables = Field(
+        default_factory=dict, description=TEMPLATE_KWARGS
+    )
 
 
 class PromptColumns(Config):

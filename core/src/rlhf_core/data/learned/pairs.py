@@ -29,6 +29,7 @@ from .options import PairColumns, SequenceOptions
 from .reading import LearnedRows, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of
 from .tokens import LearnedTokens, SpanTokenizer
+from .weights import check_judged, without_weights
 
 
 def load_pairs(
@@ -134,9 +135,14 @@ class Pairs:
         if prompt and any(one[: len(prompt)] != prompt for one in both):
             both = [(*prompt, *one) for one in both]
         both = [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
-        shared = _shared_messages(*both)
+        shared = _shared_messages(*map(without_weights, both))
         tools = tools_of(row, names.tools_key)
-        return [self._answers.chats.find(one, answers_in(one, start=shared), tools) for one in both]
+        found = []
+        for one in both:
+            answers = answers_in(one, start=shared)
+            check_judged(one, answers)
+            found.append(self._answers.chats(row).find(one, answers, tools))
+        return found
 
     def _chat_prompt(self, row: Row, images: RowImages) -> tuple[Message, ...]:
         """Return the messages of the prompt's column; none where it has no messages."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..prompts import check_plain
 from ..row_images import RowImages
 from ..rows import RowProblem, check_text
 from ..source import Row
@@ -49,6 +50,7 @@ class StepLabels:
     ) -> None:
         self._columns = columns
         self._options = options
+        self._renderer = renderer
         # The separator is the user's own, whatever else it is to the tokenizer.
         self._answers = AnswerTexts(
             columns, renderer, renderer.texts.words.names(columns.separator)
@@ -68,6 +70,7 @@ class StepLabels:
         names = self._columns
         if names.text_key is not None:
             text = text_of(row, names.text_key, "text_key")
+            check_plain(row, self._renderer)
             images.prompt(row, text)  # refuses images, which have no place in a plain text
             made = plain_text(self._answers.policy_text(text))
             ends = _ends_of(text, names.separator)

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Protocol, cast
 
 from ...errors import DataError, RLHFError
+from ..arrow_rows import rows_as_written
 
 Row = Mapping[str, Any]
 KEY = "key"
@@ -96,7 +97,7 @@ class StreamedRows:
     def _read(self) -> None:
         """Keep the next row, or note the length of a stream that has ended."""
         if self._iterator is None:
-            self._iterator = _guarded(self._where, lambda: iter(self._read_rows()))
+            self._iterator = _guarded(self._where, lambda: iter(rows_as_written(self._read_rows())))
             self._next = 0
         iterator = self._iterator
         found = _guarded(self._where, lambda: next(iterator, None))
@@ -128,7 +129,7 @@ def made_rows(read: Callable[[], Iterable[Row]], where: str, limit: int | None =
         KeyError: there is no such split.
         DataError: it is no collection of rows, or has none.
     """
-    rows: Any = _guarded(where, read, KeyError)
+    rows: Any = rows_as_written(_guarded(where, read, KeyError))
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping | str | bytes):
         raise DataError(f"{where}: expected a sequence or an iterable of rows, got {_shown(rows)}")
     if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...contracts.data.source import DataSource
 from ...errors import DataError, PluginError, RLHFError
+from ..arrow_rows import rows_as_written
 from .rows import Row
 
 KEPT = 4096
@@ -107,7 +108,7 @@ class SourceRows:
     def _read(self, at: int) -> Row | None:
         """Return a row by its number in the source; None: there are fewer."""
         if self._iterator is None or at != self._next:
-            self._iterator = iter(self._guarded(lambda: self._source.rows(at)))
+            self._iterator = iter(self._guarded(lambda: rows_as_written(self._source.rows(at))))
         iterator = self._iterator
         row: Row | None = self._guarded(lambda: next(iterator, None))
         if row is None:

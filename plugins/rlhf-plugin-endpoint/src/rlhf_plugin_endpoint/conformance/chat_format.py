@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rlhf_core.contracts import Answer, ChatContinuation, Message
 from rlhf_core.testing.fakes import EOS_ID, FakeRenderer
@@ -68,6 +68,15 @@ class KitRenderer:
             token_ids += [EOS_ID] if message["role"] == "assistant" else []
             token_ids += self.encode("|")
         return token_ids + self.encode("[assistant]")
+
+    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
+        """Return this renderer; its format has no variables.
+
+        Raises:
+            DataError: one is given.
+        """
+        self._characters.with_template_kwargs(kwargs)
+        return self
 
     def render_next(
         self,

@@ -14,7 +14,14 @@ from .fields import array_of, integer, kind_of, object_of, strings, text_of
 from .model_request import ModelRequest
 from .openai_chat import MAX_STOPS
 from .problems import RequestProblem
+from .request_fields import template_kwargs
 from .request_images import RequestImages, joined, refuse_kind
+from .sampling import DECIDED
+
+FIELDS = frozenset(
+    {"messages", "system", "max_tokens", "stop_sequences", "tools", "tool_choice", *DECIDED}
+)
+"""Fields that this route reads, beside those that all do."""
 
 
 def read_anthropic(
@@ -45,6 +52,7 @@ def read_anthropic(
         tools=_tools(body.get("tools"), body.get("tool_choice")),
         max_new_tokens=limit,
         stop=strings(body, "stop_sequences", most=MAX_STOPS),
+        template_kwargs=template_kwargs(body),
     )
 
 

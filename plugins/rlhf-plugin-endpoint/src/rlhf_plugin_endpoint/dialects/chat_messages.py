@@ -67,6 +67,13 @@ def _message(message: Mapping[str, Any], where: str, images: RequestImages) -> M
         "content": read_content(content, f"{where}.content", images if role == "user" else None),
     }
     if role == "assistant":
+        if message.get("function_call"):
+            raise RequestProblem(
+                f"{where}.function_call is the older form of tool_calls, which is not read; send tool_calls, and the "
+                "result as a message of the role tool",
+                code="unsupported",
+                parameter=f"{where}.function_call",
+            )
         thought = message.get("reasoning_content") or message.get("reasoning")
         if isinstance(thought, str):
             read["reasoning_content"] = thought

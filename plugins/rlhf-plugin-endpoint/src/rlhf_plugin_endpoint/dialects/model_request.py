@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ class ModelRequest:
     """Text or tokens to go on with, instead of messages."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """Functions that the policy may call, in OpenAI's form for chats."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables for the chat template, such as ``enable_thinking``."""
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     n: int = 1

@@ -13,11 +13,19 @@ from .chat_messages import read_messages, read_tools
 from .fields import flag, integer, object_of, strings
 from .model_request import ModelAnswer, ModelRequest
 from .problems import RequestProblem
+from .request_fields import template_kwargs
 from .request_images import RequestImages
+from .sampling import DECIDED
 
 MAX_STOPS = 16
 PIECE = 256
 """Characters of one event of a stream."""
+FIELDS = frozenset(
+    {"messages", "tools", "tool_choice", "functions", "function_call", "reasoning_effort"}
+    | {"max_completion_tokens", "max_tokens", "stop", "n"}
+    | {"logprobs", "top_logprobs", "stream_options", *DECIDED}
+)
+"""Fields that this route reads, beside those that all do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +43,15 @@ def read_chat(body: Mapping[str, Any], images: RequestImages, *, max_n: int) -> 
     """Return what a body asks for.
 
     Raises:
-        RequestProblem: a field is missing or wrong.
+        RequestProblem: a field is missing or wrong, or of the older form of tools.
     """
+    for older, newer in (("functions", "tools"), ("function_call", "tool_choice")):
+        if body.get(older):
+            raise RequestProblem(
+                f"{older} is the older form of {newer}, which is not read; send {newer}",
+                code="unsupported",
+                parameter=older,
+            )
     limit = integer(body, "max_completion_tokens", low=1)
     return ModelRequest(
         messages=read_messages(body.get("messages"), images),
@@ -44,6 +59,7 @@ def read_chat(body: Mapping[str, Any], images: RequestImages, *, max_n: int) -> 
         max_new_tokens=limit if limit is not None else integer(body, "max_tokens", low=1),
         stop=strings(body, "stop", most=MAX_STOPS),
         n=integer(body, "n", low=1, high=max_n) or 1,
+        template_kwargs=template_kwargs(body),
     )
 
 

@@ -10,8 +10,14 @@ from .fields import array_of, flag, integer, strings, wrong
 from .model_request import ModelAnswer, ModelRequest
 from .openai_chat import MAX_STOPS, ShownFields, pieces, usage_of
 from .problems import RequestProblem
+from .request_fields import KWARGS
+from .sampling import DECIDED
 
 LARGEST_ID = 2**31 - 1
+FIELDS = frozenset(
+    {"prompt", "max_tokens", "stop", "n", "logprobs", "stream_options", "echo", "suffix", *DECIDED}
+)
+"""Fields that this route reads, beside those that all do."""
 
 
 def read_completion(body: Mapping[str, Any], *, max_n: int) -> ModelRequest:
@@ -27,6 +33,12 @@ def read_completion(body: Mapping[str, Any], *, max_n: int) -> ModelRequest:
                 code="unsupported",
                 parameter=name,
             )
+    if body.get(KWARGS):
+        raise RequestProblem(
+            f"{KWARGS} is for messages; a prompt is read as it stands, and no chat template renders it",
+            code="unsupported",
+            parameter=KWARGS,
+        )
     return ModelRequest(
         prompt=_prompt(body.get("prompt")),
         max_new_tokens=integer(body, "max_tokens", low=1),

@@ -14,7 +14,18 @@ from .chat_messages import ROLES, as_function, in_order_of_calls, read_content, 
 from .fields import array_of, integer, object_of, text_of
 from .model_request import ModelRequest
 from .problems import RequestProblem
+from .request_fields import template_kwargs
 from .request_images import RequestImages
+from .sampling import DECIDED
+
+FIELDS = frozenset(
+    {"input", "instructions", "previous_response_id", "tools", "tool_choice", "max_output_tokens"}
+    | {"text", "reasoning", "include", "background", "conversation", "prompt", "top_logprobs"}
+    | {"stream_options", *DECIDED}
+)
+"""Fields that this route reads, beside those that all do."""
+_INCLUDED = ("reasoning.encrypted_content",)
+"""Further parts of a reply that a client may ask for: thoughts are in it anyway, in words."""
 
 
 def read_response_request(
@@ -35,6 +46,19 @@ def read_response_request(
                 code="unsupported",
                 parameter=name,
             )
+    if body.get("top_logprobs"):
+        raise RequestProblem(
+            "top_logprobs: expected 0, since a response shows no log-probs; ask /v1/chat/completions for them",
+            code="unsupported_logprobs",
+            parameter="top_logprobs",
+        )
+    for part in array_of(body["include"], "include") if body.get("include") else ():
+        if part not in _INCLUDED:
+            raise RequestProblem(
+                f"include has {str(part)[:60]!r}, which no response has here; expected {', '.join(_INCLUDED)}",
+                code="unsupported",
+                parameter="include",
+            )
     messages: list[Message] = []
     if body.get("instructions"):
         text = text_of(body["instructions"], "instructions")
@@ -45,6 +69,7 @@ def read_response_request(
         messages=in_order_of_calls(messages),
         tools=_tools(body.get("tools"), body.get("tool_choice")),
         max_new_tokens=integer(body, "max_output_tokens", low=1),
+        template_kwargs=template_kwargs(body),
     )
 
 

@@ -26,9 +26,39 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "guided_json": (None,),
     "guided_regex": (None,),
     "guided_choice": (None,),
+    "guided_grammar": (None,),
     "structured_outputs": (None,),
+    "min_tokens": (0, None),
+    "ignore_eos": (False, None),
+    "stop_token_ids": ([], None),
+    "allowed_token_ids": (None,),
 }
 """Field -> values with which it changes nothing."""
+_UNFORCED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "parallel_tool_calls": ((True, None), "the policy calls as many tools as it likes"),
+    "max_tool_calls": ((None,), "the policy calls as many tools as it likes"),
+    "modalities": ((["text"], None), "answers are text"),
+    "audio": ((None,), "answers are text"),
+    "verbosity": (("medium", None), "nothing tells the policy"),
+    "web_search_options": ((None,), "nothing here searches"),
+    "thinking": (
+        (None,),
+        "the policy thinks as it does; a template's variable goes into chat_template_kwargs",
+    ),
+    "truncation": (("disabled", None), "a conversation that is too long ends the episode"),
+    "context_management": ((None, []), "the conversation is read as it is sent"),
+    "skip_special_tokens": ((True, None), "texts have no special tokens"),
+    "spaces_between_special_tokens": ((True, None), "texts have no special tokens"),
+    "include_stop_str_in_output": ((False, None), "the stop string is cut off"),
+    "include_reasoning": ((True, None), "thoughts are in the reply"),
+    "add_generation_prompt": ((True, None), "the policy always writes the next turn"),
+    "continue_final_message": ((False, None), "begun answers are not gone on with"),
+}
+"""Field -> values with which it changes nothing, and what happens instead of what another one asks for."""
+DECIDED = frozenset(
+    {"temperature", "top_p", "min_p", "top_k", "response_format", *_NEUTRAL, *_UNFORCED}
+)
+"""Fields that the run decides; those of one route, such as ``text``, are its own."""
 
 
 def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
@@ -50,6 +80,11 @@ def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
         for name, neutral in _NEUTRAL.items()
         if name in body and body[name] not in neutral
     ]
+    found += [
+        f"{name} = {str(body[name])[:60]} ({instead})"
+        for name, (neutral, instead) in _UNFORCED.items()
+        if name in body and body[name] not in neutral
+    ]
     found += _forced(body)
     return found
 
@@ -61,9 +96,17 @@ def _forced(body: Mapping[str, Any]) -> list[str]:
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind not in (None, "auto", "none"):
         found.append(f"tool_choice = {str(choice)[:60]} (the policy chooses)")
+    elif isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
+        found.append(
+            "tool_choice.disable_parallel_tool_use = true (the policy calls as many tools as it likes)"
+        )
     form = body.get("response_format")
     if form is None and isinstance(body.get("text"), dict):
         form = body["text"].get("format")
+        if body["text"].get("verbosity") not in ("medium", None):
+            found.append(
+                f"text.verbosity = {body['text']['verbosity']!r} (nothing tells the policy)"
+            )
     if form is not None and (not isinstance(form, dict) or form.get("type") != "text"):
         found.append(f"a response format {str(form)[:60]} (answers are text)")
     return found

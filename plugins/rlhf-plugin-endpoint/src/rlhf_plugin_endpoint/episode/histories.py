@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rlhf_core.contracts import Message
-
+from ..dialects.model_request import ModelRequest
 from .calls import SampledCall
 from .identity import chain_of, start_of, with_message
 
@@ -36,27 +33,22 @@ class Histories:
         self._keeps_thoughts = keeps_thoughts
         self._answers: dict[bytes, list[SampledCall]] = {}
         self._bare_answers: dict[bytes, list[SampledCall]] = {}
-        self._last_chain: tuple[Sequence[Message], Sequence[Mapping[str, Any]], list[bytes]]
-        self._last_chain = ((), (), [])
+        self._last_chain: tuple[ModelRequest | None, list[bytes]] = (None, [])
         self.num_thoughts_dropped = 0
         """Requests that fork because the client left a thought out."""
 
-    def add(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], call: SampledCall
-    ) -> None:
-        """Remember the answer to a conversation."""
-        before = self._chain(messages, tools)[-1] if messages else start_of(tools)
+    def add(self, request: ModelRequest, call: SampledCall) -> None:
+        """Remember the answer to a request's conversation."""
+        before = self._chain(request)[-1] if request.messages else _start_of(request)
         key = with_message(before, call.message)
         self._answers.setdefault(key, []).append(call)
         if call.message.get("reasoning_content"):
             bare = with_message(before, call.message, reasoning=False)
             self._bare_answers.setdefault(bare, []).append(call)
 
-    def longest(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> Continued | None:
-        """Return the last answer that the conversation holds as it was given; None: it holds none."""
-        chain = self._chain(messages, tools)
+    def longest(self, request: ModelRequest) -> Continued | None:
+        """Return the last answer that a request's conversation holds as it was given; None: it holds none."""
+        messages, chain = request.messages, self._chain(request)
         last_user = max(
             (index for index, each in enumerate(messages) if each["role"] == "user"), default=-1
         )
@@ -76,13 +68,15 @@ class Histories:
         self.num_thoughts_dropped += is_dropped
         return None
 
-    def _chain(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> list[bytes]:
+    def _chain(self, request: ModelRequest) -> list[bytes]:
         """Return the digests of a conversation. Those of the last one are kept, for its answer often comes next."""
-        if messages is not self._last_chain[0] or tools is not self._last_chain[1]:
-            self._last_chain = (messages, tools, chain_of(tools, messages))
-        return self._last_chain[2]
+        if request is not self._last_chain[0]:
+            self._last_chain = (request, chain_of(_start_of(request), request.messages))
+        return self._last_chain[1]
+
+
+def _start_of(request: ModelRequest) -> bytes:
+    return start_of(request.tools, request.template_kwargs)
 
 
 def _place(call: SampledCall) -> bytes:

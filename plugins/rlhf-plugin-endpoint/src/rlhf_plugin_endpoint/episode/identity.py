@@ -34,9 +34,15 @@ def digest_of(*parts: bytes) -> bytes:
     return hashlib.blake2b(whole, digest_size=16).digest()
 
 
-def start_of(tools: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return the digest of a conversation without messages: tools belong to it, for templates show them first."""
-    return digest_of(orjson.dumps(list(tools), option=_OPTIONS))
+def start_of(
+    tools: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any] | None = None
+) -> bytes:
+    """Return the digest of a conversation without messages: tools and the template's variables belong to it, for
+    templates show them first."""
+    shown = orjson.dumps(list(tools), option=_OPTIONS)
+    if not template_kwargs:
+        return digest_of(shown)
+    return digest_of(shown, orjson.dumps(dict(template_kwargs), option=_OPTIONS))
 
 
 def with_message(before: bytes, message: Message, *, reasoning: bool = True) -> bytes:
@@ -49,10 +55,10 @@ def with_message(before: bytes, message: Message, *, reasoning: bool = True) -> 
     return hashlib.blake2b(before + _identity(message, reasoning), digest_size=16).digest()
 
 
-def chain_of(tools: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> list[bytes]:
-    """Return the digest of the conversation up to each message, that message included."""
+def chain_of(start: bytes, messages: Sequence[Message]) -> list[bytes]:
+    """Return the digest of the conversation up to each message, that message included; ``start`` is ``start_of``."""
     chain: list[bytes] = []
-    digest = start_of(tools)
+    digest = start
     for message in messages:
         digest = with_message(digest, message)
         chain.append(digest)

@@ -20,7 +20,7 @@ from ..dialects.model_request import ModelRequest
 from ..dialects.problems import RequestProblem
 from .calls import ModelInput, SampledCall
 from .histories import Histories
-from .identity import chain_of
+from .identity import chain_of, start_of
 
 
 class _KnownText(NamedTuple):
@@ -45,7 +45,7 @@ class Rendering:
         self.histories = Histories(keeps_thoughts=keeps_thoughts)
         self._task, self._renderer, self._images = task, renderer, images
         self._keeps_thoughts = keeps_thoughts
-        self._first = chain_of((), task.messages)[-1] if task.messages else None
+        self._first = _digest_of(task.messages) if task.messages else None
         self._texts: dict[str, _KnownText] = {}
         if task.prompt_ids:
             text = renderer.decode(task.prompt_ids, skip_special_tokens=False)
@@ -69,9 +69,24 @@ class Rendering:
                 parameter="messages",
             )
         try:
-            return self._of_messages(messages, request)
+            return self._of_messages(messages, request, self.renderer_of(request))
         except DataError as error:
             raise RequestProblem(str(error), code="template", parameter="messages") from error
+
+    def renderer_of(self, request: ModelRequest) -> Renderer:
+        """Return the renderer with the variables that a request gives the chat template.
+
+        Raises:
+            RequestProblem: the template does not read one of them.
+        """
+        if not request.template_kwargs:
+            return self._renderer
+        try:
+            return self._renderer.with_template_kwargs(request.template_kwargs)
+        except DataError as error:
+            raise RequestProblem(
+                str(error), code="unknown_template_variable", parameter="chat_template_kwargs"
+            ) from error
 
     def remember(self, request: ModelRequest, call: SampledCall, text: str) -> None:
         """Let later requests go on with a call.
@@ -80,17 +95,19 @@ class Rendering:
             text: the answer's text, as a client of completions got it.
         """
         if request.prompt is None:
-            self.histories.add(request.messages, request.tools, call)
+            self.histories.add(request, call)
         elif isinstance(request.prompt, str):
             known = _KnownText(call.marked_path_ids, call.read.images, call)
             self._texts.setdefault(request.prompt + text, known)
 
-    def _of_messages(self, messages: Sequence[Message], request: ModelRequest) -> ModelInput:
+    def _of_messages(
+        self, messages: Sequence[Message], request: ModelRequest, renderer: Renderer
+    ) -> ModelInput:
         images = references_in(messages)
-        found = self.histories.longest(messages, request.tools)
+        found = self.histories.longest(request)
         if found is not None:
             call = found.call
-            extended = self._renderer.extend(
+            extended = renderer.extend(
                 [*messages[: found.length - 1], call.message],
                 call.marked_path_ids.tolist(),
                 messages[found.length :],
@@ -107,11 +124,12 @@ class Rendering:
         if (
             self._task.prompt_ids
             and not request.tools
-            and chain_of((), messages)[-1] == self._first
+            and not request.template_kwargs
+            and _digest_of(messages) == self._first
         ):
             token_ids: Sequence[int] = self._task.prompt_ids
         else:
-            token_ids = self._renderer.render(messages, request.tools)
+            token_ids = renderer.render(messages, request.tools)
         return self._input(token_ids, images)
 
     def _of_prompt(self, prompt: str | tuple[int, ...]) -> ModelInput:
@@ -150,6 +168,10 @@ class Rendering:
             parent=parent,
             showed_all=showed_all,
         )
+
+
+def _digest_of(messages: Sequence[Message]) -> bytes:
+    return chain_of(start_of(()), messages)[-1]
 
 
 def _array(token_ids: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int32]:

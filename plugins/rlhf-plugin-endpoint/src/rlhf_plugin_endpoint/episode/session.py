@@ -118,6 +118,14 @@ class EpisodeSession:
         """Return the number of tokens that the engine would read."""
         return len(self._rendering.input_of(request).token_ids)
 
+    def takes_variable(self, name: str, value: object) -> bool:
+        """Return whether the chat template reads a variable."""
+        try:
+            self._rendering.renderer_of(ModelRequest(template_kwargs={name: value}))
+        except RequestProblem:
+            return False
+        return True
+
     async def end(self) -> EpisodeGraph:
         """Cancel what is in work, and return the episode's graph, without answers that nobody got."""
         await self.attempts.end()
@@ -284,7 +292,8 @@ class EpisodeSession:
     def _keep(
         self, request: ModelRequest, read: ModelInput, completion: Completion, place: bytes
     ) -> SampledCall:
-        answer = answer_of(request, read, completion, place, self._context.renderer)
+        renderer = self._rendering.renderer_of(request)
+        answer = answer_of(request, read, completion, place, renderer)
         is_measured = self.sampling.logprobs or self._limits.measures_all
         if not is_measured and request.logprobs:
             # The run wants none, and a row has log-probs of all its tokens or of none.

@@ -75,7 +75,7 @@ def _converse(resolved: ResolvedOptions[ChatOptions], plugins: Plugins, media: P
     from .terminal import Pipe, TalkEnds, Terminal
 
     run = resolved.run
-    renderer = renderer_of(run.model)
+    renderer = renderer_of(run.model, template_kwargs=run.chat.template_kwargs)
     if renderer.tokenizer.chat_template is None:
         raise ConfigError(
             f"model {run.model.path}: its tokenizer has no chat template, so a conversation has no form. Give an "

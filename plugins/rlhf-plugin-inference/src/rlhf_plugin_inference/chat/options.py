@@ -15,7 +15,7 @@ from rlhf_core.config import (
     Selector,
     refuse_typed,
 )
-from rlhf_core.config.common import EngineSelection, NotNegative, Positive
+from rlhf_core.config.common import EngineSelection, NotNegative, Positive, TemplateVariables
 from rlhf_core.plugins import Plugins
 
 from ..serving.options import (
@@ -33,6 +33,10 @@ class Replies(SamplingOptions):
 
 class Talk(Config):
     system: str | None = Field(None, description="system prompt of the conversation")
+    template_kwargs: TemplateVariables = Field(
+        default_factory=dict,
+        description="variables for the model's chat template, such as {enable_thinking = false}",
+    )
     stream_tokens: NotNegative = Field(
         8, description="tokens after which the text so far is shown; 0: whole answers"
     )

@@ -38,7 +38,14 @@ _NOT_SENT = ("top_k", "min_p", "min_new_tokens", "executor", "max_length")
 """Options of ``rollout`` that a chat server has no word for, or that only an engine meets."""
 _SEEING = frozenset({ENGINE_SEES, EXECUTOR_SEES})
 """Needs of what reads images: they go from the executor to the engine."""
-_OF_MADE_PROMPTS = {"train", "max_prompt_tokens", "chat", "system_prompt", "control_words"}
+_OF_MADE_PROMPTS = {
+    "train",
+    "max_prompt_tokens",
+    "chat",
+    "system_prompt",
+    "control_words",
+    "chat_template_kwargs",
+}
 _OF_MADE_PROMPTS |= ImageData.model_fields.keys() - {"image_key"}
 """Options of ``data`` by which prompts of environments are read, too."""
 
@@ -121,6 +128,11 @@ def _remote_problems(run: EvalOptions, labels: Labels) -> Iterator[str]:
         yield (
             f"{labels('remote.url')}: expected an address without a name or password; the key comes from the "
             f"environment variable {run.remote.key_variable}"
+        )
+    if run.data.chat_template_kwargs:
+        yield (
+            f"{labels('data.chat_template_kwargs')}: with --remote.url the server renders the messages, by its own "
+            "chat template and options. Set it there, or leave it out."
         )
     if run.remote.model is None:
         yield f"{label}: expected the name of the model there. Add --remote.model NAME."

@@ -143,7 +143,9 @@ async def _evaluate(
 def _renderer(options: EvalOptions) -> TokenizerRenderer:
     if options.remote.url is not None:
         return byte_renderer()
-    return renderer_of(found_model(options.model), options.data.control_words)
+    return renderer_of(
+        found_model(options.model), options.data.control_words, options.data.chat_template_kwargs
+    )
 
 
 def _report(options: EvalOptions, folder: Path, metrics: Sequence[NamedMetric]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from rlhf_core.inference import (
     RewardQueue,
     SampleScore,
     fault_point,
+    renderer_of,
     seed_of,
 )
 from rlhf_core.media import Expanded, ImageReader, sample_images
@@ -64,12 +66,17 @@ class Prompter:
 
     def prompt_of(self, task: Task) -> tuple[str, tuple[Message, ...] | None]:
         """Return a task's prompt as text, and its messages if it is a chat; images are paths of files there."""
+        renderer = renderer_of(task.row, self.renderer)
         if task.media:
-            return self.renderer.render_text(task.messages), with_files(task.messages)
+            return renderer.render_text(task.messages), with_files(task.messages)
         prompt = self._format.prompt(task.row)
         if isinstance(prompt, str):
             return prompt, None
-        return self.renderer.render_text(prompt), prompt
+        return renderer.render_text(prompt), prompt
+
+    def template_kwargs_of(self, task: Task) -> Mapping[str, Any]:
+        """Return the variables by which the chat template renders a task's prompt."""
+        return renderer_of(task.row, self.renderer).template_kwargs
 
     def identity_of(self, task: Task) -> PromptIdentity:
         """Return that by which a prompt is told from others: its place, its text and the files of its images."""
@@ -144,6 +151,7 @@ class Answerer:
             messages=messages,
             prompt_tokens=len(read.token_ids),
             completions=tuple(map(_scored, completions, texts, seeds, scores)),
+            chat_template_kwargs=self._prompter.template_kwargs_of(task),
         )
 
     async def close(self) -> None:

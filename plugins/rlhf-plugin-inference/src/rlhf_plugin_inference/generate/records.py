@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlhf_core import ResumeError
 from rlhf_core.contracts import Message
@@ -63,13 +63,18 @@ class AnsweredPrompt:
     """The prompt as chat messages; None for plain text. An image is a path from the folder of this file on."""
     prompt_tokens: int
     completions: tuple[ScoredAnswer, ...]
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables by which the chat template rendered the messages, of the run and of the row."""
 
     @property
     def identity(self) -> PromptIdentity:
         return PromptIdentity(self.index, self.prompt, tuple(files_in(self.messages)))
 
     def to_line(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=True)
+        values = asdict(self)
+        if not self.chat_template_kwargs:
+            del values["chat_template_kwargs"]
+        return json.dumps(values, ensure_ascii=True)
 
     @classmethod
     def from_line(cls, line: str) -> AnsweredPrompt:

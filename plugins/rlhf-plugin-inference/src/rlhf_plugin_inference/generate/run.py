@@ -60,7 +60,9 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
     with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / COMPLETIONS
         record_config(resolved, folder, RESUMING, is_begun=path.exists())
-        renderer = renderer_of(options.model, options.data.control_words)
+        renderer = renderer_of(
+            options.model, options.data.control_words, options.data.chat_template_kwargs
+        )
         sight = open_sight(
             resolved.optional("model.vision"),
             options.model,

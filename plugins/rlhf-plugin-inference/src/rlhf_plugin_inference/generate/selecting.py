@@ -88,8 +88,15 @@ def _imitated(prompt: AnsweredPrompt, answer: ScoredAnswer) -> Row:
 
 
 def _asked(prompt: AnsweredPrompt) -> Row:
-    """Return the column of the prompt: messages of a chat, so that the template is applied anew, else the text."""
-    return {"prompt": prompt.prompt if prompt.messages is None else list(prompt.messages)}
+    """Return the columns of the prompt: messages of a chat, so that the template is applied anew, and the variables by
+    which it was; else the text."""
+    if prompt.messages is None:
+        return {"prompt": prompt.prompt}
+    given = prompt.chat_template_kwargs
+    return {
+        "prompt": list(prompt.messages),
+        **({"chat_template_kwargs": dict(given)} if given else {}),
+    }
 
 
 def _reward(answer: ScoredAnswer) -> float:

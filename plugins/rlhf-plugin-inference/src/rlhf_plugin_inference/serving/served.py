@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
@@ -21,18 +22,26 @@ from .options import ModelToServe
 from .sight import Sight
 
 
-def renderer_of(model: ModelToServe, control_words: ControlWordUse = "text") -> TokenizerRenderer:
+def renderer_of(
+    model: ModelToServe,
+    control_words: ControlWordUse = "text",
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> TokenizerRenderer:
     """Return the renderer of a model's tokenizer.
 
     Args:
         control_words: use of control words in prompts and messages.
+        template_kwargs: variables for the chat template.
 
     Raises:
         ConfigError: the tokenizer cannot be loaded.
+        DataError: the chat template does not read such a variable.
     """
     path = model.tokenizer or model.path
     tokenizer = load_tokenizer(path, trust_remote_code=model.trust_remote_code)
-    return TokenizerRenderer(tokenizer, control_words=control_words)
+    return TokenizerRenderer(
+        tokenizer, control_words=control_words, template_kwargs=template_kwargs
+    )
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from .common.shared_keys import (
     RECORDS,
     REFERENCE,
     REFERENCE_DETAIL,
+    TEMPLATE_KWARGS,
     Group,
     Line,
     table,
@@ -114,7 +115,8 @@ _LINES: tuple[Line, ...] = (
 
 _GROUPS: tuple[Group, ...] = (
     (_STRUCTURED, "vllm_structured_outputs_regex"),
-    (KWARGS, "generation_kwargs chat_template_kwargs"),
+    (KWARGS, "generation_kwargs"),
+    (TEMPLATE_KWARGS, "chat_template_kwargs"),
     (
         _SERVER,
         "vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port",

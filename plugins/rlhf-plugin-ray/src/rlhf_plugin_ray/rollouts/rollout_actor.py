@@ -28,6 +28,7 @@ from rlhf_core.rollouts.worker import (
     label_of,
     open_rewards,
     open_rollouts,
+    renderer_of,
 )
 
 from ..batches.packed_trajectories import PackedTrajectories, pack
@@ -126,7 +127,7 @@ class RolloutActor(Actor):
         parts = self._parts
         context = RolloutContext(
             engine=self._engines_at(job.version),
-            renderer=parts.renderer,
+            renderer=renderer_of(job.task.row, parts.renderer),
             sampling=job.sampling,
             max_length=job.max_length,
             seed=job.seed,

@@ -48,11 +48,14 @@ class FunctionSource:
         return f"{self.config.path}:row {number + 1}"
 
     def _rows_of(self, found: Any) -> Iterable[Mapping[str, Any]]:
+        from rlhf_core.data import rows_as_written
+
         if not isinstance(found, Iterable) or isinstance(found, Mapping | str | bytes):
             raise PluginError(
                 f"{self.config.path} gave a {type(found).__name__}; expected rows: yield them, or return a list"
             )
-        return found
+        rows: Iterable[Mapping[str, Any]] = rows_as_written(found)
+        return rows
 
 
 COMPONENT = Component(

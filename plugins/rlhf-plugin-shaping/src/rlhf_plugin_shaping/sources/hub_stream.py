@@ -38,6 +38,8 @@ class HubStream:
         try:
             from datasets import load_dataset
 
+            from rlhf_core.data import WrittenRows
+
             found = load_dataset(
                 config.path,
                 config.config,
@@ -46,7 +48,8 @@ class HubStream:
                 revision=config.revision,
                 streaming=True,
             )
-            yield from found.skip(start)
+            # Where the types are not known yet, every object may be filled up.
+            yield from map(WrittenRows(found.features).row, found.skip(start))
         except Exception as error:  # datasets raises whatever its readers and the network raise
             raise DataError(
                 f"{self._name}: streaming it failed with {type(error).__name__}: {error}. Check path, config and split "

@@ -243,7 +243,7 @@ def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
     eos: int | None = tokenizer.eos_token_id
     if eos is None:
         eos = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)[0]
-    return TokenizerRenderer(tokenizer, control_words=run.data.control_words), eos
+    return TokenizerRenderer.by(run.data, tokenizer), eos
 
 
 def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: int) -> RoleSpec:

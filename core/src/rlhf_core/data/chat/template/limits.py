@@ -138,7 +138,8 @@ class BoundedTemplate:
 
         Args:
             reply: end where the policy's turn begins.
-            words: words of special tokens, by the names that templates have for them (``bos_token``).
+            words: words of special tokens, by the names that templates have for them (``bos_token``), and further
+                variables.
 
         Raises:
             Exception: of any kind, since templates are programs; ``TemplateLimit`` beyond a limit.
@@ -153,9 +154,8 @@ class BoundedTemplate:
                 for piece in self._template.generate(
                     messages=messages,
                     tools=tools,
-                    documents=None,
                     add_generation_prompt=reply,
-                    **words,
+                    **{"documents": None, **words},
                 ):
                     pieces.append(piece)
                     length += len(piece)

@@ -22,7 +22,11 @@ def _of_adapters(option: str) -> Rule:
     return Rule(*(f"actor.{name}.{option}" for name in _ADAPTERS))
 
 
-KWARGS = Missing("further arguments of models, templates and samplers are no options", off=(None,))
+KWARGS = Missing("further arguments of models and samplers are no options", off=(None,))
+TEMPLATE_KWARGS = Missing(
+    "variables of the chat template are a table here: write them as [data.chat_template_kwargs]",
+    off=(None,),
+)
 REFERENCE = Missing("the reference is the model at the start, all along")
 REFERENCE_DETAIL = Nothing("it concerns sync_ref_model")
 _HUB = Missing("nothing is uploaded; the folder model/ of the run can be")

@@ -1,0 +1,96 @@
+"""Fields of a message that say whether it is learned: ``"weight": 0`` and ``"train": false`` make it context.
+
+``weight`` is that of OpenAI's files for fine-tuning, where it is 0 or 1 too; another weight would scale a loss whose
+aggregation counts tokens, and is refused. The fields are no part of what a template shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...batch.task import Message
+from ..rows import RowProblem
+from .messages import ASSISTANT, answers_in
+
+WEIGHT = "weight"
+TRAIN = "train"
+
+
+def learned_answers(messages: Sequence[Message], *, only_last: bool = False) -> tuple[int, ...]:
+    """Return the indices of the assistant's messages that are learned: all of them, or the last, but those of weight 0.
+
+    Raises:
+        RowProblem: there are none, one says nothing, or a field cannot be obeyed.
+    """
+    answers = answers_in(messages)
+    given = [_is_learned(message, index) for index, message in enumerate(messages)]
+    for index, message in enumerate(messages):
+        if given[index] and message["role"] != ASSISTANT:
+            field = WEIGHT if WEIGHT in message else TRAIN
+            raise RowProblem(
+                "weight",
+                f"message {index + 1}: {field!r} is {message[field]!r}, but only messages of the assistant are "
+                f"learned, and its role is {message['role']!r}; leave the field out",
+            )
+    wanted = answers[-1:] if only_last else answers
+    found = tuple(index for index in wanted if given[index] is not False)
+    if not found:
+        which = "the last message" if only_last else "each message"
+        raise RowProblem(
+            "nothing to learn",
+            f'{which} of the assistant has "weight" 0 or "train" false, so nothing of the row is learned; leave the '
+            "row out, or the field",
+        )
+    return found
+
+
+def check_judged(messages: Sequence[Message], answers: Sequence[int]) -> None:
+    """Refuse weights of 0 within an answer that was judged: the judgment is of the whole.
+
+    Args:
+        answers: indices of the messages of the answer.
+
+    Raises:
+        RowProblem: a message of the answer is not to be learned, or a field cannot be obeyed.
+    """
+    for index, message in enumerate(messages):
+        if _is_learned(message, index) is False and index in answers:
+            raise RowProblem(
+                "weight",
+                f'message {index + 1}: it is not to be learned ("weight" 0 or "train" false), but belongs to an answer '
+                "that was judged as a whole. Leave the field out, or put the message into the prompt",
+            )
+
+
+def without_weights(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages without these fields."""
+    return tuple(
+        {key: value for key, value in message.items() if key not in (WEIGHT, TRAIN)}
+        if WEIGHT in message or TRAIN in message
+        else message
+        for message in messages
+    )
+
+
+def _is_learned(message: Message, index: int) -> bool | None:
+    """Return what a message says of itself; None: nothing.
+
+    Raises:
+        RowProblem: it says something else than yes or no, or both.
+    """
+    said = {key: message[key] for key in (WEIGHT, TRAIN) if key in message}
+    for key, value in said.items():
+        # True and 1.0 are 1 for Python; a table may have made numbers of either.
+        if not isinstance(value, bool | int | float) or value not in (0, 1):
+            expected = "true or false" if key == TRAIN else "0 or 1"
+            raise RowProblem(
+                "weight",
+                f"message {index + 1}: expected {expected} as {key!r}, got {value!r:.60}; a message is learned, or it "
+                "is context",
+            )
+    if len(set(map(bool, said.values()))) > 1:
+        raise RowProblem(
+            "weight",
+            f"message {index + 1}: 'weight' is {said[WEIGHT]!r} and 'train' {said[TRAIN]!r}; leave one of them out",
+        )
+    return next(map(bool, said.values()), None)

@@ -1,0 +1,118 @@
+"""Messages that say of themselves whether they are learned: ``weight`` and ``train``."""
+
+import pytest
+
+from rlhf_core.data import ConversationColumns, LabeledColumns, PairColumns
+from rlhf_core.data.checking import Expectations, check_source
+from rlhf_core.data.rows import PromptFormat
+from rlhf_core.data.sources import open_source
+from rlhf_core.errors import DataError
+
+WRONG = {"role": "assistant", "content": "3"}
+RIGHT = {"role": "assistant", "content": "2"}
+ASKED = {"role": "user", "content": "1+1?"}
+SURE = {"role": "user", "content": "Sure?"}
+MESSAGES = ConversationColumns(messages_key="messages")
+LABELED = LabeledColumns(messages_key="messages")
+
+
+def chat(**fields):
+    """Two questions, of which the first is answered wrong: the answer has these fields."""
+    return [ASKED, {**WRONG, **fields}, SURE, RIGHT]
+
+
+@pytest.mark.parametrize("fields", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"train": 0}])
+@pytest.mark.parametrize("family", ["qwen2", "llama3", "deepseek"])
+def test_a_message_of_weight_0_is_context(load, shown, fields, family):
+    rows = load(MESSAGES, [{"messages": chat(**fields)}, {"messages": chat()}], family=family)
+
+    text, whole = (shown(rows, row, family=family) for row in (0, 1))
+    assert rows.columns.num_turns.tolist() == [1, 2]
+    assert "3" in text.split("[")[0], "it is read"
+    assert text.replace("[", "").replace("]", "") == whole.replace("[", "").replace("]", "")
+
+
+@pytest.mark.parametrize("fields", [{"weight": 1}, {"weight": 1.0, "train": True}, {"train": True}])
+def test_a_message_of_weight_1_is_learned_as_one_that_says_nothing(load, fields):
+    rows = load(MESSAGES, [{"messages": chat(**fields)}, {"messages": chat()}]).columns
+
+    assert rows.num_turns.tolist() == [2, 2]
+    assert rows.tokens_of(0).tolist() == rows.tokens_of(1).tolist()
+
+
+def test_others_may_say_that_they_are_context(load):
+    rows = load(MESSAGES, [{"messages": [{**ASKED, "weight": 0}, RIGHT]}])
+
+    assert rows.columns.num_turns.tolist() == [1]
+
+
+BAD = {
+    "scaled": (chat(weight=0.5), r"message 2: expected 0 or 1 as 'weight', got 0\.5"),
+    "text": (chat(train="false"), r"message 2: expected true or false as 'train', got 'false'"),
+    "both": (chat(weight=1, train=False), r"message 2: 'weight' is 1 and 'train' False"),
+    "nothing": (
+        [ASKED, {**WRONG, "weight": 0}],
+        'each message of the assistant has "weight" 0 or "train" false, so nothing of the row is learned',
+    ),
+    "user": (
+        [{**ASKED, "train": True}, RIGHT],
+        r"message 1: 'train' is True, but only messages of the assistant are learned, and its role is 'user'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_row_that_cannot_be_obeyed_is_bad_by_name(load, case):
+    messages, message = BAD[case]
+
+    with pytest.raises(DataError, match=rf"rows\.jsonl:2: {message}"):
+        load(MESSAGES, [{"messages": chat()}, {"messages": messages}])
+
+
+def test_the_last_answer_alone_may_not_be_of_weight_0(load):
+    last = ConversationColumns(messages_key="messages", learn="last")
+    messages = [ASKED, RIGHT, SURE, {**RIGHT, "weight": 0}]
+
+    with pytest.raises(DataError, match="the last message of the assistant has"):
+        load(last, [{"messages": messages}])
+
+
+def test_rows_without_anything_to_learn_are_found_without_a_run(write_rows):
+    path = write_rows([{"messages": chat(weight=0)}, {"messages": [ASKED, {**WRONG, "weight": 0}]}])
+
+    report = check_source(
+        open_source(path), Expectations(format=PromptFormat(), messages_key="messages")
+    )
+
+    assert [bad.kind for bad in report.bad] == ["nothing to learn"]
+
+
+def test_weights_in_what_a_pair_shares_change_nothing(load):
+    answer, other = (
+        {"role": "assistant", "content": "Yes."},
+        {"role": "assistant", "content": "No."},
+    )
+    plain, weighted = (
+        {"chosen": [*chat(**fields)[:3], answer], "rejected": [*chat()[:3], other]}
+        for fields in ({}, {"weight": 0})
+    )
+
+    rows = load(PairColumns(), [plain, weighted]).columns
+
+    assert rows.tokens_of(2).tolist() == rows.tokens_of(0).tolist()
+    assert rows.num_actions[2:].tolist() == rows.num_actions[:2].tolist()
+
+
+@pytest.mark.parametrize("columns", [PairColumns(), LABELED])
+def test_a_judged_answer_is_learned_as_a_whole(load, columns):
+    messages = [ASKED, {**RIGHT, "weight": 0}]
+    row = {"chosen": messages, "rejected": [ASKED, WRONG], "messages": messages, "label": True}
+
+    with pytest.raises(DataError, match=r"message 2: it is not to be learned .* judged as a whole"):
+        load(columns, [row])
+
+
+def test_of_a_judged_conversation_the_answers_before_are_context(load):
+    rows = load(LABELED, [{"messages": chat(weight=0), "label": True}]).columns
+
+    assert rows.num_turns.tolist() == [1]
