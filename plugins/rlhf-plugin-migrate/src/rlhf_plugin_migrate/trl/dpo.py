@@ -8,7 +8,15 @@ from .common.yaml_file import read_keys
 from .dpo_keys import KEYS
 from .example_rules import set_run
 
-_LOSSES = {"sigmoid": "dpo", "robust": "robust", "ipo": "ipo", "hinge": "hinge"}
+_LOSSES = {
+    "sigmoid": "dpo",
+    "robust": "robust",
+    "ipo": "ipo",
+    "hinge": "hinge",
+    "apo_zero": "apo_zero",
+    "apo_down": "apo_down",
+    "bco_pair": "bco",
+}
 """TRL's loss on pairs -> ours."""
 _SMOOTHED = ("cdpo", "robust")
 
@@ -61,6 +69,26 @@ def _set_loss(source: SourceOptions, out: Outcome) -> None:
             "label_smoothing", "0 smooths nothing" if not smoothing else f"{loss} does not read it"
         )
     _set_weights(source, out, kinds, weights, known)
+    _set_divergence(source, out, loss)
+
+
+def _set_divergence(source: SourceOptions, out: Outcome, loss: str) -> None:
+    """Set the divergence of DPO; TRL has others than the KL for further losses too."""
+    kind = source.text("f_divergence_type")
+    coef = source.number("f_alpha_divergence_coef")
+    if kind != "alpha_divergence":
+        out.nothing("f_alpha_divergence_coef", "it concerns alpha_divergence")
+    if kind == "reverse_kl":
+        out.nothing("f_divergence_type", "it is the reverse KL, as here")
+    elif loss != "dpo":
+        out.missing("f_divergence_type", f"{loss} is with the reverse KL; dpo alone has others")
+    elif kind == "alpha_divergence" and not 0.0 < coef < 1.0:
+        out.missing("f_divergence_type", f"its coefficient {coef:g} is not between 0 and 1")
+        out.nothing("f_alpha_divergence_coef", "see f_divergence_type")
+    else:
+        out.set("preference.dpo.f_divergence", kind, "f_divergence_type")
+        if kind == "alpha_divergence":
+            out.set("preference.dpo.alpha", 1.0 - coef, "f_alpha_divergence_coef")
 
 
 def _set_weights(
