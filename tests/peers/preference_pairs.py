@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_plugin_preference.apo_down import ApoDownConfig, ApoDownLoss
 from rlhf_plugin_preference.apo_zero import ApoZeroConfig, ApoZeroLoss
 from rlhf_plugin_preference.bco import BcoConfig, BcoLoss
@@ -107,6 +108,19 @@ _trl_dpo("bco.BcoLoss", BcoLoss(BcoConfig(beta=BETA)), "bco_pair", beta=BETA)
 _trl_dpo("hinge.HingeLoss", HingeLoss(HingeConfig(beta=BETA)), "hinge", beta=BETA)
 _trl_dpo("robust.RobustLoss", RobustLoss(RobustConfig(**NOISE)), "robust", **NOISE)
 _trl_dpo("ipo.IpoLoss", IpoLoss(IpoConfig(beta=BETA, length_normalized=True)), "ipo", beta=BETA)
+
+
+@pair("trl", DPO_TRAINER, "core.objective.PreferenceSum", case="several losses", gradient=TO_POLICY)
+def trl_several_losses(batch: Batch) -> Both:
+    weights = (0.8, 0.2, 0.5)
+    losses = (DpoLoss(DpoConfig(beta=BETA)), BcoLoss(BcoConfig(beta=BETA)))
+    losses = (*losses, ApoZeroLoss(ApoZeroConfig(beta=BETA)))
+    parts = [
+        WeightedPreferenceLoss(name=type(loss).__name__, loss=loss, weight=weight)
+        for loss, weight in zip(losses, weights, strict=True)
+    ]
+    theirs = trl_dpo_loss(batch, "sigmoid", "bco_pair", "apo_zero", beta=BETA, weights=weights)
+    return Both(ours=PreferenceSum(parts)(pairs_of(batch)).loss.mean(), theirs=theirs)
 
 
 @pair("trl", KTO_TRAINER, "preference.kto.KtoLoss", gradient=TO_POLICY)

@@ -19,12 +19,12 @@ from .problems import Labels, Report, flag
 from .resolved import (
     EnvironmentOptions,
     OptionsT,
+    PreferenceTermOptions,
     Resolved,
     ResolvedOptions,
     RewardOptions,
     Selection,
     Selections,
-    TermOptions,
 )
 from .sections import Validator, options_of
 from .selection import Choice, SelectorEntry, select, written_names
@@ -230,7 +230,7 @@ def _selection(
         registered=choice.registered,
         options=options,
         reward=of_core if isinstance(of_core, RewardOptions) else None,
-        term=of_core if isinstance(of_core, TermOptions) else None,
+        term=of_core if isinstance(of_core, PreferenceTermOptions) else None,
         environment=of_core if isinstance(of_core, EnvironmentOptions) else None,
     )
 

@@ -25,8 +25,8 @@ from rlhf_core.lazy import Float, torch
 
 FDivergence = Literal["reverse_kl", "js_divergence", "alpha_divergence", "forward_kl"]
 MAX_EXPONENT = 80.0
-"""Of the power of a ratio; an answer that the policy finds rarer by more has the score of this, and no gradient.
-``exp(80)`` times any beta is finite in float32."""
+"""Largest exponent of a power of the ratio; an answer that is rarer still has its score, and no gradient. ``exp(80)``
+times any beta is finite in float32."""
 
 
 class DpoConfig(Config):

@@ -71,6 +71,18 @@ def test_rlhf_dpo_accepts_the_result(run, workspace, tmp_path, capsys):
             "loss_type: [sigmoid, sft]\nloss_weights: [2.0, 1.0]",
             {"loss": "dpo", "dpo.beta": 0.1, "nll_coef": 0.5},
         ),
+        (
+            "loss_type: [sigmoid, bco_pair, sft]\nloss_weights: [0.8, 0.2, 1.0]",
+            {
+                "loss": "dpo",
+                "weight": 0.8,
+                "dpo.beta": 0.1,
+                "terms.use": ["bco"],
+                "terms.bco.weight": 0.2,
+                "terms.bco.beta": 0.1,
+                "nll_coef": 1.0,
+            },
+        ),
         ("loss_type: [sft, sigmoid]", {"loss": "dpo", "dpo.beta": 0.1, "nll_coef": 1.0}),
     ],
 )

@@ -13,8 +13,8 @@ _BEFOREHAND = Nothing("the reference's log-probs are always computed before the 
 # fmt: off
 _LINES: tuple[Line, ...] = (
     ("learning_rate", NUMBER, 1e-6, Rule("actor.adam.lr", "actor.adam8bit.lr", "actor.sgd.lr")),
-    ("loss_type", TEXT, "sigmoid", Rule("preference.loss", "preference.ipo.length_normalized")),
-    ("loss_weights", TEXT, None, Rule("preference.nll_coef")),
+    ("loss_type", TEXT, "sigmoid", Rule("preference.loss", "preference.terms.use", "preference.ipo.length_normalized")),
+    ("loss_weights", TEXT, None, Rule("preference.nll_coef", "preference.weight", "preference.terms.bco.weight")),
     ("beta", NUMBER, 0.1, Rule(*(f"preference.{loss}.beta" for loss in _LOSSES))),
     ("label_smoothing", NUMBER, 0.0,
      Rule("preference.loss", "preference.cdpo.label_smoothing", "preference.robust.label_smoothing")),
