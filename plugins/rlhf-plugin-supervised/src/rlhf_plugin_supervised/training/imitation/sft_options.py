@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlhf_core.config import Labels, OptionTree, Selections
+from rlhf_core.config import Labels, OptionTree, Selections, small_adapter_rates
 from rlhf_core.contracts import Aggregation
 from rlhf_core.data import ConversationColumns
 from rlhf_core.plugins import Plugins
@@ -14,11 +14,13 @@ from ..options import (
     ExampleData,
     ExampleOptions,
     ExampleTraining,
-    cautions,
     check,
     data,
     models,
 )
+
+FULL_RATE = 2e-5
+"""The learning rate of ``sft.toml``, by which an adapter's is judged."""
 
 
 class SftData(ConversationColumns, ExampleData):
@@ -43,6 +45,10 @@ def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plu
     check(run, selections, labels, ("eval/nll", "eval/perplexity"))
 
 
+def _cautions(run: SftOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:
+    return tuple(small_adapter_rates(selections, labels, FULL_RATE))
+
+
 SFT = OptionTree(
     command="sft",
     purpose="Teaches a model the answers in a data set (supervised fine-tuning).",
@@ -50,7 +56,7 @@ SFT = OptionTree(
     model=SftOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=cautions,
+    cautions=_cautions,
     models=models,
     data=data,
 )
