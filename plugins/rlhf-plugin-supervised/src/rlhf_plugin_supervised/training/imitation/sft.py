@@ -79,7 +79,11 @@ def load_rows(
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     objective = PolicyObjective(
-        loss=ComponentRef(kind="rlhf_policy_losses", name="supervised:sft"),
+        loss=ComponentRef(
+            kind="rlhf_policy_losses",
+            name="supervised:sft",
+            options={"loss": resolved.run.train.loss},
+        ),
         aggregation=resolved.run.train.aggregation,
     )
     return TrainedModel(objective=objective)

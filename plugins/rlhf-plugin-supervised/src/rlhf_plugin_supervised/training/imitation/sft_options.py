@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from rlhf_core.config import Labels, OptionTree, Selections, small_adapter_rates
@@ -33,12 +35,19 @@ class SftTraining(ExampleTraining):
     )
 
 
+class SftLossOptions(SftTraining):
+    loss: Literal["nll", "dft"] = Field(
+        "nll",
+        description="nll: negative log-likelihood; dft: the same times the token's probability (dynamic fine-tuning)",
+    )
+
+
 class SftOptions(ExampleOptions):
     """All options of ``rlhf sft`` but those of components."""
 
     output: str = Field("runs/sft", min_length=1, description="run folder")
     data: SftData = SftData()
-    train: SftTraining = SftTraining()
+    train: SftLossOptions = SftLossOptions()
 
 
 def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
