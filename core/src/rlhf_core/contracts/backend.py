@@ -255,9 +255,10 @@ class StepOutcome:
     """(sum of A,) log-probs of the batch's actions before the update, if the plan asks for them."""
 
 
-Statistic = Literal["logprobs", "entropy", "sum_pi_squared"]
+Statistic = Literal["logprobs", "entropy", "sum_pi_squared", "is_top1"]
 """Name of a quantity at each action: its log-probability, or the entropy (nats) or the sum over the vocabulary of the
-squared probabilities of the distribution that it was drawn from. All after the temperature."""
+squared probabilities of the distribution that it was drawn from, all after the temperature; or 1 where no token is more
+probable, else 0."""
 
 
 class TrainBackend(Protocol):

@@ -13,7 +13,7 @@ from rlhf_core.plugins import Plugins
 from ..options import SELECTORS, ExampleOptions, check, data, models
 from .sft_options import SftData, SftTraining
 
-METRICS = ("eval/nll", "eval/perplexity", "eval/teacher_nll")
+METRICS = ("eval/nll", "eval/perplexity", "eval/token_accuracy", "eval/teacher_nll")
 
 
 class DistillTeacher(Config):

@@ -21,6 +21,7 @@ from ..options import (
     models,
 )
 
+METRICS = ("eval/nll", "eval/perplexity", "eval/token_accuracy")
 FULL_RATE = 2e-5
 """The learning rate of ``sft.toml``, by which an adapter's is judged."""
 
@@ -51,7 +52,7 @@ class SftOptions(ExampleOptions):
 
 
 def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
-    check(run, selections, labels, ("eval/nll", "eval/perplexity"))
+    check(run, selections, labels, METRICS)
 
 
 def _cautions(run: SftOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:
