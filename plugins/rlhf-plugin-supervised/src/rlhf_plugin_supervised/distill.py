@@ -43,7 +43,7 @@ class DistillConfig(Config):
     )
 
     @model_validator(mode="after")
-    def _refuse_a_forward_kl_of_the_policys_samples(self) -> DistillConfig:
+    def _check_the_direction(self) -> DistillConfig:
         if self.direction != "reverse" and self.divergence == "sampled":
             raise ValueError(
                 f"direction {self.direction} is an expectation over the teacher's tokens, and divergence sampled has "
