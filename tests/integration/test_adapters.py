@@ -309,8 +309,8 @@ def test_a_low_learning_rate_is_doubted(folder, caplog):
 
     assert main([*words, *QUIET, "--output", "run", "--steps", "1"]) == 0
 
-    assert "--actor.adapter lora with a learning rate of 1e-06" in caplog.text
-    assert "--actor.adam.lr 1e-05" in (folder / "run" / "run.log").read_text()
+    assert "--actor.adapter lora with a learning rate of 2e-05" in caplog.text
+    assert "--actor.adam.lr 0.0002" in (folder / "run" / "run.log").read_text()
 
 
 def test_the_plan_says_what_the_reference_is(workspace, monkeypatch, capsys):

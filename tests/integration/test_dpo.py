@@ -1,6 +1,7 @@
 """``rlhf dpo`` as a user runs it: its numbers are those of plain Transformers models, and it goes on after a kill."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,21 @@ def test_a_loss_without_a_reference_and_the_likelihood_beside_it(folder):
     assert found["loss/nll"] == pytest.approx(found["preference/chosen_nll"], rel=1e-5)
 
 
+def test_several_losses_add_up_with_their_weights(folder):
+    words = ["--train.batch_size", "16", "--steps", "1", "--eval.data", "pairs.jsonl"]
+    words += ["--preference.weight", "0.8", "--preference.terms.use", "bco", "apo_zero"]
+    words += ["--preference.terms.bco.weight", "0.2", "--preference.terms.bco.beta", "0.5"]
+
+    assert dpo(*words, "--output", "run") == 0
+
+    found, held_out = records(Path("run"), "metrics")[0], records(Path("run"), "eval")[0]
+    # Policy and reference agree: ln 2, 2 ln 2 and 1.
+    total = 0.8 * math.log(2) + 0.2 * 2 * math.log(2) + 1.0
+    assert found["loss/preference"] == pytest.approx(total, abs=1e-6)
+    assert held_out["eval/loss"] == pytest.approx(total, abs=1e-6)
+    assert found["preference/loss_bco"] == pytest.approx(2 * math.log(2), abs=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", one_in(2, ["train", "save"]))
 def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
@@ -133,6 +149,8 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (["--data.label_key", "label"], "would change nothing: dpo reads pairs"),
         (["--data.margin_key", "by"], "no preference loss reads margins"),
         (["--preference.loss", "nothing"], "nothing"),
+        (["--preference.weight", "2"], "there is one loss. Add --preference.terms.use"),
+        (["--preference.terms.use", "kto"], "a loss on the same rows as dpo"),
         (["--data.chosen_key", "best"], "pairs.jsonl"),
         (["--loss", "ppo"], "there is no such option"),
         (["--preference.dpo.beta", "-1"], "a value above 0"),

@@ -116,6 +116,7 @@ def test_it_learns_answers_and_evaluates_them(folder):
     first, last = records(Path("run"), "eval")
     assert first["eval/nll"] > 3.0
     assert last["eval/nll"] < 0.05
+    assert last["eval/token_accuracy"] == 1.0 > first["eval/token_accuracy"]
     assert last["eval/perplexity"] == pytest.approx(math.exp(last["eval/nll"]))
     tokenizer = AutoTokenizer.from_pretrained("run/model")
     model = AutoModelForCausalLM.from_pretrained("run/model")

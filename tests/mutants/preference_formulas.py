@@ -44,8 +44,42 @@ def sigmoid(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x))
 
 
-def dpo(chosen: Answer, rejected: Answer, beta: float) -> float:
-    return -math.log(sigmoid(beta * chosen.log_ratio - beta * rejected.log_ratio))
+def slope(answer: Answer, f_divergence: str, alpha: float | None) -> float:
+    """f' of the ratio of the answer's probabilities."""
+    ratio = math.exp(answer.log_ratio)
+    if f_divergence == "js_divergence":
+        return math.log(2.0 * ratio / (1.0 + ratio))
+    if f_divergence == "reverse_kl":
+        return math.log(ratio)
+    power = alpha if f_divergence == "alpha_divergence" else 1.0
+    assert power is not None
+    return (1.0 - ratio**-power) / power
+
+
+def dpo(
+    chosen: Answer,
+    rejected: Answer,
+    beta: float,
+    f_divergence: str = "reverse_kl",
+    alpha: float | None = None,
+) -> float:
+    scores = [slope(answer, f_divergence, alpha) for answer in (chosen, rejected)]
+    return -math.log(sigmoid(beta * (scores[0] - scores[1])))
+
+
+def apo_zero(chosen: Answer, rejected: Answer, beta: float) -> float:
+    return 1.0 - sigmoid(beta * chosen.log_ratio) + sigmoid(beta * rejected.log_ratio)
+
+
+def apo_down(chosen: Answer, rejected: Answer, beta: float) -> float:
+    margin = beta * (chosen.log_ratio - rejected.log_ratio)
+    return sigmoid(beta * chosen.log_ratio) + 1.0 - sigmoid(margin)
+
+
+def bco(chosen: Answer, rejected: Answer, beta: float) -> float:
+    return -math.log(sigmoid(beta * chosen.log_ratio)) - math.log(
+        1.0 - sigmoid(beta * rejected.log_ratio)
+    )
 
 
 def cdpo(chosen: Answer, rejected: Answer, beta: float, label_smoothing: float) -> float:
@@ -78,7 +112,8 @@ def simpo(chosen: Answer, rejected: Answer, beta: float, gamma: float) -> float:
 
 
 PAIRS: dict[str, Callable[..., float]] = {
-    each.__name__: each for each in (dpo, cdpo, robust, ipo, hinge, orpo, simpo)
+    each.__name__: each
+    for each in (dpo, apo_zero, apo_down, bco, cdpo, robust, ipo, hinge, orpo, simpo)
 }
 """Loss of a pair, by the name of the component; its options are further arguments."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlhf_core.contracts import LossInputs
@@ -15,7 +18,7 @@ from .core_pairs import step_mean
 from .pairs import Both, pair
 from .policy_loss_pairs import CORE_ALGOS, TO_POLICY
 from .released import load
-from .stand_ins import verl_actor
+from .stand_ins import OneProcess, verl_actor
 
 OURS = "supervised.distill.top_k_kl"
 DIRECTIONS = {"reverse": 1.0, "forward": 0.0}
@@ -71,6 +74,51 @@ for _direction in DIRECTIONS:
     _whole_vocabulary(_direction)
 
 
+@pair(
+    "trl",
+    "experimental.gkd.gkd_trainer.GKDTrainer.generalized_jsd_loss",
+    OURS,
+    case="all but one token, a mixture of both",
+    gradient="logits",
+)
+def trl_mixture(batch: Batch) -> Both:
+    labels = batch.actions.masked_fill(~batch.mask, -100)
+    theirs = load("trl.experimental.gkd.gkd_trainer").GKDTrainer.generalized_jsd_loss(
+        batch.logits, batch.teacher_logits, labels, beta=0.3
+    )
+    policy, teacher = top_logprobs(batch, VOCABULARY - 1)
+    ours = top_k_kl(policy, teacher, batch.mask, forward=False, teacher_share=0.3).kl
+    return Both(ours=step_mean(batch, ours), theirs=theirs)
+
+
+def trl_sft_loss(batch: Batch, loss_type: str) -> Tensor:
+    """Return the loss of TRL's SFT trainer: its own method, unbound, without a model."""
+    logprobs = torch.where(batch.mask, batch.policy_logprobs, 0.0)
+    outputs = SimpleNamespace(
+        log_probs=logprobs,
+        label_mask=batch.mask,
+        entropy=torch.zeros_like(logprobs),
+        is_top1=torch.zeros_like(batch.mask),
+    )
+    args = SimpleNamespace(loss_type=loss_type, average_tokens_across_devices=False)
+    accelerator = OneProcess()
+    accelerator.parallelism_config = None
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=False),
+        args=args,
+        accelerator=accelerator,
+        aux_loss_enabled=False,
+        compute_loss_func=None,
+        label_smoother=None,
+        _metrics={"eval": defaultdict(list)},
+        _total_train_tokens=0,
+    )
+    loss: Tensor = load("trl.trainer.sft_trainer").SFTTrainer.compute_loss(
+        trainer, lambda **_: outputs, {"labels": batch.actions}
+    )
+    return loss
+
+
 def our_loss(batch: Batch, component: Any) -> Tensor:
     """The token mean of a loss that needs no advantages, in the first update: the policy is its own old one."""
     inputs = LossInputs(
@@ -113,3 +161,16 @@ def verl_distillation(batch: Batch) -> Both:
 def openrlhf_sft(batch: Batch) -> Both:
     theirs = load("openrlhf.models.loss").SFTLoss()(batch.policy_logprobs, batch.float_mask)
     return Both(ours=our_loss(batch, SftLoss(SftConfig())), theirs=theirs)
+
+
+@pair(
+    "trl",
+    "trainer.sft_trainer.SFTTrainer.compute_loss",
+    "supervised.sft.SftLoss",
+    case="dft",
+    gradient=TO_POLICY,
+)
+def trl_dft(batch: Batch) -> Both:
+    return Both(
+        ours=our_loss(batch, SftLoss(SftConfig(loss="dft"))), theirs=trl_sft_loss(batch, "dft")
+    )

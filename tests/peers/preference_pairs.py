@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
+from rlhf_plugin_preference.apo_down import ApoDownConfig, ApoDownLoss
+from rlhf_plugin_preference.apo_zero import ApoZeroConfig, ApoZeroLoss
+from rlhf_plugin_preference.bco import BcoConfig, BcoLoss
 from rlhf_plugin_preference.cdpo import CdpoConfig, CdpoLoss
 from rlhf_plugin_preference.dpo import DpoConfig, DpoLoss
 from rlhf_plugin_preference.hinge import HingeConfig, HingeLoss
@@ -57,17 +62,65 @@ _openrlhf("cdpo.CdpoLoss", CdpoLoss(CdpoConfig(**NOISE)), **NOISE)
 _openrlhf("ipo.IpoLoss", IpoLoss(IpoConfig(beta=BETA)), beta=BETA, ipo=True)
 
 
-def _trl_dpo(name: str, loss: Any, loss_type: str, **options: Any) -> None:
-    @pair("trl", DPO_TRAINER, f"preference.{name}", case=loss_type, gradient=TO_POLICY)
+def _trl_dpo(name: str, loss: Any, loss_type: str, case: str = "", **options: Any) -> None:
+    @pair("trl", DPO_TRAINER, f"preference.{name}", case=case or loss_type, gradient=TO_POLICY)
     def compare(batch: Batch) -> Both:
         theirs = trl_dpo_loss(batch, loss_type, **options)
         return Both(ours=loss(pairs_of(batch)).loss.mean(), theirs=theirs)
 
 
 _trl_dpo("dpo.DpoLoss", DpoLoss(DpoConfig(beta=BETA)), "sigmoid", beta=BETA)
+for _name in ("forward_kl", "js_divergence"):
+    _trl_dpo(
+        "dpo.DpoLoss",
+        DpoLoss(DpoConfig(beta=BETA, f_divergence=_name)),
+        "sigmoid",
+        case=_name,
+        beta=BETA,
+        f_divergence=_name,
+    )
+
+
+@pair(
+    "trl",
+    DPO_TRAINER,
+    "preference.dpo.DpoLoss",
+    case="alpha_divergence",
+    gradient=TO_POLICY,
+    float32="it takes no float64",
+)
+def trl_alpha_divergence(batch: Batch) -> Both:
+    config = DpoConfig(beta=BETA, f_divergence="alpha_divergence", alpha=0.2)
+    single = replace(
+        batch,
+        policy_logprobs=batch.policy_logprobs.float(),
+        ref_logprobs=batch.ref_logprobs.float(),
+    )
+    theirs = trl_dpo_loss(
+        single, "sigmoid", beta=BETA, f_divergence="alpha_divergence", f_alpha=0.8
+    )
+    return Both(ours=DpoLoss(config)(pairs_of(single)).loss.mean(), theirs=theirs)
+
+
+_trl_dpo("apo_zero.ApoZeroLoss", ApoZeroLoss(ApoZeroConfig(beta=BETA)), "apo_zero", beta=BETA)
+_trl_dpo("apo_down.ApoDownLoss", ApoDownLoss(ApoDownConfig(beta=BETA)), "apo_down", beta=BETA)
+_trl_dpo("bco.BcoLoss", BcoLoss(BcoConfig(beta=BETA)), "bco_pair", beta=BETA)
 _trl_dpo("hinge.HingeLoss", HingeLoss(HingeConfig(beta=BETA)), "hinge", beta=BETA)
 _trl_dpo("robust.RobustLoss", RobustLoss(RobustConfig(**NOISE)), "robust", **NOISE)
 _trl_dpo("ipo.IpoLoss", IpoLoss(IpoConfig(beta=BETA, length_normalized=True)), "ipo", beta=BETA)
+
+
+@pair("trl", DPO_TRAINER, "core.objective.PreferenceSum", case="several losses", gradient=TO_POLICY)
+def trl_several_losses(batch: Batch) -> Both:
+    weights = (0.8, 0.2, 0.5)
+    losses = (DpoLoss(DpoConfig(beta=BETA)), BcoLoss(BcoConfig(beta=BETA)))
+    losses = (*losses, ApoZeroLoss(ApoZeroConfig(beta=BETA)))
+    parts = [
+        WeightedPreferenceLoss(name=type(loss).__name__, loss=loss, weight=weight)
+        for loss, weight in zip(losses, weights, strict=True)
+    ]
+    theirs = trl_dpo_loss(batch, "sigmoid", "bco_pair", "apo_zero", beta=BETA, weights=weights)
+    return Both(ours=PreferenceSum(parts)(pairs_of(batch)).loss.mean(), theirs=theirs)
 
 
 @pair("trl", KTO_TRAINER, "preference.kto.KtoLoss", gradient=TO_POLICY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,17 +94,29 @@ def _trainer(**attributes: Any) -> SimpleNamespace:
 
 
 def trl_dpo_loss(
-    batch: Batch, loss_type: str, *, beta: float, label_smoothing: float = 0.0
+    batch: Batch,
+    *loss_types: str,
+    beta: float,
+    label_smoothing: float = 0.0,
+    weights: Sequence[float] = (1.0,),
+    f_divergence: str = "reverse_kl",
+    f_alpha: float = 0.5,
 ) -> Tensor:
-    """Return the loss of TRL's DPO trainer: its own method, unbound, without a model."""
+    """Return the loss of TRL's DPO trainer: its own method, unbound, without a model.
+
+    Args:
+        weights: one for each type of loss.
+        f_alpha: its ``f_alpha_divergence_coef``.
+    """
     whole = rows_of(batch, slice(0, len(batch.mask) // 2 * 2))
     chosen, rejected = whole.ref_logprobs.sum(dim=1).chunk(2)
     trainer = _trainer(
         beta=beta,
         label_smoothing=label_smoothing,
-        loss_types=[loss_type],
-        loss_weights=[1.0],
-        f_divergence_type="reverse_kl",
+        loss_types=loss_types,
+        loss_weights=weights,
+        f_divergence_type=f_divergence,
+        f_alpha_divergence_coef=f_alpha,
         ld_alpha=None,
         use_weighting=False,
     )

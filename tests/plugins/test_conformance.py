@@ -52,6 +52,16 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "grpo:maxrl": {
         "check_shifted_rewards_change_nothing": "it divides by the mean reward of the prompt, so the level counts"
     },
+    "preference:apo_down": {
+        "check_chosen_answers_become_likelier": "a chosen answer is not pulled at first, and becomes rarer afterwards"
+    },
+    "preference:dpo-f_divergence=js_divergence": {
+        "check_loss_is_of_the_rewards": "rewards are not linear in log-ratios"
+    },
+    "preference:dpo-f_divergence=alpha_divergence-alpha=0.3": {
+        "check_loss_is_of_the_rewards": "the same"
+    },
+    "preference:dpo-f_divergence=forward_kl": {"check_loss_is_of_the_rewards": "the same"},
     "preference:ipo": {
         "check_loss_is_of_the_rewards": "beta is the distance of the log-ratios, not a factor of them"
     },
@@ -87,7 +97,15 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
         {"whiten": "none"},
         {"lambda_": 1.0},
     ],
-    "preference:dpo": [{"beta": 2.0}],
+    "preference:dpo": [
+        {"beta": 2.0},
+        {"f_divergence": "js_divergence"},
+        {"f_divergence": "alpha_divergence", "alpha": 0.3},
+        {"f_divergence": "forward_kl"},
+    ],
+    "preference:apo_zero": [{"beta": 2.0}],
+    "preference:apo_down": [{"beta": 2.0}],
+    "preference:bco": [{"beta": 2.0}],
     "preference:cdpo": [{"label_smoothing": 0.4}],
     "preference:robust": [{"label_smoothing": 0.4}],
     "preference:ipo": [{"length_normalized": True}],

@@ -3,13 +3,12 @@
 import json
 
 import pytest
+from tests.plugins.reward_model.conftest import CLOSE
 
 from rlhf_core import ConfigError, RewardError
 from rlhf_core.testing.checks import check_plugin
 from rlhf_core.testing.conformance import run_checks, subject
 from rlhf_core.testing.tiny import tiny_tokenizer, write_tiny_model
-
-CLOSE = {"abs": 1e-6}
 
 
 def rewards(results):

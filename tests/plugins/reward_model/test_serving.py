@@ -15,11 +15,11 @@ import urllib.request
 
 import pytest
 from tests.deadlines import HANG_S
+from tests.plugins.reward_model.conftest import CLOSE
 
 from rlhf_core import RewardError
 
 TOKEN = "the-tests-token"
-CLOSE = {"abs": 1e-6}
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.plugins.reward_model.conftest import CLOSE
 
 from rlhf_core import ConfigError, RewardError
 from rlhf_core.contracts import Turn
@@ -52,11 +53,11 @@ def test_the_reward_is_that_of_the_beginnings_of_the_text(
 
     for result, count in zip(found, (3, 1, 2), strict=True):
         steps = probabilities(plain, process_model, PROMPT, STEPS[:count])
-        assert result.reward == pytest.approx(reduced(steps, reduce), abs=1e-6)
+        assert result.reward == pytest.approx(reduced(steps, reduce), **CLOSE)
         assert result.metrics == {
             "steps": count,
-            "min": pytest.approx(min(steps), abs=1e-6),
-            "mean": pytest.approx(sum(steps) / count, abs=1e-6),
+            "min": pytest.approx(min(steps), **CLOSE),
+            "mean": pytest.approx(sum(steps) / count, **CLOSE),
         }
 
 
@@ -69,9 +70,7 @@ def test_other_samples_change_a_score_by_rounding_only(results, process_model, s
         for one in asked
     ]
 
-    assert [one.reward for one in together] == pytest.approx(
-        [one.reward for one in alone], abs=1e-6
-    )
+    assert [one.reward for one in together] == pytest.approx([one.reward for one in alone], **CLOSE)
 
 
 def test_a_policy_may_part_its_steps_otherwise_than_the_model_learned(
@@ -82,7 +81,7 @@ def test_a_policy_may_part_its_steps_otherwise_than_the_model_learned(
     (found,) = results("process_reward_model", [sample(PROMPT, "a\nb\n\nc\n\n")], **options)
 
     steps = probabilities(plain, process_model, PROMPT, ["a\nb", "c"], separator="#")
-    assert found.reward == pytest.approx(math.prod(steps), abs=1e-6)
+    assert found.reward == pytest.approx(math.prod(steps), **CLOSE)
 
 
 def test_each_probability_may_stand_on_the_last_token_of_its_step(
@@ -101,8 +100,8 @@ def test_each_probability_may_stand_on_the_last_token_of_its_step(
     expected = probabilities(plain, process_model, PROMPT, STEPS)
     ends = [len(tokenizer.encode("\n".join(STEPS[:count]))) - 1 for count in (1, 2, 3)]
     assert [action for action, _ in found[0].step_rewards] == ends
-    assert [part for _, part in found[0].step_rewards] == pytest.approx(expected, abs=1e-6)
-    assert found[0].reward == pytest.approx(sum(expected), abs=1e-6)
+    assert [part for _, part in found[0].step_rewards] == pytest.approx(expected, **CLOSE)
+    assert found[0].reward == pytest.approx(sum(expected), **CLOSE)
     assert found[0].metrics["steps"] == 3
     # Two blank lines, the step, and a blank behind it, which the model sees and which is not the step's end.
     (only,) = found[1].step_rewards
@@ -276,4 +275,4 @@ def test_a_server_of_steps_answers_over_http(serve, served, process_model):
         answer = asyncio.run(ask())
 
     assert answer.status_code == 200
-    assert answer.json()["rewards"] == pytest.approx(served([PROMPT + "a\nb"], [PROMPT]), abs=1e-6)
+    assert answer.json()["rewards"] == pytest.approx(served([PROMPT + "a\nb"], [PROMPT]), **CLOSE)

@@ -127,12 +127,42 @@ def test_an_invalid_expression_is_found_with_the_options(reward, name, options):
         ("I do not know", "42", 0.0, 0.0),
         ("", "42", 0.0, 0.0),
         ("3 \ud800", "3", 1.0, 1.0),
+        (r"\boxed{41} wait, no: \boxed{42}", "42", 1.0, 1.0),
+        (r"\boxed{41} wait, no: \boxed{42}", "41", 0.0, 1.0),
+        (r"\boxed{41} wait, no: \boxed{42}", r"$\{41, 42\}$", 0.0, 1.0),
+        (r"$\boxed{1}$ and $\boxed{2}$", r"$\{1, 2\}$", 1.0, 1.0),
+        (r"\boxed{42}. I was to write it into \boxed{}.", "42", 1.0, 1.0),
+        (r"\boxed{42}", r"it is \boxed{40}, or rather, as seen above, \boxed{42}", 1.0, 1.0),
     ],
 )
 def test_math(one, request_for, response, answer, expected, extracted):
     result = one("math", request_for(response, answer=answer))
 
-    assert (result.reward, result.metrics) == (expected, {"extracted": extracted})
+    assert result.reward == expected
+    assert result.metrics == {"extracted": extracted, "timed_out": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("response", "options", "expected", "extracted"),
+    [
+        ("it is 42", {"only_boxed": True}, 0.0, 0.0),
+        ("it is $42$", {"only_boxed": True}, 0.0, 0.0),
+        (r"it is \boxed{42", {"only_boxed": True}, 0.0, 0.0),
+        (r"it is \boxed{42}, not 41", {"only_boxed": True}, 1.0, 1.0),
+        ("41? <t>42", {"answer_after": "<t>"}, 1.0, 1.0),
+        (r"\boxed{42} <t> done", {"answer_after": "<t>"}, 0.0, 0.0),
+        (r"\boxed{42}, still thinking", {"answer_after": "<t>"}, 0.0, 0.0),
+        (r"<t>\boxed{42}<t>\boxed{41}", {"answer_after": "<t>"}, 0.0, 1.0),
+        (r"\boxed{41}<t>42", {"answer_after": "<t>", "only_boxed": True}, 0.0, 0.0),
+        (r"\boxed{41}<t>\boxed{42}", {"answer_after": "<t>", "only_boxed": True}, 1.0, 1.0),
+    ],
+)
+def test_math_counts_only_what_stands_where_the_answer_has_to(
+    one, request_for, response, options, expected, extracted
+):
+    result = one("math", request_for(response, answer="42"), **options)
+
+    assert (result.reward, result.metrics["extracted"]) == (expected, extracted)
 
 
 def test_math_refuses_a_label_that_is_no_expression(one, request_for):
@@ -144,6 +174,28 @@ def test_math_gives_up_on_a_comparison_that_takes_for_ever(one, request_for):
     result = one("math", request_for(r"\boxed{9^{9^{9^9}}}", answer="1000000"), step_timeout_s=1)
 
     assert result.reward == 0.0
+    assert result.metrics == {"extracted": 1.0, "timed_out": 1.0}
+
+
+def test_math_tells_of_a_label_that_takes_for_ever_to_read(one, request_for):
+    long = "+".join(str(number) for number in range(10_000))
+
+    with pytest.raises(
+        RewardError, match=r"took longer to read than step_timeout_s = 0\.01 seconds"
+    ):
+        one("math", request_for("1", answer=long), step_timeout_s=0.01)
+
+
+def test_math_counts_a_time_out_of_a_run(panel_scores, request_for):
+    requests = [
+        request_for(r"\boxed{9^{9^{9^9}}}", 0, answer="1000000"),
+        request_for("1", 1, answer="1"),
+    ]
+
+    scores = panel_scores({"step_timeout_s": 0.5}, requests, component="math")
+
+    assert [one.metrics["mine/timed_out"] for one in scores] == [1.0, 0.0]
+    assert [one.reward for one in scores] == [0.0, 1.0]
 
 
 @pytest.mark.usefixtures("no_process_left")

@@ -29,10 +29,24 @@ def test_contract_of_sampled_distillation(check, subject):
     {
         "distill-reverse": subject(COMPONENTS["distill"], divergence="top_k"),
         "distill-forward": subject(COMPONENTS["distill"], divergence="top_k", direction="forward"),
+        "distill-jsd": subject(
+            COMPONENTS["distill"], divergence="top_k", direction="jsd", teacher_share=0.3
+        ),
         "sft": COMPONENTS["sft"],
     },
 )
 def test_contract(check, subject):
+    check(subject)
+
+
+@parametrize_checks(
+    "rlhf_policy_losses",
+    {"sft-dft": subject(COMPONENTS["sft"], loss="dft")},
+    expected_failures={
+        "check_gradient_is_the_derivative": "no gradient flows through the weight, which is the token's probability"
+    },
+)
+def test_contract_of_dynamic_fine_tuning(check, subject):
     check(subject)
 
 

@@ -244,3 +244,71 @@ def test_certain_and_ruled_out_tokens_give_finite_gradients(forward, dtype):
 
     assert torch.isfinite(kl).all()
     assert torch.isfinite(policy.grad).all()
+
+
+def jsd(policy, teacher, share, mask=None):
+    every = torch.ones(policy.shape[:2], dtype=torch.bool)
+    mask = every if mask is None else mask
+    return top_k_kl(policy, teacher, mask, forward=False, teacher_share=share).kl
+
+
+def test_the_jensen_shannon_divergence_by_hand():
+    """The mixture of (0.5, 0.5) and (0.8, 0.2) is (0.65, 0.35): half of 0.8 log(.8/.65) + 0.2 log(.2/.35), which is
+    0.166112 - 0.111923, and half of 0.5 log(.5/.65) + 0.5 log(.5/.35), which is -0.131182 + 0.178337."""
+    assert jsd(full([0.5]), full([0.8]), 0.5).item() == pytest.approx(0.050672, abs=2e-6)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
+def test_the_jensen_shannon_divergence_equals_a_loop(share):
+    policy, teacher, _, _ = random_top(3, seed=1)
+    mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
+    expected = torch.zeros(2, 5, dtype=torch.float64)
+    for row, token in torch.nonzero(mask).tolist():
+        q = policy[row, token].exp().tolist()
+        p = teacher[row, token].exp().tolist()
+        for a, b in zip([*p, 1 - sum(p)], [*q, 1 - sum(q)], strict=True):
+            mixed = share * a + (1 - share) * b
+            expected[row, token] += share * a * math.log(a / mixed)
+            expected[row, token] += (1 - share) * b * math.log(b / mixed)
+
+    torch.testing.assert_close(jsd(policy, teacher, share, mask), expected)
+
+
+@pytest.mark.parametrize(("share", "forward"), [(1e-6, True), (1 - 1e-6, False)])
+def test_at_its_ends_the_mixture_is_one_of_the_kls(share, forward):
+    policy, teacher, _, _ = random_top(3)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+
+    actual = jsd(policy, teacher, share) / 1e-6
+
+    expected = top_k_kl(policy, teacher, mask, forward=forward).kl
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_the_jensen_shannon_divergence_is_symmetric_and_at_most_ln_2():
+    policy, teacher, _, _ = random_top(3)
+    apart = jsd(full([1.0 - 1e-9]), full([1e-9]), 0.5)
+
+    torch.testing.assert_close(jsd(policy, teacher, 0.3), jsd(teacher, policy, 0.7))
+    assert apart.item() == pytest.approx(math.log(2), abs=1e-4)
+
+
+def test_gradients_of_the_mixture_are_right():
+    policy, teacher, _, _ = random_top(3, seed=2)
+    mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
+
+    assert torch.autograd.gradcheck(lambda x: jsd(x, teacher, 0.3, mask), policy.requires_grad_())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"direction": "jsd", "teacher_share": 0.5},
+        {"divergence": "top_k", "direction": "jsd"},
+        {"divergence": "top_k", "teacher_share": 0.5},
+        {"divergence": "top_k", "direction": "jsd", "teacher_share": 1.0},
+    ],
+)
+def test_a_share_belongs_to_the_mixture(options):
+    with pytest.raises(ValueError, match=r"direction|less than 1"):
+        DistillConfig(**options)

@@ -7,7 +7,7 @@ import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
 from rlhf_core.math import aggregate
-from rlhf_plugin_supervised.sft import SftConfig, SftLoss
+from rlhf_plugin_supervised.sft import SftConfig, SftLoss, dft_loss
 
 
 def inputs_of(policy: torch.Tensor, mask: torch.Tensor) -> LossInputs:
@@ -59,3 +59,50 @@ def test_nan_at_padding_has_no_effect():
     assert result.loss.tolist() == [[1.0, 0.0]]
     assert policy.grad.tolist() == [[-1.0, 0.0]]
     assert metric_values(result.metrics) == {"sft/nll": 1.0}
+
+
+def test_dft_by_hand():
+    policy = torch.tensor([[0.5, 0.25, 1.0]]).log().requires_grad_()
+
+    result = SftLoss(SftConfig(loss="dft"))(inputs_of(policy, torch.tensor([[True, True, False]])))
+    result.loss.sum().backward()
+
+    # 0.5 log 2 and 0.25 log 4, with the gradients -0.5 and -0.25.
+    two = math.log(2)
+    torch.testing.assert_close(result.loss, torch.tensor([[two / 2, two / 2, 0.0]]))
+    torch.testing.assert_close(policy.grad, torch.tensor([[-0.5, -0.25, 0.0]]))
+    assert metric_values(result.metrics) == pytest.approx({"sft/nll": 1.5 * two})
+
+
+def test_certain_and_impossible_tokens_have_no_dft_loss():
+    assert dft_loss(torch.tensor([[0.0, 200.0]])).tolist() == [[0.0, 0.0]]
+
+
+def test_dft_is_the_likelihood_times_a_constant_where_probabilities_are_equal():
+    nll = torch.full((2, 3), 1.7, dtype=torch.float64, requires_grad=True)
+    (grad,) = torch.autograd.grad(dft_loss(nll).sum(), nll)
+
+    torch.testing.assert_close(dft_loss(nll), math.exp(-1.7) * nll)
+    torch.testing.assert_close(grad, torch.full_like(nll, math.exp(-1.7)))
+
+
+def test_the_reward_of_dft_is_the_same_for_each_token():
+    """By logits of a whole vocabulary: the gradient is that of the token's probability, not of its logarithm."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 7, dtype=torch.float64, generator=generator, requires_grad=True)
+
+    (found,) = torch.autograd.grad(dft_loss(-logits.log_softmax(-1)[:, 2:3]).sum(), logits)
+    (probability,) = torch.autograd.grad(-logits.softmax(-1)[:, 2].sum(), logits)
+
+    torch.testing.assert_close(found, probability)
+
+
+def test_dft_against_a_slow_loop():
+    generator = torch.Generator().manual_seed(1)
+    nll = torch.rand(3, 4, dtype=torch.float64, generator=generator) * 8
+
+    actual = dft_loss(nll)
+
+    for row, token in torch.nonzero(nll).tolist():
+        nats = nll[row, token].item()
+        assert actual[row, token].item() == pytest.approx(nats * math.exp(-nats), rel=1e-12)

@@ -24,6 +24,7 @@ from .problems import Labels
 from .resolve import resolve, resolve_options
 from .resolved import (
     EnvironmentOptions,
+    PreferenceTermOptions,
     Resolved,
     ResolvedOptions,
     RewardOptions,
@@ -43,6 +44,7 @@ __all__ = [
     "NamedPaths",
     "OptionTree",
     "Origin",
+    "PreferenceTermOptions",
     "PromptData",
     "Resolved",
     "ResolvedOptions",

@@ -45,7 +45,9 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"-c {path}: not valid TOML: {error}") from error
     origins = {
-        key: Origin(f"{flag(key)} (default)" if defaults else f"{path}: {key}")
+        key: Origin(f"{flag(key)} (default)", is_default=True)
+        if defaults
+        else Origin(f"{path}: {key}")
         for key, _ in leaves(values)
     }
     return Layer(values, origins)

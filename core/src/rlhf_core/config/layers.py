@@ -30,6 +30,8 @@ class Origin:
     """For messages: the flag as typed, or ``file.toml: key``."""
     typed: bool = False
     """True for the command line: the user wants the option in this very run."""
+    is_default: bool = False
+    """True for the defaults of a command, which no user has written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,11 @@ class Labels:
         origin = self._tree.origins.get(path)
         return origin is not None and origin.typed
 
+    def is_default(self, path: str) -> bool:
+        """True when the option stands in the defaults of the command alone."""
+        origin = self._tree.origins.get(path)
+        return origin is not None and origin.is_default
+
 
 class Report:
     """Problems in the order in which they were found; one message gives the first in full and names the others."""

@@ -19,12 +19,12 @@ from .problems import Labels, Report, flag
 from .resolved import (
     EnvironmentOptions,
     OptionsT,
+    PreferenceTermOptions,
     Resolved,
     ResolvedOptions,
     RewardOptions,
     Selection,
     Selections,
-    TermOptions,
 )
 from .sections import Validator, options_of
 from .selection import Choice, SelectorEntry, select, written_names
@@ -124,8 +124,10 @@ def _split(
             if chosen is not None:
                 _take(table.pop(key), path, sections[chosen.section], labels, report)
             elif found := _unselected(parent, key, layers, options, plugins):
-                _note_unselected(path, table.pop(key), found, own, labels, report)
-                unused.append(path)
+                value = table.pop(key)
+                _note_unselected(path, value, found, own, labels, report)
+                if not all(labels.is_default(leaf) for leaf in _leaves(value, path)):
+                    unused.append(path)
     return core, sections, tuple(sorted(unused))
 
 
@@ -184,13 +186,18 @@ def _note_unselected(
     slot, origin = found
     key = path.rpartition(".")[2]
     used = " ".join(choice.registered.name for choice in own if choice.slot.path == slot)
-    for leaf, _ in leaves(value, path) if isinstance(value, Mapping) else [(path, value)]:
+    for leaf in _leaves(value, path):
         if labels.is_typed(leaf):
             report.add(
                 labels(leaf),
                 f"{key} ({origin}) is not selected; this run uses {flag(slot)} {used or 'none'}.\n"
                 f"  Add {flag(slot)} {key}, or leave the option out.",
             )
+
+
+def _leaves(value: Any, path: str) -> list[str]:
+    """Return the paths of the options below one."""
+    return [leaf for leaf, _ in leaves(value, path)] if isinstance(value, Mapping) else [path]
 
 
 def _selection(
@@ -230,7 +237,7 @@ def _selection(
         registered=choice.registered,
         options=options,
         reward=of_core if isinstance(of_core, RewardOptions) else None,
-        term=of_core if isinstance(of_core, TermOptions) else None,
+        term=of_core if isinstance(of_core, PreferenceTermOptions) else None,
         environment=of_core if isinstance(of_core, EnvironmentOptions) else None,
     )
 

@@ -48,10 +48,15 @@ class EnvironmentOptions(IsolationOptions):
     )
 
 
-class TermOptions(Config):
-    """Options that every further loss has beside its own, in the same section."""
+class PreferenceTermOptions(Config):
+    """Options that every further preference loss has beside its own, in the same section."""
 
     weight: float = Field(1.0, gt=0.0, description="multiplies this loss")
+
+
+class TermOptions(PreferenceTermOptions):
+    """Options that every further loss has beside its own, in the same section."""
+
     aggregation: Literal["auto", Aggregation] = Field(
         "auto", description="of this loss, as algo.loss.aggregation is of the policy loss"
     )
@@ -69,7 +74,7 @@ class Selection:
     options: Config
     reward: RewardOptions | None = None
     """The core's options for every reward; None for other components."""
-    term: TermOptions | None = None
+    term: PreferenceTermOptions | None = None
     """The core's options for every further loss; None for other components."""
     environment: EnvironmentOptions | None = None
     """The core's options for every environment; None for other components."""

@@ -79,12 +79,26 @@ class ValueObjective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceObjective:
-    """The objective of a policy that learns from answers of which some were preferred: preference loss + nll_coef * the
-    mean over chosen answers of their negative log-likelihood per token."""
+class PreferenceTerm:
+    """A further preference loss, on the same answers."""
 
     loss: ComponentRef
-    """The preference loss."""
+    """The preference loss. It takes pairs if the first one does."""
+    weight: float
+    """Factor of the term, above 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceObjective:
+    """The objective of a policy that learns from answers of which some were preferred: weighted preference losses +
+    nll_coef * the mean over chosen answers of their negative log-likelihood per token."""
+
+    loss: ComponentRef
+    """The preference loss, whose rewards are those that are measured."""
+    weight: float = 1.0
+    """Factor of this loss, above 0."""
+    terms: tuple[PreferenceTerm, ...] = ()
+    """Further preference losses that are added."""
     nll_coef: float = 0.0
     """Factor of the chosen answers' mean negative log-likelihood; 0: none is added."""
 
@@ -241,9 +255,10 @@ class StepOutcome:
     """(sum of A,) log-probs of the batch's actions before the update, if the plan asks for them."""
 
 
-Statistic = Literal["logprobs", "entropy", "sum_pi_squared"]
+Statistic = Literal["logprobs", "entropy", "sum_pi_squared", "is_top1"]
 """Name of a quantity at each action: its log-probability, or the entropy (nats) or the sum over the vocabulary of the
-squared probabilities of the distribution that it was drawn from. All after the temperature."""
+squared probabilities of the distribution that it was drawn from, all after the temperature; or 1 where no token is more
+probable, else 0."""
 
 
 class TrainBackend(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 from ..component import ComponentRef
 from ..config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
 from ..config.files import writable
-from ..config.resolved import Resolved, Selection
+from ..config.resolved import Resolved, Selection, TermOptions
 from ..config.run import RunConfig
 from ..contracts.backend import LossTerm, PolicyObjective, RoleSpec, ScheduleSpec, ValueObjective
 from ..contracts.engine import EngineSpec
@@ -131,7 +131,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
 
 def _term(selection: Selection) -> LossTerm:
     options = selection.term
-    assert options is not None
+    assert isinstance(options, TermOptions)
     return LossTerm(
         loss=selection.ref("rlhf_policy_losses"),
         weight=options.weight,

@@ -35,6 +35,7 @@ from .metrics import mean_metric, read_metrics
 from .placing import on_device
 from .policy import policy_objective
 from .preference import preference_objective
+from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import centering_penalty, ranking_loss, ranking_objective
 from .scores import ActionScores
 from .step_labels import step_label_objective
@@ -54,6 +55,8 @@ __all__ = [
     "BuiltTerm",
     "BuiltValueObjective",
     "PolicyComponents",
+    "PreferenceSum",
+    "WeightedPreferenceLoss",
     "build_objective",
     "centering_penalty",
     "mean_metric",

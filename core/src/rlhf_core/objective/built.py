@@ -26,6 +26,7 @@ from .components import PolicyComponents
 from .grid import ActionGrid
 from .policy import policy_objective
 from .preference import preference_objective
+from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import ranking_objective
 from .scores import ActionScores
 from .step_labels import step_label_objective
@@ -144,11 +145,25 @@ def build_objective(objective: Objective, plugins: Plugins) -> BuiltObjective:
         return BuiltStepLabelObjective()
     if isinstance(objective, PreferenceObjective):
         return BuiltPreferenceObjective(
-            loss=plugins.build(objective.loss),
+            loss=_preference_loss(objective, plugins),
             nll_coef=objective.nll_coef,
             rows_per_unit=rows_per_unit(objective, plugins),
         )
     return BuiltPolicyObjective(PolicyComponents.build(objective, plugins))
+
+
+def _preference_loss(objective: PreferenceObjective, plugins: Plugins) -> PreferenceLoss:
+    """Return the objective's losses as one."""
+    weights = [(objective.loss, objective.weight)]
+    weights += [(term.loss, term.weight) for term in objective.terms]
+    return PreferenceSum(
+        [
+            WeightedPreferenceLoss(
+                name=plugins.get(ref.kind, ref.name).name, loss=plugins.build(ref), weight=weight
+            )
+            for ref, weight in weights
+        ]
+    )
 
 
 def rows_per_unit(objective: Objective | None, plugins: Plugins) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 from rlhf_core import Component, hookimpl
 
-from . import cdpo, dpo, hinge, ipo, kto, orpo, robust, simpo
+from . import apo_down, apo_zero, bco, cdpo, dpo, hinge, ipo, kto, orpo, robust, simpo
 
 
 @hookimpl
@@ -15,6 +15,9 @@ def rlhf_preference_losses() -> list[Component[Any]]:
         robust.COMPONENT,
         ipo.COMPONENT,
         hinge.COMPONENT,
+        apo_zero.COMPONENT,
+        apo_down.COMPONENT,
+        bco.COMPONENT,
         kto.COMPONENT,
         orpo.COMPONENT,
         simpo.COMPONENT,

@@ -100,11 +100,23 @@ class MathConfig(Config):
     """Options of ``math``."""
 
     label_key: str = Field("answer", description="column with the right answer, plain or LaTeX")
-    step_timeout_s: int = Field(
-        3,
-        ge=1,
-        le=60,
-        description="seconds, a whole number, for each parse and each comparison; not applied with isolate = false",
+    only_boxed: bool = Field(
+        False,
+        description="count an answer in \\boxed{} alone; without it a response that has no box is judged by its last "
+        "LaTeX, number or expression",
+    )
+    answer_after: str | None = Field(
+        None,
+        min_length=1,
+        description="text, such as </think>, behind whose last occurrence the answer stands; a response without it has "
+        "no answer. Special tokens are no text of a response",
+    )
+    step_timeout_s: float = Field(
+        3.0,
+        ge=0.01,
+        le=60.0,
+        description="seconds of CPU time for each parse and each comparison; a response that takes longer gets 0 and "
+        "counts in the metric timed_out. Not applied with isolate = false",
     )
 
 

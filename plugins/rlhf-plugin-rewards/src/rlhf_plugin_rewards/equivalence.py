@@ -1,29 +1,37 @@
 """The reward ``math``: 1 if the response's final answer is mathematically equal to the row's answer, else 0.
 
-math-verify takes answers from ``\\boxed{}``, from LaTeX between dollars, or from the last number or expression of the
-text. Its time limits for each parse and comparison work in a process's main thread only, in which a reward's own
-process computes. In other threads the batch's ``timeout_s`` is the only limit.
+The answer is the last ``\\boxed{}``. In a response without a box math-verify takes it from LaTeX between dollars, or
+from the last number or expression. math-verify's own time limits are those of a clock, which a busy machine spends on
+others, and nothing but a log line tells of them; here each parse and comparison has a limit in CPU time, and a metric.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 from math_verify import parse, verify
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, RewardResult
 
+from .boxes import last_boxed
 from .config import MathConfig
+from .cpu_limit import CpuTimeExceededError, under_cpu_limit
 from .labels import label_of
 from .one_by_one import score_each
 
+T = TypeVar("T")
+
+# It warns that its limits are off. They are: see above.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
 
 class MathEquivalence:
-    """Compares with SymPy. A comparison that takes too long counts as not equal."""
+    """Compares with SymPy. A response that takes too long counts as not equal."""
 
     def __init__(self, config: MathConfig) -> None:
         self._config = config
@@ -31,25 +39,57 @@ class MathEquivalence:
         self._gold = lru_cache(maxsize=4096)(self._parse_label)
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
-        """Return 0 or 1 per sample, and the metric ``extracted``: 1 if the response contains an answer, else 0."""
+        """Return 0 or 1 per sample, and two metrics, each 0 or 1: ``extracted``, the response contains an answer, and
+        ``timed_out``, reading or comparing it took longer than ``step_timeout_s``."""
         return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:
         gold = self._gold(str(label_of(request, self._config.label_key)))
-        answer = parse(request.response, parsing_timeout=self._limit())
-        right = bool(answer) and verify(list(gold), answer, timeout_seconds=self._limit())
-        return RewardResult(reward=float(right), metrics={"extracted": float(bool(answer))})
+        answer: list[Any] = []
+        is_right, timed_out = False, False
+        try:
+            answer = self._limited(partial(self._answer, request.response))
+            compare = partial(verify, list(gold), answer, timeout_seconds=None)
+            is_right = bool(answer) and self._limited(compare)
+        except CpuTimeExceededError:
+            timed_out = True
+        return RewardResult(
+            reward=float(is_right),
+            metrics={"extracted": float(bool(answer)), "timed_out": float(timed_out)},
+        )
+
+    def _answer(self, response: str) -> list[Any]:
+        """Return the forms in which math-verify reads the response's answer; none if there is no answer."""
+        if self._config.answer_after is not None:
+            _, found, response = response.rpartition(self._config.answer_after)
+            if not found:
+                return []
+        boxed = last_boxed(response)
+        if boxed is None and self._config.only_boxed:
+            return []
+        forms: list[Any] = parse(boxed or response, parsing_timeout=None)
+        return forms
 
     def _parse_label(self, label: str) -> tuple[Any, ...]:
         # Plain text such as "1,234" comes first, then text that is valid as LaTeX only, such as "(1,2)" or "x".
-        for text in (label, f"${label}$"):
-            if parsed := parse(text, parsing_timeout=self._limit()):
+        for text in (last_boxed(label) or label, f"${label}$"):
+            try:
+                parsed = self._limited(partial(parse, text, parsing_timeout=None))
+            except CpuTimeExceededError:
+                raise RewardError(
+                    f"the label {label[:200]!r} in column {self._config.label_key!r} took longer to read than "
+                    f"step_timeout_s = {self._config.step_timeout_s:g} seconds of CPU time; raise it, or write the "
+                    "label in a simpler form"
+                ) from None
+            if parsed:
                 return tuple(parsed)
         raise RewardError(
-            f"the label {label!r} in column {self._config.label_key!r} is no mathematical expression; "
+            f"the label {label[:200]!r} in column {self._config.label_key!r} is no mathematical expression; "
             "use exact_match for text"
         )
 
-    def _limit(self) -> int | None:
-        in_main = threading.current_thread() is threading.main_thread()
-        return self._config.step_timeout_s if in_main else None
+    def _limited(self, call: Callable[[], T]) -> T:
+        """Return what the call returns, under the limit where there can be one."""
+        if threading.current_thread() is not threading.main_thread():
+            return call()
+        return under_cpu_limit(self._config.step_timeout_s, call)

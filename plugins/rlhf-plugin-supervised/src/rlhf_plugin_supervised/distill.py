@@ -8,6 +8,7 @@ the tokens that are looked at.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -28,18 +29,30 @@ class DistillConfig(Config):
         description="sampled: the KL is estimated from the sampled token alone; top_k: it is computed over the "
         "teacher's most probable tokens (algo.teacher.top_k of them) and all others as one",
     )
-    direction: Literal["reverse", "forward"] = Field(
+    direction: Literal["reverse", "forward", "jsd"] = Field(
         "reverse",
         description="top_k: reverse: KL(policy || teacher), which avoids what the teacher would not say; forward: "
-        "KL(teacher || policy), which covers all that it would",
+        "KL(teacher || policy), which covers all that it would; jsd: the mean of the KLs of both to their mixture",
+    )
+    teacher_share: float | None = Field(
+        None,
+        gt=0.0,
+        lt=1.0,
+        description="of the mixture of jsd, which needs it: 0.5 is the Jensen-Shannon divergence; near 0 a gradient "
+        "like that of forward, near 1 like that of reverse",
     )
 
     @model_validator(mode="after")
-    def _refuse_a_forward_kl_of_the_policys_samples(self) -> DistillConfig:
-        if self.direction == "forward" and self.divergence == "sampled":
+    def _check_the_direction(self) -> DistillConfig:
+        if self.direction != "reverse" and self.divergence == "sampled":
             raise ValueError(
-                "direction forward is an expectation over the teacher's tokens, and divergence sampled has only the "
-                "policy's. Set divergence top_k, or direction reverse."
+                f"direction {self.direction} is an expectation over the teacher's tokens, and divergence sampled has "
+                "only the policy's. Set divergence top_k, or direction reverse."
+            )
+        if (self.teacher_share is None) == (self.direction == "jsd"):
+            raise ValueError(
+                f"teacher_share {self.teacher_share} with direction {self.direction}: expected a number with jsd, and "
+                "none with others. Set teacher_share 0.5, or another direction."
             )
         return self
 
@@ -63,29 +76,39 @@ def top_k_kl(
     action_mask: Bool[torch.Tensor, "b a"],
     *,
     forward: bool,
+    teacher_share: float | None = None,
 ) -> TopKResult:
-    """Return the KL divergence at each position, in nats, over the teacher's k tokens and the rest as one outcome.
+    """Return the divergence at each position, in nats, over the teacher's k tokens and the rest as one outcome.
 
     ``reverse: sum over k of q log(q / p) + q_rest log(q_rest / p_rest)`` with q the policy and p the teacher, and
-    ``forward`` with the two exchanged. Never negative up to rounding, 0 for equal log-probs, and at most the KL over
-    the whole vocabulary, which it is when k tokens are all there are.
+    ``forward`` with the two exchanged. Never negative up to rounding, 0 for equal log-probs, and at most the divergence
+    over the whole vocabulary, which it is when k tokens are all there are.
+
+    With a share b it is the generalized Jensen-Shannon divergence ``b KL(p || m) + (1 - b) KL(q || m)`` to the mixture
+    ``m = b p + (1 - b) q``, at most ``-b log b - (1 - b) log(1 - b)``. Divided by b it goes to ``forward`` as b goes to
+    0, and divided by ``1 - b`` to ``reverse`` as b goes to 1.
 
     The rest is ``1 - sum over k``, at least 1e-6, and has no gradient below. What stands at padding, nan included, has
     no effect.
 
     Args:
         policy_top_logprobs: at the teacher's tokens.
-        forward: KL(teacher || policy) instead of KL(policy || teacher).
+        forward: KL(teacher || policy) instead of KL(policy || teacher). Without effect if there is a share.
+        teacher_share: b, the teacher's share of the mixture; None: a KL.
 
-    Source: Agarwal et al. 2023 (on-policy distillation), arXiv:2306.13649, for both directions on the student's own
-    samples; the truncation to k tokens and a rest is ours and others', see docs/algorithms.
+    Source: Agarwal et al. 2023 (GKD), arXiv:2306.13649, for both directions and their mixture, equation 1, on the
+    student's own samples; the truncation to k tokens and a rest is ours and others', see docs/algorithms.
     """
     mask = action_mask.unsqueeze(-1)
     # Replaced before the arithmetic: a nan at padding would come back in the backward pass as 0 * nan.
     policy = torch.where(mask, policy_top_logprobs, -1.0)  # (B, A, K)
     teacher = torch.where(mask, teacher_top_logprobs.detach(), -1.0)  # (B, A, K)
     policy_rest, teacher_rest = _rest(policy), _rest(teacher)  # (B, A)
-    if forward:
+    if teacher_share is not None:
+        kl = _mixed(policy, teacher, teacher_share) + _mixed(
+            policy_rest.unsqueeze(-1), teacher_rest.unsqueeze(-1), teacher_share
+        )
+    elif forward:
         kl = _kl(teacher, policy) + _kl(teacher_rest.unsqueeze(-1), policy_rest.unsqueeze(-1))
     else:
         kl = _kl(policy, teacher) + _kl(policy_rest.unsqueeze(-1), teacher_rest.unsqueeze(-1))
@@ -105,6 +128,12 @@ def _rest(logprobs: torch.Tensor) -> torch.Tensor:
 def _kl(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """(B, A, K) -> (B, A)"""
     return (first.exp() * (first - second)).sum(dim=-1)
+
+
+def _mixed(policy: torch.Tensor, teacher: torch.Tensor, share: float) -> torch.Tensor:
+    """(B, A, K) -> (B, A): part of the generalized Jensen-Shannon divergence."""
+    mixture = torch.logaddexp(teacher + math.log(share), policy + math.log1p(-share))
+    return share * _kl(teacher, mixture) + (1.0 - share) * _kl(policy, mixture)
 
 
 class DistillLoss:
@@ -141,7 +170,9 @@ class DistillLoss:
         assert teacher is not None, "divergence=top_k needs 'teacher_top_k'"
         mask = inputs.action_mask
         forward = self.config.direction == "forward"
-        result = top_k_kl(policy, teacher, mask, forward=forward)
+        result = top_k_kl(
+            policy, teacher, mask, forward=forward, teacher_share=self.config.teacher_share
+        )
         count = mask.sum()
         metrics = {
             "distill/kl": Metric(masked_sum(result.kl.detach(), mask), count),

@@ -51,9 +51,37 @@ def test_rlhf_dpo_accepts_the_result(run, workspace, tmp_path, capsys):
             {"loss": "robust", "robust.beta": 0.1, "robust.label_smoothing": 0.2},
         ),
         ("loss_type: [hinge]\nbeta: 0.5", {"loss": "hinge", "hinge.beta": 0.5}),
+        ("loss_type: apo_zero", {"loss": "apo_zero", "apo_zero.beta": 0.1}),
+        ("loss_type: apo_down", {"loss": "apo_down", "apo_down.beta": 0.1}),
+        ("loss_type: bco_pair", {"loss": "bco", "bco.beta": 0.1}),
+        (
+            "f_divergence_type: js_divergence",
+            {"loss": "dpo", "dpo.beta": 0.1, "dpo.f_divergence": "js_divergence"},
+        ),
+        (
+            "f_divergence_type: alpha_divergence\nf_alpha_divergence_coef: 0.75",
+            {
+                "loss": "dpo",
+                "dpo.beta": 0.1,
+                "dpo.f_divergence": "alpha_divergence",
+                "dpo.alpha": 0.25,
+            },
+        ),
         (
             "loss_type: [sigmoid, sft]\nloss_weights: [2.0, 1.0]",
             {"loss": "dpo", "dpo.beta": 0.1, "nll_coef": 0.5},
+        ),
+        (
+            "loss_type: [sigmoid, bco_pair, sft]\nloss_weights: [0.8, 0.2, 1.0]",
+            {
+                "loss": "dpo",
+                "weight": 0.8,
+                "dpo.beta": 0.1,
+                "terms.use": ["bco"],
+                "terms.bco.weight": 0.2,
+                "terms.bco.beta": 0.1,
+                "nll_coef": 1.0,
+            },
         ),
         ("loss_type: [sft, sigmoid]", {"loss": "dpo", "dpo.beta": 0.1, "nll_coef": 1.0}),
     ],
@@ -62,7 +90,21 @@ def test_losses(dpo, text, expected):
     assert dpo(text)[0] == expected
 
 
-@pytest.mark.parametrize("text", ["loss_type: nca_pair", "loss_type: [sigmoid, bco_pair]"])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("loss_type: ipo\nf_divergence_type: forward_kl", "f_divergence_type"),
+        ("f_divergence_type: alpha_divergence\nf_alpha_divergence_coef: 1.5", "f_divergence_type"),
+    ],
+)
+def test_a_divergence_without_a_counterpart_is_missing(dpo, text, name):
+    settings, rows = dpo(text)
+
+    assert not any("f_divergence" in path for path in settings)
+    assert [name in row.what for row in rows.values() if row.status is Status.MISSING] == [True]
+
+
+@pytest.mark.parametrize("text", ["loss_type: nca_pair", "loss_type: [sigmoid, exo_pair]"])
 def test_a_loss_without_a_counterpart_is_missing(dpo, text):
     settings, rows = dpo(text)
 

@@ -91,7 +91,8 @@ def test_losses_on_other_tokens_are_told(sft):
         sft("completion_only_loss: false")[1]["completion_only_loss: False"].status
         is Status.MISSING
     )
-    assert sft("loss_type: dft")[1]["loss_type: dft"].status is Status.MISSING
+    assert sft("loss_type: dft")[0]["train.loss"] == "dft"
+    assert sft("loss_type: chunked_nll")[0]["train.loss"] == "nll"
     assert sft("packing: true")[1]["packing: True"].status is Status.DIFFERS
 
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError
 from rlhf_torch.heads import on_gpu, statistics
-from rlhf_torch.heads.statistics import read_fused, read_plain
+from rlhf_torch.heads.statistics import is_top1, read_fused, read_plain
 from rlhf_torch.models.modeling import LogitForm
 
 
@@ -30,13 +30,23 @@ def test_all_statistics_come_from_one_distribution(start, make_spec, make_trajec
     backend = start(make_spec(models["qwen3"], temperature=0.7, max_tokens_per_micro_batch=40))
     expected = plain_distributions(models["qwen3"], batch, 0.7)
 
-    found = backend.statistics(batch, ["sum_pi_squared", "logprobs", "entropy"])
+    found = backend.statistics(batch, ["sum_pi_squared", "logprobs", "is_top1", "entropy"])
 
-    assert list(found) == ["sum_pi_squared", "logprobs", "entropy"]
+    assert list(found) == ["sum_pi_squared", "logprobs", "is_top1", "entropy"]
+    top = backend.top_tokens(batch, 1).logprobs[:, 0]
+    np.testing.assert_array_equal(found["is_top1"], (found["logprobs"] == top).astype(np.float32))
     probs = expected.exp()
     np.testing.assert_allclose(found["sum_pi_squared"], (probs**2).sum(-1), rtol=1e-5)
     np.testing.assert_allclose(found["entropy"], -(probs * expected).sum(-1), rtol=1e-5)
     np.testing.assert_allclose(found["logprobs"], backend.logprobs(batch), atol=0)
+
+
+def test_an_action_is_the_most_probable_token_also_beside_an_equal_one():
+    raw = torch.tensor([[1.0, 3.0, 2.0], [1.0, 3.0, 2.0], [4.0, 4.0, 0.0], [4.0, 4.0, 0.0]])
+
+    found = is_top1(raw, torch.tensor([1, 2, 0, 1]))
+
+    assert found.tolist() == [1.0, 0.0, 1.0, 1.0]
 
 
 def test_the_most_probable_tokens_come_highest_first(start, make_spec, make_trajectories, models):
@@ -65,7 +75,7 @@ FORMS = [
     LogitForm(softcap=2.0),
     LogitForm(scale=2.0, softcap=3.0, temperature=0.9),
 ]
-NAMES = ("sum_pi_squared", "logprobs", "entropy")
+NAMES = ("sum_pi_squared", "logprobs", "is_top1", "entropy")
 
 
 def logits_and_targets(rows, dtype):
@@ -96,8 +106,9 @@ def test_what_a_gpu_reads_is_what_a_cpu_reads(form, dtype, names):
 def test_the_sum_of_squares_of_three_tokens():
     """p = 1/2, 1/4, 1/4: 1/4 + 1/16 + 1/16 = 0.375, entropy 1.5 log 2, log p(0) = -log 2."""
     raw, target = torch.tensor([[2.0, 1.0, 1.0]]).log(), torch.tensor([0])
+    names = ("sum_pi_squared", "logprobs", "entropy")
 
-    found = read_fused(raw, target, NAMES, LogitForm())
+    found = read_fused(raw, target, names, LogitForm())
 
     torch.testing.assert_close(found, torch.tensor([[0.375, -0.693147, 1.039721]]))
 

@@ -13,8 +13,10 @@ from ..resolved import Selections
 from ..run import RunConfig
 from .features import is_off_policy, updates_per_batch
 
-SMALL_ADAPTER_RATE = 1e-5
-"""Learning rate below which an adapter hardly learns."""
+FULL_RATE = 1e-6
+"""Learning rate of full training by reinforcement and from preferences."""
+ADAPTER_FACTOR = 10.0
+"""Rate of an adapter over that of full training."""
 
 
 def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[str, ...]:
@@ -27,8 +29,13 @@ def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[st
     )
 
 
-def small_adapter_rates(selections: Selections, labels: Labels) -> Iterator[str]:
+def small_adapter_rates(
+    selections: Selections, labels: Labels, full_rate: float = FULL_RATE
+) -> Iterator[str]:
     """Warn of adapters that are trained at the learning rate of full training.
+
+    Args:
+        full_rate: the command's default for full training.
 
     Source: https://thinkingmachines.ai/blog/lora/ (Schulman et al. 2025), where LoRA's best learning rate was about 10
     times that of full training, over models and tasks, for supervised training and for policy gradients.
@@ -37,11 +44,12 @@ def small_adapter_rates(selections: Selections, labels: Labels) -> Iterator[str]
         for adapter in selections.get(f"{role}.adapter", ()):
             (optimizer,) = selections[f"{role}.optim"]
             rate = getattr(optimizer.options, "lr", None)
-            if rate is not None and rate < SMALL_ADAPTER_RATE:
+            if rate is not None and rate < ADAPTER_FACTOR * full_rate:
                 yield (
                     f"{labels(f'{role}.adapter')} {adapter.registered.name} with a learning rate of {rate:g}: adapters "
                     "learn best at about 10 times the rate of full training "
-                    f"(https://thinkingmachines.ai/blog/lora/). Try --{optimizer.section}.lr {10 * rate:g} or more."
+                    "(https://thinkingmachines.ai/blog/lora/). Try "
+                    f"--{optimizer.section}.lr {ADAPTER_FACTOR * full_rate:g} or more."
                 )
 
 

@@ -54,11 +54,13 @@ def _without_progress_bars() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOutputs:
-    """Log-probs, entropies and sums of squares of the actions of a batch, (sum of A,) each."""
+    """Log-probs, entropies and sums of squares of the actions of a batch, and whether each is the most probable token,
+    (sum of A,) each."""
 
     logprobs: Tensor
     entropies: Tensor
     sum_pi_squared: Tensor
+    is_top1: Tensor
 
 
 class PlainModel:
@@ -87,9 +89,10 @@ class PlainModel:
             chosen = torch.from_numpy(tokens.astype(np.int64))[actions]
             taken = logprobs.gather(1, chosen[:, None])[:, 0]
             entropy = -(logprobs.exp() * logprobs).sum(-1)
-            parts.append(torch.stack([taken, entropy, (2 * logprobs).exp().sum(-1)]))
-        taken, entropy, squares = torch.cat(parts, dim=1)
-        return PlainOutputs(logprobs=taken, entropies=entropy, sum_pi_squared=squares)
+            top = (logits.argmax(-1) == chosen).float()
+            parts.append(torch.stack([taken, entropy, (2 * logprobs).exp().sum(-1), top]))
+        taken, entropy, squares, top = torch.cat(parts, dim=1)
+        return PlainOutputs(logprobs=taken, entropies=entropy, sum_pi_squared=squares, is_top1=top)
 
     def descend(self, loss: Tensor) -> None:
         """Do one update by the gradient of the loss, as ``PlainSgd`` does."""

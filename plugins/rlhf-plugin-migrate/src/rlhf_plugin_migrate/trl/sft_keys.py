@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..table.entries import Missing, Nothing, Rule
-from ..table.kinds import NUMBER, SWITCH, TEXT, WHOLE
+from ..table.entries import Missing, Nothing, Rule, To
+from ..table.kinds import NUMBER, SWITCH, TEXT, WHOLE, choice
 from .common.shared_keys import COMPUTED, Group, Line, table
 
 SIZES = Rule("train.batch_size", "train.max_tokens_per_micro_batch")
@@ -32,7 +32,8 @@ EXAMPLES: tuple[Line, ...] = (
 
 _LINES: tuple[Line, ...] = (
     ("learning_rate", NUMBER, 2e-5, Rule("actor.adam.lr", "actor.adam8bit.lr", "actor.sgd.lr")),
-    ("loss_type", TEXT, "nll", Missing("the loss is the negative log-likelihood (nll)", off=("nll",))),
+    ("loss_type", choice("nll", "dft", "chunked_nll"), "nll",
+     To("train.loss", lambda loss: "dft" if loss == "dft" else "nll", if_given=True)),
     ("dataset_text_field", TEXT, "text", Rule("data.text_key")),
     ("completion_only_loss", SWITCH, None, Rule("data.response_key")),
     ("assistant_only_loss", SWITCH, False, Rule("data.messages_key")),

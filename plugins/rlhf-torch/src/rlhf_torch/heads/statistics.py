@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -31,7 +31,8 @@ def action_statistics(
 ) -> Float[Tensor, "M names"]:
     """Return the named statistics (M, len(names)), in float32, of actions ``targets`` (M,) given hidden states (M, D).
 
-    ``logprobs`` and ``entropy`` are in nats, ``sum_pi_squared`` is ``sum_v p_v^2``; all after the temperature.
+    ``logprobs`` and ``entropy`` are in nats, ``sum_pi_squared`` is ``sum_v p_v^2``, all after the temperature;
+    ``is_top1`` is 1 where no token is more probable than the action, else 0.
     """
     parts = []
     form = lm.logit_form._replace(temperature=temperature)
@@ -64,7 +65,11 @@ def read_plain(
 ) -> Float[Tensor, "m names"]:
     """Return the statistics (m, len(names)) of a chunk's products of the head, ``raw`` (m, V)."""
     logprobs = form.apply(raw).log_softmax(-1)  # (m, V)
-    return torch.stack([_statistic(name, logprobs, targets) for name in names], 1)
+    found = [
+        is_top1(raw, targets) if name == "is_top1" else _statistic(name, logprobs, targets)
+        for name in names
+    ]
+    return torch.stack(found, 1)
 
 
 def read_fused(
@@ -78,11 +83,23 @@ def read_fused(
     found: dict[Statistic, Tensor] = {"logprobs": logprobs[:, 0], "entropy": entropies}
     if "sum_pi_squared" in names:
         found["sum_pi_squared"] = compiled(head_sum_pi_squared)(raw, form, logsumexp)
+    if "is_top1" in names:
+        found["is_top1"] = is_top1(raw, targets)
     return torch.stack([found[name] for name in names], 1)
 
 
+def is_top1(raw: Float[Tensor, "m V"], targets: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """Return 1 (m,) in float32 where no product of the head is above that of the target, else 0.
+
+    Scale, softcap and temperature leave the order of the products as it is.
+    """
+    return (raw.gather(1, targets[:, None])[:, 0] >= raw.amax(dim=-1)).float()
+
+
 def _statistic(
-    name: Statistic, logprobs: Float[Tensor, "m V"], targets: Int[Tensor, " m"]
+    name: Literal["logprobs", "entropy", "sum_pi_squared"],
+    logprobs: Float[Tensor, "m V"],
+    targets: Int[Tensor, " m"],
 ) -> Float[Tensor, " m"]:
     match name:
         case "logprobs":

@@ -17,7 +17,7 @@ MAX_MATERIALIZED = 512
 def materialized_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
 ) -> Tensor:
-    """Return ``softmax(cap(q k^T scaling)) v`` with all scores in memory; the softmax is in float32.
+    """Return ``softmax(cap(q k^T scaling)) v`` with all scores in memory; the softmax is in float32 or float64.
 
     Args:
         query: (b, H, Q, D_head)
@@ -30,7 +30,9 @@ def materialized_attention(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~mask.unsqueeze(-3), float("-inf"))
-    weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    # float64 keeps its digits: what compares two ways in it sees the ways, not a processor's exponential function.
+    exact = torch.promote_types(scores.dtype, torch.float32)
+    weights = scores.softmax(dim=-1, dtype=exact).to(value.dtype)
     attended: Tensor = (weights @ value.unsqueeze(2)).flatten(1, 2)  # (b, H, Q, D_head)
     return attended
 

@@ -77,7 +77,8 @@ def check_logprobs_equal_a_plain_forward(subject: Subject) -> None:
 
 
 def check_temperature_is_applied(subject: Subject) -> None:
-    """Log-probs, entropy and the sum of squares are of the distribution after the temperature."""
+    """Log-probs, entropy and the sum of squares are of the distribution after the temperature; the order of tokens is
+    the same without it."""
     rows = rollouts()
     with tiny_model() as folder, torch.no_grad():
         plain = PlainModel(folder).outputs(rows, temperature=0.6)
@@ -87,6 +88,7 @@ def check_temperature_is_applied(subject: Subject) -> None:
         ("logprobs", plain.logprobs),
         ("entropy", plain.entropies),
         ("sum_pi_squared", plain.sum_pi_squared),
+        ("is_top1", plain.is_top1),
     ):
         assert_equal(torch.from_numpy(found[name]), expected, f"{name} at 0.6", atol=1e-3)
 

@@ -116,7 +116,11 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
         loss=ComponentRef(
             kind="rlhf_policy_losses",
             name="supervised:distill",
-            options={"divergence": "top_k", "direction": teacher.direction},
+            options={
+                "divergence": "top_k",
+                "direction": teacher.direction,
+                "teacher_share": teacher.share,
+            },
         ),
         aggregation=run.train.aggregation,
         terms=terms,

@@ -13,7 +13,7 @@ from rlhf_core.plugins import Plugins
 from ..options import SELECTORS, ExampleOptions, check, data, models
 from .sft_options import SftData, SftTraining
 
-METRICS = ("eval/nll", "eval/perplexity", "eval/teacher_nll")
+METRICS = ("eval/nll", "eval/perplexity", "eval/token_accuracy", "eval/teacher_nll")
 
 
 class DistillTeacher(Config):
@@ -28,10 +28,16 @@ class DistillTeacher(Config):
         le=2**20,
         description="the teacher's most probable tokens at each position; all others are one more outcome",
     )
-    direction: Literal["forward", "reverse"] = Field(
+    direction: Literal["forward", "reverse", "jsd"] = Field(
         "forward",
         description="forward: KL(teacher || student), which covers all that the teacher would say; reverse: "
-        "KL(student || teacher), which avoids what it would not say",
+        "KL(student || teacher), which avoids what it would not say; jsd: the mean of the KLs of both to their mixture",
+    )
+    share: float | None = Field(
+        None,
+        gt=0.0,
+        lt=1.0,
+        description="of the teacher in the mixture of jsd, which needs it: 0.5 is the Jensen-Shannon divergence",
     )
     nll_coef: float = Field(
         0.0,
@@ -53,6 +59,11 @@ class DistillOptions(ExampleOptions):
 def _check(run: DistillOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     if run.teacher.path is None:
         raise ConfigError("--teacher.path: expected a model to learn from; got none. Add it.")
+    if (run.teacher.share is None) == (run.teacher.direction == "jsd"):
+        raise ConfigError(
+            f"{labels('teacher.share')} {run.teacher.share} with --teacher.direction {run.teacher.direction}: expected "
+            "a number with jsd, and none with others. Set --teacher.share 0.5, or another direction."
+        )
     check(run, selections, labels, METRICS)
 
 

@@ -15,6 +15,7 @@ from rlhf_core.contracts import (
     PolicyObjective,
     RoleHandle,
     RunResult,
+    Statistic,
     TrainBatch,
     TrajectoryColumns,
 )
@@ -22,7 +23,7 @@ from rlhf_core.data import load_conversations
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive, image_reader
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
+from ..course import TrainedModel, Update, kind_of, passes, renderer_of
 from .distill_options import DistillOptions
 from .sft_options import SftOptions
 
@@ -49,12 +50,22 @@ class ImitatedRows:
         return Update(batch=TrainBatch(trajectories=part, columns={"advantages": ones}))
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
-        """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""
+        """Return the mean negative log-likelihood of the learned tokens held out, in nats, its exponential, and the
+        share of these tokens than which the model finds none more probable."""
         if self.held_out is None:
             return None
-        logprobs = await logprobs_of(self.held_out, model.logprobs, self._eval_batch_size)
+        names: tuple[Statistic, ...] = ("logprobs", "is_top1")
+        parts = [
+            await model.statistics(self.held_out.select(part), names)
+            for part in passes(len(self.held_out), self._eval_batch_size)
+        ]
+        logprobs, is_top1 = (np.concatenate([part[name] for part in parts]) for name in names)
         nll = -float(logprobs.mean(dtype=np.float64))
-        return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
+        return {
+            "eval/nll": nll,
+            "eval/perplexity": math.exp(min(nll, 700.0)),
+            "eval/token_accuracy": float(is_top1.mean(dtype=np.float64)),
+        }
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model
@@ -79,7 +90,11 @@ def load_rows(
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     objective = PolicyObjective(
-        loss=ComponentRef(kind="rlhf_policy_losses", name="supervised:sft"),
+        loss=ComponentRef(
+            kind="rlhf_policy_losses",
+            name="supervised:sft",
+            options={"loss": resolved.run.train.loss},
+        ),
         aggregation=resolved.run.train.aggregation,
     )
     return TrainedModel(objective=objective)

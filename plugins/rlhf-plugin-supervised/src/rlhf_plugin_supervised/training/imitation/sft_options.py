@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from rlhf_core.config import Labels, OptionTree, Selections
+from rlhf_core.config import Labels, OptionTree, Selections, small_adapter_rates
 from rlhf_core.contracts import Aggregation
 from rlhf_core.data import ConversationColumns
 from rlhf_core.plugins import Plugins
@@ -14,11 +16,14 @@ from ..options import (
     ExampleData,
     ExampleOptions,
     ExampleTraining,
-    cautions,
     check,
     data,
     models,
 )
+
+METRICS = ("eval/nll", "eval/perplexity", "eval/token_accuracy")
+FULL_RATE = 2e-5
+"""The learning rate of ``sft.toml``, by which an adapter's is judged."""
 
 
 class SftData(ConversationColumns, ExampleData):
@@ -31,16 +36,27 @@ class SftTraining(ExampleTraining):
     )
 
 
+class SftLossOptions(SftTraining):
+    loss: Literal["nll", "dft"] = Field(
+        "nll",
+        description="nll: negative log-likelihood; dft: the same times the token's probability (dynamic fine-tuning)",
+    )
+
+
 class SftOptions(ExampleOptions):
     """All options of ``rlhf sft`` but those of components."""
 
     output: str = Field("runs/sft", min_length=1, description="run folder")
     data: SftData = SftData()
-    train: SftTraining = SftTraining()
+    train: SftLossOptions = SftLossOptions()
 
 
 def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
-    check(run, selections, labels, ("eval/nll", "eval/perplexity"))
+    check(run, selections, labels, METRICS)
+
+
+def _cautions(run: SftOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:
+    return tuple(small_adapter_rates(selections, labels, FULL_RATE))
 
 
 SFT = OptionTree(
@@ -50,7 +66,7 @@ SFT = OptionTree(
     model=SftOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=cautions,
+    cautions=_cautions,
     models=models,
     data=data,
 )

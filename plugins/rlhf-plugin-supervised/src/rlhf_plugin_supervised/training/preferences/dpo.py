@@ -9,24 +9,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import (
     AnswerLogprobs,
     PreferenceInputs,
     PreferenceLoss,
     PreferenceObjective,
+    PreferenceTerm,
     RoleHandle,
     RunResult,
     TrainBatch,
     TrajectoryColumns,
 )
 from rlhf_core.data import load_labeled_answers, load_pairs
+from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive, image_reader
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
-from .dpo_options import DpoOptions
+from .dpo_options import DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 from .sums import answer_sums
 
@@ -115,12 +116,22 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     run: DpoOptions = resolved.run
     renderer, eos = renderer_of(run)
     images = image_reader(resolved)
-    selected = resolved.one("preference.loss")
-    loss = selected.registered.build(selected.options)
-    has_reference = "ref_logprobs" in selected.needs
+    losses = losses_of(resolved.selections)
+    needs = frozenset[str]().union(*(loss.needs for loss in losses))
+    loss = PreferenceSum(
+        [
+            WeightedPreferenceLoss(
+                name=each.registered.name,
+                loss=each.registered.build(each.options),
+                weight=weight_of(each, run),
+            )
+            for each in losses
+        ]
+    )
+    has_reference = "ref_logprobs" in needs
     has_adapter = resolved.optional("actor.adapter") is not None
-    is_single = UNPAIRED_ANSWERS in selected.registered.component.provides
-    read = load_labeled_answers if is_single else load_pairs
+    reads_answers = is_single(losses[0])
+    read = load_labeled_answers if reads_answers else load_pairs
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
         found = read(sets, run.data, run.data, renderer, eos=eos, option=option, images=images)
@@ -128,14 +139,14 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
 
     train = rows("data.train", run.data.train)
     held_out = rows("eval.data", run.eval.data) if run.eval.data else None
-    if is_single:
+    if reads_answers:
         return JudgedAnswers(
             train,
             held_out,
             loss,
             has_reference=has_reference,
             has_adapter=has_adapter,
-            needs_kl="mismatched_kl" in selected.needs,
+            needs_kl="mismatched_kl" in needs,
             eval_batch_size=run.eval.batch_size,
             max_length=run.data.max_length,
         )
@@ -150,9 +161,18 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
+    preference = resolved.run.preference
+    terms = resolved.selections["preference.terms.use"]
     objective = PreferenceObjective(
         loss=resolved.one("preference.loss").ref("rlhf_preference_losses"),
-        nll_coef=resolved.run.preference.nll_coef,
+        weight=preference.weight,
+        terms=tuple(
+            PreferenceTerm(
+                loss=term.ref("rlhf_preference_losses"), weight=weight_of(term, resolved.run)
+            )
+            for term in terms
+        ),
+        nll_coef=preference.nll_coef,
     )
     return TrainedModel(objective=objective)
 

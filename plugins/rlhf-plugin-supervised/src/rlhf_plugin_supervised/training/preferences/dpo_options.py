@@ -6,7 +6,15 @@ from pydantic import Field
 
 from rlhf_core import Config, ConfigError
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
-from rlhf_core.config import Labels, OptionTree, Selections, Selector, refuse_typed
+from rlhf_core.config import (
+    Labels,
+    OptionTree,
+    PreferenceTermOptions,
+    Selection,
+    Selections,
+    Selector,
+    refuse_typed,
+)
 from rlhf_core.data import LabeledColumns, PairColumns
 from rlhf_core.plugins import Plugins
 
@@ -24,8 +32,19 @@ class DpoData(PairColumns, LabeledColumns, ExampleData):
     """Sets of pairs; for a loss on single answers, sets of answers with labels."""
 
 
+class PreferenceTerms(Config):
+    use: tuple[str, ...] = Field(
+        (),
+        description="further preference losses, each added with its weight, as MPO adds bco to dpo",
+    )
+
+
 class PreferenceSection(Config):
     loss: str = Field(description="preference loss; its options are in the section named after it")
+    weight: float = Field(
+        1.0, gt=0.0, le=1000.0, description="multiplies this loss, where there are further ones"
+    )
+    terms: PreferenceTerms = PreferenceTerms()
     nll_coef: float = Field(
         0.0,
         ge=0.0,
@@ -42,15 +61,29 @@ class DpoOptions(ExampleOptions):
     preference: PreferenceSection
 
 
+def losses_of(selections: Selections) -> tuple[Selection, ...]:
+    """Return the chosen loss and the further ones."""
+    return (*selections["preference.loss"], *selections["preference.terms.use"])
+
+
+def weight_of(loss: Selection, run: DpoOptions) -> float:
+    """Return the factor of the chosen loss, or of a further one."""
+    return run.preference.weight if loss.term is None else loss.term.weight
+
+
+def is_single(loss: Selection) -> bool:
+    """Return whether a loss learns from single answers, not from pairs."""
+    return UNPAIRED_ANSWERS in loss.registered.component.provides
+
+
 def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
-    (loss,) = selections["preference.loss"]
-    label, name = labels("preference.loss"), loss.registered.name
-    if unknown := sorted(loss.needs - SUPPLIED):
-        raise ConfigError(f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply")
-    has_pairs = UNPAIRED_ANSWERS not in loss.registered.component.provides
-    if has_pairs and "mismatched_kl" in loss.needs:
-        raise ConfigError(
-            f"{label} {name} needs 'mismatched_kl', which rlhf dpo supplies to losses on single answers only"
+    losses = losses_of(selections)
+    has_pairs, name = not is_single(losses[0]), losses[0].registered.name
+    for loss in losses:
+        _check_loss(loss, losses[0], labels)
+    if len(losses) == 1:
+        refuse_typed(
+            [("preference.weight", "there is one loss. Add --preference.terms.use.")], labels
         )
     if not has_pairs and run.preference.nll_coef:
         raise ConfigError(
@@ -64,12 +97,33 @@ def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plu
     check(run, selections, labels, (*METRICS, "eval/accuracy") if has_pairs else METRICS)
 
 
+def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
+    """Refuse a loss with needs that nobody meets, and one that reads other rows than the first."""
+    label, name = labels(loss.slot), loss.registered.name
+    if unknown := sorted(loss.needs - SUPPLIED):
+        raise ConfigError(f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply")
+    if not is_single(loss) and "mismatched_kl" in loss.needs:
+        raise ConfigError(
+            f"{label} {name} needs 'mismatched_kl', which rlhf dpo supplies to losses on single answers only"
+        )
+    if is_single(loss) != is_single(first):
+        raise ConfigError(
+            f"{label} {name}: expected a loss on the same rows as {first.registered.name}; one of them reads pairs, "
+            "the other single answers. Choose another one."
+        )
+
+
 DPO = OptionTree(
     command="dpo",
     purpose="Teaches a model which of two answers was preferred (DPO and its kin).",
     example="--preference.loss NAME",
     model=DpoOptions,
-    selectors=(*SELECTORS, Selector("preference.loss", "rlhf_preference_losses")),
+    selectors=(
+        *SELECTORS,
+        Selector("preference.loss", "rlhf_preference_losses"),
+        Selector("preference.terms.use", "rlhf_preference_losses", many=True),
+    ),
+    shared={"preference.terms.use": PreferenceTermOptions},
     check=_check,
     cautions=cautions,
     models=models,

@@ -1,0 +1,49 @@
+"""The commands as they are without options."""
+
+import pytest
+
+from rlhf_core.config import Layer, read_toml, resolve_options
+from rlhf_core.plugins import load
+from rlhf_plugin_supervised.training.command import COMMANDS
+from rlhf_plugin_supervised.training.imitation.sft_options import FULL_RATE
+
+RATES = {"sft": 2e-5, "dpo": 1e-6, "rm": 1e-4, "prm": 1e-4, "distill": 1e-6}
+"""docs/supervised.md has their sources."""
+GIVEN = {"model": {"path": "m"}, "data": {"train": ["d.jsonl"]}}
+
+
+@pytest.fixture
+def resolved():
+    """``resolved(name, **actor)``: a command with a model and data, and these options of the section ``actor``."""
+    plugins = load("")
+
+    def of(name, **actor):
+        given = GIVEN | {"actor": actor} | ({"teacher": {"path": "t"}} if name == "distill" else {})
+        layers = [read_toml(COMMANDS[name].defaults, defaults=True), Layer.of(given)]
+        return resolve_options(layers, plugins, COMMANDS[name].options)
+
+    return of
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adam8bit"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_learning_rate_for_what_it_trains(resolved, name, optimizer):
+    run = resolved(name, optim=optimizer)
+
+    assert run.one("actor.optim").options.lr == RATES[name]
+    assert run.unused == (), "nobody wrote the sections of other optimizers"
+
+
+def test_a_rate_that_is_given_counts_and_other_optimizers_keep_their_own(resolved):
+    assert resolved("sft", adam={"lr": 3e-4}).one("actor.optim").options.lr == 3e-4
+    assert resolved("sft", optim="sgd").one("actor.optim").options.lr == 1e-3
+    assert resolved("sft", optim="sgd", adam={"lr": 3e-4}).unused == ("actor.adam",)
+
+
+def test_an_adapter_is_to_learn_at_ten_times_the_rate_of_full_training(resolved):
+    (caution,) = resolved("sft", adapter="lora").cautions
+
+    assert "with a learning rate of 2e-05" in caution
+    assert "Try --actor.adam.lr 0.0002 or more" in caution
+    assert resolved("sft", adapter="lora", adam={"lr": 2e-4}).cautions == ()
+    assert resolved("sft").one("actor.optim").options.lr == FULL_RATE
