@@ -29,6 +29,7 @@ from rlhf_core.media import (
     MediaLimits,
     MediaOptions,
     MediaRef,
+    ProcessorText,
     collapsed,
     image_parts,
 )
@@ -48,6 +49,7 @@ class Pads:
 
     marker_id = PAD
     never_sampled = (PAD,)
+    writing = ProcessorText()
 
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
         return (PAD,) * image.width
@@ -198,7 +200,7 @@ def test_a_prompt_of_data_has_its_images_in_a_single_turn(tmp_path):
 @pytest.mark.parametrize(
     ("observations", "options", "reason"),
     [
-        ([[b"nothing"]], {}, "reset of Shows: an image of the observation.*not a whole PNG"),
+        ([[b"nothing"]], {}, "reset of Shows: an image of the observation.*not a whole image"),
         ([["a"], [b""]], {}, "step of Shows: an image of the observation.*no bytes"),
         ([["a"], ["gone.png"]], {}, ""),
         ([[2, 2], [2, 2]], {"max_images": 3}, r"step of Shows: .*4 images .*--data\.max_images"),

@@ -30,7 +30,7 @@ from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
 from ..learning.roles import max_length, runtime_spec
-from ..media.reader import ImageReader
+from ..media.reader import ImageReader, writing_of
 from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from ..rng import sample_seed
@@ -85,11 +85,13 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     tokenizer = load_tokenizer(
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
-    renderer = TokenizerRenderer(tokenizer, control_words=run.data.control_words)
+    images = image_reader(resolved)
+    renderer = TokenizerRenderer(
+        tokenizer, control_words=run.data.control_words, writing=writing_of(images)
+    )
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
-    images = image_reader(resolved)
     rows = _rows(resolved)
     if rows is not None:
         tasks: Tasks = source_tasks(run, rows, renderer, images)

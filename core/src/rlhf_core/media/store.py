@@ -1,6 +1,7 @@
-"""The store of a run's images: a file for each, named by its content, written once.
+"""The store of a run's images: an entry for each, named by its content, made once.
 
-Every process of a run may write: a file appears whole or not at all, and two that write one image write the same bytes.
+An image that is a file stays where it is, and its entry is a link there. Every process of a run may make entries: one
+appears whole or not at all, and two that make one for the same image agree.
 """
 
 from __future__ import annotations
@@ -49,6 +50,18 @@ class MediaStore:
                 os.unlink(name)
             raise
 
+    def link(self, origin: Path, reference: MediaRef) -> None:
+        """Keep an image that stays in its file, whose bytes are now those of the reference."""
+        path, target = self.path(reference), str(origin.resolve())
+        if path.exists() and (not path.is_symlink() or os.readlink(path) == target):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A folder of its own, since a link cannot be made under a name that mkstemp holds.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+            made = Path(folder, "link")
+            made.symlink_to(target)
+            os.replace(made, path)
+
     def read(self, reference: MediaRef) -> bytes:
         """Return an image's bytes, which are those that were kept.
 
@@ -56,17 +69,26 @@ class MediaStore:
             DataError: the file is gone, or its bytes are others.
         """
         path = self.path(reference)
+        named = f"{path.resolve()}, the image behind {path}" if path.is_symlink() else str(path)
         try:
             content = path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{path}: an image of this run cannot be read ({error.strerror}); expected the file that the run wrote"
+                f"{named}: an image of this run cannot be read ({error.strerror}); expected the file that was there "
+                f"when the run took it in{_ADVICE if path.is_symlink() else ''}"
             ) from error
-        if hashlib.sha256(content).hexdigest() != reference.sha256:
+        if hashlib.sha256(content).hexdigest() == reference.sha256:
+            return content
+        if path.is_symlink():
             raise DataError(
-                f"{path}: the image's bytes changed since the run wrote them; remove the file, and it is written again"
+                f"{named}: the image's bytes changed since the run took it in; expected the same file{_ADVICE}"
             )
-        return content
+        raise DataError(
+            f"{named}: the image's bytes changed since the run wrote them; remove the file, and it is written again"
+        )
+
+
+_ADVICE = ". Put it back, or set --data.copy_images for files that move or change"
 
 
 def reference_of(content: bytes, limits: MediaLimits) -> MediaRef:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..capabilities import SEVERAL_TURNS
 from ..config.resolved import ResolvedOptions
 from ..durable.run_folder import RunFolder
 from ..media.desk import MediaDesk
@@ -38,6 +39,10 @@ def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
         model_path=run.model.path,
         options=run.data.kept_in(_folder(resolved)),
         key=run.data.image_key,
+        draws=any(
+            SEVERAL_TURNS in executor.registered.component.provides
+            for executor in resolved.selections.get("rollout.executor", ())
+        ),
         trust_remote_code=run.model.trust_remote_code,
     )
 
@@ -65,7 +70,7 @@ def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> Visi
 
 def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:
     tokens = vision.image_tokens(spec.model_path, trust_remote_code=spec.trust_remote_code)
-    return ImageReader(MediaDesk(spec.options), tokens, spec.key)
+    return ImageReader(MediaDesk(spec.options), tokens, spec.key, draws=spec.draws)
 
 
 def _folder(resolved: ResolvedOptions[Any]) -> str:

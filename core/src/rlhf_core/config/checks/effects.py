@@ -157,7 +157,10 @@ def _rollouts_without_effect(
 def images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
     """Yield the options on images if the model reads none, and the reason."""
     if not selections["model.vision"]:
-        names = ("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls")
+        names = (
+            *("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls"),
+            *("max_pixels", "min_pixels", "copy_images"),
+        )
         others = ("actor.freeze_visual_encoder", "log.images")
         for name in (*(f"data.{name}" for name in names), *others):
             yield name, "the model reads text alone. Set --model.vision too."

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...batch.task import Message
 from ...contracts.executor import Answer, ChatContinuation, ControlWordUse
 from ...errors import DataError
+from ...media.processor_text import NOTHING, ProcessorText
 from .control_words import ControlText, template_text
 from .parsing.families import calls_of, thoughts_of
 from .parsing.parser import AnswerParser
@@ -33,12 +34,18 @@ class TokenizerRenderer:
     Args:
         control_words: use of control words in observations, prompts of rows and contents of messages: ``text``, or
             ``tokens`` as the tokenizer reads them.
+        writing: text of the model's processor around images.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, control_words: ControlWordUse = "text"
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        control_words: ControlWordUse = "text",
+        writing: ProcessorText = NOTHING,
     ) -> None:
         self.tokenizer = tokenizer
+        self.writing = writing
         self.texts = TextTokenizer(tokenizer, control_words)
         """Tokenizer of texts whose control words are known."""
         self._turns = ChatTurns(self.chat_text, self.texts)
@@ -98,7 +105,7 @@ class TokenizerRenderer:
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        return render_text(self.tokenizer, messages, reply=reply, tools=tools)
+        return self.writing.written(render_text(self.tokenizer, messages, reply=reply, tools=tools))
 
     def chat_text(
         self,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...batch.task import Message
@@ -141,6 +142,9 @@ class ChatSpans:
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
     ) -> LearnedText:
         text, blocks = render_with_blocks(self._renderer.tokenizer, messages, tools)
+        moved = partial(self._renderer.writing.moved, text)
+        text = self._renderer.writing.written(text)
+        blocks = tuple(Span(moved(block.start), moved(block.end)) for block in blocks)
         check_text(text, "the rendered conversation")
         answers = [index for index, one in enumerate(messages) if one["role"] == ASSISTANT]
         if len(blocks) != len(answers):

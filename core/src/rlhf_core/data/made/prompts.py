@@ -54,7 +54,6 @@ class PromptReader:
             template=data.template if every else None,
             system_prompt=data.system_prompt,
             chat=data.chat,
-            image_key=None if images is None else images.key,
         )
         self._images = RowImages.of(images)
         self._renderer = renderer
@@ -86,6 +85,6 @@ class PromptReader:
                 row,
                 prompt,
                 prompt_key=self._format.prompt_key,
-                image_key=self._format.image_key,
+                image_key=self._images.column(row),
             ),
         )

@@ -11,6 +11,7 @@ from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
 from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
 from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.media import writing_of
 
 from . import gpus
 from .adapter_form import AdapterForm, form_of
@@ -21,18 +22,22 @@ from .options import ModelToServe
 from .sight import Sight
 
 
-def renderer_of(model: ModelToServe, control_words: ControlWordUse = "text") -> TokenizerRenderer:
+def renderer_of(
+    model: ModelToServe, control_words: ControlWordUse = "text", sight: Sight | None = None
+) -> TokenizerRenderer:
     """Return the renderer of a model's tokenizer.
 
     Args:
         control_words: use of control words in prompts and messages.
+        sight: the model's way to read images; None: it reads text alone.
 
     Raises:
         ConfigError: the tokenizer cannot be loaded.
     """
     path = model.tokenizer or model.path
     tokenizer = load_tokenizer(path, trust_remote_code=model.trust_remote_code)
-    return TokenizerRenderer(tokenizer, control_words=control_words)
+    images = None if sight is None else sight.images
+    return TokenizerRenderer(tokenizer, control_words=control_words, writing=writing_of(images))
 
 
 @asynccontextmanager

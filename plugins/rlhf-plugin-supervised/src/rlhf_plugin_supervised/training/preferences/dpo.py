@@ -113,8 +113,8 @@ class PreferredAnswers:
 
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     run: DpoOptions = resolved.run
-    renderer, eos = renderer_of(run)
     images = image_reader(resolved)
+    renderer, eos = renderer_of(run, images)
     selected = resolved.one("preference.loss")
     loss = selected.registered.build(selected.options)
     has_reference = "ref_logprobs" in selected.needs
