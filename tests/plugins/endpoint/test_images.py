@@ -319,6 +319,25 @@ def test_further_problems_of_images_are_told(play, tmp_path):
     assert told(play, tmp_path, [], route="responses", **asked)["code"] == "invalid_type"
 
 
+def test_an_agent_that_gives_up_for_too_many_images_is_truncated(play, tmp_path):
+    """As one is that has no room for tokens; what it did before is trained."""
+
+    def agent(context):
+        key = {"authorization": f"Bearer {context.api_key}"}
+        with httpx.Client(base_url=context.base_url, headers=key) as client:
+            client.post("completions", json={"model": context.model, "prompt": "good"})
+            said = [{"role": "user", "content": [of_chat(ONE)] * 3}]
+            reply = client.post("chat/completions", json={"model": context.model, "messages": said})
+        assert reply.json()["error"]["code"] == "too_many_images"
+        raise RuntimeError("the agent gives up")
+
+    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=2)))
+    (row,) = play(agent, context=replace(play.context(), images=FakeReader(desk)))
+
+    assert row.metrics["end/context"] == 1.0
+    assert row.metrics["turns"] == 1.0
+
+
 def told(play, folder, content, *, role="user", route="chat/completions", **asked) -> dict:
     """Return the error that a client gets for a message's content."""
     found = {}

@@ -30,6 +30,7 @@ from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
 from ..learning.roles import max_length, runtime_spec
+from ..media.drawn import DrawnImages
 from ..media.reader import ImageReader, writing_of
 from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
@@ -38,7 +39,7 @@ from ..rollouts.drawing.checked_sampler import CheckedSampler
 from ..rollouts.drawing.prompt_set import PromptsOfTasks, Tasks
 from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
-from ..rollouts.images import image_reader
+from ..rollouts.images import drawn_images, image_reader
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
 from .measuring.eval_metrics import NamedMetric, metrics_of
@@ -69,6 +70,8 @@ class Session:
     sampler: PromptSampler | None = None
     """None: each prompt is drawn once an epoch."""
     shapers: Sequence[RewardShaper] = field(default=())
+    drawn: DrawnImages | None = None
+    """Images that episodes draw; None: they draw none."""
 
 
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
@@ -151,6 +154,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         rows=rows,
         sampler=sampler,
         shapers=shapers,
+        drawn=drawn_images(run, images),
     )
 
 

@@ -5,6 +5,7 @@ they know no model family and no tokenizer. Pillow is imported where an image is
 """
 
 from .desk import Intake, MediaDesk, MediaOptions
+from .drawn import DrawnImages
 from .inspecting import MediaLimits, decode
 from .parts import image_parts, references_in
 from .problem import MediaProblem
@@ -17,6 +18,7 @@ from .store import MediaStore
 
 __all__ = [
     "ANY_AREA",
+    "DrawnImages",
     "Expanded",
     "ImageReader",
     "ImageTokens",

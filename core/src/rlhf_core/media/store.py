@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from ..errors import DataError
@@ -32,10 +33,12 @@ class MediaStore:
         return self.folder / reference.file_name
 
     def put(self, content: bytes, reference: MediaRef) -> None:
-        """Keep an image whose reference is known; nothing is written if it is there already."""
+        """Keep an image whose reference is known; if it is there already, the time of its use alone is written."""
         path = self.path(reference)
         if path.exists():
-            return
+            _use(path)
+            if path.exists():  # it was not just being removed
+                return
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
         try:
@@ -73,9 +76,10 @@ class MediaStore:
         try:
             content = path.read_bytes()
         except OSError as error:
+            advice = _ADVICE if path.is_symlink() else _ROOM
             raise DataError(
                 f"{named}: an image of this run cannot be read ({error.strerror}); expected the file that was there "
-                f"when the run took it in{_ADVICE if path.is_symlink() else ''}"
+                f"when the run took it in{advice}"
             ) from error
         if hashlib.sha256(content).hexdigest() == reference.sha256:
             return content
@@ -88,7 +92,16 @@ class MediaStore:
         )
 
 
+def _use(path: Path) -> None:
+    """Note that an image is used now, which keeps it (``media.drawn``); its own time stays as it is."""
+    with contextlib.suppress(
+        OSError
+    ):  # a folder of somebody else's, or an image that is just being removed
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+
+
 _ADVICE = ". Put it back, or set --data.copy_images for files that move or change"
+_ROOM = ". If the run removed it for want of room, raise --rollout.drawn_images_gib"
 
 
 def reference_of(content: bytes, limits: MediaLimits) -> MediaRef:

@@ -7,8 +7,10 @@ from typing import Any
 
 from ..capabilities import SEVERAL_TURNS
 from ..config.resolved import ResolvedOptions
+from ..config.run import RunConfig
 from ..durable.run_folder import RunFolder
 from ..media.desk import MediaDesk
+from ..media.drawn import GIB, DrawnImages
 from ..media.reader import ImageReader
 from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
 from ..plugins import Plugins
@@ -54,6 +56,16 @@ def open_image_reader(spec: ImageReaderSpec | None, plugins: Plugins) -> ImageRe
         ConfigError: the model does not fit what was chosen to read images for it.
     """
     return None if spec is None else _reader(spec, plugins.build(spec.component))
+
+
+def drawn_images(run: RunConfig, images: ImageReader | None) -> DrawnImages | None:
+    """Return what keeps the images that a run's episodes draw within their room; None: nothing draws any."""
+    if images is None or not images.draws or images.desk.store is None:
+        return None
+    # A sample is trained as many steps after it was begun as weights may be old, and the next step may be under way.
+    num_steps = run.rollout.max_staleness + 2
+    most_bytes = run.rollout.drawn_images_gib * GIB
+    return DrawnImages(images.desk.store.folder, most_bytes, num_steps)
 
 
 def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> VisionSpec | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...capabilities import ENDS_AT_FLOOR
+from ...capabilities import ENDS_AT_FLOOR, SEVERAL_TURNS
 from ...errors import ConfigError
 from ..common import RunOptions
 from ..problems import Labels
@@ -124,6 +124,7 @@ def _without_effect(
             )
     yield from _rollouts_without_effect(run, selections, labels)
     yield from images_without_effect(selections)
+    yield from _drawn_images_without_effect(selections)
     yield from error_values_without_effect(selections)
 
 
@@ -164,6 +165,18 @@ def images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
         others = ("actor.freeze_visual_encoder", "log.images")
         for name in (*(f"data.{name}" for name in names), *others):
             yield name, "the model reads text alone. Set --model.vision too."
+
+
+def _drawn_images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+    name = "rollout.drawn_images_gib"
+    (executor,) = selections["rollout.executor"]
+    if not selections["model.vision"]:
+        yield name, "the model reads text alone. Set --model.vision too."
+    elif SEVERAL_TURNS not in executor.registered.component.provides:
+        yield (
+            name,
+            f"--executor {executor.name} has one turn, so nothing draws images. Choose --executor multi_turn.",
+        )
 
 
 def error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
