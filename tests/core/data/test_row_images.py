@@ -4,6 +4,7 @@ import pytest
 from tests.images import noisy, refused, saved
 
 from rlhf_core.data.chat.renderer import TokenizerRenderer
+from rlhf_core.data.made.prompts import BLIND_ROWS, PromptReader
 from rlhf_core.data.responses import load_responses
 from rlhf_core.data.tasks import load_task_set
 from rlhf_core.errors import DataError
@@ -216,9 +217,9 @@ def test_the_usual_columns_are_found(tmp_path, write_rows, run_config, seeing, r
         ({"prompt": "<image>How many?", "images": []}, "rows.jsonl:1: there are 0 images and 1"),
         (
             {"prompt": "How many?", "imgs": ["a.png"]},
-            "none of 2 rows has an image .from .*rows.json",
+            "none of 2 rows .from .*rows.json.* has an image",
         ),
-        ({"prompt": "How many?", "images": []}, "none of 2 rows has an image"),
+        ({"prompt": "How many?", "images": []}, "none of 2 rows .* has an image"),
     ],
 )
 def test_rows_that_would_train_blind_are_refused(
@@ -260,7 +261,7 @@ def test_a_set_without_images_beside_others_is_a_warning(
     load_task_set(run_config(train=files, chat=True), seeing, images=looks_itself(reader))
 
     (record,) = caplog.records
-    assert record.getMessage().startswith("data.train: blind: none of 1 rows has an image")
+    assert record.getMessage().startswith("data.train: blind: none of 1 rows (from ")
 
 
 def test_two_columns_of_images_are_refused(tmp_path, write_rows, run_config, seeing, reader):
@@ -310,3 +311,14 @@ def test_a_bad_image_of_a_response_to_imitate_is_named_by_its_row(
         DataError, match=r"supervised\.data: 1 of 1 rows.*\n.*rows\.jsonl:1: .*gone\.png"
     ):
         load_responses(config, seeing, 2, reader)
+
+
+def test_a_source_whose_first_rows_have_no_image_is_warned_of(run_config, seeing, reader, caplog):
+    prompts = PromptReader(run_config(chat=True).data, seeing, looks_itself(reader), every=True)
+
+    for number in range(2 * BLIND_ROWS):
+        prompts.read({"prompt": "How many?", "imgs": ["a.png"]}, f"row {number}")
+
+    (record,) = caplog.records
+    assert "none of the first 64 rows has an image" in record.getMessage()
+    assert "columns prompt, imgs" in record.getMessage()

@@ -303,11 +303,12 @@ def test_further_problems_of_images_are_told(play, tmp_path):
     cases = {
         "too_many_images": [good] * 3,
         "not_overridable": [detail],
+        "not_overridable ": [{**good, "max_pixels": 3136}],
         "unsupported_content": [{"type": "input_audio", "input_audio": {}}],
         "invalid_type": [{"type": "image_url", "image_url": "data:..."}],
     }
     for code, content in cases.items():
-        assert told(play, tmp_path, content)["code"] == code
+        assert told(play, tmp_path, content)["code"] == code.strip()
     assert told(play, tmp_path, [good], role="system")["code"] == "unsupported_content"
     blind = told(play, None, [good])
     assert blind["code"] == "unsupported_content"

@@ -221,10 +221,19 @@ def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]
 
 def _blindness(reader: ImageReader, blind: Sequence[SeenRows]) -> str:
     rows, total = blind[0], sum(len(one.source) for one in blind)
+    missing = missing_images(reader, rows.columns)
+    return f"none of {total} rows (from {rows.source.where(0)} on) has {missing}"
+
+
+def missing_images(reader: ImageReader, columns: Sequence[str]) -> str:
+    """Return what rows lack that have no image at all, and what to set.
+
+    Args:
+        columns: those of the rows.
+    """
     return (
-        f"none of {total} rows has an image (from {rows.source.where(0)} on), and the model reads images "
-        f"(--model.vision). {_where_images_are(reader.key)}, and in messages; the rows have the columns "
-        f"{shown(', '.join(rows.columns))}. Name the column that has images with --data.image_key"
+        f"an image, and the model reads images (--model.vision). {_where_images_are(reader.key)}, and in messages; the "
+        f"rows have the columns {shown(', '.join(columns))}. Name the column that has images with --data.image_key"
     )
 
 
