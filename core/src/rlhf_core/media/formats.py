@@ -153,7 +153,8 @@ def _ends_jpeg(content: bytes) -> bool:
 
 
 def _ends_webp(content: bytes) -> bool:
-    return len(content) >= struct.unpack_from("<I", content, 4)[0] + 8
+    size: int = struct.unpack_from("<I", content, 4)[0]
+    return len(content) >= size + 8
 
 
 def _ends_gif(content: bytes) -> bool:
