@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,6 +110,35 @@ class RowImages:
             return self._prompt(row, prompt)
         except MediaProblem as problem:
             raise RowProblem(problem.kind, problem.reason) from problem
+
+    def prompt_again(self, row: Row, prompt: Prompt, where: str) -> Prompt:
+        """Return the prompt of a row that was read before, as ``prompt`` does.
+
+        Args:
+            where: place of the row.
+
+        Raises:
+            DataError: an image is gone, or was changed.
+        """
+        try:
+            return self.prompt(row, prompt)
+        except RowProblem as problem:
+            raise DataError(f"{where}: {problem.reason}") from problem
+
+    def plain_row(self, row: Row, prompt: Prompt, prompt_key: str) -> dict[str, Any]:
+        """Return a row as rewards and environments get it: its images are references, as plain values.
+
+        Args:
+            prompt: the row's prompt, whose images are references.
+            prompt_key: column of the prompt.
+        """
+        plain, column, media = dict(row), self.column(row), media_of(prompt)
+        if column is not None:
+            plain[column] = [image.fields() for image in media]
+        given: Any = plain.get(prompt_key)
+        if media and isinstance(given, list | tuple) and any(image_parts(given)):
+            plain[prompt_key] = [dict(message) for message in _chat(prompt)]
+        return plain
 
     def num_tokens(self, token_ids: list[int], prompt: Prompt) -> int:
         """Return the number of a prompt's tokens with all tokens of its images.
@@ -246,25 +275,6 @@ def start_of_paths(spec: str) -> Path | None:
 def media_of(prompt: Prompt) -> tuple[MediaRef, ...]:
     """Return the images of a prompt whose images are references, in order."""
     return references_in(prompt) if isinstance(prompt, tuple) else ()
-
-
-def row_with_references(
-    row: Mapping[str, Any], prompt: Prompt, *, prompt_key: str, image_key: str | None
-) -> dict[str, Any]:
-    """Return a row as rewards and environments get it: its images are the references of its prompt, as plain values.
-
-    Args:
-        prompt: the row's prompt, whose images are references.
-        image_key: column in which the row has images (``RowImages.column``); None: it has none.
-    """
-    plain = dict(row)
-    media = media_of(prompt)
-    if image_key is not None and image_key in plain:
-        plain[image_key] = [image.fields() for image in media]
-    given: Any = plain.get(prompt_key)
-    if media and isinstance(given, list | tuple) and any(image_parts(given)):
-        plain[prompt_key] = [dict(message) for message in _chat(prompt)]
-    return plain
 
 
 def _chat(prompt: Prompt) -> tuple[Message, ...]:

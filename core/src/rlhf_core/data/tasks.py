@@ -28,8 +28,8 @@ from .made.splits import MakesRows, evaluation_sets, training_parts
 from .made.tasks import MadeTasks
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
-from .row_images import RowImages, SeenRows, check_seen, media_of, row_with_references
-from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, describe_skipped
+from .row_images import RowImages, SeenRows, check_seen, media_of
+from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
 from .source import Source
 from .sources import open_source, split_name
 
@@ -113,18 +113,12 @@ class TaskSet:
             raise IndexError(f"no task has index {index}")
         place = int(part.prompts.rows[position])
         row = dict(part.source.row(place))
-        try:
-            prompt = part.images.prompt(row, part.format.prompt(row))
-        except RowProblem as problem:  # an image is gone or was changed since the start
-            raise DataError(f"{part.source.where(place)}: {problem.reason}") from problem
-        format = part.format
+        prompt = part.images.prompt_again(row, part.format.prompt(row), part.source.where(place))
         return Task(
             uid=Uid(epoch, index),
             prompt_ids=part.prompts.tokens(position),
             messages=prompt if isinstance(prompt, tuple) else (),
-            row=row_with_references(
-                row, prompt, prompt_key=format.prompt_key, image_key=part.images.column(row)
-            ),
+            row=part.images.plain_row(row, prompt, part.format.prompt_key),
             dataset=part.dataset,
             environment=self._players.of(index, row),
             media=media_of(prompt),
@@ -377,11 +371,8 @@ class _Reader:
         inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
         if inert.rows:
             log.warning("%s", inert.describe(self._total, self._option))
-        check_seen(
-            self._images,
-            self._option,
-            [SeenRows(read.source, read.prompts.num_images) for read in self._read],
-        )
+        seen = [SeenRows(read.source, read.prompts.num_images) for read in self._read]
+        check_seen(self._images, self._option, seen)
         parts = []
         count = 0
         for source, prompts, start, images in self._read:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
@@ -45,6 +45,9 @@ from .evaluation import Evaluator, metric_names
 from .measuring.eval_metrics import NamedMetric, metrics_of
 from .memory.decision import with_sleep
 from .memory.sleeping import Sleeping
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +92,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
     images = image_reader(resolved)
-    renderer = TokenizerRenderer(
-        tokenizer, control_words=run.data.control_words, writing=writing_of(images)
-    )
+    renderer = _renderer(run, tokenizer, images)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
@@ -156,6 +157,13 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         shapers=shapers,
         drawn=drawn_images(run, images),
     )
+
+
+def _renderer(
+    run: RunConfig, tokenizer: PreTrainedTokenizerBase, images: ImageReader | None
+) -> TokenizerRenderer:
+    words, writing = run.data.control_words, writing_of(images)
+    return TokenizerRenderer(tokenizer, control_words=words, writing=writing)
 
 
 def _sleeping(resolved: Resolved, placement: Placement, spec: RuntimeSpec) -> Sleeping:

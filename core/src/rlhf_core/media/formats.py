@@ -90,9 +90,8 @@ def lies(image: Any, *, is_decoded: bool) -> bool:
     Raises:
         MediaProblem: the note cannot be read.
     """
-    by_header = (
-        image.format == "PNG" and not is_decoded
-    )  # Pillow decodes a PNG to look for more notes
+    # Pillow's own method decodes a PNG to look for more notes.
+    by_header = image.format == "PNG" and not is_decoded
     try:
         notes = pillow().Image.getexif(image) if by_header else image.getexif()
     except Exception as error:  # damaged notes make Pillow raise errors of many kinds

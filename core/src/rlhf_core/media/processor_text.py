@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorText:
-    """What a processor writes into each conversation."""
+    """Text and tokens that a processor writes into each conversation."""
 
     begin: tuple[int, ...] = ()
     """Tokens before a conversation that does not begin with them."""

@@ -47,7 +47,7 @@ class ImageTokens(Protocol):
 
     @property
     def writing(self) -> ProcessorText:
-        """What the model's processor writes into a conversation beside the chat template."""
+        """Text and tokens that the model's processor writes into a conversation beside the chat template."""
         ...
 
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:

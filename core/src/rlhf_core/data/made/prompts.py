@@ -12,7 +12,7 @@ from ...media.reader import ImageReader
 from ...media.reference import MediaRef
 from ..chat.renderer import TokenizerRenderer
 from ..prompts import length_problem, tokenize_rows
-from ..row_images import RowImages, media_of, missing_images, row_with_references
+from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
 from .rows import Row
 
@@ -89,12 +89,7 @@ class PromptReader:
             token_ids=tuple(found.token_ids),
             messages=prompt if isinstance(prompt, tuple) else (),
             media=media_of(prompt),
-            row=row_with_references(
-                row,
-                prompt,
-                prompt_key=self._format.prompt_key,
-                image_key=self._images.column(row),
-            ),
+            row=self._images.plain_row(row, prompt, self._format.prompt_key),
         )
 
     def _note(self, row: Row, num_images: int) -> None:

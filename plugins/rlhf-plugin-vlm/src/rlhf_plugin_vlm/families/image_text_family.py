@@ -39,7 +39,7 @@ class ImageTextFamily(ABC):
     feature_id: int
     looks_ahead = False
     changed: Mapping[str, Any] = MappingProxyType({})
-    """What options change of the image processor, as its file has it."""
+    """Values of the image processor that options change, as its file has them."""
 
     def __init__(self, path: str, *, trust_remote_code: bool) -> None:
         self.path = path
