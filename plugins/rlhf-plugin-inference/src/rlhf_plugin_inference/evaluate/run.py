@@ -141,7 +141,7 @@ async def _evaluate(
     return progress
 
 
-def _renderer(options: EvalOptions, sight: Sight | None) -> TokenizerRenderer:
+def _renderer(options: EvalOptions, sight: Sight | None = None) -> TokenizerRenderer:
     if options.remote.url is not None:
         return byte_renderer()
     return renderer_of(found_model(options.model), options.data.control_words, sight)
