@@ -1,4 +1,4 @@
-"""Images for tests: good ones, and one of each kind that is refused."""
+"""Images for tests: good ones, those of other kinds, and one of each kind that is refused."""
 
 import io
 import struct
@@ -49,11 +49,11 @@ def refused() -> dict[str, tuple[bytes, str]]:
     whole, jpeg = saved(noisy(64, 64)), saved(noisy(64, 64), "JPEG")
     return {
         "empty": (b"", "no bytes"),
-        "text": (b"not an image at all", "not a whole PNG, JPEG or WebP"),
-        "gif": (saved(noisy(), "GIF"), "not a whole PNG, JPEG or WebP"),
+        "text": (b"not an image at all", "not a whole image of PNG, JPEG, WebP, GIF, BMP or TIFF"),
         "truncated png": (whole[: len(whole) * 2 // 3], "cannot be decoded"),
         "truncated jpeg": (jpeg[: len(jpeg) * 2 // 3], "cannot be decoded"),
-        "header alone": (whole[:20], "not a whole PNG|cannot be decoded"),
+        "truncated gif": (saved(noisy(64, 64), "GIF")[:-900], "cannot be decoded|counted"),
+        "header alone": (whole[:20], "not a whole image|cannot be decoded"),
         "animated webp": (
             saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True),
             "2 frames",
@@ -62,10 +62,12 @@ def refused() -> dict[str, tuple[bytes, str]]:
             saved(frames[0], save_all=True, append_images=frames[1:]),
             "2 frames",
         ),
-        "cmyk": (saved(noisy(mode="CMYK"), "JPEG"), "CMYK"),
-        "palette": (saved(noisy(mode="P")), "palette"),
-        "16 bits gray": (saved(Image.new("I;16", (8, 8), 40000)), "more than 8 bits"),
-        "16 bits color": (_png_of_16_bits(), "16 bits a channel"),
+        "animated gif": (
+            saved(frames[0], "GIF", save_all=True, append_images=frames[1:]),
+            "2 frames",
+        ),
+        "pages": (saved(frames[0], "TIFF", save_all=True, append_images=frames[1:]), "2 frames"),
+        "32 bits": (saved(Image.new("F", (8, 8), 0.5), "TIFF"), "32 bits a channel"),
         "one pixel": (saved(Image.new("RGB", (1, 1))), "1 x 1 pixels; expected at least 2 x 2"),
         "one column": (saved(Image.new("RGB", (1, 50))), "1 x 50"),
         "huge": (
@@ -74,6 +76,47 @@ def refused() -> dict[str, tuple[bytes, str]]:
         ),
         "bomb": (_bomb(), "pixels"),
     }
+
+
+def odd() -> dict[str, bytes]:
+    """Name -> bytes of an image that is not three or four channels of 8 bits as they are shown."""
+    return {
+        **{f"turned by {one}": turned_jpeg(one) for one in range(1, 9)},
+        "turned png": saved(noisy(), exif=_held(6)),
+        "turned webp": saved(noisy(), "WEBP", exif=_held(8), lossless=True),
+        "turned tiff": saved(noisy(), "TIFF", exif=_held(6)),
+        "png turned behind its pixels": _noted_late(saved(noisy()), _held(6)),
+        "palette": saved(noisy(mode="P")),
+        "palette with a transparent color": saved(noisy(mode="P"), transparency=3),
+        "gif": saved(noisy(mode="P"), "GIF"),
+        "bmp": saved(noisy(), "BMP"),
+        "tiff": saved(noisy(), "TIFF", compression="tiff_lzw"),
+        "cmyk jpeg": saved(noisy(mode="CMYK"), "JPEG"),
+        "cmyk tiff": saved(noisy(mode="CMYK"), "TIFF"),
+        "lab": saved(noisy(mode="LAB"), "TIFF"),
+        "16 bits gray": saved(Image.new("I;16", (8, 6), 200)),
+        "16 bits color": _png_of_16_bits(),
+        "phone": saved(noisy(), "MPO", save_all=True, append_images=[noisy(8, 8)], exif=_held(6)),
+        "one bit": saved(noisy(mode="1")),
+        "gray": saved(noisy(mode="L"), "JPEG"),
+    }
+
+
+def turned_jpeg(orientation: int, width: int = 20, height: int = 12) -> bytes:
+    """A JPEG whose note on orientation (EXIF) is a number from 1 to 8."""
+    return saved(noisy(width, height), "JPEG", exif=_held(orientation))
+
+
+def _held(orientation: int) -> Image.Exif:
+    notes = Image.Exif()
+    notes[0x0112] = orientation
+    return notes
+
+
+def _noted_late(png: bytes, notes: Image.Exif) -> bytes:
+    """A PNG with its notes behind the pixels, as some programs write them."""
+    end = png.rindex(b"IEND") - 4
+    return png[:end] + _png_chunk(b"eXIf", notes.tobytes().removeprefix(b"Exif\0\0")) + png[end:]
 
 
 def _png_chunk(kind: bytes, content: bytes) -> bytes:

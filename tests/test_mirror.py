@@ -67,6 +67,7 @@ IN_A_LARGER_WHOLE = {
     "plugins/torch/models/vision_lm.py": "plugins/vlm/test_agreement.py",
     "plugins/torch/vision/family.py": "plugins/vlm/test_agreement.py",
     "plugins/torch/vision/pictures.py": "plugins/vlm/test_agreement.py",
+    "plugins/torch/vision/processor_files.py": "plugins/vlm/test_processors.py",
     "plugins/torch/rows/batch_columns.py": "plugins/torch/test_train_step.py",
     "plugins/torch/scoring/role_reader.py": "plugins/torch/scoring/test_scores.py",
     "plugins/torch/scoring/scoring_backend.py": "plugins/torch/scoring/test_scores.py",

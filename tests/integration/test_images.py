@@ -189,13 +189,24 @@ def largest_gap(run: Path) -> float:
     )
 
 
-def test_every_image_is_in_the_run_folder_once(workspace):
+def test_every_image_of_a_task_is_in_the_run_folder_once_as_a_link_to_its_file(workspace):
+    """No other image is: a step of two prompts takes those of two rows in."""
     assert train("run", *PROMPTS, "--steps", "1") == 0
 
     files = [path for path in (workspace / "run/media").rglob("*") if path.is_file()]
     contents = {path.read_bytes() for path in (workspace / "pictures").iterdir()}
-    assert {path.read_bytes() for path in files} == contents
-    assert len(files) == len(contents)
+    kept = [path.read_bytes() for path in files]
+    assert set(kept) < contents
+    assert len(set(kept)) == len(kept) > 0
+    assert all(path.resolve().parent == workspace / "pictures" for path in files)
+
+
+def test_images_are_copied_where_that_is_asked_for(workspace):
+    assert train("run", *PROMPTS, "--steps", "1", "--data.copy_images") == 0
+
+    files = [path for path in (workspace / "run/media").rglob("*") if path.is_file()]
+    assert files
+    assert not any(path.is_symlink() for path in files)
 
 
 def test_a_text_model_is_refused_by_name(workspace, capsys):
@@ -219,7 +230,7 @@ def test_a_bad_image_ends_the_run_before_training_with_its_row(workspace, capsys
     (workspace / "pictures/3.png").write_bytes(b"nothing")
 
     assert train("run", *PROMPTS, "--steps", "1") == 2
-    assert "rows.jsonl:4: the bytes are not a whole PNG" in capsys.readouterr().err
+    assert "rows.jsonl:4: the bytes are not a whole image" in capsys.readouterr().err
     assert not (workspace / "run/metrics.jsonl").exists()
 
 

@@ -103,7 +103,8 @@ def check(
         )
     expected = Expectations(
         messages_key=messages_key,
-        format=_format(prompt_key, template, system_prompt, chat, image_key),
+        format=_format(prompt_key, template, system_prompt, chat),
+        image_key=image_key,
         desk=MediaDesk(MediaOptions(limits=limits, allow_urls=allow_image_urls)),
         label_key=label_key,
         id_key=id_key,
@@ -138,7 +139,7 @@ def show(
     from rlhf_core.data.sources import open_source
     from rlhf_core.media.desk import MediaDesk, MediaOptions
 
-    format = _format(prompt_key, template, system_prompt, chat, image_key)
+    format = _format(prompt_key, template, system_prompt, chat)
     renderer = _renderer(model)
     desk = MediaDesk(MediaOptions())
     for spec in files:
@@ -165,7 +166,6 @@ def _format(
     template: str | None,
     system_prompt: str | None,
     chat: bool,
-    image_key: str | None = None,
 ) -> PromptFormat:
     from rlhf_core.data.rows import PromptFormat
 
@@ -174,7 +174,6 @@ def _format(
         template=template,
         system_prompt=system_prompt,
         chat=chat,
-        image_key=image_key,
     )
 
 

@@ -12,12 +12,17 @@ from rlhf_core.batch.task import Uid
 from rlhf_core.batch.trajectory import Trajectory, Turn
 from rlhf_core.batch.trajectory_columns import IMAGE, TrajectoryColumns
 from rlhf_core.learning.final_values import one_more_action
-from rlhf_core.media import MediaRef, MediaSpan
+from rlhf_core.media import MediaRef, MediaSpan, PixelLimits
 
 
 def image(number: int) -> MediaRef:
     return MediaRef(
-        sha256=f"{number:064x}", num_bytes=1 + number, format="webp", width=3, height=2 + number
+        sha256=f"{number:064x}",
+        num_bytes=1 + number,
+        format="webp",
+        width=3,
+        height=2 + number,
+        limits=PixelLimits(max_pixels=number or None),
     )
 
 

@@ -1,16 +1,16 @@
 """Rows with images: their prompts, the tokens, the tasks, and every bad image by file and row."""
 
-from pathlib import Path
-
 import pytest
 from tests.images import noisy, refused, saved
 
 from rlhf_core.data.chat.renderer import TokenizerRenderer
+from rlhf_core.data.made.prompts import BLIND_ROWS, PromptReader
 from rlhf_core.data.responses import load_responses
 from rlhf_core.data.tasks import load_task_set
 from rlhf_core.errors import DataError
 from rlhf_core.media.desk import MediaDesk, MediaOptions
 from rlhf_core.media.problem import MediaProblem
+from rlhf_core.media.processor_text import ProcessorText
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.reference import MediaRef
 from rlhf_core.testing.tiny import tiny_tokenizer
@@ -27,6 +27,7 @@ class Tokens:
     """An image has as many tokens as it is wide."""
 
     never_sampled = ()
+    writing = ProcessorText()
 
     def __init__(self, marker_id: int) -> None:
         self.marker_id = marker_id
@@ -157,17 +158,123 @@ def test_a_text_model_is_given_no_image(write_rows, run_config, seeing):
         load_task_set(run_config(train=[path]), seeing)
 
 
-def test_a_second_start_writes_no_image_again(tmp_path, write_rows, load, reader):
+def test_images_are_kept_when_their_task_is_made_and_decoded_by_nobody_here(
+    tmp_path, write_rows, load, reader, monkeypatch
+):
+    """Forty rows and one step: one image of forty, as a link to its file."""
+
+    def decoded(image):
+        raise AssertionError("the pixels were decoded")
+
+    monkeypatch.setattr("rlhf_core.media.inspecting._load", decoded)
+    for number in range(40):
+        (tmp_path / f"{number}.png").write_bytes(saved(noisy(6 + number, 4)))
+    path = write_rows([{"prompt": "a", "images": [f"{number}.png"]} for number in range(40)])
+
+    tasks = load(path)
+    assert not reader.desk.store.folder.exists()
+    tasks.task(3, 0)
+
+    (kept,) = (one for one in reader.desk.store.folder.rglob("*") if one.is_file())
+    assert kept.resolve() == tmp_path / "3.png"
+
+
+def test_an_image_that_changed_since_the_start_is_named_by_its_row(tmp_path, write_rows, load):
     (tmp_path / "a.png").write_bytes(saved(noisy()))
-    path = write_rows([{"prompt": "a", "images": ["a.png"]}] * 3)
-    load(path)
-    files = [one for one in Path(reader.desk.store.folder).rglob("*") if one.is_file()]
-    times = [file.stat().st_mtime_ns for file in files]
+    tasks = load(write_rows([{"prompt": "a", "images": ["a.png"]}]))
+    (tmp_path / "a.png").unlink()
 
-    load(path).task(2, 0)
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: there is no image file"):
+        tasks.task(0, 0)
 
-    assert len(files) == 1
-    assert [file.stat().st_mtime_ns for file in files] == times
+
+def looks_itself(reader, **options) -> ImageReader:
+    """The reader without the name of a column."""
+    return ImageReader(reader.desk, reader.tokens, **options)
+
+
+@pytest.mark.parametrize("column", ["images", "image"])
+def test_the_usual_columns_are_found(tmp_path, write_rows, run_config, seeing, reader, column):
+    (tmp_path / "a.png").write_bytes(saved(noisy(6, 4)))
+    path = write_rows([{"prompt": "is <image>?", column: "a.png", "max_pixels": 12}])
+
+    tasks = load_task_set(run_config(train=[path], chat=True), seeing, images=looks_itself(reader))
+
+    task = tasks.task(0, 0)
+    (image,) = task.media
+    assert image.limits.max_pixels == 12
+    assert task.row[column] == [image.fields()]
+
+
+@pytest.mark.parametrize("key", [None, "images", "image"])
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (
+            {"prompt": "<image>How many?", "imgs": ["a.png"]},
+            "rows.jsonl:1: there are 0 images and 1",
+        ),
+        ({"prompt": "<image>How many?", "images": []}, "rows.jsonl:1: there are 0 images and 1"),
+        (
+            {"prompt": "How many?", "imgs": ["a.png"]},
+            "none of 2 rows .from .*rows.json.* has an image",
+        ),
+        ({"prompt": "How many?", "images": []}, "none of 2 rows .* has an image"),
+    ],
+)
+def test_rows_that_would_train_blind_are_refused(
+    tmp_path, write_rows, run_config, seeing, reader, key, row, reason
+):
+    (tmp_path / "a.png").write_bytes(saved(noisy()))
+    config = run_config(train=[write_rows([row, row])], chat=True)
+
+    with pytest.raises(DataError, match=rf"{reason}(.|\n)*--data\.image_key"):
+        load_task_set(config, seeing, images=looks_itself(reader, key=key))
+
+
+def test_rows_that_are_meant_to_have_no_image_are_read(write_rows, run_config, seeing, reader):
+    config = run_config(train=[write_rows([{"prompt": "write <image> in HTML"}])], chat=True)
+
+    tasks = load_task_set(config, seeing, images=looks_itself(reader, key=""))
+
+    assert seeing.decode(tasks.task(0, 0).prompt_ids) == "write <image> in HTML"
+
+
+def test_later_turns_may_bring_all_images_unless_a_column_is_misspelled(
+    write_rows, run_config, seeing, reader
+):
+    config = run_config(train=[write_rows([{"prompt": "go", "imgs": ["a.png"]}])], chat=True)
+
+    assert len(load_task_set(config, seeing, images=looks_itself(reader, draws=True))) == 1
+    with pytest.raises(DataError, match="looked for in the column 'images', and in messages"):
+        load_task_set(config, seeing, images=looks_itself(reader, key="images", draws=True))
+
+
+def test_a_set_without_images_beside_others_is_a_warning(
+    tmp_path, run_config, seeing, reader, caplog
+):
+    (tmp_path / "a.png").write_bytes(saved(noisy()))
+    (tmp_path / "seen.jsonl").write_text('{"prompt": "a", "images": ["a.png"]}')
+    (tmp_path / "blind.jsonl").write_text('{"prompt": "a", "imgs": ["a.png"]}')
+    files = [str(tmp_path / name) for name in ("seen.jsonl", "blind.jsonl")]
+
+    load_task_set(run_config(train=files, chat=True), seeing, images=looks_itself(reader))
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith("data.train: blind: none of 1 rows (from ")
+
+
+def test_two_columns_of_images_are_refused(tmp_path, write_rows, run_config, seeing, reader):
+    (tmp_path / "a.png").write_bytes(saved(noisy()))
+    path = write_rows([{"prompt": "a", "images": ["a.png"], "image": "a.png"}])
+
+    with pytest.raises(DataError, match="the row has columns images and image; name the one"):
+        load_task_set(run_config(train=[path], chat=True), seeing, images=looks_itself(reader))
+
+
+def test_a_place_in_plain_text_is_refused(write_rows, load):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: the prompt has a place .*--data\.chat"):
+        load(write_rows([{"prompt": "<image>How many?"}]), chat=False)
 
 
 def test_responses_to_imitate_have_the_images_of_their_prompts(
@@ -204,3 +311,14 @@ def test_a_bad_image_of_a_response_to_imitate_is_named_by_its_row(
         DataError, match=r"supervised\.data: 1 of 1 rows.*\n.*rows\.jsonl:1: .*gone\.png"
     ):
         load_responses(config, seeing, 2, reader)
+
+
+def test_a_source_whose_first_rows_have_no_image_is_warned_of(run_config, seeing, reader, caplog):
+    prompts = PromptReader(run_config(chat=True).data, seeing, looks_itself(reader), every=True)
+
+    for number in range(2 * BLIND_ROWS):
+        prompts.read({"prompt": "How many?", "imgs": ["a.png"]}, f"row {number}")
+
+    (record,) = caplog.records
+    assert "none of the first 64 rows has an image" in record.getMessage()
+    assert "columns prompt, imgs" in record.getMessage()

@@ -1,17 +1,21 @@
 """Images as users give them, in messages and beside them, as references."""
 
 import base64
+import io
 import socket
 import threading
 from pathlib import Path
 
 import pytest
-from tests.images import noisy, saved
+from PIL import Image
+from tests.images import noisy, saved, turned_jpeg
 
-from rlhf_core.media.desk import MediaDesk, MediaOptions, images_in
+from rlhf_core.media.desk import Intake, MediaDesk, MediaOptions, images_in
+from rlhf_core.media.given import plain_image
 from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.parts import plain_messages, references_in
 from rlhf_core.media.problem import MediaProblem
+from rlhf_core.media.reference import PixelLimits
 
 IMAGE = noisy()
 CONTENT = saved(IMAGE)
@@ -44,6 +48,12 @@ def text(words: str) -> dict:
         {"url": "a.png"},
         {"base64": base64.b64encode(CONTENT).decode()},
         "data:image/png;base64," + base64.b64encode(CONTENT).decode(),
+        base64.b64encode(CONTENT).decode(),
+        base64.encodebytes(CONTENT).decode(),
+        base64.b64encode(saved(IMAGE, "JPEG")).decode(),  # begins as a path would, with /9j/
+        {"bytes": base64.b64encode(CONTENT).decode()},
+        saved(IMAGE.convert("CMYK"), "JPEG"),
+        IMAGE.convert("CMYK"),
         {"image_url": {"url": "data:image/png;base64," + base64.b64encode(CONTENT).decode()}},
     ],
 )
@@ -185,9 +195,129 @@ def test_without_a_place_images_come_first_for_the_user(desk):
 
 
 def test_a_mark_is_text_where_no_images_come_beside_it(desk):
+    """In what environments and agents write; in rows it is a place."""
     messages = [{"role": "user", "content": "write <image> in HTML"}]
 
     assert desk.messages(messages) == tuple(messages)
+    with pytest.raises(MediaProblem, match="there are 0 images and 1 places"):
+        desk.messages(messages, intake=Intake(marks=True))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 2_000_000,
+        "iVBORw0KGgo" + "?" * 2_000_000,
+        base64.b64encode(CONTENT + b"x" * 2_000_000).decode()[:-9] + "????",
+        "data:image/png;base64," + "?" * 2_000_000,
+        "data:" + "x" * 2_000_000,
+        "https://example.org/" + "x" * 2_000_000,
+        "folder/" * 600,
+        {"image": {"x" * 2_000_000: 1}},
+        ["x" * 2_000_000],
+        {"bytes": b"x" * 2_000_000},
+    ],
+)
+def test_a_message_repeats_little_of_a_value(desk, value):
+    with pytest.raises(MediaProblem) as error:
+        desk.take(value, Path())
+
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("parts", "images", "widths"),
+    [
+        ([{"type": "image", "index": 1}, {"type": "image", "index": 0}], [CONTENT, OTHER], [8, 20]),
+        ([{"type": "image", "index": 0}, {"type": "image", "index": 0}], [CONTENT], [20, 20]),
+        ([{"type": "image", "index": None}, text("a")], [CONTENT], [20]),
+    ],
+)
+def test_places_may_say_which_image_they_show(desk, parts, images, widths):
+    assert [one.width for one in references_in(desk.messages(chat(*parts), images))] == widths
+
+
+@pytest.mark.parametrize(
+    ("parts", "images"),
+    [
+        ([{"type": "image", "index": 1}], [CONTENT]),
+        ([{"type": "image", "index": 0}], [CONTENT, OTHER]),
+        ([{"type": "image", "index": 0}, {"type": "image"}], [CONTENT, OTHER]),
+        ([{"type": "image", "index": "0"}], [CONTENT]),
+    ],
+)
+def test_numbers_that_are_not_those_of_the_images_are_refused(desk, parts, images):
+    with pytest.raises(MediaProblem, match=r"have the numbers \(index\)"):
+        desk.messages(chat(*parts), images)
+
+
+def test_limits_of_an_area_are_the_parts_then_those_of_the_row(desk):
+    parts = [
+        {"type": "image", "image": CONTENT, "max_pixels": 64, "text": ""},
+        {"type": "image"},
+        {"type": "image"},
+        {"type": "image_url", "image_url": {"url": plain_image(CONTENT), "detail": "auto"}},
+    ]
+    beside = [OTHER, {"image": OTHER, "min_pixels": 9}]
+    intake = Intake(pixels=PixelLimits(max_pixels=400))
+    desk = MediaDesk(MediaOptions())
+
+    found = references_in(desk.messages(chat(*parts), beside, intake=intake))
+
+    assert [(one.limits.min_pixels, one.limits.max_pixels) for one in found] == [
+        (None, 64),
+        (None, 400),
+        (9, 400),
+        (None, 400),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "beside", "reason"),
+    [
+        ({"image": CONTENT, "resized_height": 28}, (), "an image has resized_height, which is not"),
+        ({"image_url": {"url": "a.png", "detail": "low"}}, (), "an image has detail"),
+        ({}, [{"image": CONTENT, "resized_width": 28}], "an image has resized_width"),
+        ({"image": CONTENT, "max_pixels": "64"}, (), "max_pixels is 64; expected pixels"),
+        ({"image": CONTENT, "max_pixels": 3, "min_pixels": 4}, (), "min_pixels is 4; expected at"),
+    ],
+)
+def test_what_an_image_says_is_obeyed_or_refused(desk, part, beside, reason):
+    with pytest.raises(MediaProblem, match=reason):
+        desk.messages(chat({"type": "image", **part}), beside)
+
+
+def test_a_turned_image_of_pillow_is_taken_as_it_is_shown(desk, tmp_path):
+    with Image.open(io.BytesIO(turned_jpeg(6, 20, 12))) as image:
+        reference = desk.take(image, tmp_path)
+
+    assert (reference.width, reference.height) == (12, 20)
+
+
+def test_files_stay_where_they_are_and_nothing_is_kept_for_a_first_look(tmp_path):
+    (tmp_path / "a.png").write_bytes(CONTENT)
+    linking, copying = (
+        MediaDesk(MediaOptions(folder=str(tmp_path / name), copies=name == "copies"))
+        for name in ("links", "copies")
+    )
+
+    linking.take("a.png", tmp_path, Intake(decodes=False, keeps=False))
+    assert not linking.store.folder.exists()
+    first, second = (desk.take("a.png", tmp_path) for desk in (linking, copying))
+
+    assert linking.store.path(first).resolve() == tmp_path / "a.png"
+    assert not copying.store.path(second).is_symlink()
+    assert linking.store.read(first) == copying.store.read(second) == CONTENT
+
+
+def test_an_image_of_16_bits_is_warned_of_once(desk, tmp_path, caplog):
+    deep = [saved(Image.new("I;16", (8, 6), value)) for value in (100, 200)]
+
+    for one in deep:
+        desk.take(one, tmp_path)
+
+    (record,) = caplog.records
+    assert "its values above 255 show white" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.media.problem import MediaProblem
+from rlhf_core.media.processor_text import ProcessorText
 from rlhf_core.media.reference import MediaRef
 from rlhf_core.media.spans import MediaSpan, collapsed, expanded
 
@@ -16,6 +17,7 @@ class Tokens:
 
     marker_id = MARKER
     never_sampled = (MARKER, PAD)
+    writing = ProcessorText()
 
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
         return (80, *[PAD] * image.width, 81)

@@ -1,8 +1,9 @@
-"""The store: each image once, whole or not at all, and never other bytes than were kept."""
+"""The store: each image once, whole or not at all, a file where it is, and never other bytes than were kept."""
 
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from tests.images import noisy, saved
@@ -10,7 +11,7 @@ from tests.images import noisy, saved
 from rlhf_core.errors import DataError
 from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.problem import MediaProblem
-from rlhf_core.media.reference import MediaRef
+from rlhf_core.media.reference import MediaRef, PixelLimits
 from rlhf_core.media.store import MediaStore, reference_of
 
 
@@ -31,7 +32,7 @@ def test_a_reference_names_the_content():
 
 @pytest.mark.parametrize(
     "change",
-    [{"sha256": "x"}, {"format": "gif"}, {"width": 0}, {"height": True}, {"more": 1}],
+    [{"sha256": "x"}, {"format": "svg"}, {"width": 0}, {"height": True}, {"more": 1}],
 )
 def test_other_values_are_no_reference(change):
     fields = reference_of(saved(noisy()), MediaLimits()).fields() | change
@@ -97,3 +98,53 @@ def test_changed_and_lost_files_are_named(tmp_path):
     path.unlink()
     with pytest.raises(DataError, match="cannot be read"):
         store.read(reference)
+
+
+def test_an_image_that_is_a_file_stays_there_and_is_read_through_a_link(tmp_path):
+    store, content = MediaStore(tmp_path / "media"), saved(noisy())
+    reference = reference_of(content, MediaLimits())
+    origins = [tmp_path / "a.png", tmp_path / "b.png"]
+    for origin in origins:
+        origin.write_bytes(content)
+
+    store.link(origins[0], reference)
+    assert os.readlink(store.path(reference)) == str(origins[0])
+    assert store.read(reference) == content
+    store.link(origins[1], reference)  # the same bytes elsewhere: that file is known to be right
+    assert os.readlink(store.path(reference)) == str(origins[1])
+
+    origins[1].write_bytes(saved(noisy(8, 8)))
+    with pytest.raises(
+        DataError, match=r"b\.png, the image behind .* changed.*--data\.copy_images"
+    ):
+        store.read(reference)
+    origins[1].unlink()
+    with pytest.raises(DataError, match=r"b\.png, the image behind .* cannot be read"):
+        store.read(reference)
+    store.put(content, reference)
+    assert store.read(reference) == content
+
+
+def test_an_image_that_was_copied_is_not_linked(tmp_path):
+    store, content = MediaStore(tmp_path / "media"), saved(noisy())
+    reference = reference_of(content, MediaLimits())
+    (tmp_path / "a.png").write_bytes(content)
+    store.put(content, reference)
+
+    store.link(tmp_path / "a.png", reference)
+
+    assert not store.path(reference).is_symlink()
+
+
+def test_limits_of_an_area_are_part_of_a_reference():
+    reference = reference_of(saved(noisy()), MediaLimits())
+    limited = replace(reference, limits=PixelLimits(max_pixels=64))
+
+    assert limited.fields() == reference.fields() | {"max_pixels": 64}
+    assert MediaRef.of(limited.fields()) == limited
+    assert limited.file_name == reference.file_name
+    assert limited.identity != reference.identity == reference.sha256
+    with pytest.raises(MediaProblem, match="max_pixels is 0"):
+        MediaRef.of(reference.fields() | {"max_pixels": 0})
+    with pytest.raises(MediaProblem, match="expected at most max_pixels = 64"):
+        limited.limits.otherwise(PixelLimits(min_pixels=65))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from rlhf_core import Component, ConfigError
-from rlhf_core.media import MediaRef
+from rlhf_core.media import MediaRef, ProcessorText
 from rlhf_core.testing.conformance import run_checks
 
 
@@ -20,6 +20,10 @@ class Squares:
     @property
     def never_sampled(self):
         return self.pads
+
+    @property
+    def writing(self):
+        return ProcessorText()
 
     def tokens_of(self, image: MediaRef):
         return (self.first, *[6] * max(1, image.width * image.height // 64))

@@ -29,6 +29,7 @@ from rlhf_core.media import (
     MediaLimits,
     MediaOptions,
     MediaRef,
+    ProcessorText,
     collapsed,
     image_parts,
 )
@@ -48,6 +49,7 @@ class Pads:
 
     marker_id = PAD
     never_sampled = (PAD,)
+    writing = ProcessorText()
 
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
         return (PAD,) * image.width
@@ -198,10 +200,10 @@ def test_a_prompt_of_data_has_its_images_in_a_single_turn(tmp_path):
 @pytest.mark.parametrize(
     ("observations", "options", "reason"),
     [
-        ([[b"nothing"]], {}, "reset of Shows: an image of the observation.*not a whole PNG"),
+        ([[b"nothing"]], {}, "reset of Shows: an image of the observation.*not a whole image"),
         ([["a"], [b""]], {}, "step of Shows: an image of the observation.*no bytes"),
         ([["a"], ["gone.png"]], {}, ""),
-        ([[2, 2], [2, 2]], {"max_images": 3}, r"step of Shows: .*4 images .*--data\.max_images"),
+        ([[2, 2]], {"max_images": 1}, r"reset of Shows: .*2 images .*--data\.max_images"),
         ([[2]], {"images": False}, "reset of Shows: an image .*model reads text alone"),
     ],
 )
@@ -211,6 +213,19 @@ def test_a_bad_image_is_the_environments_failure(tmp_path, observations, options
         return
     with pytest.raises(RolloutError, match=reason):
         play(observations, tmp_path, **options)
+
+
+@pytest.mark.parametrize("later", [[2, 2], [2, 3, 4, 5, 6], [2, b"nothing"]])
+def test_one_image_too_many_in_a_later_turn_truncates_the_episode(tmp_path, later):
+    """As an observation that is too long does; the images beyond the limit are not looked at."""
+    engine = Writer()
+
+    row = play([[2, 2], later], tmp_path, engine=engine, max_images=3)
+
+    assert row.metrics["end/context"] == 1.0
+    assert row.truncated
+    assert len(engine.requests) == len(row.turns) == 1
+    assert len(row.media) == 2
 
 
 def test_a_bad_image_in_a_later_turn_may_cost_a_reward_instead(tmp_path):

@@ -303,11 +303,12 @@ def test_further_problems_of_images_are_told(play, tmp_path):
     cases = {
         "too_many_images": [good] * 3,
         "not_overridable": [detail],
+        "not_overridable ": [{**good, "max_pixels": 3136}],
         "unsupported_content": [{"type": "input_audio", "input_audio": {}}],
         "invalid_type": [{"type": "image_url", "image_url": "data:..."}],
     }
     for code, content in cases.items():
-        assert told(play, tmp_path, content)["code"] == code
+        assert told(play, tmp_path, content)["code"] == code.strip()
     assert told(play, tmp_path, [good], role="system")["code"] == "unsupported_content"
     blind = told(play, None, [good])
     assert blind["code"] == "unsupported_content"
@@ -317,6 +318,25 @@ def test_further_problems_of_images_are_told(play, tmp_path):
     kept = {"type": "input_image", "file_id": "file-1"}
     asked = {"input": [{"role": "user", "content": [kept]}]}
     assert told(play, tmp_path, [], route="responses", **asked)["code"] == "invalid_type"
+
+
+def test_an_agent_that_gives_up_for_too_many_images_is_truncated(play, tmp_path):
+    """As one is that has no room for tokens; what it did before is trained."""
+
+    def agent(context):
+        key = {"authorization": f"Bearer {context.api_key}"}
+        with httpx.Client(base_url=context.base_url, headers=key) as client:
+            client.post("completions", json={"model": context.model, "prompt": "good"})
+            said = [{"role": "user", "content": [of_chat(ONE)] * 3}]
+            reply = client.post("chat/completions", json={"model": context.model, "messages": said})
+        assert reply.json()["error"]["code"] == "too_many_images"
+        raise RuntimeError("the agent gives up")
+
+    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=2)))
+    (row,) = play(agent, context=replace(play.context(), images=FakeReader(desk)))
+
+    assert row.metrics["end/context"] == 1.0
+    assert row.metrics["turns"] == 1.0
 
 
 def told(play, folder, content, *, role="user", route="chat/completions", **asked) -> dict:

@@ -34,7 +34,7 @@ import rlhf_torch.rows.packed_rows as packed_rows
 from rlhf_core import RLHFError
 from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.data import ConversationColumns, SequenceOptions, load_conversations
-from rlhf_core.media import MediaStore, decode
+from rlhf_core.media import ImageReader, MediaStore, decode
 from rlhf_core.media.spans import Expanded, MediaSpan, expanded
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_torch.packed.packing import PackedLayout
@@ -59,6 +59,8 @@ def writer(stage) -> Writer:
 def learned(stage, writer: Writer, folder, draw: random.Random, count: int) -> Mix:
     """Conversations as ``rlhf sft`` reads them, each cut to a length of its own."""
     parts, expected = [], []
+    # A file of one conversation may be one without an image.
+    images = ImageReader(stage.images.desk, stage.images.tokens, "")
     for index in range(count):
         messages = conversation(draw)
         whole = writer.conversation(messages)
@@ -69,7 +71,7 @@ def learned(stage, writer: Writer, folder, draw: random.Random, count: int) -> M
             SequenceOptions(max_length=limit, on_too_long="truncate"),
             stage.renderer,
             eos=stage.renderer.tokenizer.eos_token_id,
-            images=stage.images,
+            images=images,
         )
         parts.append(replace(found.columns, uid=np.array([[0, index, 0, 0]])))
         expected.append(whole.cut(limit))

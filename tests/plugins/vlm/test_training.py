@@ -115,6 +115,8 @@ def test_a_saved_model_is_plain_and_gives_the_same(stage, batch, tmp_path):
     assert type(AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")) is type(
         AutoImageProcessor.from_pretrained(stage.path, backend="pil")
     )
+    processor = "preprocessor_config.json"
+    assert (tmp_path / "out" / processor).read_bytes() == (stage.path / processor).read_bytes()
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == (
         AutoTokenizer.from_pretrained(stage.path).chat_template
     )

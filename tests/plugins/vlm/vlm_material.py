@@ -127,7 +127,8 @@ class Stage:
 
     @cached_property
     def renderer(self) -> TokenizerRenderer:
-        return TokenizerRenderer(load_tokenizer(str(self.path)))
+        tokenizer = load_tokenizer(str(self.path))
+        return TokenizerRenderer(tokenizer, writing=self.family.tokens.writing)
 
     def play(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..lazy import NDArray, np
-from ..media.reference import FORMATS, MediaRef
+from ..media.reference import FORMATS, MediaRef, PixelLimits
 from ..media.spans import MediaSpan
 
 MEDIA = [
@@ -16,8 +16,11 @@ MEDIA = [
     ("format", "u1"),
     ("width", "<i4"),
     ("height", "<i4"),
+    ("min_pixels", "<i8"),
+    ("max_pixels", "<i8"),
 ]
-"""The fields of a ``MediaSpan`` as fixed bytes, of which numpy makes a type; ``format`` is its index in ``FORMATS``."""
+"""The fields of a ``MediaSpan`` as fixed bytes, of which numpy makes a type; ``format`` is its index in ``FORMATS``. A
+limit that is not set is 0."""
 
 
 def media_rows(spans: Sequence[MediaSpan]) -> NDArray[np.void]:
@@ -33,6 +36,8 @@ def media_rows(spans: Sequence[MediaSpan]) -> NDArray[np.void]:
             FORMATS.index(image.format),
             image.width,
             image.height,
+            image.limits.min_pixels or 0,
+            image.limits.max_pixels or 0,
         )
     return rows
 
@@ -49,6 +54,10 @@ def media_spans(rows: NDArray[np.void]) -> tuple[MediaSpan, ...]:
                 format=FORMATS[int(row["format"])],
                 width=int(row["width"]),
                 height=int(row["height"]),
+                limits=PixelLimits(
+                    min_pixels=int(row["min_pixels"]) or None,
+                    max_pixels=int(row["max_pixels"]) or None,
+                ),
             ),
         )
         for row in rows

@@ -13,6 +13,7 @@ from ..component import Config
 from ..contracts.engine import SamplingParams
 from ..media.desk import MediaOptions
 from ..media.inspecting import MediaLimits
+from ..media.reference import PixelLimits
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -86,7 +87,14 @@ class ImageData(Config):
     image_key: str | None = Field(
         None,
         description="column with a row's image, or a list of them: paths, bytes or base64; <image> in the prompt's "
-        "texts and image parts of its messages are their places",
+        "texts and image parts of its messages are their places; unset: images or image; '': none, <image> is text",
+    )
+    max_pixels: Positive | None = Field(
+        None,
+        description="larger images of rows are reduced to this area; a row or an image may say another",
+    )
+    min_pixels: Positive | None = Field(
+        None, description="smaller images of rows are enlarged to this area"
     )
     max_images: Positive = Field(
         16, description="images of one sequence, those of later turns included"
@@ -96,6 +104,10 @@ class ImageData(Config):
     allow_image_urls: bool = Field(
         False, description="fetch images that are http or https URLs; without it they are bad rows"
     )
+    copy_images: bool = Field(
+        False,
+        description="copy images that are files into the run folder, not links to them: for files that move or change",
+    )
 
     def kept_in(self, folder: str) -> MediaOptions:
         """Return the options as those who take images in need them, with the folder of the store."""
@@ -104,7 +116,13 @@ class ImageData(Config):
             max_pixels=self.max_image_pixels,
             max_bytes=self.max_image_bytes,
         )
-        return MediaOptions(folder=folder, limits=limits, allow_urls=self.allow_image_urls)
+        return MediaOptions(
+            folder=folder,
+            limits=limits,
+            allow_urls=self.allow_image_urls,
+            copies=self.copy_images,
+            pixels=PixelLimits(min_pixels=self.min_pixels, max_pixels=self.max_pixels),
+        )
 
 
 class AnswerSampling(Config):

@@ -136,6 +136,12 @@ class RolloutConfig(SamplingOptions):
     concurrency: Positive | None = Field(
         None, description="prompts that are played at the same time at most; all when unset"
     )
+    drawn_images_gib: float = Field(
+        50.0,
+        gt=0.0,
+        description="room in the run folder for images that environments and agents draw; beyond it the oldest go that "
+        "no sample in work needs",
+    )
 
 
 class AdvantageSection(Config):

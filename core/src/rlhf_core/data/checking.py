@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..media.desk import MediaDesk
+from ..media.desk import Intake, MediaDesk
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .learned.messages import conversation_of, value_of, with_system_prompt
@@ -46,8 +46,9 @@ class Expectations:
     max_characters: int | None = None
     """Largest number of characters of a prompt."""
     desk: MediaDesk | None = None
-    """Reader of images, those of ``format.image_key`` and those within messages; None: a row with an image has a
-    problem."""
+    """Reader of images, those of ``image_key`` and those within messages; None: a row with an image has a problem."""
+    image_key: str | None = None
+    """Column of images, as ``RowImages`` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,12 @@ def check_source(
     Args:
         folder: start of relative paths of images; None: where the process was started.
     """
-    images = RowImages(desk=expected.desk, key=expected.format.image_key, folder=folder)
+    images = RowImages(
+        desk=expected.desk,
+        key=expected.image_key,
+        folder=folder,
+        intake=Intake(keeps=False),
+    )
     bad: list[BadRow] = []
     lengths = array("q")
     seen: dict[bytes, int] = {}

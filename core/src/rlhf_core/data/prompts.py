@@ -15,7 +15,7 @@ from ..errors import DataError
 from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
 from .chat.template_kwargs import renderer_of
-from .row_images import RowImages
+from .row_images import RowImages, media_of
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, problem_of
 from .source import TEMPLATE_KWARGS, Row, Source, Unreadable
 
@@ -41,6 +41,8 @@ class Prompts:
     """Rows that cannot be used, with the reasons."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows whose control words are ordinary text."""
+    num_images: int = 0
+    """Number of the images of all prompts."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,6 +62,7 @@ class PromptTokens(NamedTuple):
     """Control words of the prompt that are ordinary text."""
     length: int
     """Number of tokens that the model reads: all those of images count."""
+    num_images: int = 0
 
 
 def tokenize_prompts(
@@ -79,8 +82,9 @@ def tokenize_prompts(
     """
     rows, token_ids, lengths = array("q"), array("i"), array("q")
     bad: list[BadRow] = []
-    inert = InertWords()
-    wanted_rows = _wanted_rows(source, wanted, format)
+    inert, num_images = InertWords(), 0
+    images = images or RowImages()
+    wanted_rows = _wanted_rows(source, wanted, (*format.columns, *images.columns))
     while batch := list(islice(wanted_rows, _BATCH_ROWS)):
         found = tokenize_rows(batch, format, renderer, max_tokens, images)
         for (index, _), tokens in zip(batch, found, strict=True):
@@ -96,6 +100,7 @@ def tokenize_prompts(
             rows.append(index)
             token_ids.extend(tokens.token_ids)
             lengths.append(len(tokens.token_ids))
+            num_images += tokens.num_images
             inert = inert.plus(tokens.inert, source.where(index)) if tokens.inert else inert
     return Prompts(
         rows=np.array(rows, dtype=np.int64),
@@ -103,17 +108,18 @@ def tokenize_prompts(
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         bad=tuple(bad),
         inert=inert,
+        num_images=num_images,
     )
 
 
 def read_prompt(
     row: Row | Unreadable, format: PromptFormat, images: RowImages | None = None
 ) -> Prompt | RowProblem:
-    """Return the prompt of a row, or the row's problem."""
+    """Return the prompt of a row, or the row's problem. The store gets no image of it."""
     if isinstance(row, Unreadable):
         return RowProblem("unreadable", row.reason)
     try:
-        return (images or RowImages()).prompt(row, format.prompt(row))
+        return (images or RowImages()).measuring().prompt(row, format.prompt(row))
     except RowProblem as problem:
         return problem
 
@@ -156,7 +162,8 @@ def _measured(
     if isinstance(found, RowProblem) or isinstance(prompt, RowProblem | str):
         return found
     try:
-        return found._replace(length=images.num_tokens(found.token_ids, prompt))
+        length = images.num_tokens(found.token_ids, prompt)
+        return found._replace(length=length, num_images=len(media_of(prompt)))
     except RowProblem as problem:
         return problem
 
@@ -271,8 +278,8 @@ def length_problem(length: int, max_tokens: int) -> RowProblem | None:
 
 
 def _wanted_rows(
-    source: Source, wanted: NDArray[np.bool_], format: PromptFormat
+    source: Source, wanted: NDArray[np.bool_], columns: Sequence[str]
 ) -> Iterator[tuple[int, Row | Unreadable]]:
-    for index, row in enumerate(islice(source.scan(format.columns), len(wanted))):
+    for index, row in enumerate(islice(source.scan(columns), len(wanted))):
         if wanted[index]:
             yield index, row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import numpy as np
 
@@ -38,10 +37,7 @@ def load_responses(
             ``train.max_tokens_per_micro_batch``.
     """
     options = run.supervised
-    prompt_format = replace(
-        PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key})),
-        image_key=None if images is None else images.key,
-    )
+    prompt_format = PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key}))
     rows: list[Trajectory] = []
     bad: list[BadRow] = []
     inert = InertWords()

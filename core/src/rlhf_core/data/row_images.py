@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..batch.task import Message
-from ..media.desk import MediaDesk, images_in
-from ..media.parts import image_parts, references_in
-from ..media.problem import MediaProblem
+from ..errors import DataError
+from ..media.desk import Intake, MediaDesk, images_in
+from ..media.parts import MARK, image_parts, references_in
+from ..media.problem import MediaProblem, shown
 from ..media.reader import ImageReader, without_images
-from ..media.reference import MediaRef
+from ..media.reference import LIMITS, MediaRef, PixelLimits
 from .rows import Prompt, RowProblem
-from .source import Row
+from .source import Row, Source, Unreadable
+
+log = logging.getLogger(__name__)
+
+USUAL = ("images", "image")
+"""Columns that have images where no option names one."""
+_MUST_SEE = ("data.train",)
+"""Options whose rows are learned from or answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +37,12 @@ class RowImages:
     reader: ImageReader | None = None
     """Gives images their tokens; None: nobody asks for them, or there is no model that sees."""
     key: str | None = None
-    """Column with an image or a list of them, beside the messages."""
+    """Column with an image or a list of them, beside the messages; None: one of ``USUAL``, where a row has it; empty:
+    none, and ``<image>`` in texts is text."""
     folder: Path | None = None
     """Start of relative paths; None: where the process was started."""
+    intake: Intake = field(default_factory=lambda: Intake(decodes=False))
+    """Way in which images are taken in: by their files' headers, until a model reads them."""
 
     @classmethod
     def of(cls, reader: ImageReader | None, spec: str = "") -> RowImages:
@@ -49,6 +61,35 @@ class RowImages:
         """Whether rows may have images."""
         return self.desk is not None
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are read for images."""
+        if self.desk is None or self.key == "":
+            return ()
+        return (*(USUAL if self.key is None else (self.key,)), *LIMITS)
+
+    def measuring(self) -> RowImages:
+        """Return the reader for a first look at rows, in which no image is kept."""
+        return replace(self, intake=replace(self.intake, keeps=False))
+
+    def column(self, row: Row) -> str | None:
+        """Return the column in which a row has images beside its messages; None: it has none.
+
+        Raises:
+            MediaProblem: several columns may be meant.
+        """
+        if self.desk is None or self.key == "":
+            return None
+        names = USUAL if self.key is None else (self.key,)
+        given = [name for name in names if row.get(name) is not None]
+        found = [name for name in given if images_in(row[name])] or given[:1]
+        if len(found) > 1:
+            raise MediaProblem(
+                "several columns of images",
+                f"the row has columns {' and '.join(found)}; name the one that has its images with --data.image_key",
+            )
+        return found[0] if found else None
+
     def chat(self, row: Row, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """Return a row's conversation with references in the place of images.
 
@@ -63,12 +104,41 @@ class RowImages:
         """Return a row's prompt with references in the place of images.
 
         Raises:
-            RowProblem: an image cannot be used, or has no place.
+            RowProblem: an image cannot be used, or has no place, or a place has no image.
         """
         try:
             return self._prompt(row, prompt)
         except MediaProblem as problem:
             raise RowProblem(problem.kind, problem.reason) from problem
+
+    def prompt_again(self, row: Row, prompt: Prompt, where: str) -> Prompt:
+        """Return the prompt of a row that was read before, as ``prompt`` does.
+
+        Args:
+            where: place of the row.
+
+        Raises:
+            DataError: an image is gone, or was changed.
+        """
+        try:
+            return self.prompt(row, prompt)
+        except RowProblem as problem:
+            raise DataError(f"{where}: {problem.reason}") from problem
+
+    def plain_row(self, row: Row, prompt: Prompt, prompt_key: str) -> dict[str, Any]:
+        """Return a row as rewards and environments get it: its images are references, as plain values.
+
+        Args:
+            prompt: the row's prompt, whose images are references.
+            prompt_key: column of the prompt.
+        """
+        plain, column, media = dict(row), self.column(row), media_of(prompt)
+        if column is not None:
+            plain[column] = [image.fields() for image in media]
+        given: Any = plain.get(prompt_key)
+        if media and isinstance(given, list | tuple) and any(image_parts(given)):
+            plain[prompt_key] = [dict(message) for message in _chat(prompt)]
+        return plain
 
     def num_tokens(self, token_ids: list[int], prompt: Prompt) -> int:
         """Return the number of a prompt's tokens with all tokens of its images.
@@ -84,20 +154,116 @@ class RowImages:
             raise RowProblem(problem.kind, problem.reason) from problem
 
     def _prompt(self, row: Row, prompt: Prompt) -> Prompt:
-        images = images_in(row.get(self.key)) if self.key is not None else []
         if self.desk is None:
             if isinstance(prompt, tuple):
                 without_images(prompt)
             return prompt
+        column = self.column(row)
+        images = [] if column is None else images_in(row[column])
         if isinstance(prompt, tuple):
-            return self.desk.messages(prompt, images, self.folder)
+            return self._chat(row, prompt, images, column)
         if images:
             raise MediaProblem(
                 "images without a chat",
-                f"the row has {len(images)} images and its prompt is plain text; images need a chat prompt. Add "
-                "--data.chat",
+                f"the row has {len(images)} images in column {column!r} and its prompt is plain text; images need a "
+                "chat prompt. Add --data.chat, or, if the column has no images for the model, --data.image_key ''",
+            )
+        if self.key != "" and MARK in prompt:
+            raise MediaProblem(
+                "images and places differ",
+                f"the prompt has a place for an image ({MARK}) and is plain text; images need a chat prompt. Add "
+                "--data.chat, or, if the word is meant as text, --data.image_key ''",
             )
         return prompt
+
+    def _chat(
+        self, row: Row, prompt: tuple[Message, ...], images: Sequence[Any], column: str | None
+    ) -> tuple[Message, ...]:
+        assert self.desk is not None
+        limits = PixelLimits() if self.key == "" else PixelLimits.of(row)
+        intake = replace(
+            self.intake,
+            marks=self.key != "",
+            pixels=limits.otherwise(self.desk.pixels),
+        )
+        try:
+            return self.desk.messages(prompt, images, self.folder, intake)
+        except MediaProblem as problem:
+            if images or problem.kind != "images and places differ":
+                raise
+            raise MediaProblem(
+                problem.kind, f"{problem.reason}. {self._no_image(row)}"
+            ) from problem
+
+    def _no_image(self, row: Row) -> str:
+        """Return what to do about a row in which places have no image."""
+        return (
+            f"{_where_images_are(self.key)}, and the row has the columns {shown(', '.join(map(str, row)))}. Name "
+            "the column that has them with --data.image_key, or, if <image> is meant as text, set --data.image_key ''"
+        )
+
+
+def _where_images_are(key: str | None) -> str:
+    names = USUAL if key is None else (key,)
+    return f"Images are looked for in the column {' or '.join(map(repr, names))}"
+
+
+class SeenRows(NamedTuple):
+    """Count of the images of a source's rows."""
+
+    source: Source
+    num_images: int
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the first row."""
+        first = next(iter(self.source.scan()), {})
+        return () if isinstance(first, Unreadable) else tuple(map(str, first))
+
+
+def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]) -> None:
+    """Refuse rows to learn from, or to answer, that have no image at all where the model reads images; warn of sources
+    that have none beside others that do.
+
+    Args:
+        reader: None: the model reads text alone, so nothing is expected.
+        option: option that names the sources. Held-out rows and further ones may be of text alone: they are a warning.
+
+    Raises:
+        DataError: no row has an image, and none can come later.
+    """
+    if reader is None or reader.key == "":
+        return
+    blind = [one for one in seen if not one.num_images]
+    if not blind:
+        return
+    is_misspelled = bool(reader.key) and all(reader.key not in one.columns for one in seen)
+    none_follow = is_misspelled or not reader.draws
+    if len(blind) == len(seen) and option in _MUST_SEE and none_follow:
+        raise DataError(
+            f"{option}: {_blindness(reader, blind)}; if the rows are meant to have none, set --data.image_key '', or "
+            "leave --model.vision out."
+        )
+    for one in blind:
+        log.warning("%s: %s: %s", option, one.source.name, _blindness(reader, [one]))
+
+
+def _blindness(reader: ImageReader, blind: Sequence[SeenRows]) -> str:
+    rows, total = blind[0], sum(len(one.source) for one in blind)
+    missing = missing_images(reader, rows.columns)
+    return f"none of {total} rows (from {rows.source.where(0)} on) has {missing}"
+
+
+def missing_images(reader: ImageReader, columns: Sequence[str]) -> str:
+    """Return what rows lack that have no image at all, and what to set.
+
+    Args:
+        columns: those of the rows.
+    """
+    return (
+        f"an image, and the model reads images (--model.vision). {_where_images_are(reader.key)}, and in messages; the "
+        f"rows have the columns {shown(', '.join(columns))}. Name the column that has images with --data.image_key"
+    )
 
 
 def start_of_paths(spec: str) -> Path | None:
@@ -109,24 +275,6 @@ def start_of_paths(spec: str) -> Path | None:
 def media_of(prompt: Prompt) -> tuple[MediaRef, ...]:
     """Return the images of a prompt whose images are references, in order."""
     return references_in(prompt) if isinstance(prompt, tuple) else ()
-
-
-def row_with_references(
-    row: Mapping[str, Any], prompt: Prompt, *, prompt_key: str, image_key: str | None
-) -> dict[str, Any]:
-    """Return a row as rewards and environments get it: its images are the references of its prompt, as plain values.
-
-    Args:
-        prompt: the row's prompt, whose images are references.
-    """
-    plain = dict(row)
-    media = media_of(prompt)
-    if image_key is not None and image_key in plain:
-        plain[image_key] = [image.fields() for image in media]
-    given: Any = plain.get(prompt_key)
-    if media and isinstance(given, list | tuple) and any(image_parts(given)):
-        plain[prompt_key] = [dict(message) for message in _chat(prompt)]
-    return plain
 
 
 def _chat(prompt: Prompt) -> tuple[Message, ...]:

@@ -64,8 +64,6 @@ class PromptFormat:
     template: str | None = None
     system_prompt: str | None = None
     chat: bool = False
-    image_key: str | None = None
-    """Column with a prompt's images, beside its text."""
 
     def __post_init__(self) -> None:
         if self.template is not None:
@@ -88,8 +86,7 @@ class PromptFormat:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that prompts are made of."""
-        texts = (self.prompt_key,) if self.template is None else _fields(self.template)
-        return texts if self.image_key is None else (*texts, self.image_key)
+        return (self.prompt_key,) if self.template is None else _fields(self.template)
 
     def prompt(self, row: Row) -> Prompt:
         """Return the row's prompt.

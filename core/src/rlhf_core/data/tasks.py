@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from .made.splits import MakesRows, evaluation_sets, training_parts
 from .made.tasks import MadeTasks
 from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
-from .row_images import RowImages, media_of, row_with_references
+from .row_images import RowImages, SeenRows, check_seen, media_of
 from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
 from .source import Source
 from .sources import open_source, split_name
@@ -105,21 +105,20 @@ class TaskSet:
 
         Raises:
             IndexError: no usable row has this index.
+            DataError: the row's image is gone, or was changed.
         """
         part = self._parts[min(bisect_left(self._ends, index), len(self._parts) - 1)]
         position = int(np.searchsorted(part.ids, index))
         if position == len(part.ids) or part.ids[position] != index:
             raise IndexError(f"no task has index {index}")
-        row = dict(part.source.row(int(part.prompts.rows[position])))
-        prompt = part.images.prompt(row, part.format.prompt(row))
-        format = part.format
+        place = int(part.prompts.rows[position])
+        row = dict(part.source.row(place))
+        prompt = part.images.prompt_again(row, part.format.prompt(row), part.source.where(place))
         return Task(
             uid=Uid(epoch, index),
             prompt_ids=part.prompts.tokens(position),
             messages=prompt if isinstance(prompt, tuple) else (),
-            row=row_with_references(
-                row, prompt, prompt_key=format.prompt_key, image_key=format.image_key
-            ),
+            row=part.images.plain_row(row, prompt, part.format.prompt_key),
             dataset=part.dataset,
             environment=self._players.of(index, row),
             media=media_of(prompt),
@@ -339,8 +338,7 @@ class _Reader:
         images: ImageReader | None = None,
     ) -> None:
         self._data = data
-        key = None if images is None else images.key
-        self._format = replace(PromptFormat.of(data), image_key=key)
+        self._format = PromptFormat.of(data)
         self._renderer = renderer
         self._option = option
         self._specs = specs
@@ -373,6 +371,8 @@ class _Reader:
         inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
         if inert.rows:
             log.warning("%s", inert.describe(self._total, self._option))
+        seen = [SeenRows(read.source, read.prompts.num_images) for read in self._read]
+        check_seen(self._images, self._option, seen)
         parts = []
         count = 0
         for source, prompts, start, images in self._read:

@@ -13,6 +13,7 @@ from ..contracts.loss import PreparingLoss
 from ..data.chat.renderer import TokenizerRenderer
 from ..data.responses import load_responses
 from ..data.tokenizer import eos_token_ids
+from ..media.reader import writing_of
 from ..rollouts.images import image_reader
 from .demands import Demands
 from .penalty_check import PenaltyChecked
@@ -76,6 +77,7 @@ def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> 
     if own is None:
         trusted = run.model.trust_remote_code
         own = eos_token_ids(tokenizer, run.model.path, trust_remote_code=trusted)[0]
-    renderer = TokenizerRenderer.by(run.data, tokenizer)
-    responses = load_responses(run, renderer, own, image_reader(resolved))
+    images = image_reader(resolved)
+    renderer = TokenizerRenderer.by(run.data, tokenizer, writing_of(images))
+    responses = load_responses(run, renderer, own, images)
     return SupervisedRows(responses, run.supervised.batch_size, run.seed)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
@@ -30,7 +30,8 @@ from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
 from ..learning.roles import max_length, runtime_spec
-from ..media.reader import ImageReader
+from ..media.drawn import DrawnImages
+from ..media.reader import ImageReader, writing_of
 from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
 from ..rng import sample_seed
@@ -38,12 +39,15 @@ from ..rollouts.drawing.checked_sampler import CheckedSampler
 from ..rollouts.drawing.prompt_set import PromptsOfTasks, Tasks
 from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
-from ..rollouts.images import image_reader
+from ..rollouts.images import drawn_images, image_reader
 from ..rollouts.source import Ahead, RolloutSource
 from .evaluation import Evaluator, metric_names
 from .measuring.eval_metrics import NamedMetric, metrics_of
 from .memory.decision import with_sleep
 from .memory.sleeping import Sleeping
+
+if TYPE_CHECKING:
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,8 @@ class Session:
     sampler: PromptSampler | None = None
     """None: each prompt is drawn once an epoch."""
     shapers: Sequence[RewardShaper] = field(default=())
+    drawn: DrawnImages | None = None
+    """Images that episodes draw; None: they draw none."""
 
 
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
@@ -85,11 +91,11 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     tokenizer = load_tokenizer(
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
-    renderer = TokenizerRenderer.by(run.data, tokenizer)
+    images = image_reader(resolved)
+    renderer = TokenizerRenderer.by(run.data, tokenizer, writing_of(images))
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
-    images = image_reader(resolved)
     rows = _rows(resolved)
     if rows is not None:
         tasks: Tasks = source_tasks(run, rows, renderer, images)
@@ -149,6 +155,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         rows=rows,
         sampler=sampler,
         shapers=shapers,
+        drawn=drawn_images(run, images),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from typing import Any
@@ -124,7 +125,13 @@ class TrainingCourse:
         session.source.restore(tasks, self.state.step, self.state.version)
 
     async def step(self) -> FinishedStep:
-        return await self._trainer.step()
+        drawn = self._session.drawn
+        if drawn is None:
+            return await self._trainer.step()
+        drawn.step_begins()
+        finished = await self._trainer.step()
+        await asyncio.to_thread(drawn.clean)
+        return finished
 
     async def evaluate(self) -> Mapping[str, float] | None:
         evaluator = self._session.evaluator

@@ -4,20 +4,25 @@ Between processes go references (``MediaRef``), never pixels. Modules here know 
 they know no model family and no tokenizer. Pillow is imported where an image is opened.
 """
 
-from .desk import MediaDesk, MediaOptions
+from .desk import Intake, MediaDesk, MediaOptions
+from .drawn import DrawnImages
 from .inspecting import MediaLimits, decode
 from .parts import image_parts, references_in
 from .problem import MediaProblem
-from .reader import ImageReader, without_images
-from .reference import MediaRef
+from .processor_text import ProcessorText
+from .reader import ImageReader, without_images, writing_of
+from .reference import ANY_AREA, MediaRef, PixelLimits
 from .sample_image import SampleImage, sample_images
 from .spans import Expanded, ImageTokens, MediaSpan, collapsed, expanded
 from .store import MediaStore
 
 __all__ = [
+    "ANY_AREA",
+    "DrawnImages",
     "Expanded",
     "ImageReader",
     "ImageTokens",
+    "Intake",
     "MediaDesk",
     "MediaLimits",
     "MediaOptions",
@@ -25,6 +30,8 @@ __all__ = [
     "MediaRef",
     "MediaSpan",
     "MediaStore",
+    "PixelLimits",
+    "ProcessorText",
     "SampleImage",
     "collapsed",
     "decode",
@@ -33,4 +40,5 @@ __all__ = [
     "references_in",
     "sample_images",
     "without_images",
+    "writing_of",
 ]

@@ -1,33 +1,24 @@
 """A look at the bytes of an image: format, size, and everything for which it is refused.
 
 Size and colors are read from the header before anything is decoded, so that a small file of very many pixels (a
-decompression bomb) costs nothing. Then all pixels are decoded once, because only that finds a truncated file.
+decompression bomb) costs nothing.
 """
 
 from __future__ import annotations
 
-import io
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingDependency
+from .formats import NAMES, becomes_rgb, file_format, is_whole, lies, num_frames, opened, words
 from .problem import MediaProblem
-from .reference import FORMATS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 LEAST_SIDE = 2
 """Smallest width and height, in pixels: an image of one pixel shows nothing, and processors fail on it."""
-COLORS = ("RGB", "RGBA", "L", "LA", "1")
-"""Modes of Pillow that are read, with 8 bits or less a channel: they become RGB without a choice of profile."""
-_REFUSED = {
-    "P": ("palette image", "its colors are a palette"),
-    "PA": ("palette image", "its colors are a palette"),
-    "CMYK": ("CMYK image", "its colors are CMYK, for printing"),
-    "YCCK": ("CMYK image", "its colors are CMYK, for printing"),
-}
+_DEEP = ("I", "F")
+"""Modes of Pillow with 32 bits a channel, of which no conversion to 8 is right for all."""
 _CONVERT = "Convert it: PIL.Image.open(FILE).convert('RGB').save(NEW)"
 
 
@@ -49,9 +40,7 @@ class MediaLimits:
             MediaProblem: it is.
         """
         if not num_bytes:
-            raise MediaProblem(
-                "empty image", "the image has no bytes; expected a PNG, JPEG or WebP"
-            )
+            raise MediaProblem("empty image", f"the image has no bytes; expected a {NAMES}")
         if num_bytes > self.max_bytes:
             raise MediaProblem(
                 "image too large",
@@ -77,61 +66,69 @@ class ImageFacts:
 
     format: str
     width: int
+    """Pixels, of the image as it is shown: turned as its note on orientation says."""
     height: int
+    is_clipped: bool = False
+    """Its values have 16 bits, of which those above 255 show white, as in Transformers."""
 
 
-def inspect(content: bytes, limits: MediaLimits) -> ImageFacts:
-    """Return format and size of an image's bytes, all of whose pixels can be decoded.
+def inspect(content: bytes, limits: MediaLimits, *, decodes: bool = True) -> ImageFacts:
+    """Return format and size of an image's bytes.
+
+    Args:
+        decodes: decode all pixels, which alone finds every damaged file; without it they are decoded where the header
+            and the file's end leave open whether the file is whole.
 
     Raises:
         MediaProblem: the image cannot be used.
         MissingDependency: Pillow is not installed.
     """
     limits.check_bytes(len(content))
-    image = _opened(content)
+    image = opened(content)
     width, height = image.size
     _check_size(width, height, limits)
     _check_kind(image)
-    try:
-        image.load()
-    except Exception as error:  # decoders raise errors of many kinds
-        raise MediaProblem(
-            "truncated or damaged image", f"the image's pixels cannot be decoded: {_words(error)}"
-        ) from error
-    assert image.format is not None
-    return ImageFacts(format=image.format.lower(), width=width, height=height)
+    is_decoded = decodes or not is_whole(image, content)
+    if is_decoded:
+        _load(image)
+    if lies(image, is_decoded=is_decoded):
+        width, height = height, width
+    return ImageFacts(
+        format=file_format(image),
+        width=width,
+        height=height,
+        is_clipped=image.mode.startswith("I;16"),
+    )
 
 
 def decode(content: bytes) -> Image:
-    """Return an image that ``inspect`` accepted as RGB; what is transparent shows white.
+    """Return an image that ``inspect`` accepted as RGB, turned as its note on orientation (EXIF) says.
 
-    A JPEG's note of how the camera was held (EXIF orientation) is not followed: processors of models do not either.
+    The pixels are those of Transformers' ``load_image``, but that an alpha channel shows white, as in vLLM.
+
+    Raises:
+        MediaProblem: the pixels cannot be decoded.
     """
-    image: Image = _opened(content)
-    if "A" not in image.getbands():
-        return image.convert("RGB")
     from PIL import Image as images
+    from PIL import ImageOps
 
+    image = opened(content)
+    _load(image)
+    image = ImageOps.exif_transpose(image)
+    if "A" not in image.getbands():
+        converted: Image = image.convert("RGB")
+        return converted
     colored = image.convert("RGBA")
     white = images.new("RGBA", image.size, (255, 255, 255, 255))
     return images.alpha_composite(white, colored).convert("RGB")
 
 
-def _opened(content: bytes) -> Any:
-    images = _pillow()
+def _load(image: Any) -> None:
     try:
-        with warnings.catch_warnings():
-            # Sizes have a limit of their own here.
-            warnings.simplefilter("ignore", images.DecompressionBombWarning)
-            return images.open(io.BytesIO(content), formats=[each.upper() for each in FORMATS])
-    except images.DecompressionBombError as error:
+        image.load()
+    except Exception as error:  # decoders raise errors of many kinds
         raise MediaProblem(
-            "image too large",
-            f"the image has too many pixels (a decompression bomb?): {_words(error)}",
-        ) from error
-    except Exception as error:  # headers of damaged files make decoders raise errors of many kinds
-        raise MediaProblem(
-            "no image", "the bytes are not a whole PNG, JPEG or WebP image; expected one of these"
+            "truncated or damaged image", f"the image's pixels cannot be decoded: {words(error)}"
         ) from error
 
 
@@ -149,42 +146,19 @@ def _check_size(width: int, height: int, limits: MediaLimits) -> None:
 
 
 def _check_kind(image: Any) -> None:
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1 or image.format not in {each.upper() for each in FORMATS}:
+    frames = num_frames(image)
+    if frames > 1:
         raise MediaProblem(
-            "animated image", f"the image has {frames} frames; expected one. Save one frame alone"
+            "several images in one",
+            f"the image has {frames} frames or pages; expected one. Save one alone",
         )
-    if image.mode not in COLORS:
-        kind, what = _REFUSED.get(
-            image.mode, ("16-bit image", f"it has more than 8 bits a channel ({image.mode})")
-        )
-        raise MediaProblem(kind, f"{what}; expected RGB or gray with 8 bits a channel. {_CONVERT}")
-    if _png_depth(image) > 8:
-        # Pillow cuts 16 bits of color to 8 without a word.
+    if image.mode in _DEEP:
         raise MediaProblem(
-            "16-bit image",
-            f"it has 16 bits a channel; expected RGB or gray with 8 bits a channel. {_CONVERT}",
+            "32-bit image",
+            f"it has 32 bits a channel ({image.mode}); expected at most 16. {_CONVERT}, scaled to 0 to 255",
         )
-
-
-def _png_depth(image: Any) -> int:
-    """Return the bits of a channel that a PNG's header gives; 8 for other formats."""
-    if image.format != "PNG":
-        return 8
-    image.fp.seek(24)
-    depth = image.fp.read(1)
-    return depth[0] if depth else 8
-
-
-def _words(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image as images
-    except ImportError as error:
-        raise MissingDependency(
-            "images need Pillow, which is not installed.\n  pip install 'rlhf-core[images]'"
-        ) from error
-    return images
+    if not becomes_rgb(image.mode):
+        raise MediaProblem(
+            "colors of an image",
+            f"its colors ({image.mode}) do not become RGB; expected RGB, gray, a palette or CMYK",
+        )

@@ -1,27 +1,36 @@
 """Images in chat messages: parts of a content, ``{"type": "image", ...}``, as Transformers has them.
 
 A part holds an image (a path, bytes, ...), a reference (``{"type": "image", "media": {...}}``), or nothing: then it is
-a place for one of the images that come beside the messages. In a text the word ``<image>`` is such a place too.
+a place for one of the images that come beside the messages. In a text the word ``<image>`` is such a place too. A part
+may say at which area a model sees its image (``max_pixels``, ``min_pixels``), and a place which of the images it shows
+(``index``). What else it says is refused, and never dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from .given import KEYS, plain_image
-from .problem import MediaProblem
-from .reference import MediaRef
+from .problem import MediaProblem, shown
+from .reference import LIMITS, MediaRef, PixelLimits
 
 MARK = "<image>"
 """Place of an image in a text, where images come beside the messages."""
 MEDIA = "media"
 """Name under which a part holds a reference."""
-IMAGE_KEYS = frozenset({"type", "text", MEDIA, *KEYS})
-"""Keys of a part that is an image; a text beside an image is a column of a table that others fill."""
+INDEX = "index"
+"""Name under which a place has the number of its image among those beside the messages."""
 NO_VIDEO = "the messages have a video; expected images. Give some of its frames as images"
 
 Message = Mapping[str, Any]
+
+_OF_PART = frozenset({"type", MEDIA, INDEX, *KEYS, *LIMITS})
+_OF_OBJECT = frozenset({*KEYS, "type", "format", "mime_type", "media_type"})
+"""Keys of an object that is an image: a table's entry, or OpenAI's ``image_url``."""
+IMAGE_KEYS = _OF_PART | {"text", "detail"}
+"""Keys that a part with an image may have. A text beside an image is a column of a table that others fill, and the
+``detail`` that OpenAI's clients send may be the automatic one; what stands there is checked where images are read."""
 
 
 def is_image(part: Any) -> bool:
@@ -67,38 +76,58 @@ def references_in(messages: Sequence[Message]) -> tuple[MediaRef, ...]:
     return tuple(MediaRef.of(part.get(MEDIA)) for part in image_parts(messages))
 
 
+def marks_in(messages: Sequence[Message]) -> bool:
+    """Return whether a text of messages, but the assistant's, has a place for an image."""
+    return any(
+        MARK in text
+        for message in messages
+        if message.get("role") != "assistant"
+        for text in _texts(message.get("content"))
+    )
+
+
 def with_references(
-    messages: Sequence[Message], images: Sequence[Any], keep: Callable[[Any], MediaRef]
+    messages: Sequence[Message],
+    images: Sequence[Any],
+    keep: Callable[[Any, PixelLimits], MediaRef],
+    *,
+    marks: bool,
 ) -> tuple[Message, ...]:
     """Return messages whose images are references.
 
     Args:
         images: images beside the messages, which fill the places for images in their order; without any place they
             come first in the first message of the user.
-        keep: returns the reference of an image as it was given.
+        keep: returns the reference of an image as it was given, from its own limits.
+        marks: ``MARK`` in texts is a place.
 
     Raises:
-        MediaProblem: an image cannot be used, or there are more or fewer images than places.
+        MediaProblem: an image cannot be used, there are more or fewer images than places, or a part has a key that is
+            not obeyed.
     """
-    opened = [_opened(message, has_images=bool(images)) for message in messages]
-    places = sum(_is_place(part) for part in image_parts(opened))
+    opened = [_opened(message) if marks else message for message in messages]
+    parts = list(image_parts(opened))
+    for part in parts:
+        _check_keys(part)
+    places = [part for part in parts if _is_place(part)]
     if images and not places:
         opened = _in_front(opened, len(images))
-        places = len(images)
-    if len(images) != places:
-        raise MediaProblem(
-            "images and places differ",
-            f"there are {len(images)} images and {places} places for them ({MARK} in texts, and image parts without an "
-            "image); expected as many of one as of the other",
-        )
-    rest = iter(images)
+        places = [{}] * len(images)
+    fitting = iter(_fitted(images, places))
 
     def part_of(part: Any) -> Any:
         if not is_image(part):
             return part
         if MEDIA in part:
             return {"type": "image", MEDIA: MediaRef.of(part[MEDIA]).fields()}
-        return {"type": "image", MEDIA: keep(next(rest) if _is_place(part) else part).fields()}
+        limits = PixelLimits.of(part)
+        if not _is_place(part):
+            return {"type": "image", MEDIA: keep(part, limits).fields()}
+        given = next(fitting)
+        if isinstance(given, Mapping):
+            _refuse_keys(_unknown(given, {*_OF_OBJECT, *LIMITS}))
+            limits = limits.otherwise(PixelLimits.of(given))
+        return {"type": "image", MEDIA: keep(given, limits).fields()}
 
     return tuple(_mapped(message, part_of) for message in opened)
 
@@ -115,13 +144,84 @@ def _plain_part(part: Any) -> Any:
 
 
 def _is_place(part: Mapping[str, Any]) -> bool:
-    return all(value is None for key, value in part.items() if key not in ("type", "text"))
+    return all(part.get(key) is None for key in (MEDIA, *KEYS))
 
 
-def _opened(message: Message, *, has_images: bool) -> Message:
-    """Return a message in whose texts places for images are parts, where there are images beside the messages."""
+def _fitted(images: Sequence[Any], places: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the image of each place: in their order, or by the numbers that all of the places have.
+
+    Raises:
+        MediaProblem: there are more or fewer images than places, or numbers that are none of the images'.
+    """
+    numbers = [part.get(INDEX) for part in places]
+    if any(number is not None for number in numbers):
+        if any(type(number) is not int for number in numbers) or (
+            {*numbers} != {*range(len(images))}
+        ):
+            raise MediaProblem(
+                "images and places differ",
+                f"the places for images have the numbers ({INDEX}) {shown(numbers)}, and there are {len(images)} "
+                "images; expected each of them, counted from 0 on",
+            )
+        return [images[number] for number in numbers if number is not None]
+    if len(images) != len(places):
+        raise MediaProblem(
+            "images and places differ",
+            f"there are {len(images)} images and {len(places)} places for them ({MARK} in texts, and image parts "
+            "without an image); expected as many of one as of the other",
+        )
+    return list(images)
+
+
+def _check_keys(part: Mapping[str, Any]) -> None:
+    """Refuse what an image's part says and nobody obeys.
+
+    Raises:
+        MediaProblem: there is such a key.
+    """
+    unknown = _unknown(part, _OF_PART)
+    for key in KEYS:
+        held = part.get(key)
+        if isinstance(held, Mapping):
+            unknown += _unknown(held, _OF_OBJECT)
+    _refuse_keys(unknown)
+
+
+def _unknown(part: Mapping[str, Any], known: Set[str]) -> list[str]:
+    """Return the keys of a part that say something and are not known."""
+    plain = (("text", ""), ("detail", "auto"))
+    return [
+        str(key)
+        for key, value in part.items()
+        if value is not None and key not in known and (key, value) not in plain
+    ]
+
+
+def _refuse_keys(unknown: Sequence[str]) -> None:
+    if unknown:
+        raise MediaProblem(
+            "unknown key of an image",
+            f"an image has {shown(', '.join(unknown))}, which is not obeyed; expected the image itself under one of "
+            f"{', '.join(KEYS)}, and {' and '.join(LIMITS)} for the area at which the model sees it. Leave out other "
+            "keys",
+        )
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Yield the texts of a content, those of image parts left out."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Sequence) and not isinstance(content, bytes):
+        for part in content:
+            text = part.get("text") if isinstance(part, Mapping) else part
+            if isinstance(text, str) and not is_image(part):
+                yield text
+
+
+def _opened(message: Message) -> Message:
+    """Return a message in whose texts places for images are parts; the assistant's stay as they are."""
     content = message.get("content")
-    if not has_images or message.get("role") == "assistant":
+    if message.get("role") == "assistant":
         return message
     if isinstance(content, str):
         return {**message, "content": _split(content)} if MARK in content else message

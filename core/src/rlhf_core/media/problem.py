@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+SHOWN_CHARACTERS = 120
+"""Characters of a value that a message repeats: an image as text may have millions."""
+
 
 class MediaProblem(ValueError):
     """An image that cannot be used.
@@ -18,3 +21,11 @@ class MediaProblem(ValueError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: its first characters, and how many it has if there are more."""
+    text = value if isinstance(value, str) else repr(value)
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"

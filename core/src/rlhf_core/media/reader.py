@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .desk import MediaDesk
+from .desk import Intake, MediaDesk
 from .parts import image_parts
 from .problem import MediaProblem
+from .processor_text import NOTHING, ProcessorText
 from .reference import MediaRef
 from .spans import Expanded, ImageTokens, expanded
 
@@ -21,22 +22,36 @@ class ImageReader:
     Args:
         desk: takes images into the run's store.
         tokens: how the model writes images.
-        key: column of a row with its images, beside its messages; None: there is none.
+        key: column of a row with its images, beside its messages; None: the columns that usually have them; empty:
+            there is none, and rows need no images.
+        draws: images may come in later turns, so that rows need none.
     """
 
-    def __init__(self, desk: MediaDesk, tokens: ImageTokens, key: str | None = None) -> None:
+    def __init__(
+        self,
+        desk: MediaDesk,
+        tokens: ImageTokens,
+        key: str | None = None,
+        *,
+        draws: bool = False,
+    ) -> None:
         self.desk = desk
         self.tokens = tokens
         self.key = key
+        self.draws = draws
 
     def messages(
-        self, messages: Sequence[Message], images: Sequence[Any] = (), folder: Path | None = None
+        self,
+        messages: Sequence[Message],
+        images: Sequence[Any] = (),
+        folder: Path | None = None,
+        intake: Intake | None = None,
     ) -> tuple[Message, ...]:
         """Return messages whose images are references; see ``MediaDesk.messages``."""
-        return self.desk.messages(messages, images, folder)
+        return self.desk.messages(messages, images, folder, intake)
 
     def expand(self, token_ids: Sequence[int], images: Sequence[MediaRef]) -> Expanded:
-        """Return a sequence with all tokens of its images.
+        """Return a sequence with all tokens of its images, and those that the model's processor puts before it.
 
         Args:
             token_ids: tokens with one marker for each image, as the chat template writes them.
@@ -46,7 +61,12 @@ class ImageReader:
                 read.
         """
         self.desk.limits.check_count(len(images))
-        return expanded(token_ids, images, self.tokens)
+        return expanded(self.tokens.writing.begun(token_ids), images, self.tokens)
+
+
+def writing_of(reader: ImageReader | None) -> ProcessorText:
+    """Return what the model's processor writes into conversations; nothing for a model that reads text alone."""
+    return NOTHING if reader is None else reader.tokens.writing
 
 
 def without_images(messages: Sequence[Message]) -> None:

@@ -21,7 +21,8 @@ class SampleImage:
 
     @property
     def path(self) -> str:
-        """The image's file, a PNG, JPEG or WebP: ``PIL.Image.open`` takes it."""
+        """The image's file, in one of ``FORMATS``, as it was given: ``PIL.Image.open`` takes it, and
+        ``PIL.ImageOps.exif_transpose`` turns it as the policy sees it."""
         return str(Path(self.folder) / self.span.image.file_name)
 
 

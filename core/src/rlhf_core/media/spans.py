@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from .problem import MediaProblem
+from .processor_text import ProcessorText
 from .reference import MediaRef
 
 
@@ -44,11 +45,16 @@ class ImageTokens(Protocol):
         """Tokens that stand for images and the like, which a policy must never write."""
         ...
 
+    @property
+    def writing(self) -> ProcessorText:
+        """Text and tokens that the model's processor writes into a conversation beside the chat template."""
+        ...
+
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
-        """Return the tokens that take the marker's place.
+        """Return the tokens that take the marker's place, by the image's size and the limits on its area alone.
 
         Raises:
-            MediaProblem: the model cannot read an image of this size.
+            MediaProblem: the model cannot read an image of this size, or within these limits.
         """
         ...
 

@@ -1,6 +1,7 @@
-"""The store of a run's images: a file for each, named by its content, written once.
+"""The store of a run's images: an entry for each, named by its content, made once.
 
-Every process of a run may write: a file appears whole or not at all, and two that write one image write the same bytes.
+An image that is a file stays where it is, and its entry is a link there. Every process of a run may make entries: one
+appears whole or not at all, and two that make one for the same image agree.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from ..errors import DataError
@@ -31,10 +33,12 @@ class MediaStore:
         return self.folder / reference.file_name
 
     def put(self, content: bytes, reference: MediaRef) -> None:
-        """Keep an image whose reference is known; nothing is written if it is there already."""
+        """Keep an image whose reference is known; if it is there already, the time of its use alone is written."""
         path = self.path(reference)
         if path.exists():
-            return
+            _use(path)
+            if path.exists():  # it was not just being removed
+                return
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
         try:
@@ -49,6 +53,18 @@ class MediaStore:
                 os.unlink(name)
             raise
 
+    def link(self, origin: Path, reference: MediaRef) -> None:
+        """Keep an image that stays in its file, whose bytes are now those of the reference."""
+        path, target = self.path(reference), str(origin.resolve())
+        if path.exists() and (not path.is_symlink() or os.readlink(path) == target):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A folder of its own, since a link cannot be made under a name that mkstemp holds.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+            made = Path(folder, "link")
+            made.symlink_to(target)
+            os.replace(made, path)
+
     def read(self, reference: MediaRef) -> bytes:
         """Return an image's bytes, which are those that were kept.
 
@@ -56,17 +72,36 @@ class MediaStore:
             DataError: the file is gone, or its bytes are others.
         """
         path = self.path(reference)
+        named = f"{path.resolve()}, the image behind {path}" if path.is_symlink() else str(path)
         try:
             content = path.read_bytes()
         except OSError as error:
+            advice = _ADVICE if path.is_symlink() else _ROOM
             raise DataError(
-                f"{path}: an image of this run cannot be read ({error.strerror}); expected the file that the run wrote"
+                f"{named}: an image of this run cannot be read ({error.strerror}); expected the file that was there "
+                f"when the run took it in{advice}"
             ) from error
-        if hashlib.sha256(content).hexdigest() != reference.sha256:
+        if hashlib.sha256(content).hexdigest() == reference.sha256:
+            return content
+        if path.is_symlink():
             raise DataError(
-                f"{path}: the image's bytes changed since the run wrote them; remove the file, and it is written again"
+                f"{named}: the image's bytes changed since the run took it in; expected the same file{_ADVICE}"
             )
-        return content
+        raise DataError(
+            f"{named}: the image's bytes changed since the run wrote them; remove the file, and it is written again"
+        )
+
+
+def _use(path: Path) -> None:
+    """Note that an image is used now, which keeps it (``media.drawn``); its own time stays as it is."""
+    with contextlib.suppress(
+        OSError
+    ):  # a folder of somebody else's, or an image that is just being removed
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+
+
+_ADVICE = ". Put it back, or set --data.copy_images for files that move or change"
+_ROOM = ". If the run removed it for want of room, raise --rollout.drawn_images_gib"
 
 
 def reference_of(content: bytes, limits: MediaLimits) -> MediaRef:

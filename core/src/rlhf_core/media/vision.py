@@ -33,7 +33,9 @@ class ImageReaderSpec:
     options: MediaOptions
     """Limits of images, and where they may come from."""
     key: str | None = None
-    """Column of a row with its images."""
+    """Column of a row with its images, as ``ImageReader`` has it."""
+    draws: bool = False
+    """Images may come in later turns, so that rows need none."""
     trust_remote_code: bool = False
     """True: Python code that comes with the model may run."""
 

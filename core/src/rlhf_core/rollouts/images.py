@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..capabilities import SEVERAL_TURNS
 from ..config.resolved import ResolvedOptions
+from ..config.run import RunConfig
 from ..durable.run_folder import RunFolder
 from ..media.desk import MediaDesk
+from ..media.drawn import GIB, DrawnImages
 from ..media.reader import ImageReader
 from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
 from ..plugins import Plugins
@@ -38,6 +41,10 @@ def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
         model_path=run.model.path,
         options=run.data.kept_in(_folder(resolved)),
         key=run.data.image_key,
+        draws=any(
+            SEVERAL_TURNS in executor.registered.component.provides
+            for executor in resolved.selections.get("rollout.executor", ())
+        ),
         trust_remote_code=run.model.trust_remote_code,
     )
 
@@ -49,6 +56,16 @@ def open_image_reader(spec: ImageReaderSpec | None, plugins: Plugins) -> ImageRe
         ConfigError: the model does not fit what was chosen to read images for it.
     """
     return None if spec is None else _reader(spec, plugins.build(spec.component))
+
+
+def drawn_images(run: RunConfig, images: ImageReader | None) -> DrawnImages | None:
+    """Return what keeps the images that a run's episodes draw within their room; None: nothing draws any."""
+    if images is None or not images.draws or images.desk.store is None:
+        return None
+    # A sample is trained as many steps after it was begun as weights may be old, and the next step may be under way.
+    num_steps = run.rollout.max_staleness + 2
+    most_bytes = run.rollout.drawn_images_gib * GIB
+    return DrawnImages(images.desk.store.folder, most_bytes, num_steps)
 
 
 def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> VisionSpec | None:
@@ -65,7 +82,7 @@ def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> Visi
 
 def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:
     tokens = vision.image_tokens(spec.model_path, trust_remote_code=spec.trust_remote_code)
-    return ImageReader(MediaDesk(spec.options), tokens, spec.key)
+    return ImageReader(MediaDesk(spec.options), tokens, spec.key, draws=spec.draws)
 
 
 def _folder(resolved: ResolvedOptions[Any]) -> str:

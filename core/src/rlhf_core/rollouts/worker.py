@@ -67,16 +67,21 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
     # Imported here: the tokenizer's library is heavy, and not every process that imports this module needs it.
     from ..data.chat.renderer import TokenizerRenderer
     from ..data.tokenizer import load_tokenizer
+    from ..media.reader import writing_of
     from .images import open_image_reader
 
     tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)
+    images = open_image_reader(spec.images, plugins)
     return RolloutParts(
         executor=plugins.build(spec.executor),
         renderer=TokenizerRenderer(
-            tokenizer, control_words=spec.control_words, template_kwargs=spec.template_kwargs
+            tokenizer,
+            control_words=spec.control_words,
+            template_kwargs=spec.template_kwargs,
+            writing=writing_of(images),
         ),
         environment=open_environments(spec.environments, plugins),
-        images=open_image_reader(spec.images, plugins),
+        images=images,
     )
 
 

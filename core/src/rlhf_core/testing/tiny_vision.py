@@ -104,8 +104,13 @@ def write_tiny_vision_model(
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    _processor(family).save_pretrained(folder)
+    write_image_processor(folder, family)
     return folder
+
+
+def write_image_processor(folder: Path, family: str) -> None:
+    """Write the image processor of a tiny model of ``family`` into its folder."""
+    _processor(family).save_pretrained(folder)
 
 
 def tiny_vision_tokenizer(

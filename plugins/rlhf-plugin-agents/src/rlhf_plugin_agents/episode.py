@@ -29,7 +29,7 @@ from rlhf_core.media import Expanded, MediaRef, references_in
 from .budgets import Clock, OutOfTime, limited
 from .config import MultiTurnConfig
 from .conversation import Conversation
-from .images import admitted, check_sampled
+from .images import admitted, check_sampled, has_room_for_images
 from .observing import (
     all_tokens,
     first_images,
@@ -132,8 +132,9 @@ class Episode:
             if turn == self._config.max_turns - 1:
                 return EpisodeEnd.TURNS
             try:
-                observation = admitted(observation, context)
-                has_room = self._read(observation)
+                has_room = self._has_room_for_images(observation) and self._read(
+                    admitted(observation, context)
+                )
             except EnvironmentFailure as failure:
                 raise play.located(failure, "step") from failure
             if not has_room:
@@ -198,6 +199,14 @@ class Episode:
         self._graph.reward(self._last, result.reward + sum(result.rewards.values()))
         self._turn_rewards.update(result.rewards)
         self._metrics |= {f"env/{name}": value for name, value in result.metrics.items()}
+
+    def _has_room_for_images(self, observation: Observation) -> bool:
+        """Return whether the episode may have the images of an observation too; if not, mark the truncation."""
+        assert self._last is not None
+        has_room = has_room_for_images(len(self._images), observation, self._context)
+        if not has_room:
+            self._graph.mark_stop(self._last, Stop.LENGTH)
+        return has_room
 
     def _read(self, observation: Observation) -> bool:
         """Append an observation, and return True; if this leaves no room for a turn, mark the truncation instead."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Observation, RolloutContext, Uid
-from rlhf_core.media import Expanded, MediaProblem, MediaRef, without_images
+from rlhf_core.media import Expanded, MediaProblem, MediaRef, image_parts, without_images
 
 from .play import EnvironmentFailure
 
@@ -32,6 +32,14 @@ def admitted(observation: Observation, context: RolloutContext) -> Observation:
         raise EnvironmentFailure(
             f"an image of the observation cannot be used: {problem}"
         ) from problem
+
+
+def has_room_for_images(num_images: int, observation: Observation, context: RolloutContext) -> bool:
+    """Return whether an episode may have the images of an observation beside those that it has."""
+    if context.images is None:
+        return True
+    new = sum(1 for _ in image_parts(observation.messages))
+    return num_images + new <= context.images.desk.limits.max_images
 
 
 def expanded(

@@ -91,6 +91,13 @@ class Routes:
         Raises:
             RequestProblem: the request is refused.
         """
+        try:
+            return await self._answer(route, request)
+        except RequestProblem as problem:
+            self._session.note_refusal(problem)
+            raise
+
+    async def _answer(self, route: str, request: HttpRequest) -> HttpReply | StreamReply:
         _check_key(request.headers, self._key)
         if route == "/v1/models" or route.startswith("/v1/models/"):
             return self._models(route.removeprefix("/v1/models").removeprefix("/"))

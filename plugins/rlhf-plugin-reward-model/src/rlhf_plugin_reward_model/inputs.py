@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest
-from rlhf_core.media import image_parts
+from rlhf_core.media import ProcessorText, image_parts
 
 
 def sampled_ids(request: RewardRequest, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
@@ -102,9 +102,14 @@ def chat_messages(request: RewardRequest, messages_key: str) -> list[Mapping[str
 
 
 def rendered(
-    messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    writing: ProcessorText | None = None,
 ) -> list[int]:
     """Return the tokens of a conversation in the tokenizer's chat template.
+
+    Args:
+        writing: text of the model's processor around images; None: the model reads text alone.
 
     Raises:
         RewardError: the tokenizer has no template, or the template refuses the messages.
@@ -119,7 +124,7 @@ def rendered(
         raise RewardError(
             f"the reward model's chat template refuses the messages: {error}"
         ) from error
-    return _encoded(text, tokenizer)
+    return _encoded(text if writing is None else writing.written(text), tokenizer)
 
 
 def _without_images(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class SeeingReader:
         )
         messages = self._images.messages(prompt, beside)
         answer: Mapping[str, Any] = {"role": "assistant", "content": request.response}
-        ids = rendered([*messages, answer], self._model.tokenizer)
+        writing = self._images.tokens.writing
+        ids = rendered([*messages, answer], self._model.tokenizer, writing)
         whole = self._images.expand(ids, [image.span.image for image in shown])
         return SeenTokens(
             uid=request.uid, token_ids=whole.token_ids, spans=whole.spans, folder=folder

@@ -20,3 +20,8 @@ class VlmConfig(Config):
         ge=1,
         description="larger images are reduced to this area; unset: as the processor says",
     )
+    max_tiles: int | None = Field(
+        None,
+        ge=1,
+        description="InternVL: tiles of an image, without the whole one beside them; unset: as the processor says",
+    )

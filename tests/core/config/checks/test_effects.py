@@ -45,6 +45,12 @@ NO_EFFECT = {
         "the split of --eval.data",
     ),
     "limit on images of a text model": (["--data.max_images", "2"], "Set --model.vision"),
+    "area of a text model's images": (["--data.max_pixels", "9"], "Set --model.vision"),
+    "copies of a text model's images": (["--data.copy_images"], "Set --model.vision"),
+    "room for images of a text model": (
+        ["--rollout.drawn_images_gib", "2"],
+        "Set --model.vision",
+    ),
     "frozen eyes of a text model": (["--actor.freeze_visual_encoder"], "Set --model.vision"),
     "best mode": (["--checkpoint.best_mode", "min"], "no best checkpoint"),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),

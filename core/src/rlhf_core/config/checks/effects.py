@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...capabilities import ENDS_AT_FLOOR
+from ...capabilities import ENDS_AT_FLOOR, SEVERAL_TURNS
 from ...durable.run_folder import RESTART
 from ...errors import ConfigError
 from ..common import RunOptions
@@ -130,6 +130,7 @@ def _without_effect(
             )
     yield from _rollouts_without_effect(run, selections, labels)
     yield from images_without_effect(selections)
+    yield from _drawn_images_without_effect(selections)
     yield from error_values_without_effect(selections)
 
 
@@ -163,10 +164,25 @@ def _rollouts_without_effect(
 def images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
     """Yield the options on images if the model reads none, and the reason."""
     if not selections["model.vision"]:
-        names = ("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls")
+        names = (
+            *("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls"),
+            *("max_pixels", "min_pixels", "copy_images"),
+        )
         others = ("actor.freeze_visual_encoder", "log.images")
         for name in (*(f"data.{name}" for name in names), *others):
             yield name, "the model reads text alone. Set --model.vision too."
+
+
+def _drawn_images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
+    name = "rollout.drawn_images_gib"
+    (executor,) = selections["rollout.executor"]
+    if not selections["model.vision"]:
+        yield name, "the model reads text alone. Set --model.vision too."
+    elif SEVERAL_TURNS not in executor.registered.component.provides:
+        yield (
+            name,
+            f"--executor {executor.name} has one turn, so nothing draws images. Choose --executor multi_turn.",
+        )
 
 
 def error_values_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:

@@ -155,7 +155,7 @@ def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
         yield f"{labels('data.probabilities')}: expected shares that add up to 1, got {sum(data.probabilities):g}"
     if any(not source.strip() for source in data.train):
         yield f"{labels('data.train')}: expected names of data sets; one of them is empty. Leave it out."
-    if data.image_key is not None and run.model.vision is None:
+    if data.image_key and run.model.vision is None:
         yield no_reader(labels)
     if data.template is not None:
         yield from _template_rules(data.template, labels)

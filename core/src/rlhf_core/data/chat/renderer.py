@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from ...batch.task import Message
 from ...contracts.executor import Answer, ChatContinuation, ControlWordUse
 from ...errors import DataError
+from ...media.processor_text import NOTHING, ProcessorText
 from .control_words import ControlText, template_text
 from .parsing.families import calls_of, thoughts_of
 from .parsing.parser import AnswerParser
@@ -50,6 +51,7 @@ class TokenizerRenderer:
             ``tokens`` as the tokenizer reads them.
         template_kwargs: variables for the chat template, such as ``enable_thinking``.
         texts: tokenizer of texts that another renderer has made; None: one of its own, with ``control_words``.
+        writing: text of the model's processor around images.
 
     Raises:
         DataError: the chat template does not read such a variable, or its value has a control word.
@@ -62,11 +64,13 @@ class TokenizerRenderer:
         control_words: ControlWordUse = "text",
         template_kwargs: TemplateKwargs | None = None,
         texts: TextTokenizer | None = None,
+        writing: ProcessorText = NOTHING,
     ) -> None:
         if template_kwargs:
             special = tokenizer.special_tokens_map
             check_kwargs(template_kwargs, template_text(tokenizer) or None, special)
         self.tokenizer = tokenizer
+        self.writing = writing
         self.texts = TextTokenizer(tokenizer, control_words) if texts is None else texts
         """Tokenizer of texts whose control words are known."""
         self.template_kwargs = dict(template_kwargs or {})
@@ -80,12 +84,22 @@ class TokenizerRenderer:
         self._turns = ChatTurns(self._shown, self.template, self.texts)
 
     @classmethod
-    def by(cls, data: RenderOptions, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """Return the renderer that a run's options describe."""
+    def by(
+        cls,
+        data: RenderOptions,
+        tokenizer: PreTrainedTokenizerBase,
+        writing: ProcessorText = NOTHING,
+    ) -> Self:
+        """Return the renderer that a run's options describe.
+
+        Args:
+            writing: text of the model's processor around images.
+        """
         return cls(
             tokenizer,
             control_words=data.control_words,
             template_kwargs=data.chat_template_kwargs,
+            writing=writing,
         )
 
     def with_template_kwargs(self, kwargs: TemplateKwargs) -> Self:
@@ -103,6 +117,7 @@ class TokenizerRenderer:
                 self.tokenizer,
                 template_kwargs={**self.template_kwargs, **kwargs},
                 texts=self.texts,
+                writing=self.writing,
             )
             if len(self._others) >= _MAX_OTHERS:
                 self._others.clear()
@@ -166,7 +181,7 @@ class TokenizerRenderer:
         Raises:
             DataError: the tokenizer has no chat template, or the template refuses these messages.
         """
-        return self.template.text(messages, reply=reply, tools=tools)
+        return self.writing.written(self.template.text(messages, reply=reply, tools=tools))
 
     def chat_text(
         self,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...batch.task import Message
@@ -157,7 +158,9 @@ class ChatSpans:
             text, places = self._renderer.template.rendered(messages, reply=False, tools=tools)
         except DataError as error:
             raise problem_of(error) from error
-        blocks = tuple(Span(*place) for place in places)
+        moved = partial(self._renderer.writing.moved, text)
+        text = self._renderer.writing.written(text)
+        blocks = tuple(Span(moved(start), moved(end)) for start, end in places)
         check_text(text, "the rendered conversation")
         answers = [index for index, one in enumerate(messages) if one["role"] == ASSISTANT]
         if len(blocks) != len(answers):

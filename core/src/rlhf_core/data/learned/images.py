@@ -28,12 +28,14 @@ def with_images(
     """
     if reader is None or isinstance(tokens, RowProblem):
         return tokens
+    ids = tokens.token_ids.tolist()
+    begun = reader.tokens.writing.begun(ids)
     try:
-        whole = reader.expand(tokens.token_ids.tolist(), media)
+        whole = reader.expand(begun, media)
     except MediaProblem as problem:
         return RowProblem(problem.kind, problem.reason)
     token_ids = np.array(whole.token_ids, dtype=np.int32)
-    turns = moved(tokens.turns, whole.spans)
+    turns = moved(tokens.turns + len(begun) - len(ids), whole.spans)
     learned = np.concatenate([token_ids[first:last] for first, last in turns.tolist()])
     if np.isin(learned, reader.tokens.never_sampled).any():
         return RowProblem(

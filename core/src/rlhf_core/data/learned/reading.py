@@ -13,7 +13,7 @@ from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import InertWords
 from ..prompts import check_characters
-from ..row_images import RowImages
+from ..row_images import RowImages, SeenRows, check_seen
 from ..rows import BadRow, RowProblem, bad_row_error, describe_skipped
 from ..source import Row, Source, Unreadable
 from ..sources import open_source
@@ -108,12 +108,14 @@ def read_rows(
     gathered = SequenceColumns()
     bad: list[BadRow] = []
     inert = InertWords()
+    seen: list[SeenRows] = []
     total = start = 0
     for spec in sets:
         source = open_source(spec, split=options.split)
         limit = options.max_samples or len(source)
         own_images = RowImages.of(images, spec)
-        columns = form.columns if own_images.key is None else (*form.columns, own_images.key)
+        num_images = 0
+        columns = (*form.columns, *own_images.columns)
         rows = islice(enumerate(source.scan(columns)), limit)
         while batch := list(islice(rows, _BATCH_ROWS)):
             total += len(batch)
@@ -122,8 +124,10 @@ def read_rows(
                     bad.append(_located(made, source, index))
                     continue
                 inert = inert.plus(made.inert, source.where(index)) if made.inert else inert
+                num_images += made.num_images
                 for sequence in made.sequences:
                     gathered.add(start + index, sequence)
+        seen.append(SeenRows(source, num_images))
         start += len(source)
     if bad and (options.on_bad_row == "fail" or len(bad) == total):
         raise bad_row_error(bad, total, option, ())
@@ -131,6 +135,7 @@ def read_rows(
         log.warning("%s", describe_skipped(bad, total, option))
     if not len(gathered):
         raise DataError(f"{option}: expected at least one row, got none")
+    check_seen(images, option, seen)
     if inert.rows:
         log.warning("%s", inert.describe(total, option))
     rows_read = LearnedRows(columns=gathered.columns(), total=total, bad=tuple(bad), inert=inert)
@@ -143,6 +148,8 @@ class _MadeRow(NamedTuple):
 
     sequences: list[LearnedSequence]
     inert: tuple[str, ...]
+    num_images: int
+    """Number of its images, those behind a cut too."""
 
 
 def _made(
@@ -168,7 +175,7 @@ def _made(
             yield index, sequences
         else:
             inert = tuple(dict.fromkeys(word for text in of_row for word in text.inert))
-            yield index, _MadeRow(sequences, inert)
+            yield index, _MadeRow(sequences, inert, sum(len(text.media) for text in of_row))
 
 
 def _texts(

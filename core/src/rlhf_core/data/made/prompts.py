@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from ...batch.task import Message
@@ -11,10 +12,14 @@ from ...media.reader import ImageReader
 from ...media.reference import MediaRef
 from ..chat.renderer import TokenizerRenderer
 from ..prompts import length_problem, tokenize_rows
-from ..row_images import RowImages, media_of, row_with_references
+from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
 from .rows import Row
 
+log = logging.getLogger(__name__)
+
+BLIND_ROWS = 64
+"""Rows without an image after which a source is said to have none."""
 PROMPT = "prompt"
 """Column of a row with the task's prompt, text or messages; without it the environment writes the first observation."""
 
@@ -54,11 +59,12 @@ class PromptReader:
             template=data.template if every else None,
             system_prompt=data.system_prompt,
             chat=data.chat,
-            image_key=None if images is None else images.key,
         )
         self._images = RowImages.of(images)
         self._renderer = renderer
         self._max_tokens = data.max_prompt_tokens
+        self._num_blind: int | None = 0
+        """Rows so far, while none had an image; None: one had, or there was a warning."""
 
     def has_prompt(self, row: Row) -> bool:
         """Return whether a row has a prompt."""
@@ -78,14 +84,21 @@ class PromptReader:
         if problem := length_problem(found.length, self._max_tokens):
             raise DataError(f"{where}: {problem.reason}")
         prompt = self._images.prompt(row, self._format.prompt(row))
+        self._note(row, found.num_images)
         return MadePrompt(
             token_ids=tuple(found.token_ids),
             messages=prompt if isinstance(prompt, tuple) else (),
             media=media_of(prompt),
-            row=row_with_references(
-                row,
-                prompt,
-                prompt_key=self._format.prompt_key,
-                image_key=self._format.image_key,
-            ),
+            row=self._images.plain_row(row, prompt, self._format.prompt_key),
         )
+
+    def _note(self, row: Row, num_images: int) -> None:
+        """Warn once if the first rows of a source have no image, and the model reads images."""
+        reader = self._images.reader
+        if reader is None or reader.key == "" or not self._every or self._num_blind is None:
+            return
+        self._num_blind = None if num_images else self._num_blind + 1
+        if self._num_blind == BLIND_ROWS:
+            self._num_blind = None
+            missing = missing_images(reader, tuple(map(str, row)))
+            log.warning("data.source: none of the first %d rows has %s", BLIND_ROWS, missing)

@@ -18,6 +18,8 @@ from .problems import RequestProblem
 
 IMAGE_KINDS = ("image_url", "input_image", "image")
 """Types of a part that is an image: of OpenAI's chat, of its responses, and of Anthropic."""
+_KNOWN = frozenset({"type", "image_url", "url", "detail", "source", "file_id", "cache_control"})
+"""Keys of parts and of their addresses. What is cached is another question than what is read."""
 _PLAIN_DETAILS = (None, "auto", "original")
 
 
@@ -65,11 +67,13 @@ class RequestImages:
     def _url(self, part: Mapping[str, Any], where: str) -> str:
         """Return the data URL of an image."""
         kind = part.get("type")
+        self._check_rest(part, where)
         if kind == "image":
             return _from_source(part, f"{where}.source")
         if kind == "image_url":
             where = f"{where}.image_url"
             part = object_of(part.get("image_url"), where)
+            self._check_rest(part, where)
             address, where = part.get("url"), f"{where}.url"
         else:
             address, where = part.get("image_url"), f"{where}.image_url"
@@ -83,6 +87,20 @@ class RequestImages:
                 parameter=where,
             )
         return url
+
+    def _check_rest(self, part: Mapping[str, Any], where: str) -> None:
+        """Refuse sizes and whatever else a part asks for, or count it."""
+        asked = [key for key, value in part.items() if value is not None and key not in _KNOWN]
+        if not asked:
+            return
+        if not self._ignores_overrides:
+            raise RequestProblem(
+                f"{where} asks for {', '.join(asked)[:120]}; expected the image alone: the run decides how many pixels "
+                "the policy reads. Leave it out, or run with --rollout.endpoint.overrides ignore",
+                code="not_overridable",
+                parameter=where,
+            )
+        self.num_ignored += len(asked)
 
     def _check_detail(self, detail: object, where: str) -> None:
         if detail in _PLAIN_DETAILS:

@@ -77,7 +77,7 @@ class PlaceCounter:
 
     def take(self, read: ModelInput, agent: str, count: int) -> list[bytes]:
         """Return the places of ``count`` further calls with this input. Other images are another input."""
-        images = [span.image.sha256.encode() for span in read.media]
+        images = [span.image.identity.encode() for span in read.media]
         same = digest_of(read.token_ids.tobytes(), agent.encode("utf-8", "surrogatepass"), *images)
         first = self._num_taken.get(same, 0)
         self._num_taken[same] = first + count

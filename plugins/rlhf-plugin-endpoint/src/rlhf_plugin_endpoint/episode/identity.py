@@ -96,7 +96,7 @@ def _plain_content(content: Any) -> Any:
 
 def _digest(part: Mapping[str, Any]) -> str:
     (image,) = references_in([{"content": [part]}])
-    return image.sha256
+    return image.identity
 
 
 def _arguments(arguments: object) -> object:

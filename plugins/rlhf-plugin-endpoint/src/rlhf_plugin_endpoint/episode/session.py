@@ -34,6 +34,9 @@ from .attempts import Attempts
 from .calls import ModelInput, PlaceCounter, SampledCall, graph_of, turn_of
 from .rendering import Rendering
 
+TOO_MANY_IMAGES = "too_many_images"
+"""Code of the problem of a request with more images than an episode may have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
@@ -114,6 +117,12 @@ class EpisodeSession:
         )
         return [self._answers[call.place] for call in await attempt.wait()]
 
+    def note_refusal(self, problem: RequestProblem) -> None:
+        """Keep that a request was refused because the episode has as many images as it may: an agent that gives up has
+        come to the end of its context, as one without room for tokens has."""
+        if problem.code == TOO_MANY_IMAGES:
+            self.limit_hit = EpisodeEnd.CONTEXT
+
     def count_tokens(self, request: ModelRequest) -> int:
         """Return the number of tokens that the engine would read."""
         return len(self._rendering.input_of(request).token_ids)
@@ -158,7 +167,11 @@ class EpisodeSession:
     async def _work(self, request: ModelRequest) -> list[SampledCall]:
         """Render a request, have it sampled, and keep what came."""
         self._admit(request)
-        read = self._rendering.input_of(request)
+        try:
+            read = self._rendering.input_of(request)
+        except RequestProblem as problem:
+            self.note_refusal(problem)
+            raise
         sampling = self._sampling(request, len(read.token_ids))
         places = self._places.take(read, request.agent, request.n)
         self._num_fresh += read.parent is None

@@ -75,13 +75,13 @@ def _converse(resolved: ResolvedOptions[ChatOptions], plugins: Plugins, media: P
     from .terminal import Pipe, TalkEnds, Terminal
 
     run = resolved.run
-    renderer = renderer_of(run.model, template_kwargs=run.chat.template_kwargs)
+    sight = open_sight(resolved.optional("model.vision"), run.model, media, plugins)
+    renderer = renderer_of(run.model, template_kwargs=run.chat.template_kwargs, sight=sight)
     if renderer.tokenizer.chat_template is None:
         raise ConfigError(
             f"model {run.model.path}: its tokenizer has no chat template, so a conversation has no form. Give an "
             "instruction-tuned model, or complete plain text with rlhf generate."
         )
-    sight = open_sight(resolved.optional("model.vision"), run.model, media, plugins)
     max_length = run.chat.max_length or _length_of(run)
     user: TalkEnds = Terminal() if sys.stdin.isatty() and sys.stdout.isatty() else Pipe()
     with asyncio.Runner() as runner:

@@ -112,7 +112,6 @@ async def _evaluate(
 ) -> WorkProgress:
     """Play what is missing, and return how far the work is."""
     options, chosen = resolved.run, resolved.selections["env.use"]
-    renderer = _renderer(options)
     async with AsyncExitStack() as stack:
         environments = environments_of(chosen)
         if environments is not None:
@@ -126,7 +125,9 @@ async def _evaluate(
             folder / IMAGES,
             plugins,
             options.data,
+            draws=bool(chosen),
         )
+        renderer = _renderer(options, sight)
         images = None if sight is None else sight.images
         work = work_of(options, chosen, makers, renderer, images)
         done = keep_whole_jobs(folder / EPISODES, work.jobs())
@@ -140,11 +141,12 @@ async def _evaluate(
     return progress
 
 
-def _renderer(options: EvalOptions) -> TokenizerRenderer:
+def _renderer(options: EvalOptions, sight: Sight | None = None) -> TokenizerRenderer:
     if options.remote.url is not None:
         return byte_renderer()
+    data = options.data
     return renderer_of(
-        found_model(options.model), options.data.control_words, options.data.chat_template_kwargs
+        found_model(options.model), data.control_words, data.chat_template_kwargs, sight
     )
 
 

@@ -60,9 +60,6 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
     with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / COMPLETIONS
         record_config(resolved, folder, RESUMING, is_begun=path.exists())
-        renderer = renderer_of(
-            options.model, options.data.control_words, options.data.chat_template_kwargs
-        )
         sight = open_sight(
             resolved.optional("model.vision"),
             options.model,
@@ -70,6 +67,8 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
             plugins,
             options.data,
         )
+        data = options.data
+        renderer = renderer_of(options.model, data.control_words, data.chat_template_kwargs, sight)
         images = None if sight is None else sight.images
         prompter = Prompter(PromptFormat.of(options.data), renderer, images)
         prompts = load_prompts(options.data, renderer, images)

@@ -6,18 +6,18 @@ import os
 import shutil
 from pathlib import Path
 
-from transformers import AutoImageProcessor, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
 from rlhf_core.inference import remove, sync_folder, sync_tree
 from rlhf_torch.models.export import copy_tokenizer
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import no_progress_bars
+from rlhf_torch.vision.processor_files import copy_processor, has_processor
 
 HEADS = ("value_head.safetensors",)
 """Files of heads beside a model, which are copied as they are."""
 _TOKENIZER = "tokenizer_config.json"
-_PROCESSOR = "preprocessor_config.json"
 
 
 def check_output(out: Path) -> None:
@@ -50,8 +50,7 @@ def write_merged(
         source = str(adapter) if (adapter / _TOKENIZER).is_file() else base
         copy_tokenizer(source, part, trust_remote_code=trust_remote_code)
         if reads_images(model.config):
-            source = str(adapter) if (adapter / _PROCESSOR).is_file() else base
-            _copy_image_processor(source, part, trust_remote_code=trust_remote_code)
+            copy_processor(str(adapter) if has_processor(adapter) else base, part)
         for name in HEADS:
             if (adapter / name).is_file():
                 shutil.copyfile(adapter / name, part / name)
@@ -60,10 +59,3 @@ def write_merged(
         sync_folder(out.parent)
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from error
-
-
-def _copy_image_processor(source: str, folder: Path, *, trust_remote_code: bool) -> None:
-    processor = AutoImageProcessor.from_pretrained(
-        source, trust_remote_code=trust_remote_code, backend="pil"
-    )
-    processor.save_pretrained(folder)

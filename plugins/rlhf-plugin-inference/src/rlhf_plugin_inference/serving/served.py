@@ -12,6 +12,7 @@ from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
 from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
 from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.media import writing_of
 
 from . import gpus
 from .adapter_form import AdapterForm, form_of
@@ -26,12 +27,14 @@ def renderer_of(
     model: ModelToServe,
     control_words: ControlWordUse = "text",
     template_kwargs: Mapping[str, Any] | None = None,
+    sight: Sight | None = None,
 ) -> TokenizerRenderer:
     """Return the renderer of a model's tokenizer.
 
     Args:
         control_words: use of control words in prompts and messages.
         template_kwargs: variables for the chat template.
+        sight: the model's way to read images; None: it reads text alone.
 
     Raises:
         ConfigError: the tokenizer cannot be loaded.
@@ -40,7 +43,10 @@ def renderer_of(
     path = model.tokenizer or model.path
     tokenizer = load_tokenizer(path, trust_remote_code=model.trust_remote_code)
     return TokenizerRenderer(
-        tokenizer, control_words=control_words, template_kwargs=template_kwargs
+        tokenizer,
+        control_words=control_words,
+        template_kwargs=template_kwargs,
+        writing=writing_of(None if sight is None else sight.images),
     )
 
 

@@ -43,13 +43,16 @@ def open_sight(
     folder: Path,
     plugins: Plugins,
     data: ImageData | None = None,
+    *,
+    draws: bool = False,
 ) -> Sight | None:
     """Return the way in which a model reads images; None: no component was selected for that.
 
     Args:
         selection: that of ``model.vision``.
         folder: keeps each image once, by its content.
-        data: limits of images, and the column that has them; None: the defaults, and no column.
+        data: limits of images, and the column that has them; None: the defaults.
+        draws: images may come in later turns, so that rows need none.
 
     Raises:
         ConfigError: the model reads no images, its processor is another model's, or it is an adapter beside its base.
@@ -66,7 +69,7 @@ def open_sight(
     tokens = vision.image_tokens(model.path, trust_remote_code=model.trust_remote_code)
     media = str(folder.resolve())
     return Sight(
-        images=ImageReader(MediaDesk(data.kept_in(media)), tokens, data.image_key),
+        images=ImageReader(MediaDesk(data.kept_in(media)), tokens, data.image_key, draws=draws),
         spec=VisionSpec(component=selection.ref("rlhf_vision_models"), media_folder=media),
         plugins=plugins,
     )

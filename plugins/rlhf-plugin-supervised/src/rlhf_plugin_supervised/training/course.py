@@ -22,6 +22,7 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
 )
 from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.media import ImageReader, writing_of
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import (
     Export,
@@ -234,8 +235,12 @@ async def scores_of(
     return np.concatenate(parts)
 
 
-def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
-    """Return the renderer, and the token that goes behind texts which no chat template ends."""
+def renderer_of(run: ExampleOptions, images: ImageReader | None) -> tuple[TokenizerRenderer, int]:
+    """Return the renderer, and the token that goes behind texts which no chat template ends.
+
+    Args:
+        images: reader of images; None: the model reads text alone.
+    """
     model = run.model
     trusted = model.trust_remote_code
     tokenizer = load_tokenizer(model.tokenizer or model.path, trust_remote_code=trusted)
@@ -243,7 +248,7 @@ def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
     eos: int | None = tokenizer.eos_token_id
     if eos is None:
         eos = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)[0]
-    return TokenizerRenderer.by(run.data, tokenizer), eos
+    return TokenizerRenderer.by(run.data, tokenizer, writing_of(images)), eos
 
 
 def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: int) -> RoleSpec:

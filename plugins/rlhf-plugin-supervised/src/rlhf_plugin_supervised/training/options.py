@@ -151,7 +151,7 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
         CapabilityError: the model reads images, and backend or runtime do not.
     """
     if not selections["model.vision"]:
-        if run.data.image_key is not None:
+        if run.data.image_key:
             raise ConfigError(no_reader(labels))
         return
     (vision,) = selections["model.vision"]

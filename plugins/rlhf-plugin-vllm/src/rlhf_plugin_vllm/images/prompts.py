@@ -90,6 +90,6 @@ class ImagePrompts:
         return mm_input(
             ids,
             MultiModalKwargsItems({IMAGE: items}),
-            {IMAGE: [image.sha256 for image in row.images]},
+            {IMAGE: [image.identity for image in row.images]},
             {IMAGE: ranges},
         )

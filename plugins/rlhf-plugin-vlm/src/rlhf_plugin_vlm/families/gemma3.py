@@ -1,9 +1,8 @@
 """Gemma 3: 256 tokens for each image, which see each other in both directions.
 
 The chat template writes ``<start_of_image>``; in its place come two line breaks, the image between
-``<start_of_image>`` and ``<end_of_image>``, and two line breaks, as the model's own processor has them. That one works
-on text, in which line breaks of the template beside an image may become one token with these; here they are tokens of
-their own.
+``<start_of_image>`` and ``<end_of_image>``, and two line breaks, as the model's own processor has them. The line breaks
+are text: those that the template has beside an image become one token with them.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import ConfigError
+from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
 from .equal_tokens import EqualTokens
 from .image_text_family import ImageTextFamily
-from .loading import load_tokenizer, require_no_limits, require_size, token_ids
+from .loading import require_no_limits, require_size, start_of_texts, token_ids
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,13 +54,15 @@ class Gemma3(ImageTextFamily):
             "<image_soft_token>": self.feature_id,
         }
         token_ids(path, words, trust_remote_code=trust_remote_code)
-        breaks = load_tokenizer(path, trust_remote_code=trust_remote_code).encode(
-            "\n\n", add_special_tokens=False
+        own = [begin, *[self.feature_id] * count, end]
+        writing = ProcessorText(
+            begin=start_of_texts(path, trust_remote_code=trust_remote_code),
+            marker="<start_of_image>",
+            around="\n\n",
         )
-        own = [*breaks, begin, *[self.feature_id] * count, end, *breaks]
-        self.tokens = EqualTokens(begin, own, (begin, self.feature_id))
+        self.tokens = EqualTokens(begin, own, (begin, self.feature_id), writing)
 
-    def picture(self, image: Image) -> Picture:
-        """Return an RGB image at the model's size."""
+    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
+        """Return an RGB image at the model's size, whatever the limits: ``tokens`` refuses an image that has any."""
         made = self.processor(images=[image], return_tensors="pt")
         return Picture(inputs={"pixel_values": made["pixel_values"]}, grid=self._grid)

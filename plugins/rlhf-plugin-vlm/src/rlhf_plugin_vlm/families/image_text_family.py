@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_core.media import ImageTokens, MediaSpan
+from rlhf_core.media import ANY_AREA, ImageTokens, MediaSpan, PixelLimits
 from rlhf_torch.vision.family import Features, Picture
+from rlhf_torch.vision.processor_files import copy_processor
 
 from .loading import load_image_processor, load_image_text_model
 
@@ -36,14 +38,16 @@ class ImageTextFamily(ABC):
     tokens: ImageTokens
     feature_id: int
     looks_ahead = False
+    changed: Mapping[str, Any] = MappingProxyType({})
+    """Values of the image processor that options change, as its file has them."""
 
     def __init__(self, path: str, *, trust_remote_code: bool) -> None:
         self.path = path
         self.processor = load_image_processor(path, trust_remote_code=trust_remote_code)
 
     @abstractmethod
-    def picture(self, image: Image) -> Picture:
-        """Return an RGB image as the model takes it."""
+    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
+        """Return an RGB image as the model takes it, within limits on its area."""
 
     def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Return the Transformers model, and the information on its loading."""
@@ -79,5 +83,5 @@ class ImageTextFamily(ABC):
         return torch.arange(num_tokens)
 
     def save(self, folder: Path) -> None:
-        """Write the image processor's file beside an exported model."""
-        self.processor.save_pretrained(folder)
+        """Write the processor's files beside an exported model."""
+        copy_processor(self.path, folder, self.changed)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
 from .equal_tokens import EqualTokens
 from .image_text_family import ImageTextFamily
-from .loading import require_no_limits, require_size, token_ids
+from .loading import require_no_limits, require_size, start_of_texts, token_ids
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -36,9 +37,12 @@ class Llava(ImageTextFamily):
         self.feature_id = int(config.image_token_id)
         token_ids(path, {"<image>": self.feature_id}, trust_remote_code=trust_remote_code)
         own = [self.feature_id] * (side**2 + more)
-        self.tokens = EqualTokens(self.feature_id, own, (self.feature_id,))
+        begin = start_of_texts(path, trust_remote_code=trust_remote_code)
+        self.tokens = EqualTokens(
+            self.feature_id, own, (self.feature_id,), ProcessorText(begin=begin)
+        )
 
-    def picture(self, image: Image) -> Picture:
-        """Return an RGB image at the model's size."""
+    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
+        """Return an RGB image at the model's size, whatever the limits: ``tokens`` refuses an image that has any."""
         made = self.processor(images=[image], return_tensors="pt")
         return Picture(inputs={"pixel_values": made["pixel_values"]}, grid=self._grid)

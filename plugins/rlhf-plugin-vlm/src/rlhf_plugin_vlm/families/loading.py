@@ -71,6 +71,16 @@ def token_ids(path: str, words: Mapping[str, int | None], *, trust_remote_code: 
     return [known[word] for word in words]
 
 
+def start_of_texts(path: str, *, trust_remote_code: bool) -> tuple[int, ...]:
+    """Return the tokens with which the tokenizer begins a text: the one that begins sequences, or none.
+
+    A processor of Transformers lets it, where the chat template does not write that token itself.
+    """
+    tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
+    first: list[int] = tokenizer("", add_special_tokens=True, verbose=False)["input_ids"][:1]
+    return tuple(first) if first == [tokenizer.bos_token_id] else ()
+
+
 def require_equal(path: str, what: str, processor: Any, model: Any) -> None:
     """Refuse a processor that is another model's.
 
@@ -103,13 +113,26 @@ def require_size(path: str, processor: Any, model: tuple[int, int]) -> None:
 
 
 def require_no_limits(path: str, family: str, options: VlmConfig) -> None:
-    """Refuse limits on the area of images for a family that sees images, or their tiles, at one size.
+    """Refuse limits on the area and the tiles of images for a family that sees images at one size.
 
     Raises:
         ConfigError: a limit is set.
     """
+    require_no_tiles(path, family, options)
     if options.min_pixels is not None or options.max_pixels is not None:
         raise ConfigError(
             f"--model.vlm.max_pixels: the model {path} ({family}) sees all images at one size; leave min_pixels and "
             "max_pixels out"
+        )
+
+
+def require_no_tiles(path: str, family: str, options: VlmConfig) -> None:
+    """Refuse a number of tiles for a family that cuts no image into tiles.
+
+    Raises:
+        ConfigError: it is set.
+    """
+    if options.max_tiles is not None:
+        raise ConfigError(
+            f"--model.vlm.max_tiles: the model {path} ({family}) cuts no image into tiles; leave it out"
         )

@@ -15,15 +15,26 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
-from rlhf_core.media import MediaProblem, MediaRef, MediaSpan
+from rlhf_core.media import (
+    ANY_AREA,
+    MediaProblem,
+    MediaRef,
+    MediaSpan,
+    PixelLimits,
+    ProcessorText,
+)
 from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
 from .image_text_family import ImageTextFamily
-from .loading import require_equal, token_ids
+from .loading import require_equal, require_no_tiles, start_of_texts, token_ids
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+_OLD_NAMES = {"min_pixels": None, "max_pixels": None}
+"""Names that older files have for the areas of ``size``, which would win over it."""
 
 
 class PadTokens:
@@ -31,27 +42,46 @@ class PadTokens:
 
     Args:
         processor: the image processor, which knows to what size it changes images.
+        writing: what the processor writes into conversations.
     """
 
-    def __init__(self, processor: Any, pad_id: int, never_sampled: tuple[int, ...]) -> None:
+    def __init__(
+        self, processor: Any, pad_id: int, never_sampled: tuple[int, ...], writing: ProcessorText
+    ) -> None:
         self._processor = processor
+        self.writing = writing
         self.marker_id = pad_id
         self.never_sampled = never_sampled
 
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
-        """Return the pads of an image, by its size alone.
+        """Return the pads of an image, by its size and the limits on its area alone.
 
         Raises:
-            MediaProblem: the processor refuses the size.
+            MediaProblem: the processor refuses the size, or the limits exclude each other.
         """
+        size = size_within(self._processor, image.limits)
+        named = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
         try:
-            patches = self._processor.get_number_of_image_patches(image.height, image.width, {})
+            patches = self._processor.get_number_of_image_patches(image.height, image.width, named)
         except ValueError as error:
             raise MediaProblem(
                 "size of an image",
                 f"the model's processor cannot read an image of {image.width} x {image.height} pixels: {error}",
             ) from error
         return (self.marker_id,) * int(patches // self._processor.merge_size**2)
+
+
+def size_within(processor: Any, limits: PixelLimits) -> dict[str, int]:
+    """Return the sizes of an image processor with an image's own limits in the place of its areas.
+
+    Raises:
+        MediaProblem: the smallest area is above the largest one.
+    """
+    size = dict(processor.size)
+    whole = limits.otherwise(
+        PixelLimits(min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"])
+    )
+    return size | {"shortest_edge": whole.min_pixels, "longest_edge": whole.max_pixels}
 
 
 class QwenVl(ImageTextFamily):
@@ -66,6 +96,7 @@ class QwenVl(ImageTextFamily):
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
     ) -> None:
+        require_no_tiles(path, config.model_type, options)
         super().__init__(path, trust_remote_code=trust_remote_code)
         self._limit(options)
         vision = config.vision_config
@@ -78,11 +109,15 @@ class QwenVl(ImageTextFamily):
         self.feature_id = int(config.image_token_id)
         words = {"<|image_pad|>": self.feature_id, "<|video_pad|>": int(config.video_token_id)}
         token_ids(path, words, trust_remote_code=trust_remote_code)
-        self.tokens = PadTokens(self.processor, self.feature_id, tuple(words.values()))
+        begin = start_of_texts(path, trust_remote_code=trust_remote_code)
+        self.tokens = PadTokens(
+            self.processor, self.feature_id, tuple(words.values()), ProcessorText(begin=begin)
+        )
 
-    def picture(self, image: Image) -> Picture:
+    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
         """Return an RGB image as patches, and its grid in features."""
-        made = self.processor(images=[image], return_tensors="pt")
+        size = size_within(self.processor, limits)
+        made = self.processor(images=[image], size=size, return_tensors="pt")
         _, rows, columns = made["image_grid_thw"][0].tolist()
         merge = self.processor.merge_size
         return Picture(
@@ -147,3 +182,4 @@ class QwenVl(ImageTextFamily):
                 f"{size['longest_edge']}"
             )
         self.processor.size = size
+        self.changed = {} if options == VlmConfig() else {"size": size, **_OLD_NAMES}

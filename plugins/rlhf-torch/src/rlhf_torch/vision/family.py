@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_core.contracts import VisionModel
-from rlhf_core.media import ImageTokens, MediaSpan
+from rlhf_core.media import ANY_AREA, ImageTokens, MediaSpan, PixelLimits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -69,8 +69,8 @@ class VisionFamily(Protocol):
         does."""
         ...
 
-    def picture(self, image: Image) -> Picture:
-        """Return an RGB image as the model takes it."""
+    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
+        """Return an RGB image as the model takes it, within limits on its area that ``tokens`` knows too."""
         ...
 
     def tower(self, model: PreTrainedModel) -> nn.Module:
@@ -101,7 +101,7 @@ class VisionFamily(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write the processor's files beside a model that was exported."""
+        """Write the processor's files beside a model that was exported: those of the base, and what options changed."""
         ...
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core import PluginError
+from rlhf_core import DataError, PluginError
 from rlhf_core.contracts import VisionSpec
 from rlhf_core.media import MediaProblem, MediaRef, MediaSpan, MediaStore, decode
 from rlhf_core.plugins import Plugins
@@ -112,13 +112,22 @@ class PictureReader:
         return None if blocks is None else blocks.to(device)
 
     def picture(self, image: MediaRef) -> Picture:
-        """Return an image of the store as the model takes it."""
-        kept = self._kept.get(image.sha256)
+        """Return an image of the store as the model takes it.
+
+        Raises:
+            DataError: the image is gone from the store, was changed, or is damaged.
+        """
+        kept = self._kept.get(image.identity)
         if kept is not None:
-            self._kept.move_to_end(image.sha256)
+            self._kept.move_to_end(image.identity)
             return kept
-        picture = self.family.picture(decode(self._store.read(image)))
-        self._kept[image.sha256] = picture
+        content = self._store.read(image)
+        try:
+            shown = decode(content)
+        except MediaProblem as problem:
+            raise DataError(f"{self._store.path(image).resolve()}: {problem}") from problem
+        picture = self.family.picture(shown, image.limits)
+        self._kept[image.identity] = picture
         self._bytes += picture.num_bytes
         while self._bytes > ROOM and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
@@ -159,11 +168,11 @@ def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> 
     count = 0
     for first, row in rows:
         for image, picture, own in zip(row.images, row.pictures, row.places, strict=True):
-            if image.sha256 not in pictures:
-                pictures[image.sha256], starts[image.sha256] = picture, count
+            if image.identity not in pictures:
+                pictures[image.identity], starts[image.identity] = picture, count
                 count += picture.num_features
             places.append(own + first)
-            sources.append(starts[image.sha256] + np.arange(len(own)))
+            sources.append(starts[image.identity] + np.arange(len(own)))
     if not pictures:
         return None
     return PackedImages(

@@ -76,7 +76,7 @@ def load_rows(
 ) -> ImitatedRows:
     """Return the conversations, or texts, of a run's options."""
     run, images = resolved.run, image_reader(resolved)
-    renderer, eos = renderer_of(run)
+    renderer, eos = renderer_of(run, images)
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
         found = load_conversations(

@@ -114,8 +114,8 @@ class PreferredAnswers:
 
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     run: DpoOptions = resolved.run
-    renderer, eos = renderer_of(run)
     images = image_reader(resolved)
+    renderer, eos = renderer_of(run, images)
     losses = losses_of(resolved.selections)
     needs = frozenset[str]().union(*(loss.needs for loss in losses))
     loss = PreferenceSum(

@@ -89,8 +89,8 @@ class LabeledSteps:
 
 def _load(resolved: ResolvedOptions[Any]) -> LabeledSteps:
     run: PrmOptions = resolved.run
-    renderer, eos = renderer_of(run)
     images = image_reader(resolved)
+    renderer, eos = renderer_of(run, images)
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
         found = load_step_labels(

@@ -106,8 +106,8 @@ class RankedAnswers:
 
 def _load(resolved: ResolvedOptions[Any]) -> RankedAnswers:
     run: RmOptions = resolved.run
-    renderer, eos = renderer_of(run)
     images = image_reader(resolved)
+    renderer, eos = renderer_of(run, images)
 
     def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
         found = load_pairs(

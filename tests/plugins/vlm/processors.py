@@ -1,0 +1,166 @@
+"""Small models of the real families with the real classes of processors, and templates that do what their own do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from rlhf_core.testing.tiny_vision import (
+    GEMMA_SIDE,
+    MERGE,
+    PATCH,
+    TILE,
+    tiny_vision_config,
+    write_image_processor,
+)
+
+LLAVA = (
+    "{% for m in messages %}{% if m['role'] != 'system' %}{{ m['role'].upper() + ': ' }}{% endif %}"
+    "{% if m['content'] is string %}{{ m['content'] + ' ' }}{% else %}"
+    "{% for part in m['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{% for part in m['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] + ' ' }}{% endfor %}"
+    "{% endif %}{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+"""The family's own writes no end behind answers, and shows no content that is a string."""
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
+    "{% if m['content'] is string %}{{ m['content'] | trim }}{% else %}{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<start_of_image>' }}{% else %}{{ part['text'] | trim }}{% endif %}"
+    "{% endfor %}{% endif %}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for part in m['content'] %}{% if part['type'] == 'image' %}MARKER{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QWEN = CHATML.replace("MARKER", "<|vision_start|><|image_pad|><|vision_end|>")
+TEMPLATES = {
+    "llava": LLAVA,
+    "gemma3": GEMMA,
+    "internvl": CHATML.replace("MARKER", "<IMG_CONTEXT>\n"),
+    "qwen2_5_vl": QWEN,
+    "qwen3_vl": QWEN,
+}
+NAMED = {
+    "llava": {"image_token": "<image>"},
+    "gemma3": {
+        "boi_token": "<start_of_image>",
+        "eoi_token": "<end_of_image>",
+        "image_token": "<image_soft_token>",
+    },
+    "internvl": {
+        "start_image_token": "<img>",
+        "end_image_token": "</img>",
+        "context_image_token": "<IMG_CONTEXT>",
+        "video_token": "<video>",
+    },
+    "qwen2_5_vl": {},
+    "qwen3_vl": {},
+}
+"""Control tokens by the names under which a processor asks its tokenizer for them."""
+WORDS = (
+    *("<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+)
+
+
+def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
+    """A byte-pair tokenizer in which line breaks merge, and which begins texts with its first token where the family's
+    does."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        special_tokens=["<pad>", "<bos>", "<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(
+        ["\n\nthe\n\n\ncat\n\n\n\nis a cat. \n\n the USER: red ASSISTANT: " * 40], trainer
+    )
+    if family in ("llava", "gemma3"):
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
+        )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        additional_special_tokens=list(WORDS),
+        extra_special_tokens=NAMED[family],
+    )
+    made.add_special_tokens({"additional_special_tokens": [*WORDS, *NAMED[family].values()]})
+    made.chat_template = TEMPLATES[family]
+    return made
+
+
+def write_model(folder: Path, family: str) -> Path:
+    """Write what a model's folder has but the weights."""
+    tokenizer = tokenizer_of(family)
+    config = tiny_vision_config(
+        family,
+        tokenizer,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        vision_layers=2,
+        initializer_range=0.02,
+        tied=False,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_image_processor(folder, family)
+    return folder
+
+
+def processor_of(folder: Path, family: str) -> Any:
+    """The real processor of a family, beside the model of ``write_model``."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    parts = {
+        "image_processor": AutoImageProcessor.from_pretrained(folder, backend="pil"),
+        "tokenizer": AutoTokenizer.from_pretrained(folder),
+    }
+    if family == "llava":
+        from transformers import LlavaProcessor
+
+        # As the files of LLaVA 1.5 say: the feature of the whole image is counted, and then left out.
+        return LlavaProcessor(
+            **parts,
+            patch_size=PATCH * MERGE,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+        )
+    if family == "gemma3":
+        from transformers import Gemma3Processor
+
+        return Gemma3Processor(**parts, image_seq_length=(GEMMA_SIDE // PATCH // MERGE) ** 2)
+    if family == "internvl":
+        from transformers import InternVLProcessor, InternVLVideoProcessor
+
+        video = InternVLVideoProcessor(size={"height": TILE, "width": TILE})
+        return InternVLProcessor(
+            **parts, video_processor=video, image_seq_length=(TILE // PATCH // MERGE) ** 2
+        )
+    from transformers import Qwen2_5_VLProcessor, Qwen2VLVideoProcessor
+
+    video = Qwen2VLVideoProcessor(patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2)
+    if family == "qwen2_5_vl":
+        return Qwen2_5_VLProcessor(**parts, video_processor=video)
+    from transformers import Qwen3VLProcessor, Qwen3VLVideoProcessor
+
+    return Qwen3VLProcessor(
+        **parts,
+        video_processor=Qwen3VLVideoProcessor(
+            patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2
+        ),
+    )

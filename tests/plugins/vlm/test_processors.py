@@ -1,0 +1,281 @@
+"""What Transformers' processors of the real classes make of conversations and images is what the policy reads, and what
+they make of an exported folder is what they made of its base."""
+
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.images import noisy
+from tests.plugins.vlm.processors import processor_of, write_model
+from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
+from transformers.utils import is_torchvision_available
+
+from rlhf_core.data import TokenizerRenderer
+from rlhf_core.data.learned.chat_spans import ChatSpans
+from rlhf_core.data.learned.images import with_images
+from rlhf_core.data.learned.tokens import SpanTokenizer
+from rlhf_core.data.tokenizer import load_tokenizer
+from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, PixelLimits, references_in
+from rlhf_core.testing.tiny_vision import TILE, VISION_FAMILIES
+from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_torch.vision.family import VisionFamily
+
+WITH_VIDEOS = ("internvl", "qwen2_5_vl", "qwen3_vl")
+"""Families whose processor reads videos too, for which Transformers needs torchvision."""
+SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
+PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
+
+
+@pytest.fixture(scope="module", params=VISION_FAMILIES)
+def family(request) -> str:
+    if request.param in WITH_VIDEOS and not is_torchvision_available():
+        pytest.skip("the processor's part for videos needs torchvision")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, family) -> Path:
+    """A model's folder as Transformers writes it now: one file for all parts of the processor."""
+    folder = write_model(tmp_path_factory.mktemp("base") / family, family)
+    processor_of(folder, family).save_pretrained(folder)
+    (folder / "preprocessor_config.json").unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory, family) -> Path:
+    """A model's folder as it was written before: a file for each part, and the template in one of its own."""
+    folder = write_model(tmp_path_factory.mktemp("older") / family, family)
+    processor = processor_of(folder, family)
+    whole = json.loads(processor.to_json_string())
+    if video := whole.pop("video_processor", None):
+        (folder / "video_preprocessor_config.json").write_text(json.dumps(video))
+    whole.pop("image_processor")
+    (folder / "processor_config.json").write_text(json.dumps(whole))
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text(
+        json.dumps({"chat_template": processor.tokenizer.chat_template})
+    )
+    return folder
+
+
+def family_of(folder: Path, **options) -> VisionFamily:
+    vision = ImageTextModel(VlmConfig(**options))
+    return vision.family(str(folder), trust_remote_code=False)
+
+
+def conversations(count: int, *, answers: bool) -> list[list[dict]]:
+    """Random conversations with images, and texts whose ends merge with line breaks; they end with an answer, or
+    before one."""
+    draw = random.Random(7)
+
+    def text() -> dict:
+        return {"type": "text", "text": "x" + "".join(draw.choices(PIECES, k=4)) + "y"}
+
+    def near() -> dict:
+        return {"type": "text", "text": "".join(draw.choices(PIECES, k=3)) + "z"}
+
+    def asked(number: int) -> list[dict]:
+        parts = [draw.choice((text, near))() for _ in range(draw.randint(1, 2))]
+        for _ in range(draw.randint(0 if number else 1, 2)):
+            image = {"type": "image", "image": noisy(*draw.choice(SIZES))}
+            parts.insert(draw.randint(0, len(parts)), image)
+        return parts
+
+    made = []
+    for _ in range(count):
+        turns = draw.randint(1, 3)
+        chat: list[dict] = []
+        for number in range(turns):
+            chat.append({"role": "user", "content": asked(number)})
+            chat.append({"role": "assistant", "content": [text()]})
+        made.append(chat if answers else chat[:-1])
+    return made
+
+
+def expected_ids(processor, chat: Sequence[dict], *, reply: bool) -> list[int]:
+    made = processor.apply_chat_template(
+        [chat], tokenize=True, return_dict=True, add_generation_prompt=reply
+    )
+    return list(map(int, made["input_ids"][0]))
+
+
+def test_prompts_have_the_ids_of_transformers(base):
+    reader = ImageReader(MediaDesk(MediaOptions()), family_of(base).tokens)
+    renderer = TokenizerRenderer(load_tokenizer(str(base)), writing=reader.tokens.writing)
+    processor = AutoProcessor.from_pretrained(base)
+
+    for chat in conversations(100, answers=False):
+        messages = reader.messages(chat)
+        found = reader.expand(renderer.render(messages), references_in(messages))
+
+        assert list(found.token_ids) == expected_ids(processor, chat, reply=True), chat
+
+
+def test_conversations_to_learn_from_have_the_ids_of_transformers(base):
+    reader = ImageReader(MediaDesk(MediaOptions()), family_of(base).tokens)
+    renderer = TokenizerRenderer(load_tokenizer(str(base)), writing=reader.tokens.writing)
+    spans, tokenizer = ChatSpans(renderer), SpanTokenizer(renderer, 2)
+    processor = AutoProcessor.from_pretrained(base)
+
+    for chat in conversations(40, answers=True):
+        plain = [
+            {**one, "content": one["content"][0]["text"]} if one["role"] == "assistant" else one
+            for one in chat
+        ]
+        text = spans.find(reader.messages(plain), [len(chat) - 1])
+        found = with_images(tokenizer.tokenize([text])[0], text.media, reader)
+
+        assert found.token_ids.tolist() == expected_ids(processor, chat, reply=False), chat
+        (turn,) = found.turns.tolist()
+        learned = renderer.decode(found.token_ids[slice(*turn)].tolist(), skip_special_tokens=False)
+        assert learned.strip().startswith(chat[-1]["content"][0]["text"].strip()), learned
+
+
+@pytest.mark.parametrize("form", ["base", "older"])
+def test_the_processor_of_an_export_is_that_of_its_base(request, tmp_path, form, family):
+    source = request.getfixturevalue(form)
+    exported = write_export(source, tmp_path / "out")
+
+    of_base, of_export = map(AutoProcessor.from_pretrained, (source, exported))
+
+    assert type(of_export) is type(of_base)
+    assert of_export.to_dict() == of_base.to_dict()
+    assert of_export.chat_template == of_base.chat_template
+    for chat in conversations(5, answers=False):
+        one, other = (
+            processor.apply_chat_template(
+                [chat],
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+                add_generation_prompt=True,
+            )
+            for processor in (of_base, of_export)
+        )
+        assert one.keys() == other.keys()
+        for name in one:
+            torch.testing.assert_close(other[name], one[name], atol=0, rtol=0)
+
+
+LIMITED = {
+    "qwen2_5_vl": {"max_pixels": 1024, "min_pixels": 256},
+    "qwen3_vl": {"max_pixels": 1024},
+    "internvl": {"max_tiles": 2},
+}
+
+
+@pytest.mark.parametrize("form", ["base", "older"])
+def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form, family):
+    if family not in LIMITED:
+        pytest.skip("the model sees all images at one size")
+    source = request.getfixturevalue(form)
+    options = LIMITED[family]
+
+    exported = write_export(source, tmp_path / "out", **options)
+
+    tokens = family_of(source, **options).tokens
+    again = family_of(exported).tokens
+    plain = family_of(source).tokens
+    desk = MediaDesk(MediaOptions())
+    images = [desk.take(noisy(*size), Path()) for size in ((64, 64), (80, 24), (8, 8))]
+    assert [tokens.tokens_of(one) for one in images] == [again.tokens_of(one) for one in images]
+    assert any(tokens.tokens_of(one) != plain.tokens_of(one) for one in images)
+    processor = AutoProcessor.from_pretrained(exported)
+    chat = [{"role": "user", "content": [{"type": "image", "image": noisy(64, 64)}]}]
+    (taken,) = references_in(desk.messages(chat))
+    ids = expected_ids(processor, chat, reply=True)
+    own = tokens.tokens_of(taken)
+    assert ids[ids.index(own[0]) :][: len(own)] == list(own)
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives(tmp_path, family):
+    folder = write_model(tmp_path / family, family)
+    made = family_of(folder)
+    desk = MediaDesk(MediaOptions())
+    areas = {"max_pixels": 2 * TILE**2} if family == "internvl" else {"max_pixels": 512}
+    image = noisy(64, 48)
+    part = {"type": "image", "image": image, **areas}
+    (limited,) = references_in(desk.messages([{"role": "user", "content": [part]}]))
+
+    if family in ("llava", "gemma3"):
+        with pytest.raises(ValueError, match="sees all images at one size, so max_pixels cannot"):
+            made.tokens.tokens_of(limited)
+        return
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    if family == "internvl":
+        expected = processor(
+            images=[image], crop_to_patches=True, max_patches=2, return_tensors="pt"
+        )
+    else:
+        size = {"shortest_edge": processor.size["shortest_edge"], "longest_edge": 512}
+        expected = processor(images=[image], size=size, return_tensors="pt")
+
+    picture = made.picture(image, limited.limits)
+
+    np.testing.assert_array_equal(picture.inputs["pixel_values"], expected["pixel_values"])
+    own = made.tokens.tokens_of(limited)
+    assert own.count(made.feature_id) == picture.num_features
+    assert picture.num_features < made.picture(image).num_features
+
+
+@pytest.mark.parametrize(
+    ("family", "limits"),
+    [
+        ("qwen2_5_vl", {"min_pixels": 2**30}),
+        ("internvl", {"max_pixels": TILE**2 - 1}),
+        ("internvl", {"min_pixels": 100 * TILE**2}),
+    ],
+)
+def test_limits_that_exclude_each_other_are_refused(tmp_path, family, limits):
+    made = family_of(write_model(tmp_path / family, family))
+    (image,) = references_in(
+        MediaDesk(MediaOptions()).messages(
+            [{"role": "user", "content": [{"type": "image", "image": noisy(), **limits}]}]
+        )
+    )
+
+    assert image.limits == PixelLimits(**limits)
+    with pytest.raises(ValueError, match=r"_pixels"):
+        made.tokens.tokens_of(image)
+
+
+def write_export(source: Path, folder: Path, **options) -> Path:
+    """Write what an export writes but the weights."""
+    AutoConfig.from_pretrained(source).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    family_of(source, **options).save(folder)
+    assert not (folder / "model.safetensors").exists()
+    return folder
+
+
+def test_files_for_videos_are_kept_where_nobody_reads_videos(tmp_path):
+    """As in a repository of Qwen2.5-VL, whose files torchvision alone reads."""
+    source = write_model(tmp_path / "model", "qwen2_5_vl")
+    (source / "video_preprocessor_config.json").write_text('{"max_frames": 768}')
+    (source / "processor_config.json").write_text('{"processor_class": "Qwen2_5_VLProcessor"}')
+    changed = json.loads((source / "preprocessor_config.json").read_text())
+    changed |= {"max_pixels": 12_845_056, "min_pixels": 3136}
+    (source / "preprocessor_config.json").write_text(json.dumps(changed))
+
+    plain = write_export(source, tmp_path / "plain")
+    limited = write_export(source, tmp_path / "limited", max_pixels=4096)
+
+    for name in (
+        *("preprocessor_config.json", "processor_config.json"),
+        "video_preprocessor_config.json",
+    ):
+        assert (plain / name).read_bytes() == (source / name).read_bytes()
+    values = json.loads((limited / "preprocessor_config.json").read_text())
+    assert values["size"]["longest_edge"] == 4096
+    assert not {"max_pixels", "min_pixels"} & values.keys()
+    assert (limited / "video_preprocessor_config.json").is_file()
+    shutil.rmtree(source)
+    assert family_of(limited).tokens.never_sampled
