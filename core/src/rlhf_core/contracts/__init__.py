@@ -95,6 +95,7 @@ from .reward import (
 )
 from .runtime import (
     EnvironmentSpec,
+    Leaving,
     MemoryPlanner,
     Placement,
     PlansPlacement,
@@ -152,6 +153,7 @@ __all__ = [
     "LearnOutcome",
     "LearnRequest",
     "Learner",
+    "Leaving",
     "LinkedEngine",
     "Logger",
     "LossInputs",

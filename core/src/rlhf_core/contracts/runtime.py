@@ -12,6 +12,7 @@ from ..component import ComponentRef
 from ..lazy import NDArray, np
 from ..media.vision import ImageReaderSpec
 from .backend import (
+    Leaving,
     RoleSpec,
     Statistic,
     StepOutcome,
@@ -73,7 +74,7 @@ class RoleHandle(Protocol):
         """Write a plain Transformers folder; with ``ema`` of the averaged weights."""
         ...
 
-    async def offload(self, *, weights: bool = True) -> None:
+    async def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """See ``TrainBackend.offload``."""
         ...
 
@@ -152,6 +153,8 @@ class RuntimeSpec:
     moving_roles: tuple[str, ...] = ()
     """Roles that share the engine's accelerator, and leave it while the engine generates. The engine sleeps while they
     compute. Empty: nothing sleeps."""
+    leaving: Leaving = "all"
+    """What these roles move out while the engine generates: no more than it needs room for."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The whole configuration as nested plain values, as ``config.toml`` has them, for a learner in a process of its
     own; empty: the loop learns in the driver."""
@@ -218,6 +221,8 @@ class SleepAdvice:
 
     sleeps: bool
     """True: the engine should sleep while roles compute."""
+    leaving: Leaving = "all"
+    """What roles should move out meanwhile: the least with which the run fits."""
     reason: str
     """One line for the log, with the numbers."""
 

@@ -14,6 +14,7 @@ from rlhf_core.plugins import Plugins
 
 from .command import main, parser, predicted_run
 from .machine.hardware import GIB, GPUS, GpuSpec
+from .memory.sleep import TURNS
 from .model.adapters import AdaptedModels
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
@@ -50,8 +51,9 @@ def advice_on(gpu: GpuSpec, config: Mapping[str, Any], plugins: Plugins) -> Slee
     needs = (
         f"{fullest.awake / GIB:.1f} GiB are predicted where nothing sleeps, of {gpu.memory_gib:.1f}"
     )
-    with_sleep = f"; engine and roles take turns, with {fullest.total / GIB:.1f}" if on else ""
-    return SleepAdvice(sleeps=on, reason=needs + with_sleep)
+    leaving = prediction.sleep.leaving
+    with_sleep = f"; {TURNS[leaving]}, with {fullest.total / GIB:.1f}" if on else ""
+    return SleepAdvice(sleeps=on, leaving=leaving, reason=needs + with_sleep)
 
 
 def gpu_here() -> GpuSpec | None:

@@ -98,7 +98,8 @@ class RayRuntime:
         self._rewards_in_workers = rewards_in_workers(self._config, spec, plugins)
         self._pool = self._make_pool(spec, router)
         # Engines are given weights as they start, and need the room of everything else.
-        await all_of(roles[name].offload(weights=False) for name in spec.moving_roles)
+        state = spec.leaving != "nothing"
+        await all_of(roles[name].offload(weights=False, state=state) for name in spec.moving_roles)
         starts = [router.start_all(self._layout.counts[ENGINE])]
         if self._pool is not None:
             starts.append(self._pool.crew.start_all(self._layout.counts[ROLLOUT]))

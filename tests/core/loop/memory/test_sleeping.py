@@ -30,8 +30,8 @@ class StrictRole:
         self.stays = None
         """Of the last ``offload``: whether the weights stayed."""
 
-    async def offload(self, *, weights=True):
-        self.state_is_here, self.stays = False, not weights
+    async def offload(self, *, weights=True, state=True):
+        self.state_is_here, self.stays = self.state_is_here and not state, not weights
         if weights:
             self.weights_are_here = False
 
