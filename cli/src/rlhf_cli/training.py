@@ -27,6 +27,7 @@ from rlhf_core.config import (
     read_toml,
     render_help,
     resolve_options,
+    with_memory_options,
 )
 from rlhf_core.contracts import RunResult
 from rlhf_core.loop.loggers import build_loggers
@@ -94,6 +95,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         return 0
     try:
         resolved = resolve_options(layers, plugins, command.options)
+        resolved = with_memory_options(resolved, layers, plugins, command.options)
     except UnknownComponent as error:
         lost = _how_to_get_it_back(layers, plugins, command.options)
         raise UnknownComponent(f"{error}{lost}") from error

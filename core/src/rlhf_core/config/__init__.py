@@ -3,6 +3,7 @@
 Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
+from .automatic.memory import with_memory_options
 from .checks.cautions import small_adapter_rates
 from .checks.effects import (
     error_values_without_effect,
@@ -68,5 +69,6 @@ __all__ = [
     "schedule_without_effect",
     "shared_without_effect",
     "small_adapter_rates",
+    "with_memory_options",
     "write_toml",
 ]

@@ -96,6 +96,7 @@ from .reward import (
 from .runtime import (
     EnvironmentSpec,
     Leaving,
+    MemoryOptions,
     MemoryPlanner,
     Placement,
     PlansPlacement,
@@ -160,6 +161,7 @@ __all__ = [
     "LossTerm",
     "LrSchedule",
     "MakesTasks",
+    "MemoryOptions",
     "MemoryPlanner",
     "Message",
     "Metric",

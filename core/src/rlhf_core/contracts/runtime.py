@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -227,9 +227,35 @@ class SleepAdvice:
     """One line for the log, with the numbers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """Choice of a memory planner for options that nobody has set."""
+
+    values: Mapping[str, Any]
+    """Options by dotted path."""
+    reason: str
+    """One line for the user: what was chosen, and why."""
+
+
 @runtime_checkable
 class MemoryPlanner(Protocol):
     """Prediction of whether a run fits, by a command that provides ``plans_memory``."""
+
+    def memory_options(
+        self, command: str, config: Mapping[str, Any], given: Collection[str], plugins: Plugins
+    ) -> MemoryOptions | None:
+        """Return the options about memory with which a step is fastest on the accelerators of this machine; None: there
+        are none, or the run does not fit in any way.
+
+        Args:
+            command: name of the command that trains.
+            config: as ``RuntimeSpec.config``.
+            given: paths of the options that somebody has set, which stay as they are.
+
+        Raises:
+            RLHFError: the run cannot be predicted.
+        """
+        ...
 
     def sleep_advice(self, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice | None:
         """Return whether the run needs a sleeping engine on the accelerators of this machine; None: it has none.

@@ -17,7 +17,7 @@ def check(run: RunConfig, labels: Labels) -> None:
     if sleep not in ("auto", "never") and run.rollout.max_staleness:
         raise ConfigError(
             f"{labels('runtime.sleep')} {sleep} and {labels('rollout.max_staleness')} {run.rollout.max_staleness}: "
-            "with rollouts of older weights the engine generates for the next steps while roles compute, so neither could "
-            "give its memory to the other.\n"
+            "with rollouts of older weights the engine generates for the next steps while roles compute, so neither "
+            "could give its memory to the other.\n"
             "  Set --rollout.max_staleness 0, or --runtime.sleep never and room for both."
         )

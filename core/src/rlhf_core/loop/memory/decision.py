@@ -47,8 +47,8 @@ def asleep_while_it_learns(resolved: Resolved, spec: RuntimeSpec, leaving: Leavi
     if not moving:
         raise ConfigError(
             f"runtime.sleep is {resolved.run.runtime.sleep}, but no role shares accelerators with an engine: its "
-            "memory would be given back to nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate "
-            "out."
+            "memory would be given back to nobody. Leave --runtime.sleep out, or let them share: leave "
+            "--runtime.ray.colocate out."
         )
     assert spec.engine_spec is not None
     roles = {
