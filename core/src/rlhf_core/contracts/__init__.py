@@ -96,6 +96,7 @@ from .reward import (
 from .runtime import (
     EnvironmentSpec,
     Leaving,
+    MemoryFitter,
     MemoryOptions,
     MemoryPlanner,
     Placement,
@@ -161,6 +162,7 @@ __all__ = [
     "LossTerm",
     "LrSchedule",
     "MakesTasks",
+    "MemoryFitter",
     "MemoryOptions",
     "MemoryPlanner",
     "Message",

@@ -241,6 +241,22 @@ class MemoryOptions:
 class MemoryPlanner(Protocol):
     """Prediction of whether a run fits, by a command that provides ``plans_memory``."""
 
+    def sleep_advice(self, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice | None:
+        """Return whether the run needs a sleeping engine on the accelerators of this machine; None: it has none.
+
+        Args:
+            config: ``RuntimeSpec.config``.
+
+        Raises:
+            RLHFError: the run cannot be predicted.
+        """
+        ...
+
+
+@runtime_checkable
+class MemoryFitter(Protocol):
+    """Choice of the options about memory that nobody has set, by a command that provides ``plans_memory``."""
+
     def memory_options(
         self, command: str, config: Mapping[str, Any], given: Collection[str], plugins: Plugins
     ) -> MemoryOptions | None:
@@ -251,17 +267,6 @@ class MemoryPlanner(Protocol):
             command: name of the command that trains.
             config: as ``RuntimeSpec.config``.
             given: paths of the options that somebody has set, which stay as they are.
-
-        Raises:
-            RLHFError: the run cannot be predicted.
-        """
-        ...
-
-    def sleep_advice(self, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice | None:
-        """Return whether the run needs a sleeping engine on the accelerators of this machine; None: it has none.
-
-        Args:
-            config: ``RuntimeSpec.config``.
 
         Raises:
             RLHFError: the run cannot be predicted.

@@ -12,6 +12,7 @@ from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
 from rlhf_core.contracts import MemoryOptions
 
+from .machine import assumptions as assumed
 from .machine.hardware import GIB
 from .memory.engines import VLLM
 from .memory.roles import DEEPSPEED, TORCH
@@ -23,8 +24,6 @@ Values = Mapping[str, Any]
 Predict = Callable[[Values], Prediction]
 """Function that predicts the run with these values in place of its own."""
 
-MARGIN = 0.03
-"""Share of the memory that a choice leaves free: predictions have been that much too low."""
 EQUAL = 0.01
 """Share of a step's seconds below which two choices are equally fast, and the one with more memory left is taken."""
 TOKENS = "train.max_tokens_per_micro_batch"
@@ -79,7 +78,7 @@ def fastest(
         except ConfigError:
             continue  # these values contradict what is given
         compared += 1
-        usable = (1 - MARGIN) * one.prediction.gpu.memory
+        usable = (1 - assumed.SPARE) * one.prediction.gpu.memory
         if one.prediction.fits and one.prediction.phases and one.peak <= usable:
             found.append(one)
     if not found:

@@ -227,7 +227,7 @@ def with_sleep(
             "nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate out."
         )
     possible = bool(shared) and not planned.run.rollout.max_staleness
-    needed = any(memory.awake > gpu.memory for memory in shared)
+    needed = any(memory.awake > (1 - assumed.SPARE) * gpu.memory for memory in shared)
     on = option in ASLEEP or (option == "auto" and possible and needed)
     leaving = ASLEEP[option] if option in ASLEEP else _least_that_fits(shared, gpu)
     moved = max((memory.choices[leaving].moved for memory in shared), default=0.0)
@@ -238,12 +238,15 @@ def with_sleep(
 
 
 def _least_that_fits(shared: Sequence[GpuMemory], gpu: GpuSpec) -> Leaving:
-    """Return the least that has to leave; all, if the run does not fit in any way."""
-    for leaving in ASLEEP.values():
-        peaks = [max(memory.choices[leaving].asleep.values()) for memory in shared]
-        if all(peak <= gpu.memory for peak in peaks):
-            return leaving
-    return "all"
+    """Return the least that has to leave so that some memory is to spare; if nothing is enough, what leaves most."""
+
+    def peak(leaving: Leaving) -> float:
+        peaks = (max(memory.choices[leaving].asleep.values()) for memory in shared)
+        return max(peaks, default=0.0)
+
+    usable = (1 - assumed.SPARE) * gpu.memory
+    enough = [leaving for leaving in ASLEEP.values() if peak(leaving) <= usable]
+    return enough[0] if enough else min(ASLEEP.values(), key=peak)
 
 
 def _gpu_memory(
@@ -346,7 +349,8 @@ def _problems(
         also = ""
         if sleep.option == "never" and memory.peaks is not None:
             asleep = max(memory.peaks.asleep.values()) / GIB
-            also = f"; runtime.sleep is never, and with always it needs {asleep:.1f}"
+            with_it = next(name for name, leaving in ASLEEP.items() if leaving == sleep.leaving)
+            also = f"; runtime.sleep is never, and with {with_it} it needs {asleep:.1f}"
         problems.append(
             f"{memory.kind.name}: needs {memory.total / GIB:.1f} GiB a GPU, but {gpu.name} has "
             f"{gpu.memory_gib:.1f}{also}"

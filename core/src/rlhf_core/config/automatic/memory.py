@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ...capabilities import PLANS_MEMORY
-from ...contracts.runtime import MemoryOptions, MemoryPlanner
+from ...contracts.runtime import MemoryFitter, MemoryOptions
 from ...errors import RLHFError
 from ...plugins import Plugins
 from ..common import CommandOptions
@@ -66,7 +66,7 @@ def _planned(
         if PLANS_MEMORY not in entry.component.provides:
             continue
         planner = entry.load()
-        if not isinstance(planner, MemoryPlanner):
+        if not isinstance(planner, MemoryFitter):
             continue
         try:
             found = planner.memory_options(

@@ -90,7 +90,7 @@ class PinnedMemory:
     def _slab(self, size: int) -> Tensor:
         if self._device.type != "cuda":
             return torch.empty(size, dtype=torch.uint8)
-        slab = _large_pages(size)
+        slab = touched_pages(size)
         self._slabs.append(slab)
         # torch's own pinned memory is rounded up to the next power of two, which may double it.
         with torch.cuda.device(self._device):
@@ -105,7 +105,7 @@ class PinnedMemory:
         return slab
 
 
-def _large_pages(size: int) -> Tensor:
+def touched_pages(size: int) -> Tensor:
     """Return (size,) bytes, rounded up to whole pages, each of which has been touched."""
     size = -(-size // PAGE) * PAGE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
