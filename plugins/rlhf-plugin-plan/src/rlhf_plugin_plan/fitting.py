@@ -63,16 +63,27 @@ def fastest(
     Args:
         given: paths of options that somebody has set, which stay.
     """
+    for further in _further(planned):
+        if further.keys() & set(given):
+            continue
+        found = _fastest(planned, given, predict, further)
+        if found is not None:
+            return found if found[0].values else None
+    return None
+
+
+def _fastest(
+    planned: PlannedRun, given: Collection[str], predict: Predict, further: Values
+) -> tuple[Fitted, int] | None:
+    """Return the fastest combination that fits with ``further``, and how many were compared."""
     open_ones = {path: values for path, values in _choices(planned) if path not in given}
     if {CACHE, "engine.vllm.memory_share"} & set(given):
         open_ones.pop(CACHE, None)
     elif CACHE in open_ones:
-        open_ones[CACHE] = _cache_sizes(predict({}))
-    if not open_ones:
-        return None
+        open_ones[CACHE] = _cache_sizes(predict({CACHE: 1.0}))
     found, compared = [], 0
     for values in product(*open_ones.values()):
-        named = dict(zip(open_ones, values, strict=True))
+        named = {**further, **dict(zip(open_ones, values, strict=True))}
         try:
             one = Fitted(values=named, prediction=predict(named))
         except ConfigError:
@@ -108,6 +119,23 @@ def _words(path: str, value: Any) -> str:
     return f"{path.rpartition('.')[2]} {str(value).lower()}"
 
 
+def _further(planned: PlannedRun) -> Iterator[Values]:
+    """Yield what is changed beside the choices, only where nothing fits without: it costs more than it can gain."""
+    yield {}
+    backend = planned.spec.backend
+    if backend.name != DEEPSPEED or not 0 < backend.options["zero_stage"] < 3:
+        return
+    stage, offload = "backend.deepspeed.zero_stage", "backend.deepspeed.offload_optimizer"
+    several = planned.runtime.options.get("gpus") or max(
+        planned.runtime.options.get("ranks", {}).values(), default=1
+    )
+    if several > 1 and not backend.options["compile"]:
+        yield {stage: 3}
+    yield {offload: True}
+    if several > 1 and not backend.options["compile"]:
+        yield {stage: 3, offload: True}
+
+
 def _choices(planned: PlannedRun) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield each option about memory that the run has, and the values that are tried."""
     backend = planned.spec.backend
@@ -126,7 +154,11 @@ def _choices(planned: PlannedRun) -> Iterator[tuple[str, Sequence[Any]]]:
 
 
 def _cache_sizes(prediction: Prediction) -> tuple[float, ...]:
-    """Return sizes of a KV cache in GiB: for all sequences of an engine at once, for a half and for a quarter."""
+    """Return sizes of a KV cache in GiB: for all sequences of an engine at once, for a half and for a quarter.
+
+    Args:
+        prediction: of the run with any size that is set.
+    """
     served, work = prediction.engine_memory, prediction.workload
     a_token = served.parts["KV cache"] / served.kv_tokens
     at_once = min(

@@ -66,7 +66,7 @@ class GpuMemory:
     sleeps: bool = False
     """Whether engine and roles take turns."""
     leaving: Leaving = "all"
-    """What of the roles leaves, if they do."""
+    """Parts of the roles that leave, if they do."""
 
     @property
     def peaks(self) -> SleepPeaks | None:
@@ -95,7 +95,7 @@ class SleepChoice:
     on: bool
     """Whether the engine sleeps while roles compute."""
     leaving: Leaving
-    """What of the roles leaves while the engine generates, if it does."""
+    """Parts of the roles that leave while the engine generates, if it does."""
     seconds: float
     """Seconds of a step in which bytes move to host memory and back, if it does."""
 

@@ -132,7 +132,8 @@ def _without_adapters(planned: PlannedRun) -> Iterator[list[Flags]]:
     if run.model.dtype == "float32":
         yield [("--model.dtype", "bfloat16")]
     if planned.runtime.name == "ray:ray" and backend == "deepspeed":
-        ranks = planned.runtime.options["ranks"].get("policy", 1)
+        options = planned.runtime.options
+        ranks = options["ranks"].get("policy", options["gpus"] or 1)
         yield [("--runtime.ray.ranks.policy", str(times * ranks)) for times in (2, 4)]
 
 

@@ -26,7 +26,7 @@ TURNS: Mapping[Leaving, str] = {
     "state": "the engine sleeps while roles compute, and their training state leaves while it generates",
     "all": "engine and roles take turns",
 }
-"""What happens in a run whose engine sleeps, by what leaves while it generates."""
+"""Course of a run whose engine sleeps, by what leaves while it generates."""
 PHASES = ("start", "generating", "delivering weights", "training")
 
 

@@ -32,7 +32,7 @@ class HostMemory:
         self._emptied: list[tuple[torch.UntypedStorage, int]] = []
         """Storages without memory whose values nobody needs, each with its size in bytes."""
         self._arriving: Moved = []
-        """What ``begin_return`` is copying."""
+        """Storages that ``begin_return`` is filling, with their host memory."""
         self._arrived: torch.cuda.Event | None = None
         self._side: torch.cuda.Stream | None = None
         """Stream of the copies that run beside computation."""
