@@ -96,7 +96,7 @@ def test_the_flag_needs_a_value():
 def test_a_run_that_leaves_gpus_idle_says_so(machine):
     machine(80.0, 80.0, 80.0, 80.0)
     assert gpus.idle_gpus(resolved()) == (
-        "3 of 4 visible GPUs are idle: --runtime local uses one. --gpus all uses all of them."
+        "--runtime local trains on one of 4 visible GPUs; --gpus all trains on all of them."
     )
     assert gpus.idle_gpus(resolved("--gpus", "all")) is None, "the runtime itself says it"
 

@@ -54,13 +54,10 @@ def idle_gpus(resolved: ResolvedOptions[Any]) -> str | None:
     runtime = resolved.one("runtime.name")
     if isinstance(runtime.options, PlansPlacement):
         return None
-    idle = len(visible_accelerators()) - 1
-    if idle < 1:
+    visible = len(visible_accelerators())
+    if visible < 2:
         return None
-    return (
-        f"{idle} of {idle + 1} visible GPUs {'are' if idle > 1 else 'is'} idle: --runtime {runtime.name} uses one. "
-        f"--gpus all uses all of them."
-    )
+    return f"--runtime {runtime.name} trains on one of {visible} visible GPUs; --gpus all trains on all of them."
 
 
 def _count(asked: str, visible: Sequence[Accelerator]) -> int:

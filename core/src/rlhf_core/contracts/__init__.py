@@ -14,6 +14,7 @@ from .backend import (
     PREPARED,
     ROW_WEIGHTS,
     Aggregation,
+    Leaving,
     LossTerm,
     Normalizers,
     Objective,
@@ -95,7 +96,6 @@ from .reward import (
 )
 from .runtime import (
     EnvironmentSpec,
-    Leaving,
     MemoryFitter,
     MemoryOptions,
     MemoryPlanner,
