@@ -20,6 +20,7 @@ from rlhf_core.config import (
     check_paths,
     path_problems,
     resolve_options,
+    with_memory_options,
 )
 from rlhf_core.contracts import RunResult
 from rlhf_core.loop.control import Control
@@ -191,7 +192,8 @@ def _resolved(
     plugins: Plugins,
 ) -> tuple[PythonOptions, ResolvedOptions[Any]]:
     given = PythonOptions(config, options, plugins, command, in_notebook=notebook() is not None)
-    return given, resolve_options(given.layers, plugins, command.options)
+    resolved = resolve_options(given.layers, plugins, command.options)
+    return given, with_memory_options(resolved, given.layers, plugins, command.options)
 
 
 def _problems(

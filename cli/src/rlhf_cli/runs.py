@@ -13,6 +13,7 @@ from typing import Any
 
 from rlhf_core import PluginError, UnknownComponent
 from rlhf_core.config import (
+    Layer,
     Resolved,
     ResolvedOptions,
     RunConfig,
@@ -58,8 +59,21 @@ def read_run(
     Raises:
         ConfigError: the configuration is wrong.
     """
-    resolved = resolve(layers_of(split_arguments(words), train.DEFAULTS), plugins, accelerators)
-    return planned(resolved)
+    return planned(resolve(run_layers(words, accelerators), plugins, accelerators))
+
+
+def run_layers(
+    words: Sequence[str], accelerators: Sequence[Accelerator] | None = None
+) -> list[Layer]:
+    """Return the layers of options of ``rlhf train WORDS``.
+
+    Args:
+        accelerators: as for ``read_run``.
+
+    Raises:
+        ConfigError: a file cannot be read, a flag has no name, or there are fewer GPUs than ``--gpus`` asks for.
+    """
+    return layers_of(split_arguments(words), train.DEFAULTS, accelerators)
 
 
 def planned(resolved: Resolved) -> PlannedRun:

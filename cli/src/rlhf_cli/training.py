@@ -27,13 +27,15 @@ from rlhf_core.config import (
     read_toml,
     render_help,
     resolve_options,
+    with_memory_options,
 )
-from rlhf_core.contracts import RunResult
+from rlhf_core.contracts import Accelerator, RunResult
 from rlhf_core.loop.loggers import build_loggers
 from rlhf_core.loop.watching.observers import build_observers
 from rlhf_core.plugins import Plugins, load
 
 from .errors import report, tell
+from .gpus import gpu_layers, idle_gpus
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
@@ -52,6 +54,8 @@ class Arguments:
     """Whether to check the configuration only."""
     dry_run: bool = False
     """Whether to describe the run only."""
+    gpus: str | None = None
+    """Number of GPUs of this machine to train on, or ``all``; None: as the options say."""
     options: tuple[str, ...] = ()
     """All other words: options of the run."""
 
@@ -94,6 +98,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         return 0
     try:
         resolved = resolve_options(layers, plugins, command.options)
+        resolved = with_memory_options(resolved, layers, plugins, command.options)
     except UnknownComponent as error:
         lost = _how_to_get_it_back(layers, plugins, command.options)
         raise UnknownComponent(f"{error}{lost}") from error
@@ -126,6 +131,8 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
     check_installed(resolved)
     _say_unused(resolved)
     say_choices(resolved)
+    if idle := idle_gpus(resolved):
+        print(idle, file=sys.stderr)
     result: RunResult = function_of(command.run)(resolved, plugins)
     code = _EXIT_CODES[result.status]
     if result.message and result.status != "finished":
@@ -154,6 +161,7 @@ def split_arguments(words: Sequence[str]) -> Arguments:
     files: list[str] = []
     options: list[str] = []
     switches = {"help": False, "check": False, "dry_run": False}
+    gpus: str | None = None
     pending = list(words)
     while pending:
         word = pending.pop(0)
@@ -163,6 +171,12 @@ def split_arguments(words: Sequence[str]) -> Arguments:
             files.append(pending.pop(0))
         elif word.startswith(("--config=", "-c=")):
             files.append(word.partition("=")[2])
+        elif word == "--gpus":
+            if not pending or pending[0].startswith("-"):
+                raise ConfigError("--gpus: expected a number or all, such as --gpus 4")
+            gpus = pending.pop(0)
+        elif word.startswith("--gpus="):
+            gpus = word.partition("=")[2]
         elif word in ("-h", "--help"):
             switches["help"] = True
         elif word in ("--check", "--dry-run"):
@@ -171,13 +185,23 @@ def split_arguments(words: Sequence[str]) -> Arguments:
             options += ["--resume", "auto"]
         else:
             options.append(word)
-    return Arguments(files=tuple(files), options=tuple(options), **switches)
+    return Arguments(files=tuple(files), options=tuple(options), gpus=gpus, **switches)
 
 
-def layers_of(arguments: Arguments, defaults: Path) -> list[Layer]:
-    """Return the layers of options: the defaults, the files in order, and the flags."""
+def layers_of(
+    arguments: Arguments, defaults: Path, accelerators: Sequence[Accelerator] | None = None
+) -> list[Layer]:
+    """Return the layers of options: the defaults, those of ``--gpus``, the files in order, and the flags.
+
+    Args:
+        accelerators: the GPUs that there are; None: those of this machine.
+
+    Raises:
+        ConfigError: a file cannot be read, a flag has no name, or the machine has not the GPUs.
+    """
     return [
         read_toml(defaults, defaults=True),
+        *gpu_layers(arguments.gpus, accelerators),
         *map(read_toml, arguments.files),
         parse_flags(arguments.options),
     ]

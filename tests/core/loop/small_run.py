@@ -99,7 +99,7 @@ class WrittenRole:
         self._has_weights = True
         self._diary = diary
 
-    async def offload(self, *, weights=True):
+    async def offload(self, *, weights=True, state=True):
         self._diary.note("offload" if weights else "offload the state")
         self.is_here = False
         self._has_weights = self._has_weights and not weights

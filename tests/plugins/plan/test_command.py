@@ -535,19 +535,38 @@ def test_a_run_that_only_fits_asleep_is_accepted_with_auto_and_refused_with_neve
     assert peak(asleep) == max(phase["asleep"] for phase in phases.values())
     assert peak(awake) == pytest.approx(phases["training"]["awake"])
     (problem,) = awake["problems"]
-    assert f"runtime.sleep is never, and with always it needs {peak(asleep):.1f}" in problem
-    assert ["--runtime.sleep", "always"] in [remedy["flags"] for remedy in awake["remedies"]]
+    assert f"runtime.sleep is never, and with state it needs {peak(asleep):.1f}" in problem
+    assert ["--runtime.sleep", "state"] in [remedy["flags"] for remedy in awake["remedies"]]
 
 
 def test_the_moves_are_a_phase_of_the_step(run):
-    """Weights, copies and Adam's state leave and come back, and so do the engine's weights."""
-    _, result = run(*BIG, "--runtime.sleep", "always", model="qwen2.5-7b")
+    """Weights, copies and Adam's state leave and come back, and so do the engine's weights if it is to keep them."""
+    keeps = ("--engine.vllm.sleep_level", "1")
+    _, result = run(*BIG, "--runtime.sleep", "always", *keeps, model="qwen2.5-7b")
+    _, dropped = run(*BIG, "--runtime.sleep", "always", model="qwen2.5-7b")
 
     parameters = result["parameters"]["policy"]
     seconds = 2 * parameters * (14 + 2) / 50e9
+    assert dropped["sleep"]["seconds"] == pytest.approx(2 * parameters * 14 / 50e9)
     (phase,) = [one for one in result["phases"] if one["name"] == "sleep and wake"]
     assert phase["limit_s"] == pytest.approx(seconds)
     assert result["sleep"]["seconds"] == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("sleep", "bytes_of_a_parameter"), [("engine", 0), ("state", 12), ("always", 14)]
+)
+def test_only_what_the_option_says_is_moved(run, sleep, bytes_of_a_parameter):
+    """Of 14 bytes of a parameter 2 are its weight, 4 its float32 copy and 8 Adam's state."""
+    _, result = run(*BIG, "--runtime.sleep", sleep, model="qwen2.5-7b")
+
+    moved = 2 * result["parameters"]["policy"] * bytes_of_a_parameter
+    assert result["sleep"]["seconds"] == pytest.approx(moved / 50e9)
+    phases = result["gpus"][0]["phases_gib"]
+    stays = 14 - bytes_of_a_parameter
+    resident = result["parameters"]["policy"] * stays / 2**30
+    alone = phases["generating"]["asleep"] - 1.03 * resident
+    assert alone == pytest.approx(0.45 * 139.8, rel=0.03), "the engine's share and two contexts"
 
 
 def test_a_run_that_fits_does_not_sleep_by_itself(run):
@@ -556,7 +575,8 @@ def test_a_run_that_fits_does_not_sleep_by_itself(run):
     assert result["sleep"] == {
         "option": "auto",
         "on": False,
-        "seconds": pytest.approx(1.0, abs=0.1),
+        "leaving": "nothing",  # it would be enough, if anything were
+        "seconds": 0.0,
     }
     assert "sleep and wake" not in {phase["name"] for phase in result["phases"]}
 
@@ -573,7 +593,10 @@ def test_the_peaks_of_each_phase_are_printed_with_and_without_sleep(
     text = capsys.readouterr().out
     for phase in ("start", "generating", "delivering weights", "training"):
         assert re.search(rf"^{phase} +\d+\.\d +\d+\.\d$", text, re.MULTILINE)
-    assert "runtime.sleep is auto: engine and roles take turns" in text
+    assert (
+        "runtime.sleep is auto: the engine sleeps while roles compute, and their training state leaves"
+        in text
+    )
     assert "at 50 GB/s to host memory (assumed)" in text
 
 

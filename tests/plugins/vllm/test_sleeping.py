@@ -92,8 +92,10 @@ def test_an_engine_that_was_not_started_for_sleep_keeps_its_memory(client):
 def test_the_level_is_that_of_the_options_and_must_suit_an_adapter():
     sleeps = replace(SPEC, sleeps=True)
 
-    assert sleep_level(sleeps, VllmEngineConfig()) == 1
-    assert sleep_level(sleeps, VllmEngineConfig(sleep_level=2)) == 2
+    assert sleep_level(sleeps, VllmEngineConfig()) == 2  # each update brings all weights
+    assert sleep_level(replace(sleeps, adapter_rank=8), VllmEngineConfig()) == 1
+    assert sleep_level(replace(sleeps, quantization={}), VllmEngineConfig()) == 1
+    assert sleep_level(sleeps, VllmEngineConfig(sleep_level=1)) == 1
     with pytest.raises(ConfigError, match="drops the base's weights"):
         sleep_level(replace(sleeps, adapter_rank=8), VllmEngineConfig(sleep_level=2))
 

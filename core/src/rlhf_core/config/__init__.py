@@ -3,6 +3,8 @@
 Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
 """
 
+from .automatic.accelerators import visible_accelerators
+from .automatic.memory import with_memory_options
 from .checks.cautions import small_adapter_rates
 from .checks.effects import (
     error_values_without_effect,
@@ -17,7 +19,7 @@ from .common import AnswerSampling, CommandOptions, RunOptions, SamplingOptions
 from .files import read_toml, write_toml
 from .flags import parse_flags
 from .help import render_help
-from .layers import Layer, Origin
+from .layers import Layer, Origin, leaves
 from .option_tree import NamedPaths, OptionTree, Selector
 from .paths import check_paths, path_problems
 from .problems import Labels
@@ -59,6 +61,7 @@ __all__ = [
     "check_paths",
     "error_values_without_effect",
     "images_without_effect",
+    "leaves",
     "no_reader",
     "parse_flags",
     "path_problems",
@@ -70,5 +73,7 @@ __all__ = [
     "schedule_without_effect",
     "shared_without_effect",
     "small_adapter_rates",
+    "visible_accelerators",
+    "with_memory_options",
     "write_toml",
 ]

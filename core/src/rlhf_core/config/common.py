@@ -300,10 +300,11 @@ class RuntimeSelection(Config):
 class SleepingRuntime(RuntimeSelection):
     """Choice of a runtime in which an engine and trained roles may take turns on the same accelerators."""
 
-    sleep: Literal["auto", "always", "never"] = Field(
+    sleep: Literal["auto", "never", "engine", "state", "always"] = Field(
         "auto",
-        description="let the engine sleep while roles compute, and move weights and training state of roles to host "
-        "memory while it generates. auto: where rlhf plan says that the run fits in no other way",
+        description="let the engine give back its memory while roles compute. engine: and roles stay in their place; "
+        "state: and their training state is in host memory while it generates; always: and so are their weights. auto: "
+        "the first of never, engine, state and always with which rlhf plan says that the run fits",
     )
 
 

@@ -29,6 +29,7 @@ A list takes several words, 'none' unsets an option that may be unset, a flag wi
 The options of a component appear here once it is selected: rlhf {command} {example} --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
+  --gpus N|all       train on several GPUs of this machine: one rank of each role and one engine on each
   --check            say whether the configuration is valid, and stop
   --dry-run          show what the run would build, and stop
   --resume [PATH]    go on from the newest checkpoint of the run folder, or from the one at PATH

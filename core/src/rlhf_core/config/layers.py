@@ -49,6 +49,14 @@ class Layer:
         origins = {path: Origin(f"{source}: {path}") for path, _ in leaves(values)}
         return cls(values, origins)
 
+    @classmethod
+    def of_paths(cls, values: Mapping[str, Any], source: str) -> Layer:
+        """Return a layer of values by dotted path."""
+        nested: dict[str, Any] = {}
+        for path, value in values.items():
+            insert(nested, path, value)
+        return cls.of(nested, source)
+
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ``(dotted path, value)`` for everything that is not a table. An empty table is a leaf."""

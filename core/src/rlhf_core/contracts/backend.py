@@ -22,6 +22,11 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-n
 """Reduction of token losses to one number over an optimizer step; ``math.aggregate`` has the formulas."""
 
 
+Leaving = Literal["nothing", "state", "all"]
+"""Parts of a role that leave the accelerator's memory while an engine generates: nothing, the state of training, or the
+weights too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
     """Learning-rate schedule of a role, worked out for all its updates: see ``math.lr_factor``."""
@@ -169,6 +174,8 @@ class RoleSpec:
     """Tokens of a forward and backward pass at most."""
     seed: int = 0
     """The run's seed."""
+    leaving: Leaving = "nothing"
+    """Parts that ``offload`` will move out in each step: a backend can make host memory for them at the start."""
 
 
 ROW_WEIGHTS = "row_weights"
@@ -329,17 +336,20 @@ class TrainBackend(Protocol):
         """Write a plain Transformers folder with the tokenizer; under an adapter a PEFT folder with the tokenizer."""
         ...
 
-    def offload(self, *, weights: bool = True) -> None:
-        """Move what can be moved out of the accelerator's memory: the state of training, and the weights of the model.
-        Until ``reload`` nothing else is called, but for ``offload`` with more and ``close``.
+    def offload(self, *, weights: bool = True, state: bool = True) -> None:
+        """Move what can be moved out of the accelerator's memory: the state of training, and the weights of the model;
+        and give back what an allocator keeps of freed memory. Until ``reload`` nothing else is called, but for
+        ``offload`` with more and ``close``, and for ``buckets`` and ``checksum`` while the weights are in their place.
 
         Args:
             weights: False: the model stays in its place, as for an engine that computes with it.
+            state: False, without ``weights``: everything stays in its place.
         """
         ...
 
     def reload(self, *, state: bool = True) -> None:
-        """Move back what ``offload`` moved; every value is what it was, to the bit.
+        """Move back what ``offload`` moved; every value is what it was, to the bit. State may still be on its way when
+        the call returns, as long as whatever needs it waits for it.
 
         Args:
             state: False: the weights alone, after which ``buckets`` and ``checksum`` may be called.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -12,6 +12,7 @@ from ..component import ComponentRef
 from ..lazy import NDArray, np
 from ..media.vision import ImageReaderSpec
 from .backend import (
+    Leaving,
     RoleSpec,
     Statistic,
     StepOutcome,
@@ -77,7 +78,7 @@ class RoleHandle(Protocol):
         """Write a plain Transformers folder; with ``ema`` of the averaged weights."""
         ...
 
-    async def offload(self, *, weights: bool = True) -> None:
+    async def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """See ``TrainBackend.offload``."""
         ...
 
@@ -158,6 +159,8 @@ class RuntimeSpec:
     moving_roles: tuple[str, ...] = ()
     """Roles that share the engine's accelerator, and leave it while the engine generates. The engine sleeps while they
     compute. Empty: nothing sleeps."""
+    leaving: Leaving = "all"
+    """Parts that these roles move out while the engine generates: no more than it needs room for."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The whole configuration as nested plain values, as ``config.toml`` has them, for a learner in a process of its
     own; empty: the loop learns in the driver."""
@@ -224,8 +227,20 @@ class SleepAdvice:
 
     sleeps: bool
     """True: the engine should sleep while roles compute."""
+    leaving: Leaving = "all"
+    """Parts that roles should move out meanwhile: the least with which the run fits."""
     reason: str
     """One line for the log, with the numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """Choice of a memory planner for options that nobody has set."""
+
+    values: Mapping[str, Any]
+    """Options by dotted path."""
+    reason: str
+    """One line for the user: what was chosen, and why."""
 
 
 @runtime_checkable
@@ -237,6 +252,27 @@ class MemoryPlanner(Protocol):
 
         Args:
             config: ``RuntimeSpec.config``.
+
+        Raises:
+            RLHFError: the run cannot be predicted.
+        """
+        ...
+
+
+@runtime_checkable
+class MemoryFitter(Protocol):
+    """Choice of the options about memory that nobody has set, by a command that provides ``plans_memory``."""
+
+    def memory_options(
+        self, command: str, config: Mapping[str, Any], given: Collection[str], plugins: Plugins
+    ) -> MemoryOptions | None:
+        """Return the options about memory with which a step is fastest on the accelerators of this machine; None: there
+        are none, or the run does not fit in any way.
+
+        Args:
+            command: name of the command that trains.
+            config: as ``RuntimeSpec.config``.
+            given: paths of the options that somebody has set, which stay as they are.
 
         Raises:
             RLHFError: the run cannot be predicted.

@@ -15,7 +15,7 @@ from ..learning.roles import (
     runtime_spec,
 )
 from ..plugins import Plugins
-from .memory.decision import asleep_while_it_learns
+from .memory.decision import LEAVING, asleep_while_it_learns
 
 
 def describe(resolved: Resolved, plugins: Plugins) -> str:
@@ -36,8 +36,9 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     if isinstance(runtime, PlansPlacement):
         lines.append("placement")
         lines += [f"  {line}" for line in runtime.placement(list(spec.roles))]
-    if resolved.run.runtime.sleep == "always":
-        moving = asleep_while_it_learns(resolved, spec).moving_roles
+    sleep = resolved.run.runtime.sleep
+    if sleep in LEAVING:
+        moving = asleep_while_it_learns(resolved, spec, LEAVING[sleep]).moving_roles
         lines.append(
             f"  the engine sleeps while roles compute; out while it generates: {', '.join(moving)}"
         )

@@ -162,7 +162,13 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
 def _sleeping(resolved: Resolved, placement: Placement, spec: RuntimeSpec) -> Sleeping:
     assert placement.engine is not None
     adapted = resolved.optional("actor.adapter") is not None
-    return Sleeping(placement.engine, placement.roles, spec.moving_roles, adapted=adapted)
+    return Sleeping(
+        placement.engine,
+        placement.roles,
+        spec.moving_roles,
+        leaving=spec.leaving,
+        adapted=adapted,
+    )
 
 
 def _rows(resolved: Resolved) -> SourceRows | None:

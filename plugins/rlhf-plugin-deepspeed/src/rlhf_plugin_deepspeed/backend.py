@@ -111,6 +111,10 @@ class DeepSpeedBackend(ScoringBackend):
             self._scoring = SharedScoring(model, spec, self._config, self._ranks)
         else:
             self._scoring = WholeScoring()
+        if spec.leaving != "nothing":
+            moves = Offloading(self._scoring, model, self._device)
+            moves.prepare(weights=spec.leaving == "all", state=True)
+            self._offloading = moves
 
     def _join_groups(self) -> None:
         """Join the rank groups that ``sequence_parallel`` and ``tensor_parallel`` ask for."""
@@ -168,6 +172,8 @@ class DeepSpeedBackend(ScoringBackend):
         with self._model.updating(self._dropout_seed(training.updates)):
             for number, work in enumerate(works, start=1):
                 training.backward(training.forward(work), last=number == len(works))
+        if self._offloading is not None:
+            self._offloading.finish_reload()  # until here nothing has needed the state
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
         last: Metrics = {
@@ -330,7 +336,7 @@ class DeepSpeedBackend(ScoringBackend):
         Raises:
             CheckpointError: the optimizer's state cannot be written.
         """
-        self._require_state()
+        self._wait_for_state()
         save_training(folder, self._training, self._model, self._ranks)
 
     def load(self, folder: Path) -> None:
@@ -340,7 +346,7 @@ class DeepSpeedBackend(ScoringBackend):
             CheckpointError: a file is missing or damaged, or belongs to another model or optimizer, or stage 0 meets
                 the files of stages 1 to 3.
         """
-        self._require_state()
+        self._wait_for_state()
         load_training(folder, self._training, self._model, self._ranks)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
@@ -353,7 +359,7 @@ class DeepSpeedBackend(ScoringBackend):
             ConfigError: ``ema`` is true and the role keeps no moving average.
             PluginError: ``ema`` is true and the role is not trained.
         """
-        self._require_state()
+        self._wait_for_state()
         if ema and self._spec.ema_decay is None:
             raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
         with self._holding_average() if ema else nullcontext():
@@ -365,18 +371,23 @@ class DeepSpeedBackend(ScoringBackend):
             raise PluginError(f"the {self._spec.role} is not trained and has no moving average")
         return self._training.holding_average()
 
-    def offload(self, *, weights: bool = True) -> None:
-        """Move the state of training to host memory and, with ``weights``, the model."""
+    def _wait_for_state(self) -> None:
+        self._require_state()
+        if self._offloading is not None:
+            self._offloading.finish_reload()
+
+    def offload(self, *, weights: bool = True, state: bool = True) -> None:
+        """Move the state of training and, with ``weights``, the model to host memory."""
         assert self._scoring is not None, "setup comes first"
         assert self._open is not None
         if self._offloading is None:
             self._offloading = Offloading(self._scoring, self._open.model, self._device)
-        self._offloading.offload(weights=weights)
-        self._state_is_out = True
+        self._offloading.offload(weights=weights, state=state)
+        self._state_is_out = self._state_is_out or state
         self._weights_are_out = self._weights_are_out or weights
 
     def reload(self, *, state: bool = True) -> None:
-        """Move back what ``offload`` moved, or weights alone."""
+        """Move back what ``offload`` moved, or weights alone. The state comes beside what is computed next."""
         if self._offloading is not None:
             self._offloading.reload(state=state)
         self._weights_are_out = False

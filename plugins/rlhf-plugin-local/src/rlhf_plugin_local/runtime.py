@@ -89,8 +89,8 @@ class LocalRole:
     async def export(self, folder: Path, *, ema: bool = False) -> None:
         await self._call(lambda: self._backend.export(folder, ema=ema))
 
-    async def offload(self, *, weights: bool = True) -> None:
-        await self._call(lambda: self._backend.offload(weights=weights))
+    async def offload(self, *, weights: bool = True, state: bool = True) -> None:
+        await self._call(lambda: self._backend.offload(weights=weights, state=state))
 
     async def reload(self) -> None:
         await self._call(self._backend.reload)
@@ -141,7 +141,7 @@ class LocalRuntime:
             return None
         for name in spec.moving_roles:
             # The engine is given weights as it starts, and needs the room of everything else.
-            self._backends[name].offload(weights=False)
+            self._backends[name].offload(weights=False, state=spec.leaving != "nothing")
         engine: Engine = plugins.build(spec.engine)
         self._engine = engine
         policy = self._backends["policy"]

@@ -43,7 +43,7 @@ from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
-from rlhf_torch.training.host_memory import HostMemory
+from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
 from rlhf_torch.training.updater import Updater
@@ -95,7 +95,11 @@ class TorchBackend(ScoringBackend):
         self._open = OpenRole.of(model, spec, chunk, self._score)
         if spec.objective is not None:
             self._objective, optimizer = trained_parts(spec, plugins)
-            self._updater = Updater(model.named_trainable(), spec, optimizer)
+            self._updater = updater = Updater(model.named_trainable(), spec, optimizer)
+            if spec.leaving != "nothing":
+                self._state_out.prepare(updater.state())
+                moments = expected_moments(updater.optimizer)
+                self._state_out.prepare(updater.masters.values(), copies=moments)
 
     @property
     def base(self) -> SharedBase | None:
@@ -121,6 +125,7 @@ class TorchBackend(ScoringBackend):
                 self._backward(loss)
                 parts.append(metrics)
             parts += self._imitate(batch.supervised, plan)
+        self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
         last: Metrics = {
@@ -216,11 +221,11 @@ class TorchBackend(ScoringBackend):
         return self._model.checksum()
 
     def save(self, folder: Path) -> None:
-        self._require_state()
+        self._wait_for_state()
         save_state(folder, self._model, self._updater)
 
     def load(self, folder: Path) -> None:
-        self._require_state()
+        self._wait_for_state()
         load_state(folder, self._model, self._updater)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
@@ -229,7 +234,7 @@ class TorchBackend(ScoringBackend):
         Raises:
             ConfigError: ``ema`` is asked for and none is kept.
         """
-        self._require_state()
+        self._wait_for_state()
         averages = self._updater.ema if self._updater is not None else {}
         if ema and not averages:
             raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
@@ -242,10 +247,15 @@ class TorchBackend(ScoringBackend):
                 trust_remote_code=self._spec.trust_remote_code,
             )
 
-    def offload(self, *, weights: bool = True) -> None:
-        """Move the state of training to host memory and, with ``weights``, the model; a base that roles share moves
+    def _wait_for_state(self) -> None:
+        self._require_state()
+        self._state_out.finish_return()
+
+    def offload(self, *, weights: bool = True, state: bool = True) -> None:
+        """Move the state of training and, with ``weights``, the model to host memory; a base that roles share moves
         once."""
-        if self._updater is not None:
+        release_cached(self._device)
+        if state and self._updater is not None:
             self._state_out.take(self._updater.state())
             self._state_is_out = True
         if weights and self._open is not None:
@@ -254,11 +264,11 @@ class TorchBackend(ScoringBackend):
             self._weights_are_out = True
 
     def reload(self, *, state: bool = True) -> None:
-        """Move back what ``offload`` moved, or the weights alone."""
+        """Move back what ``offload`` moved, or the weights alone. The state comes beside what is computed next."""
         self._weights_out.give_back()
         self._weights_are_out = False
         if state:
-            self._state_out.give_back()
+            self._state_out.begin_return()
             self._state_is_out = False
 
     def close(self) -> None:

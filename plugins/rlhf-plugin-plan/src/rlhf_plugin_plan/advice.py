@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rlhf_cli.runs import planned
+from rlhf_cli.runs import PlannedRun, planned
 from rlhf_core.config import Layer, resolve
-from rlhf_core.contracts import SleepAdvice
+from rlhf_core.contracts import Accelerator, MemoryOptions, SleepAdvice
 from rlhf_core.plugins import Plugins
 
 from .command import main, parser, predicted_run
+from .fitting import fastest, options_of
 from .machine.hardware import GIB, GPUS, GpuSpec
+from .memory.sleep import TURNS
 from .model.adapters import AdaptedModels
+from .prediction import Prediction
 
+PREDICTED = "train"
+"""Command whose runs can be predicted."""
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 NAMED = {"H200": "h200", "H100": "h100", "A100": "a100-80", "L40S": "l40s"}
 """Part of a GPU's name in its driver -> its name in the table of GPUs."""
@@ -36,6 +41,38 @@ class PlanCommand:
         gpu = gpu_here()
         return None if gpu is None else advice_on(gpu, config, plugins)
 
+    def memory_options(
+        self, command: str, config: Mapping[str, Any], given: Collection[str], plugins: Plugins
+    ) -> MemoryOptions | None:
+        """See ``rlhf_core.contracts.MemoryPlanner``: for the first GPU of this machine, as if all were alike."""
+        gpu = gpu_here()
+        if gpu is None or command != PREDICTED:
+            return None
+        return options_on(gpu, config, given, plugins)
+
+
+def options_on(
+    gpu: GpuSpec, config: Mapping[str, Any], given: Collection[str], plugins: Plugins
+) -> MemoryOptions | None:
+    """Return the fastest options about memory on GPUs of one model; None: nothing is open, or nothing fits.
+
+    Raises:
+        ConfigError: the run cannot be predicted.
+    """
+    models, own = AdaptedModels(plugins), parser().parse_args([])
+    accelerators = (Accelerator(name=gpu.name, memory_gib=gpu.memory_gib),)
+    base = Layer.of(config, "the run's configuration")
+
+    def run_with(values: Mapping[str, Any]) -> PlannedRun:
+        layers = [base, Layer.of_paths(values, "rlhf plan")]
+        return planned(resolve(layers, plugins, accelerators))
+
+    def predict(values: Mapping[str, Any]) -> Prediction:
+        return predicted_run(run_with(values), models, gpu, None, own)
+
+    found = fastest(run_with({}), given, predict)
+    return None if found is None else options_of(*found)
+
 
 def advice_on(gpu: GpuSpec, config: Mapping[str, Any], plugins: Plugins) -> SleepAdvice:
     """Return the advice for GPUs of one model.
@@ -50,8 +87,9 @@ def advice_on(gpu: GpuSpec, config: Mapping[str, Any], plugins: Plugins) -> Slee
     needs = (
         f"{fullest.awake / GIB:.1f} GiB are predicted where nothing sleeps, of {gpu.memory_gib:.1f}"
     )
-    with_sleep = f"; engine and roles take turns, with {fullest.total / GIB:.1f}" if on else ""
-    return SleepAdvice(sleeps=on, reason=needs + with_sleep)
+    leaving = prediction.sleep.leaving
+    with_sleep = f"; {TURNS[leaving]}, with {fullest.total / GIB:.1f}" if on else ""
+    return SleepAdvice(sleeps=on, leaving=leaving, reason=needs + with_sleep)
 
 
 def gpu_here() -> GpuSpec | None:

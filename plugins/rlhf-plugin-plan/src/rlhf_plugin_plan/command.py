@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from rlhf_cli.runs import PlannedRun, read_run
+from rlhf_cli.runs import PlannedRun, read_run, run_layers
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
+from rlhf_core.config import leaves
 from rlhf_core.contracts import Accelerator, RoleSpec
+from rlhf_core.plugins import Plugins
 
+from .fitting import Values, fastest, options_of
+from .machine.fleet import Fleet, find_fleet
 from .machine.hardware import GPUS, GpuSpec, find_gpu
 from .memory.placement import ClusterSize
 from .memory.roles import Workload
@@ -35,10 +40,16 @@ def parser() -> argparse.ArgumentParser:
     own = _Parser(
         prog="rlhf plan",
         description="Predict memory and seconds of a run, and say whether the run fits. The command takes all flags of "
-        "rlhf train: -c FILE, and flags that override the file.",
+        "rlhf train: -c FILE, and flags that override the file. rlhf plan MODEL needs none of them.",
         allow_abbrev=False,
     )
     own.add_argument("--gpu", default="h200", help=f"one of {', '.join(GPUS)} (h200)")
+    own.add_argument(
+        "--gpus",
+        metavar="NxGPU",
+        help="GPUs of one machine, such as 4xa100-80 or, by memory alone, 8x24GB: print the fastest configuration that "
+        "fits them, and its command",
+    )
     own.add_argument(
         "--nodes", type=int, help="number of machines; unset: as many GPUs as the run takes"
     )
@@ -72,8 +83,10 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: no GPU could run this configuration, or a flag is wrong (exit code 2).
     """
-    own, words = parser().parse_known_args(list(arguments))
+    own, words = parser().parse_known_args(_with_model(arguments))
     plugins = plugin_loader.load()
+    if own.gpus is not None:
+        return plan_fleet(find_fleet(own.gpus), words, own, plugins)
     gpu, cluster = find_gpu(own.gpu), _cluster(own.nodes, own.gpus_per_node)
     models = AdaptedModels(plugins)
     one = Accelerator(name=gpu.name, memory_gib=gpu.memory_gib)
@@ -83,6 +96,82 @@ def main(arguments: Sequence[str]) -> int:
         planned = read_run(replaced(words, more), plugins, accelerators)
         return planned, predicted_run(planned, models, gpu, cluster, own)
 
+    return _report(predicted, own, plugins)
+
+
+def plan_fleet(
+    fleet: Fleet, words: Sequence[str], own: argparse.Namespace, plugins: Plugins
+) -> int:
+    """Print the fastest configuration that fits these GPUs, and return the exit code.
+
+    Args:
+        words: flags of the run, which stay.
+        own: what ``parser`` reads.
+
+    Raises:
+        ConfigError: no GPU could run this configuration, or a flag is wrong.
+    """
+    gpu, models = fleet.gpu, AdaptedModels(plugins)
+    accelerators = (Accelerator(name=gpu.name, memory_gib=gpu.memory_gib),) * fleet.count
+    of_run = list(words)
+    if fleet.count > 1:
+        of_run += ["--gpus", str(fleet.count)]
+        if not {"--engine", "--engine.name"} & {word.partition("=")[0] for word in words}:
+            of_run += [
+                "--engine",
+                "vllm",
+            ]  # what is installed here says nothing of the machine that is planned
+    layers = run_layers(of_run, accelerators)
+    given = frozenset(path for layer in layers for path, _ in leaves(layer.values))
+
+    def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
+        planned = read_run(replaced(of_run, more), plugins, accelerators)
+        return planned, predicted_run(planned, models, gpu, None, own)
+
+    def with_values(values: Values) -> Prediction:
+        return predicted(_flags(values))[1]
+
+    found = fastest(predicted([])[0], given, with_values)
+    if found is None:
+        return _report(predicted, own, plugins)
+    best, compared = found
+    if own.json:
+        print(json.dumps(as_json(best.prediction, []), indent=2))
+        return 0
+    print(render(best.prediction, []))
+    print(options_of(best, compared).reason)
+    print(shlex.join(["rlhf", "train", *of_run, *_flags(best.values)]))
+    return 0
+
+
+def _flags(values: Values) -> list[str]:
+    return [
+        word
+        for path, value in values.items()
+        for word in (f"--{path}", str(value).lower() if isinstance(value, bool) else f"{value}")
+    ]
+
+
+def _with_model(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with flags in the place of a model in front, and of all that a run cannot do without."""
+    words = list(arguments)
+    if not words or words[0].startswith("-"):
+        return words
+    placeholders = {
+        "--data": "prompts.jsonl",
+        "--reward": "exact_match",
+        "--model.dtype": "bfloat16",
+    }
+    typed = {word.partition("=")[0] for word in words}
+    missing = [word for pair in placeholders.items() if pair[0] not in typed for word in pair]
+    return ["--model", words[0], *missing, *words[1:]]
+
+
+def _report(
+    predicted: Callable[[Sequence[str]], tuple[PlannedRun, Prediction]],
+    own: argparse.Namespace,
+    plugins: Plugins,
+) -> int:
     planned, prediction = predicted([])
     found: list[Remedy] = []
     if not prediction.fits:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
+from rlhf_core.contracts import Leaving
 
 from .machine import assumptions as assumed
 from .machine.hardware import GIB, GpuSpec
@@ -27,6 +28,8 @@ from .model.configs import Shapes
 from .seconds.phases import Step, moves_phase, phases_of, step_of
 from .seconds.setting import Phase, Setting
 
+ASLEEP: Mapping[str, Leaving] = {"engine": "nothing", "state": "state", "always": "all"}
+"""Values of ``runtime.sleep`` with which the engine sleeps, from the one that moves least, and what leaves."""
 REWARD_MODEL = "reward_model:reward_model"
 
 
@@ -57,10 +60,18 @@ class GpuMemory:
     """The GPUs and their processes."""
     processes: tuple[ProcessMemory, ...]
     """Memory of each process on one of these GPUs, if nothing sleeps."""
-    peaks: SleepPeaks | None = None
-    """Peaks with and without sleep; None: no role shares the GPU with an engine."""
+    choices: Mapping[Leaving, SleepPeaks] = field(default_factory=dict)
+    """Peaks with and without sleep, by what leaves while the engine generates; empty: no role shares the GPU with an
+    engine."""
     sleeps: bool = False
     """Whether engine and roles take turns."""
+    leaving: Leaving = "all"
+    """Parts of the roles that leave, if they do."""
+
+    @property
+    def peaks(self) -> SleepPeaks | None:
+        """Peaks with and without sleep; None: no role shares the GPU with an engine."""
+        return self.choices.get(self.leaving)
 
     @property
     def awake(self) -> float:
@@ -83,6 +94,8 @@ class SleepChoice:
     """Value of the option."""
     on: bool
     """Whether the engine sleeps while roles compute."""
+    leaving: Leaving
+    """Parts of the roles that leave while the engine generates, if it does."""
     seconds: float
     """Seconds of a step in which bytes move to host memory and back, if it does."""
 
@@ -200,24 +213,40 @@ def require_sane(workload: Workload, longest: int) -> None:
 def with_sleep(
     gpus: tuple[GpuMemory, ...], planned: PlannedRun, gpu: GpuSpec
 ) -> tuple[tuple[GpuMemory, ...], SleepChoice]:
-    """Return the GPUs with the decision of ``runtime.sleep``: ``auto`` sleeps where the run fits in no other way.
+    """Return the GPUs with the decision of ``runtime.sleep``: ``auto`` sleeps where the run fits in no other way, and
+    then moves the least with which it fits.
 
     Raises:
-        ConfigError: ``always``, and no role shares a GPU with an engine.
+        ConfigError: the engine has to sleep, and no role shares a GPU with an engine.
     """
     option = planned.run.runtime.sleep
-    shared = [memory for memory in gpus if memory.peaks is not None]
-    if option == "always" and not shared:
+    shared = [memory for memory in gpus if memory.choices]
+    if option in ASLEEP and not shared:
         raise ConfigError(
-            "runtime.sleep is always, but no role shares a GPU with an engine: its memory would be given back to "
+            f"runtime.sleep is {option}, but no role shares a GPU with an engine: its memory would be given back to "
             "nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate out."
         )
     possible = bool(shared) and not planned.run.rollout.max_staleness
-    needed = any(memory.awake > gpu.memory for memory in shared)
-    on = option == "always" or (option == "auto" and possible and needed)
-    moved = max((memory.peaks.moved for memory in shared if memory.peaks is not None), default=0.0)
-    choice = SleepChoice(option=option, on=on, seconds=moved / (1e9 * gpu.host_gb_s))
-    return tuple(replace(memory, sleeps=on) for memory in gpus), choice
+    needed = any(memory.awake > (1 - assumed.SPARE) * gpu.memory for memory in shared)
+    on = option in ASLEEP or (option == "auto" and possible and needed)
+    leaving = ASLEEP[option] if option in ASLEEP else _least_that_fits(shared, gpu)
+    moved = max((memory.choices[leaving].moved for memory in shared), default=0.0)
+    choice = SleepChoice(
+        option=option, on=on, leaving=leaving, seconds=moved / (1e9 * gpu.host_gb_s)
+    )
+    return tuple(replace(memory, sleeps=on, leaving=leaving) for memory in gpus), choice
+
+
+def _least_that_fits(shared: Sequence[GpuMemory], gpu: GpuSpec) -> Leaving:
+    """Return the least that has to leave so that some memory is to spare; if nothing is enough, what leaves most."""
+
+    def peak(leaving: Leaving) -> float:
+        peaks = (max(memory.choices[leaving].asleep.values()) for memory in shared)
+        return max(peaks, default=0.0)
+
+    usable = (1 - assumed.SPARE) * gpu.memory
+    enough = [leaving for leaving in ASLEEP.values() if peak(leaving) <= usable]
+    return enough[0] if enough else min(ASLEEP.values(), key=peak)
 
 
 def _gpu_memory(
@@ -229,14 +258,18 @@ def _gpu_memory(
     processes = tuple(_process_memory(process, roles, served) for process in kind.processes)
     shares = any(process.engine for process in kind.processes)
     shares = shares and any(process.roles for process in kind.processes)
-    peaks = None
+    choices: dict[Leaving, SleepPeaks] = {}
     if shares and engine.modeled:
-        peaks = sleep_peaks(
-            [_shares(process) for process in processes],
-            shares_weights=engine.embedded and not engine.copies_weights,
-            keeps_in_host=engine.vllm is None or engine.vllm.sleep_level == 1,
-        )
-    return GpuMemory(kind=kind, processes=processes, peaks=peaks)
+        choices = {
+            leaving: sleep_peaks(
+                [_shares(process) for process in processes],
+                shares_weights=engine.embedded and not engine.copies_weights,
+                keeps_in_host=engine.vllm is None or engine.vllm.sleep_level == 1,
+                leaving=leaving,
+            )
+            for leaving in ASLEEP.values()
+        }
+    return GpuMemory(kind=kind, processes=processes, choices=choices)
 
 
 def _shares(process: ProcessMemory) -> ProcessShares:
@@ -316,7 +349,8 @@ def _problems(
         also = ""
         if sleep.option == "never" and memory.peaks is not None:
             asleep = max(memory.peaks.asleep.values()) / GIB
-            also = f"; runtime.sleep is never, and with always it needs {asleep:.1f}"
+            with_it = next(name for name, leaving in ASLEEP.items() if leaving == sleep.leaving)
+            also = f"; runtime.sleep is never, and with {with_it} it needs {asleep:.1f}"
         problems.append(
             f"{memory.kind.name}: needs {memory.total / GIB:.1f} GiB a GPU, but {gpu.name} has "
             f"{gpu.memory_gib:.1f}{also}"

@@ -12,7 +12,7 @@ from rlhf_core import ConfigError
 from .machine.hardware import GIB
 from .memory.engines import VLLM
 from .memory.roles import DEEPSPEED, TORCH
-from .prediction import Prediction
+from .prediction import ASLEEP, Prediction
 
 Flags = tuple[str, ...]
 """Names and values of flags in turn."""
@@ -101,7 +101,7 @@ def _tried(flags: Flags, before: Prediction, again: Again) -> Remedy | None:
 def _sorts(planned: PlannedRun, adapters: Sequence[str]) -> Iterator[Sort]:
     """Yield the sorts of changes; adapters, which change what is learned, are the last."""
     if planned.run.runtime.sleep == "never" and not planned.run.rollout.max_staleness:
-        yield Sort([("--runtime.sleep", "always")])
+        yield Sort([("--runtime.sleep", value) for value in ASLEEP])
     yield from map(Sort, _without_adapters(planned))
     spec = planned.spec
     for role, section in (("policy", "actor"), ("critic", "critic")):
@@ -132,7 +132,8 @@ def _without_adapters(planned: PlannedRun) -> Iterator[list[Flags]]:
     if run.model.dtype == "float32":
         yield [("--model.dtype", "bfloat16")]
     if planned.runtime.name == "ray:ray" and backend == "deepspeed":
-        ranks = planned.runtime.options["ranks"].get("policy", 1)
+        options = planned.runtime.options
+        ranks = options["ranks"].get("policy", options["gpus"] or 1)
         yield [("--runtime.ray.ranks.policy", str(times * ranks)) for times in (2, 4)]
 
 

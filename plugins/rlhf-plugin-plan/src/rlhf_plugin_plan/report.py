@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .machine.hardware import GIB
+from .memory.sleep import TURNS
 from .prediction import GpuMemory, Prediction
 from .remedies import Remedy
 from .seconds import measured
@@ -54,6 +55,7 @@ def as_json(prediction: Prediction, remedies: Sequence[Remedy]) -> dict[str, Any
         "sleep": {
             "option": prediction.sleep.option,
             "on": prediction.sleep.on,
+            "leaving": prediction.sleep.leaving,
             "seconds": prediction.sleep.seconds,
         },
         "phases": [
@@ -165,7 +167,7 @@ def _sleep(prediction: Prediction) -> Iterator[str]:
             f"sleep would move {peaks.moved / GIB:.1f} GiB a step, both ways counted: {sleep.seconds:.2f} s at "
             f"{host:g} GB/s to host memory (assumed)"
         )
-        yield f"runtime.sleep is {sleep.option}: {'engine and roles take turns' if sleep.on else 'nothing sleeps'}"
+        yield f"runtime.sleep is {sleep.option}: {TURNS[sleep.leaving] if sleep.on else 'nothing sleeps'}"
         yield ""
 
 

@@ -35,12 +35,23 @@ class RayRuntimeConfig(Config):
         ge=80,
         description="shared memory of a new cluster, in MiB; unset: Ray's choice, a share of the memory",
     )
+    gpus: int | None = Field(
+        None,
+        ge=1,
+        le=65536,
+        description="number of GPUs that all roles and engines share: each role has as many ranks and there are as "
+        "many engines, where ranks and engines do not say otherwise. --gpus sets it",
+    )
     ranks: Mapping[str, Ranks] = Field(
         {},
-        description="number of processes of each role, such as ranks.policy = 4; a role that is not named has 1",
+        description="number of processes of each role, such as ranks.policy = 4; a role that is not named has gpus, "
+        "or 1",
     )
-    engines: int = Field(
-        1, ge=1, le=65536, description="number of engines, each in a process of its own"
+    engines: int | None = Field(
+        None,
+        ge=1,
+        le=65536,
+        description="number of engines, each in a process of its own; unset: gpus, or 1",
     )
     colocate: tuple[str, ...] | None = Field(
         None,

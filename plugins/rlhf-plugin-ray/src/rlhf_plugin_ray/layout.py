@@ -13,10 +13,13 @@ class LayoutOptions(Protocol):
     """The options that a layout follows from; ``RayRuntimeConfig`` describes each of them."""
 
     @property
+    def gpus(self) -> int | None: ...
+
+    @property
     def ranks(self) -> Mapping[str, int]: ...
 
     @property
-    def engines(self) -> int: ...
+    def engines(self) -> int | None: ...
 
     @property
     def rollout_workers(self) -> int: ...
@@ -49,9 +52,10 @@ def plan_layout(
     """
     require_known_names(config, roles, has_engine=has_engine)
     names = _names(roles, has_engine)
-    counts = {role: config.ranks.get(role, 1) for role in roles}
+    each = config.gpus or 1
+    counts = {role: config.ranks.get(role, each) for role in roles}
     if has_engine:
-        counts[ENGINE] = config.engines
+        counts[ENGINE] = config.engines or each
     default_gpus = 1.0 if has_gpus else 0.0
     colocations = []
     for members in _sets(config.colocate, names):

@@ -98,7 +98,8 @@ class RayRuntime:
         self._rewards_in_workers = rewards_in_workers(self._config, spec, plugins)
         self._pool = self._make_pool(spec, router)
         # Engines are given weights as they start, and need the room of everything else.
-        await all_of(roles[name].offload(weights=False) for name in spec.moving_roles)
+        state = spec.leaving != "nothing"
+        await all_of(roles[name].offload(weights=False, state=state) for name in spec.moving_roles)
         starts = [router.start_all(self._layout.counts[ENGINE])]
         if self._pool is not None:
             starts.append(self._pool.crew.start_all(self._layout.counts[ROLLOUT]))
@@ -162,6 +163,7 @@ class RayRuntime:
         await preflight.reserve(self._placement_groups, self._config.start_timeout_s)
         placed = preflight.describe_placement(layout, self._placement_groups, nodes)
         log.info("placement:\n%s", placed)
+        _say_idle(layout, resources.get("GPU", 0.0))
         return layout
 
     async def _start_roles(self, spec: RuntimeSpec, plugins: Plugins) -> dict[str, RayRole]:
@@ -303,6 +305,18 @@ class RayRuntime:
             remove_placement_group(reserved)
 
 
+def _say_idle(layout: ProcessLayout, gpus: float) -> None:
+    """Log how many of the cluster's GPUs the run leaves idle, if any."""
+    idle = gpus - sum(part.num_bundles * part.gpus for part in layout.colocations)
+    if idle >= 1:
+        log.info(
+            "%d of the cluster's %d GPUs stay idle: runtime.ray.gpus %d would use all",
+            idle,
+            gpus,
+            gpus,
+        )
+
+
 def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> None:
     """Refuse several ranks of a backend that trains in one process only.
 
@@ -311,6 +325,8 @@ def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plu
     """
     backend = plugins.get(spec.backend.kind, spec.backend.name)
     many = [f"runtime.ray.ranks.{role} = {num}" for role, num in config.ranks.items() if num > 1]
+    if config.gpus is not None and config.gpus > 1 and not set(spec.roles) <= set(config.ranks):
+        many.append(f"runtime.ray.gpus = {config.gpus}")
     if many and SEVERAL_RANKS not in backend.component.provides:
         raise ConfigError(
             f"{', '.join(many)}: --backend {backend.name} trains in one process only; choose a backend that provides "

@@ -70,10 +70,11 @@ class VllmEngineConfig(Config):
         le=16384,
         description="size of one bucket of weights, which is copied and handed over at once, in MiB",
     )
-    sleep_level: Literal[1, 2] = Field(
-        1,
+    sleep_level: Literal[1, 2] | None = Field(
+        None,
         description="memory of the weights while the engine sleeps (runtime.sleep): 1 copies them to host memory, 2 "
-        "drops them, since each wake follows an update; not with an adapter that is served beside its base",
+        "drops them, since each wake follows an update; not with an adapter that is served beside its base. Unset: 2 "
+        "where an update brings all weights",
     )
     portion: int = Field(
         32,
@@ -91,8 +92,8 @@ class VllmEngineConfig(Config):
     )
 
     def needed_by_options(self) -> frozenset[str]:
-        """Return the need of a run that may sleep where the level is not the default."""
-        return frozenset({SLEEP}) if self.sleep_level != 1 else frozenset()
+        """Return the need of a run that may sleep where a level is set."""
+        return frozenset({SLEEP}) if self.sleep_level is not None else frozenset()
 
     @field_validator("args")
     @classmethod

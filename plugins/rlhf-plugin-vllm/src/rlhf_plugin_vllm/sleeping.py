@@ -85,4 +85,8 @@ def sleep_level(spec: EngineSpec, config: VllmEngineConfig) -> int | None:
             "engine.vllm.sleep_level 2 drops the base's weights, and an update brings an adapter's factors alone. Set "
             "--engine.vllm.sleep_level 1, or have whole weights served: --actor.lora.serve merged"
         )
-    return config.sleep_level
+    if config.sleep_level is not None:
+        return config.sleep_level
+    # A base in 4 bits is unpacked as it is loaded, once.
+    brings_all = spec.adapter_rank is None and spec.quantization is None
+    return 2 if brings_all else 1

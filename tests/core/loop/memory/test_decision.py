@@ -78,6 +78,26 @@ def test_auto_lets_the_engine_wake_where_sleep_is_not_needed_or_not_known(advise
     assert advised(advice, *changes) == ()
 
 
+@pytest.mark.parametrize(
+    ("sleep", "leaving"), [("engine", "nothing"), ("state", "state"), ("always", "all")]
+)
+def test_the_option_says_what_leaves(advised, small_run, sleep, leaving):
+    assert advised(None, {"runtime": {"sleep": sleep}}) == ("policy",)
+
+    (spec,) = small_run.runtime.specs
+    assert spec.leaving == leaving
+    assert spec.roles["policy"].leaving == leaving, (
+        "so that the backend can make host memory for it"
+    )
+    assert spec.engine_spec.sleeps
+
+
+def test_auto_moves_what_the_planner_says(advised, small_run):
+    advised(SleepAdvice(sleeps=True, leaving="nothing", reason="the engine's memory is enough"))
+
+    assert small_run.runtime.specs[0].leaving == "nothing"
+
+
 def test_an_error_of_the_planner_is_logged_and_not_raised(advised, caplog):
     advised(RLHFError("no such shape"))
 

@@ -30,8 +30,8 @@ class StrictRole:
         self.stays = None
         """Of the last ``offload``: whether the weights stayed."""
 
-    async def offload(self, *, weights=True):
-        self.state_is_here, self.stays = False, not weights
+    async def offload(self, *, weights=True, state=True):
+        self.state_is_here, self.stays = self.state_is_here and not state, not weights
         if weights:
             self.weights_are_here = False
 
@@ -70,11 +70,11 @@ class NumberEngine(FakeEngine):
         self.served = None
 
 
-def parts(*, moving=("policy", "critic"), shares_weights=False, adapted=False):
+def parts(*, moving=("policy", "critic"), leaving="all", shares_weights=False, adapted=False):
     roles = {name: StrictRole(name) for name in ("policy", "critic", "reference")}
     engine = NumberEngine(shares_weights=shares_weights)
     engine.served = 0
-    return Sleeping(engine, roles, moving, adapted=adapted), engine, roles
+    return Sleeping(engine, roles, moving, leaving=leaving, adapted=adapted), engine, roles
 
 
 async def learn(sleeping, roles, version, delivers):
@@ -159,6 +159,25 @@ def test_weights_stay_where_the_engine_computes_with_them(shares_weights, adapte
         await sleeping.for_engine(0)
         assert [name for name, role in roles.items() if role.stays] == staying
         assert roles["reference"].stays is None  # it has an accelerator of its own
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("leaving", "state_stays", "weights_stay"),
+    [("nothing", True, True), ("state", False, True), ("all", False, False)],
+)
+def test_no_more_leaves_than_the_engine_needs_room_for(leaving, state_stays, weights_stay):
+    async def run():
+        sleeping, engine, roles = parts(leaving=leaving)
+        for version in range(2):
+            await sleeping.for_engine(version)
+            assert roles["policy"].state_is_here is state_stays
+            assert roles["policy"].weights_are_here is weights_stay
+            assert roles["policy"].stays is not None, "what an allocator keeps is given back"
+            await engine.generate(REQUEST)
+            await learn(sleeping, roles, version, delivers=True)
+            assert engine.is_asleep
 
     asyncio.run(run())
 

@@ -61,3 +61,25 @@ def test_weights_that_the_engine_shares_stay():
     assert peaks.asleep["training"] == pytest.approx(1 + KEPT * (10 + 60 + 30 + 5))
     assert peaks.awake["training"] == pytest.approx(1 + KEPT * (100 + 45))
     assert peaks.moved == 2 * 60
+
+
+def test_state_alone_may_leave():
+    peaks = sleep_peaks([TRAINER, VLLM], shares_weights=False, keeps_in_host=False, leaving="state")
+
+    assert peaks.asleep["start"] == pytest.approx(1 + KEPT * 12 + 54)
+    assert peaks.asleep["generating"] == pytest.approx(1 + KEPT * 10 + 54)
+    assert peaks.asleep["delivering weights"] == pytest.approx(1 + KEPT * 12 + 11)
+    assert peaks.asleep["training"] == pytest.approx(1 + KEPT * 100 + 1)
+    assert peaks.moved == 2 * 60
+
+
+def test_nothing_leaves_where_only_the_engine_makes_room():
+    """Weights 10 and state 60 are beside all of vLLM, and 30 of work only while it sleeps."""
+    peaks = sleep_peaks(
+        [TRAINER, VLLM], shares_weights=False, keeps_in_host=False, leaving="nothing"
+    )
+
+    assert peaks.asleep["generating"] == pytest.approx(1 + KEPT * 70 + 54)
+    assert peaks.asleep["delivering weights"] == pytest.approx(1 + KEPT * 72 + 11)
+    assert peaks.asleep["training"] == pytest.approx(1 + KEPT * 100 + 1)
+    assert peaks.moved == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_torch.training.host_memory import HostMemory
+from rlhf_torch.training.host_memory import HostMemory, expected_moments
 
 CPU = torch.device("cpu")
 
@@ -70,7 +70,6 @@ def test_a_tensor_of_another_device_stays():
     memory = HostMemory(torch.device("meta"))
     steps, moment = torch.ones(()), torch.ones(3, device="meta")
 
-    memory._finish()
     memory.take([steps])
 
     assert steps == 1.0
@@ -96,3 +95,51 @@ def test_an_optimizer_goes_on_as_if_nothing_had_moved(memory):
 
     for moved, stayed in zip(steps(moves=True), steps(moves=False), strict=True):
         assert torch.equal(moved, stayed)
+
+
+def test_emptied_tensors_are_not_copied_and_come_back_as_zeros(memory):
+    """Gradients that were applied: nobody reads them again, and their memory is wanted all the same."""
+    moment, gradient = torch.ones(4), torch.full((6,), 3.0)
+
+    memory.take([moment], emptied=[gradient])
+    assert memory.num_bytes == 16
+    assert gradient.untyped_storage().nbytes() == 0
+    memory.give_back()
+
+    assert torch.equal(gradient, torch.zeros(6))
+    assert torch.equal(moment, torch.ones(4))
+
+
+def test_a_return_that_has_begun_is_finished_before_the_next_move(memory):
+    moment = torch.arange(5.0)
+
+    for _ in range(3):
+        memory.take([moment])
+        memory.begin_return()
+    memory.finish_return()
+
+    assert memory.num_bytes == 0
+    assert torch.equal(moment, torch.arange(5.0))
+
+
+def test_memory_that_was_prepared_is_used(memory):
+    """Two moments of a weight do not exist before the first update, and their memory does."""
+    weight = torch.ones(16)
+    memory.prepare([weight], copies=3)
+    state = [weight, torch.full((16,), 2.0), torch.full((16,), 3.0)]
+
+    memory.take(state)
+    memory.give_back()
+
+    assert [float(one[0]) for one in state] == [1.0, 2.0, 3.0]
+
+
+def test_adams_moments_are_expected_until_they_are_there():
+    weight = nn.Parameter(torch.ones(2))
+    adam, plain = torch.optim.AdamW([weight]), torch.optim.SGD([weight])
+    assert (expected_moments(adam), expected_moments(plain)) == (2, 0)
+
+    weight.grad = torch.ones(2)
+    adam.step()
+
+    assert expected_moments(adam) == 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...capabilities import PLANS_MEMORY
 from ...config.resolved import Resolved
+from ...contracts.backend import Leaving
 from ...contracts.layout import ENGINE
 from ...contracts.runtime import MemoryPlanner, PlansPlacement, RuntimeSpec, SleepAdvice
 from ...errors import ConfigError, RLHFError
@@ -29,8 +30,15 @@ def roles_beside_the_engine(resolved: Resolved, roles: Sequence[str]) -> tuple[s
     return tuple(name for name in roles if name in beside)
 
 
-def asleep_while_it_learns(resolved: Resolved, spec: RuntimeSpec) -> RuntimeSpec:
+LEAVING: Mapping[str, Leaving] = {"engine": "nothing", "state": "state", "always": "all"}
+"""Values of ``runtime.sleep`` with which the engine sleeps, and what roles move out while it generates."""
+
+
+def asleep_while_it_learns(resolved: Resolved, spec: RuntimeSpec, leaving: Leaving) -> RuntimeSpec:
     """Return the specification of the run in which the engine sleeps while roles compute.
+
+    Args:
+        leaving: what the roles move out while the engine generates.
 
     Raises:
         ConfigError: the engine shares its accelerators with no role, so that nobody would get what it gives back.
@@ -38,11 +46,22 @@ def asleep_while_it_learns(resolved: Resolved, spec: RuntimeSpec) -> RuntimeSpec
     moving = roles_beside_the_engine(resolved, list(spec.roles))
     if not moving:
         raise ConfigError(
-            "runtime.sleep is always, but no role shares accelerators with an engine: its memory would be given back "
-            "to nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate out."
+            f"runtime.sleep is {resolved.run.runtime.sleep}, but no role shares accelerators with an engine: its "
+            "memory would be given back to nobody. Leave --runtime.sleep out, or let them share: leave "
+            "--runtime.ray.colocate out."
         )
     assert spec.engine_spec is not None
-    return replace(spec, moving_roles=moving, engine_spec=replace(spec.engine_spec, sleeps=True))
+    roles = {
+        name: replace(role, leaving=leaving) if name in moving else role
+        for name, role in spec.roles.items()
+    }
+    return replace(
+        spec,
+        roles=roles,
+        moving_roles=moving,
+        leaving=leaving,
+        engine_spec=replace(spec.engine_spec, sleeps=True),
+    )
 
 
 def with_sleep(resolved: Resolved, spec: RuntimeSpec, plugins: Plugins) -> RuntimeSpec:
@@ -52,8 +71,8 @@ def with_sleep(resolved: Resolved, spec: RuntimeSpec, plugins: Plugins) -> Runti
         ConfigError: see ``asleep_while_it_learns``.
     """
     choice = resolved.run.runtime.sleep
-    if choice == "always":
-        return asleep_while_it_learns(resolved, spec)
+    if choice in LEAVING:
+        return asleep_while_it_learns(resolved, spec, LEAVING[choice])
     if choice == "never" or resolved.run.rollout.max_staleness:
         return spec
     if not roles_beside_the_engine(resolved, list(spec.roles)):
@@ -62,7 +81,7 @@ def with_sleep(resolved: Resolved, spec: RuntimeSpec, plugins: Plugins) -> Runti
     if advice is None:
         return spec
     log.info("runtime.sleep auto: %s", advice.reason)
-    return asleep_while_it_learns(resolved, spec) if advice.sleeps else spec
+    return asleep_while_it_learns(resolved, spec, advice.leaving) if advice.sleeps else spec
 
 
 def _advice(spec: RuntimeSpec, plugins: Plugins) -> SleepAdvice | None:

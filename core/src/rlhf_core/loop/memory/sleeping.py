@@ -1,8 +1,8 @@
 """Engine and roles on the same accelerators, one after the other.
 
-While roles compute the engine sleeps; while it generates they are in host memory. Between the two the new weights are
-delivered to the sleeping engine: the roles keep their weights alone, the engine takes back the memory of its own, and
-the rest when it wakes.
+While roles compute the engine sleeps; while it generates they are in host memory, as far as it needs the room. Between
+the two the new weights are delivered to the sleeping engine: the roles keep their weights alone, if state leaves at
+all, and the engine takes back the memory of its own, and the rest when it wakes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...contracts.backend import Leaving
 from ...contracts.engine import Engine, WeightSync
 from ...contracts.runtime import RoleHandle
 from ...durable.faults import fault_point
@@ -28,7 +29,8 @@ class Sleeping:
     """Has the engine awake or the roles loaded, as the caller says; without ``moving`` both are there all the time.
 
     Args:
-        moving: names of the roles that leave while the engine generates.
+        moving: names of the roles that make room while the engine generates.
+        leaving: what of them leaves. What an allocator keeps of freed memory goes in any case.
         adapted: True: the policy is an adapter beside a base, whose weights other roles may compute with too.
     """
 
@@ -38,9 +40,11 @@ class Sleeping:
         roles: Mapping[str, RoleHandle],
         moving: Sequence[str] = (),
         *,
+        leaving: Leaving = "all",
         adapted: bool = False,
     ) -> None:
         self._engine = engine
+        self._leaving = leaving
         self._roles = roles
         self._moving = tuple(moving)
         self._adapted = adapted
@@ -65,8 +69,7 @@ class Sleeping:
             await self.deliver(version)
         if self._loaded is not False:
             with self._timed("offload_s"):
-                for name in self._moving:
-                    await self._roles[name].offload(weights=self._leaves_whole(name))
+                await self._make_room(weights=True)
             self._loaded = False
         if not self._awake:
             with self._timed("wake_s"):
@@ -97,8 +100,7 @@ class Sleeping:
         if not self.on or self._awake or self._engine.shares_weights or self._loaded is None:
             return
         with self._timed("offload_s"):
-            for name in self._moving:
-                await self._roles[name].offload(weights=False)
+            await self._make_room(weights=False)
         self._loaded = None
 
     async def deliver(self, version: int) -> WeightSync | None:
@@ -123,8 +125,17 @@ class Sleeping:
         taken, self._seconds = self._seconds, {}
         return {phase: taken.get(phase, 0.0) for phase in PHASES} | {TOTAL: sum(taken.values())}
 
+    async def _make_room(self, *, weights: bool) -> None:
+        """Have the roles move out what leaves in this run, weights only if the engine is not to be given them yet."""
+        state = self._leaving != "nothing"
+        for name in self._moving:
+            whole = weights and self._leaves_whole(name)
+            await self._roles[name].offload(weights=whole, state=state)
+
     def _leaves_whole(self, name: str) -> bool:
         """Return True if the role's weights move too: the engine does not compute with them."""
+        if self._leaving != "all":
+            return False
         if not self._engine.shares_weights:
             return True
         return name != POLICY and not self._adapted

@@ -1,4 +1,9 @@
-"""Moves of a role from GPU memory to host memory and back; tensors already in host memory stay there."""
+"""Moves of a role from GPU memory to host memory and back; tensors already in host memory stay there.
+
+DeepSpeed has calls of its own for that, ``offload_states`` and ``reload_states``. They copy through memory that is not
+pinned, or pin it anew each time, at a tenth of the link's speed. Here storages lose their memory and get it back, so
+that DeepSpeed's flat buffers and the views of them stay the same objects and need not be told.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlhf_torch.models.role_model import RoleModel
-from rlhf_torch.training.host_memory import HostMemory
+from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
 
 from ..scoring import SharedScoring, WholeScoring
 from ..zero.replicated_training import ReplicatedTraining
@@ -18,44 +23,45 @@ Held = ZeroTraining | ReplicatedTraining | WholeScoring | SharedScoring
 
 
 class Offloading:
-    """Moves of a role to the host and back.
-
-    Weights and gradients of ZeRO move by DeepSpeed's own calls. What belongs to the optimizer and to the moving average
-    moves apart from them: DeepSpeed would forget tensors that it does not know.
-    """
+    """Moves of a role to the host and back."""
 
     def __init__(self, held: Held, role: RoleModel, device: torch.device) -> None:
-        self._held, self._role = held, role
+        self._held, self._role, self._device = held, role, device
         self._state = HostMemory(device)
         self._weights = HostMemory(device)
-        self._by_engine = False
-        """Whether DeepSpeed has moved what it can move itself."""
 
-    def offload(self, *, weights: bool = True) -> None:
-        """Move the state of training to the host and, with ``weights``, the model, as far as DeepSpeed can move it."""
+    def prepare(self, *, weights: bool, state: bool) -> None:
+        """Begin to make the host memory of what will leave, in the background: it takes longer than the moves."""
         held = self._held
-        if isinstance(held, ReplicatedTraining):
-            self._state.take(held.updater.state())
-        if isinstance(held, ZeroTraining):
-            self._state.take(_vectors(held))
-            if weights and not self._by_engine:
-                self._by_engine = _engine_states(held, "offload_states")
-                if not self._by_engine and held.stage < 3:
-                    self._weights.take([*self._role.parameters(), *held.masters])
-        elif weights and not isinstance(held, SharedScoring):
-            self._weights.take([*self._role.parameters(), *self._role.buffers()])
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        if state and isinstance(held, ZeroTraining):
+            self._state.prepare(held.masters, copies=1 + expected_moments(held.optimizer))
+        if state and isinstance(held, ReplicatedTraining):
+            updater = held.updater
+            masters = updater.masters.values()
+            self._state.prepare(masters, copies=expected_moments(updater.optimizer))
+        if weights:
+            self._weights.prepare(_weights(self._role))
+
+    def offload(self, *, weights: bool = True, state: bool = True) -> None:
+        """Move the state of training and, with ``weights``, the model to the host."""
+        held = self._held
+        if weights and isinstance(held, ZeroTraining) and held.stage == 3:
+            held.zero.empty_partition_cache()  # what was collected from other ranks need not be kept
+        release_cached(self._device)
+        if state:
+            self._state.take(_state(held), emptied=_gradients(held))
+        if weights:
+            self._weights.take(_weights(self._role))
 
     def reload(self, *, state: bool = True) -> None:
-        """Move everything that ``offload`` moved back to the device, or what DeepSpeed and the model hold alone."""
-        if self._by_engine:
-            assert isinstance(self._held, ZeroTraining)
-            _engine_states(self._held, "reload_states")
-            self._by_engine = False
+        """Move the weights back that ``offload`` moved and, with ``state``, begin to move the state back."""
         self._weights.give_back()
         if state:
-            self._state.give_back()
+            self._state.begin_return()
+
+    def finish_reload(self) -> None:
+        """Have the state in its place."""
+        self._state.finish_return()
 
     def close(self) -> None:
         """Free the host memory."""
@@ -63,32 +69,37 @@ class Offloading:
         self._weights.close()
 
 
-def _vectors(training: ZeroTraining) -> Iterator[Tensor]:
-    """Yield the optimizer's state, the moving average, and at stage 3 the float32 weights."""
-    for state in training.optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
-    # At stages 1 and 2 DeepSpeed moves the float32 weights (``hp_params``) itself, with its views of them.
-    yield from training.masters if training.stage == 3 else []
-    yield from training.ema
+def _state(held: Held) -> Iterator[Tensor]:
+    """Yield what an update reads and writes beside the model: float32 weights, optimizer state, moving average."""
+    if isinstance(held, ReplicatedTraining):
+        yield from held.updater.state()
+    if isinstance(held, ZeroTraining):
+        for state in held.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+        yield from held.masters
+        yield from held.ema
 
 
-def _engine_states(training: ZeroTraining, method: str) -> bool:
-    """Have DeepSpeed move weights and gradients, if it can, and return whether it could.
+def _gradients(held: Held) -> Iterator[Tensor]:
+    """Yield the buffers of gradients that DeepSpeed keeps between updates.
 
-    DeepSpeed cannot with ``offload_param``, where the weights are in host memory already, nor with its separate
-    optimizer for bfloat16 parameters at stage 1.
+    Nobody reads them again: at stage 1 DeepSpeed has cleared them itself, and at stage 3 the first micro-batch of an
+    update overwrites them. Stage 2 keeps none.
     """
-    from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as Kind
+    if not isinstance(held, ZeroTraining):
+        return
+    yield from getattr(held.zero, "fp32_groups_gradients_flat", ())
+    if held.stage < 3 or held.is_deep_compiled:
+        return  # the graphs of DeepCompile may hold gradients of their own beside the buffer
+    yield held.zero.grad_partitions_flat_buffer
+    buffers = (bucket.buffer for bucket in held.zero.ipg_buckets.values())
+    yield from (buffer for buffer in buffers if buffer is not None)
 
-    if not hasattr(training.zero, method) or training.engine.zero_offload_param() is not None:
-        return False
-    if method == "reload_states":
-        training.engine.reload_states()
-        return True
-    kinds = {Kind.lp_params, Kind.lp_grads}
-    kinds |= {Kind.contiguous_grad_buffer} if training.stage == 3 else {Kind.hp_params}
-    if training.stage == 3 and training.is_deep_compiled:
-        # Reloading would make each gradient a new tensor, and the graphs would go on writing to the old tensor.
-        kinds -= {Kind.lp_grads}
-    training.engine.offload_states(include=kinds, pin_memory=False)
-    return True
+
+def _weights(role: RoleModel) -> Iterator[Tensor]:
+    """Yield the model's parameters and buffers, and at stage 3 this rank's parts of the parameters."""
+    for parameter in role.parameters():
+        yield parameter
+        if (part := getattr(parameter, "ds_tensor", None)) is not None:
+            yield part
+    yield from role.buffers()

@@ -171,10 +171,11 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
     if ref.name == VLLM:
         args = options["args"]
         sequences = min(spec.max_concurrency, assumed.SERVED_AT_ONCE)
+        brings_all = spec.adapter_rank is None and spec.quantization is None
         vllm = VllmMemoryOptions(
             memory_share=options["memory_share"],
             kv_cache_gib=options["kv_cache_gib"],
-            sleep_level=options["sleep_level"],
+            sleep_level=options["sleep_level"] or (2 if brings_all else 1),
             bucket_mib=options["bucket_mib"],
             tensor_parallel=_count(args, "tensor_parallel_size"),
             pipeline_parallel=_count(args, "pipeline_parallel_size"),

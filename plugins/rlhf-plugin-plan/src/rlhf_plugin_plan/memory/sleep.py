@@ -3,12 +3,15 @@
 A phase counts what is on one GPU at its worst moment. At the *start* engines take all their memory beside the roles'
 weights. While *generating* the roles are in host memory. While weights are *delivered* to an engine that has its own,
 roles and engine have weights and nothing else. While *training* the engine has nothing but what it cannot give back.
+Of the roles' weights and state only as much leaves as the engine needs room for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from rlhf_core.contracts import Leaving
 
 from ..machine import assumptions as assumed
 
@@ -18,6 +21,12 @@ EMBEDDED_STAYS = ("weights cast to bfloat16", "weights")
 """Parts of a sleeping embedded engine."""
 SERVED = ("weights", "slots for adapters")
 """Parts of vLLM that come back before the rest, for an update."""
+TURNS: Mapping[Leaving, str] = {
+    "nothing": "the engine sleeps while roles compute",
+    "state": "the engine sleeps while roles compute, and their training state leaves while it generates",
+    "all": "engine and roles take turns",
+}
+"""Course of a run whose engine sleeps, by what leaves while it generates."""
 PHASES = ("start", "generating", "delivering weights", "training")
 
 
@@ -52,11 +61,16 @@ class SleepPeaks:
 
 
 def sleep_peaks(
-    processes: Sequence[ProcessShares], *, shares_weights: bool, keeps_in_host: bool
+    processes: Sequence[ProcessShares],
+    *,
+    shares_weights: bool,
+    keeps_in_host: bool,
+    leaving: Leaving = "all",
 ) -> SleepPeaks:
     """Return the peaks of one GPU.
 
     Args:
+        leaving: what of the roles leaves while the engine generates.
         shares_weights: the engine computes with the trainer's weights, which therefore stay.
         keeps_in_host: the sleeping engine's weights are copied to host memory (level 1), not dropped.
     """
@@ -65,24 +79,28 @@ def sleep_peaks(
     moved = 0.0
     for process in processes:
         for phase in PHASES:
-            asleep[phase] += _asleep(process, phase, shares_weights=shares_weights)
+            asleep[phase] += _asleep(process, phase, shares_weights=shares_weights, leaving=leaving)
             awake[phase] += _awake(process, phase)
-        leaves = process.state + (0.0 if shares_weights else process.weights)
+        leaves = process.state if leaving != "nothing" else 0.0
+        if leaving == "all" and not shares_weights:
+            leaves += process.weights
         if process.is_engine and keeps_in_host:
             leaves += sum(process.engine.get(name, 0.0) for name in SERVED)
         moved += 2 * leaves
     return SleepPeaks(asleep=asleep, awake=awake, moved=moved)
 
 
-def _asleep(process: ProcessShares, phase: str, *, shares_weights: bool) -> float:
+def _asleep(process: ProcessShares, phase: str, *, shares_weights: bool, leaving: Leaving) -> float:
     whole = sum(process.engine.values())
     if process.is_engine:
         stays = {"training": STAYS, "delivering weights": (*STAYS, *SERVED)}.get(phase)
         return whole if stays is None else _only(process.engine, stays)
+    weights_stay = shares_weights or leaving != "all"
+    state = process.state if leaving == "nothing" else 0.0
     held = {
-        "start": process.weights,
-        "generating": process.weights if shares_weights else 0.0,
-        "delivering weights": process.weights + (process.state if shares_weights else 0.0),
+        "start": process.weights + state,
+        "generating": state + (process.weights if weights_stay else 0.0),
+        "delivering weights": process.weights + (process.state if shares_weights else state),
         "training": process.weights + process.state + process.work,
     }[phase]
     if phase in ("training", "delivering weights") and shares_weights:

@@ -143,9 +143,9 @@ class RankActor(Actor):
         self._old_objects.step_begins()
         return self._ready.train_step(replace(columns, trajectories=trajectories), plan)
 
-    async def offload(self, weights: bool) -> None:
-        """Move the state of training to host memory and, with ``weights``, the model."""
-        self._ready.offload(weights=weights)
+    async def offload(self, weights: bool, state: bool) -> None:
+        """Move the state of training, if ``state``, and the model, if ``weights``, to host memory."""
+        self._ready.offload(weights=weights, state=state)
         self._weights_are_out = self._weights_are_out or weights
 
     async def reload(self) -> None:

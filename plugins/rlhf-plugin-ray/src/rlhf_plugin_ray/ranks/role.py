@@ -233,9 +233,9 @@ class RayRole:
         path = folder.resolve()
         await self._on_all(method, lambda _, actor: getattr(actor, method).remote(path, *arguments))
 
-    async def offload(self, *, weights: bool = True) -> None:
+    async def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """Have the ranks move the state of training to host memory and, with ``weights``, the model."""
-        await self._on_all("offload", lambda _, actor: actor.offload.remote(weights))
+        await self._on_all("offload", lambda _, actor: actor.offload.remote(weights, state))
 
     async def reload(self) -> None:
         """Have the ranks move back what ``offload`` moved."""

@@ -352,6 +352,8 @@ def check_offloading_keeps_the_weights(subject: Subject) -> None:
     with tiny_model() as folder, running(subject, folder, optimizer=ADAMW) as backend:
         backend.train_step(batch, plan)
         before, checksum = backend.logprobs(rows), backend.checksum()
+        backend.offload(weights=False, state=False)
+        assert backend.checksum() == checksum, "other weights after offload of nothing"
         backend.offload(weights=False)
         backend.offload()
         backend.reload(state=False)

@@ -81,7 +81,7 @@ class AnsweringBackend:
         """Raise an error of Python."""
         raise ZeroDivisionError(f"the {self._role} divides by zero")
 
-    def offload(self, *, weights: bool = True) -> None:
+    def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """Move nothing."""
 
     def reload(self, *, state: bool = True) -> None:

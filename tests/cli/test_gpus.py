@@ -1,0 +1,104 @@
+"""The flag ``--gpus``: what it stands for, what overrides it, and what it refuses."""
+
+import pytest
+
+from rlhf_cli import gpus, train
+from rlhf_cli.training import layers_of, split_arguments
+from rlhf_core import ConfigError
+from rlhf_core import plugins as plugin_loader
+from rlhf_core.config import resolve
+from rlhf_core.contracts import ENGINE, Accelerator
+
+RUN = ("--model", "some/model", "--data", "prompts.jsonl", "--reward", "exact_match")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with GPUs of these sizes, in GiB."""
+
+    def has(*sizes):
+        found = tuple(Accelerator(name="card", memory_gib=size) for size in sizes)
+        monkeypatch.setattr(gpus, "visible_accelerators", lambda: found)
+        return found
+
+    return has
+
+
+def resolved(*words, accelerators=()):
+    layers = layers_of(split_arguments([*RUN, *words]), train.DEFAULTS)
+    return resolve(layers, plugin_loader.load(), accelerators)
+
+
+@pytest.mark.parametrize("words", [("--gpus", "4"), ("--gpus=4",), ("--gpus", "all")])
+def test_several_gpus_have_a_rank_of_each_role_and_an_engine_each(machine, words):
+    found = machine(80.0, 80.0, 80.0, 80.0)
+
+    run = resolved(*words, accelerators=found)
+
+    assert run.one("runtime.name").name == "ray"
+    assert run.one("backend.name").name == "deepspeed"
+    layout = run.one("runtime.name").options.layout(["policy", "reference"], has_gpus=True)
+    assert dict(layout.counts) == {"policy": 4, "reference": 4, ENGINE: 4}
+    assert sum(part.num_bundles * part.gpus for part in layout.colocations) == 4
+
+
+def test_every_option_overrides_what_the_flag_stands_for(machine):
+    found = machine(80.0, 80.0)
+
+    run = resolved(
+        *("--gpus", "2", "--runtime.ray.engines", "1", "--runtime.ray.ranks.reference", "1"),
+        accelerators=found,
+    )
+
+    layout = run.one("runtime.name").options.layout(["policy", "reference"], has_gpus=True)
+    assert dict(layout.counts) == {"policy": 2, "reference": 1, ENGINE: 1}
+
+
+@pytest.mark.parametrize("asked", ["1", "all"])
+def test_one_gpu_is_as_without_the_flag(machine, asked):
+    found = machine(24.0)
+
+    run = resolved("--gpus", asked, accelerators=found)
+
+    assert run.one("runtime.name").name == "local"
+    assert run.tree == resolved(accelerators=found).tree
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes", "message"),
+    [
+        (
+            "4",
+            (80.0, 80.0),
+            r"--gpus 4: expected GPUs of this machine, which has 2 visible\. Set --gpus 2",
+        ),
+        ("2", (), r"which has none\. Leave --gpus out"),
+        ("all", (), "which has none"),
+        ("2", (80.0, 24.0), "expected GPUs of equal memory.*card 80 GiB, card 24 GiB"),
+        ("four", (80.0,), "expected a positive number or all"),
+        ("0", (80.0,), "expected a positive number or all"),
+    ],
+)
+def test_what_the_machine_has_not_is_refused_before_anything_is_loaded(
+    machine, asked, sizes, message
+):
+    machine(*sizes)
+
+    with pytest.raises(ConfigError, match=message):
+        resolved("--gpus", asked)
+
+
+def test_the_flag_needs_a_value():
+    with pytest.raises(ConfigError, match="expected a number or all"):
+        split_arguments(["--gpus", "--steps", "3"])
+
+
+def test_a_run_that_leaves_gpus_idle_says_so(machine):
+    machine(80.0, 80.0, 80.0, 80.0)
+    assert gpus.idle_gpus(resolved()) == (
+        "--runtime local trains on one of 4 visible GPUs; --gpus all trains on all of them."
+    )
+    assert gpus.idle_gpus(resolved("--gpus", "all")) is None, "the runtime itself says it"
+
+    machine(80.0)
+    assert gpus.idle_gpus(resolved()) is None
