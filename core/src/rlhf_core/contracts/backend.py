@@ -153,6 +153,9 @@ class RoleSpec:
     """Divides the logits before log-probs and entropy, as the sampler's does."""
     max_tokens_per_micro_batch: int = 16384
     """Tokens of a forward and backward pass at most."""
+    row_ends: tuple[int, ...] = ()
+    """Tokens that end the given rows which the role learns from, most frequent first: an export names them as ends of
+    turns, or as places of a score. Empty: it learns from no given rows, or of other places in them."""
     seed: int = 0
     """The run's seed."""
 

@@ -7,6 +7,7 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
     rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
 """
 
+from .answered import AnsweredChats
 from .chat.renderer import TokenizerRenderer
 from .learned.conversations import load_conversations
 from .learned.labeled import load_labeled_answers
@@ -20,9 +21,10 @@ from .learned.options import (
 from .learned.pairs import load_pairs
 from .learned.reading import LearnedRows
 from .learned.steps import load_step_labels
-from .tokenizer import eos_token_ids, load_tokenizer
+from .tokenizer import describe_ends, end_of_turn, eos_token_ids, load_tokenizer
 
 __all__ = [
+    "AnsweredChats",
     "ConversationColumns",
     "LabeledColumns",
     "LearnedRows",
@@ -30,6 +32,8 @@ __all__ = [
     "SequenceOptions",
     "StepLabelColumns",
     "TokenizerRenderer",
+    "describe_ends",
+    "end_of_turn",
     "eos_token_ids",
     "load_conversations",
     "load_labeled_answers",

@@ -24,7 +24,7 @@ from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
 from ..data.made.tasks import MadeTasks
 from ..data.tasks import load_eval_sets, load_task_set
-from ..data.tokenizer import eos_token_ids, load_tokenizer
+from ..data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
 from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
@@ -105,6 +105,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     parts = learning_parts(resolved, demands, tokenizer)
 
     eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
+    log.info("%s", describe_ends(tokenizer, eos))
     spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
     spec = with_sleep(resolved, spec, plugins)
     runtime = _build(resolved, "runtime.name")

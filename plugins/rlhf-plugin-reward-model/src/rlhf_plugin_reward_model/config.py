@@ -54,11 +54,12 @@ class ModelFiles(Config):
 class ModelOptions(ModelFiles):
     """Options of a reward model, both in a training run and as a server."""
 
-    score_at: Literal["auto", "last", "last_not_pad"] = Field(
+    score_at: Literal["auto", "end", "last", "last_not_pad"] = Field(
         "auto",
-        description="token whose hidden state is scored. last: the last token; last_not_pad: the last token that is "
-        "not the padding token, as in Transformers; auto: last if config.json has a value_head_prefix, else "
-        "last_not_pad. The two differ if the padding token also ends sequences",
+        description="token whose hidden state is scored. end: the token that ends the last answer, as rlhf rm and "
+        "OpenRLHF train; last: the last token, also where a chat template writes more behind the answer; last_not_pad: "
+        "the last token that is not the padding token, as in Transformers; auto: end if config.json has "
+        "score_token_ids or a value_head_prefix, else last_not_pad",
     )
     overlong: Literal["error", "cut_start", "cut_end"] = Field(
         "error",

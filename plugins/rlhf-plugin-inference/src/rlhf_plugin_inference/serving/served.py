@@ -10,7 +10,7 @@ from dataclasses import replace
 from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
 from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
-from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.data import TokenizerRenderer, describe_ends, eos_token_ids, load_tokenizer
 
 from . import gpus
 from .adapter_form import AdapterForm, form_of
@@ -46,7 +46,8 @@ async def serving(
     num_engines: int = 1,
     sight: Sight | None = None,
 ) -> AsyncIterator[EnginePool]:
-    """Return a context with started engines, which are closed at its end. A line on stderr says where an adapter is.
+    """Return a context with started engines, which are closed at its end. Lines on stderr say which tokens end a
+    turn, and where an adapter is.
 
     Args:
         engine: the selected engine with its options.
@@ -59,14 +60,14 @@ async def serving(
         ConfigError: the model or the adapter cannot be used, there are fewer GPUs than engines, or the engine refuses
             its options.
     """
+    ends = eos_token_ids(renderer.tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    print(describe_ends(renderer.tokenizer, ends), file=sys.stderr, flush=True)
     spec = EngineSpec(
         model_path=model.path,
         dtype=dtype_of(model),
         max_length=max_length,
         max_concurrency=max_concurrency,
-        eos_token_ids=eos_token_ids(
-            renderer.tokenizer, model.path, trust_remote_code=model.trust_remote_code
-        ),
+        eos_token_ids=ends,
         trust_remote_code=model.trust_remote_code,
         vision=None if sight is None else sight.spec,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.data import TokenizerRenderer, describe_ends, eos_token_ids, load_tokenizer
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import (
     Export,
@@ -47,6 +48,8 @@ from rlhf_core.runs import (
 
 from .options import ExampleOptions
 from .order import UnitOrder
+
+log = logging.getLogger(__name__)
 
 CAUSES = ZeroGradientCauses(
     wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
@@ -108,6 +111,8 @@ class TrainedModel:
     head: Literal["lm", "score"] = "lm"
     beside: Mapping[str, RoleSpec] = field(default_factory=dict)
     """Models that are asked and not trained, by their roles."""
+    learns_ends: bool = True
+    """Whether the model learns of the tokens that end its rows; False: of other places in them alone."""
 
 
 class ExampleCourse:
@@ -239,11 +244,25 @@ def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
     model = run.model
     trusted = model.trust_remote_code
     tokenizer = load_tokenizer(model.tokenizer or model.path, trust_remote_code=trusted)
+    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)
+    log.info("%s", describe_ends(tokenizer, ends))
     # A model may have several end-of-sequence tokens; a text to imitate ends with the tokenizer's own.
     eos: int | None = tokenizer.eos_token_id
     if eos is None:
-        eos = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)[0]
+        eos = ends[0]
     return TokenizerRenderer(tokenizer, control_words=run.data.control_words), eos
+
+
+def row_ends_of(run: ExampleOptions, rows: TrajectoryColumns) -> tuple[int, ...]:
+    """Return the tokens that end turns and that end rows, most frequent first; a row that was cut ends with another."""
+    model = run.model
+    tokenizer = load_tokenizer(
+        model.tokenizer or model.path, trust_remote_code=model.trust_remote_code
+    )
+    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    last = rows.token_ids[rows.action_mask][rows.action_offsets[1:] - 1]  # (B,)
+    counts = {token: int((last == token).sum()) for token in ends}
+    return tuple(sorted(filter(counts.get, ends), key=lambda token: -counts[token]))
 
 
 def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: int) -> RoleSpec:
@@ -292,8 +311,11 @@ def kind_of(
     ) -> ExampleCourse:
         examples, model = load(resolved), trained(resolved)
         updates = total_steps(resolved.run, examples)
+        role = role_spec(resolved, model, updates)
+        if model.learns_ends:
+            role = replace(role, row_ends=row_ends_of(resolved.run, examples.rows))
         spec = RuntimeSpec(
-            roles={model.role: role_spec(resolved, model, updates), **model.beside},
+            roles={model.role: role, **model.beside},
             backend=resolved.one("backend.name").ref("rlhf_train_backends"),
         )
         selected = resolved.one("runtime.name")

@@ -73,6 +73,8 @@ class RoleModel(nn.Module):
         self._unpacked: list[WeightSum] | None = None
         self.base: SharedBase | None = None
         """The weights that other roles of this process may compute with too; None: they are this role's alone."""
+        self.row_ends: tuple[int, ...] = ()
+        """``RoleSpec.row_ends``, for the export."""
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return the values (M,), in float32, of hidden states (M, D); the head's weights may have any dtype."""
@@ -212,7 +214,7 @@ def build_role_model(
     elif spec.head == "score":
         value_head, head_name = score_head(spec, lm.model), SCORE_HEAD
     role = RoleModel(lm, value_head, adapter, head_name).to(device).eval()
-    role.base = base
+    role.base, role.row_ends = base, spec.row_ends
     if spec.objective is None:
         role.requires_grad_(False)
     elif value_head is not None:
