@@ -22,6 +22,7 @@ from .learned.pairs import load_pairs
 from .learned.reading import LearnedRows
 from .learned.steps import load_step_labels
 from .tokenizer import describe_ends, end_of_turn, eos_token_ids, load_tokenizer
+from .vocabulary import check_rows, check_same_tokens, model_rows, token_difference, vocabulary_of
 
 __all__ = [
     "AnsweredChats",
@@ -32,6 +33,8 @@ __all__ = [
     "SequenceOptions",
     "StepLabelColumns",
     "TokenizerRenderer",
+    "check_rows",
+    "check_same_tokens",
     "describe_ends",
     "end_of_turn",
     "eos_token_ids",
@@ -40,4 +43,7 @@ __all__ = [
     "load_pairs",
     "load_step_labels",
     "load_tokenizer",
+    "model_rows",
+    "token_difference",
+    "vocabulary_of",
 ]

@@ -43,4 +43,5 @@ class AnsweredChats:
         (found,) = self._tokenizer.tokenize([text])
         if isinstance(found, RowProblem):
             raise DataError(found.reason) from found
-        return found.token_ids[: found.turns[-1, 1]].tolist()
+        token_ids: list[int] = found.token_ids[: found.turns[-1, 1]].tolist()
+        return token_ids

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..batch.vocabulary import Vocabulary
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
@@ -29,7 +30,7 @@ from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
-from ..learning.roles import max_length, runtime_spec
+from ..learning.roles import max_length, run_vocabulary, runtime_spec
 from ..media.reader import ImageReader
 from ..plugins import Plugins
 from ..rewards.panel import RewardPanel
@@ -44,6 +45,9 @@ from .evaluation import Evaluator, metric_names
 from .measuring.eval_metrics import NamedMetric, metrics_of
 from .memory.decision import with_sleep
 from .memory.sleeping import Sleeping
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +90,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
     renderer = TokenizerRenderer(tokenizer, control_words=run.data.control_words)
+    vocabulary = run_vocabulary(resolved, demands, tokenizer)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
@@ -104,9 +109,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     shapers = _build_all(resolved, "reward.shapers")
     parts = learning_parts(resolved, demands, tokenizer)
 
-    eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
-    log.info("%s", describe_ends(tokenizer, eos))
-    spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
+    spec = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
     spec = with_sleep(resolved, spec, plugins)
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
@@ -150,6 +153,22 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         rows=rows,
         sampler=sampler,
         shapers=shapers,
+    )
+
+
+def _spec(
+    resolved: Resolved,
+    demands: Demands,
+    tokenizer: PreTrainedTokenizerBase,
+    vocabulary: Vocabulary,
+    total_steps: int,
+) -> RuntimeSpec:
+    """Return what the runtime has to build; a line of the log names the tokens that end a turn."""
+    model = resolved.run.model
+    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    log.info("%s", describe_ends(tokenizer, ends))
+    return runtime_spec(
+        resolved, demands, total_steps=total_steps, eos_token_ids=ends, vocabulary=vocabulary
     )
 
 

@@ -148,6 +148,9 @@ class RewardModelConfig(ModelOptions):
                 )
         return self
 
+    def tokenizer_of_ids(self) -> str | None:
+        return (self.tokenizer or self.path) if self.input == "ids" else None
+
     def needed_by_options(self) -> frozenset[str]:
         images = frozenset() if self.vision is None else frozenset({"images"})
         base = frozenset() if self.base == "own" else frozenset({"in_process", "lends_bases"})
@@ -197,6 +200,13 @@ class StepRewardConfig(StepModelOptions):
         None,
         description="reward of a response that hit a token limit, on its last token; unset: that of its steps",
     )
+
+    def tokenizer_of_ids(self) -> str | None:
+        return (
+            (self.policy_tokenizer or self.tokenizer or self.path)
+            if self.reduce == "none"
+            else None
+        )
 
     def needed_by_options(self) -> frozenset[str]:
         return frozenset({"credits_tokens"}) if self.reduce == "none" else frozenset()

@@ -10,7 +10,14 @@ from dataclasses import replace
 from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
 from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
-from rlhf_core.data import TokenizerRenderer, describe_ends, eos_token_ids, load_tokenizer
+from rlhf_core.data import (
+    TokenizerRenderer,
+    check_rows,
+    describe_ends,
+    eos_token_ids,
+    load_tokenizer,
+    vocabulary_of,
+)
 
 from . import gpus
 from .adapter_form import AdapterForm, form_of
@@ -43,6 +50,7 @@ async def serving(
     *,
     max_length: int,
     max_concurrency: int,
+    sample_padding: bool = False,
     num_engines: int = 1,
     sight: Sight | None = None,
 ) -> AsyncIterator[EnginePool]:
@@ -53,6 +61,7 @@ async def serving(
         engine: the selected engine with its options.
         max_length: prompt and response tokens of the longest sequence.
         max_concurrency: largest number of completions in flight.
+        sample_padding: sample rows of the output head that no token has, too.
         num_engines: engines that are started, one after the other, each with an equal share of the GPUs.
         sight: the model's way to read images; None: it reads text alone.
 
@@ -62,12 +71,20 @@ async def serving(
     """
     ends = eos_token_ids(renderer.tokenizer, model.path, trust_remote_code=model.trust_remote_code)
     print(describe_ends(renderer.tokenizer, ends), file=sys.stderr, flush=True)
+    check_rows(
+        renderer.tokenizer,
+        model.path,
+        "--model",
+        resize=None,
+        trust_remote_code=model.trust_remote_code,
+    )
     spec = EngineSpec(
         model_path=model.path,
         dtype=dtype_of(model),
         max_length=max_length,
         max_concurrency=max_concurrency,
         eos_token_ids=ends,
+        vocabulary=None if sample_padding else vocabulary_of(renderer.tokenizer),
         trust_remote_code=model.trust_remote_code,
         vision=None if sight is None else sight.spec,
     )

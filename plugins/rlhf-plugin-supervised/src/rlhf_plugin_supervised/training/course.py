@@ -22,7 +22,14 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import TokenizerRenderer, describe_ends, eos_token_ids, load_tokenizer
+from rlhf_core.data import (
+    TokenizerRenderer,
+    check_rows,
+    describe_ends,
+    eos_token_ids,
+    load_tokenizer,
+    vocabulary_of,
+)
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import (
     Export,
@@ -244,6 +251,14 @@ def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
     model = run.model
     trusted = model.trust_remote_code
     tokenizer = load_tokenizer(model.tokenizer or model.path, trust_remote_code=trusted)
+    check_rows(
+        tokenizer,
+        model.path,
+        "--model",
+        resize=model.resize_embeddings,
+        has_adapter=run.actor.adapter is not None,
+        trust_remote_code=trusted,
+    )
     ends = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)
     log.info("%s", describe_ends(tokenizer, ends))
     # A model may have several end-of-sequence tokens; a text to imitate ends with the tokenizer's own.
@@ -253,13 +268,32 @@ def renderer_of(run: ExampleOptions) -> tuple[TokenizerRenderer, int]:
     return TokenizerRenderer(tokenizer, control_words=run.data.control_words), eos
 
 
-def row_ends_of(run: ExampleOptions, rows: TrajectoryColumns) -> tuple[int, ...]:
-    """Return the tokens that end turns and that end rows, most frequent first; a row that was cut ends with another."""
-    model = run.model
+def roles_of(
+    resolved: ResolvedOptions[Any], trained: TrainedModel, rows: TrajectoryColumns, updates: int
+) -> dict[str, RoleSpec]:
+    """Return the models of a command, with what the tokenizer says of them: the ends that the rows teach, the rows that
+    embeddings lack, and the ids that a model beside may name."""
+    model = resolved.run.model
     tokenizer = load_tokenizer(
         model.tokenizer or model.path, trust_remote_code=model.trust_remote_code
     )
     ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    vocabulary = vocabulary_of(tokenizer)
+    size = vocabulary.size if model.resize_embeddings else None
+    own = replace(
+        role_spec(resolved, trained, updates),
+        embedding_rows=size,
+        row_ends=row_ends_of(rows, ends) if trained.learns_ends else (),
+    )
+    beside = {
+        name: replace(spec, embedding_rows=size, vocabulary=vocabulary)
+        for name, spec in trained.beside.items()
+    }
+    return {trained.role: own, **beside}
+
+
+def row_ends_of(rows: TrajectoryColumns, ends: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens that end turns and that end rows, most frequent first; a row that was cut ends with another."""
     last = rows.token_ids[rows.action_mask][rows.action_offsets[1:] - 1]  # (B,)
     counts = {token: int((last == token).sum()) for token in ends}
     return tuple(sorted(filter(counts.get, ends), key=lambda token: -counts[token]))
@@ -311,11 +345,8 @@ def kind_of(
     ) -> ExampleCourse:
         examples, model = load(resolved), trained(resolved)
         updates = total_steps(resolved.run, examples)
-        role = role_spec(resolved, model, updates)
-        if model.learns_ends:
-            role = replace(role, row_ends=row_ends_of(resolved.run, examples.rows))
         spec = RuntimeSpec(
-            roles={model.role: role, **model.beside},
+            roles=roles_of(resolved, model, examples.rows, updates),
             backend=resolved.one("backend.name").ref("rlhf_train_backends"),
         )
         selected = resolved.one("runtime.name")

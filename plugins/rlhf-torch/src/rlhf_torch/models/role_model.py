@@ -202,7 +202,10 @@ def build_role_model(
             load_options=adapter.load_options() if adapter else None,
             needs_head=spec.head != "score",
             reader=reader,
+            rows=spec.embedding_rows,
         )
+    if spec.vocabulary is not None:
+        lm.never_sample(spec.vocabulary.unused(lm.vocab_size))
     if spec.head == "score":
         _require_exportable(spec, lm.model)
     lm.compute_dtype = choose_compute_dtype(
@@ -245,6 +248,7 @@ def _on_a_base(
             trust_remote_code=spec.trust_remote_code,
             load_options=options,
             reader=reader,
+            rows=spec.embedding_rows,
         )
         base = SharedBase(key, loaded.model)
     shares = base.can_be_copied()
