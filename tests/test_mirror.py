@@ -69,7 +69,6 @@ IN_A_LARGER_WHOLE = {
     "plugins/torch/vision/pictures.py": "plugins/vlm/test_agreement.py",
     "plugins/torch/vision/processor_files.py": "plugins/vlm/test_processors.py",
     "plugins/torch/rows/batch_columns.py": "plugins/torch/test_train_step.py",
-    "plugins/torch/scoring/role_reader.py": "plugins/torch/scoring/test_scores.py",
     "plugins/torch/scoring/scoring_backend.py": "plugins/torch/scoring/test_scores.py",
     "plugins/local/torch_backend.py": "plugins/torch/test_train_step.py",
     "plugins/local/engine/decode.py": "plugins/local/engine/test_batch.py",

@@ -45,6 +45,11 @@ class Config(BaseModel):
         """Return the capabilities that must be absent with these option values, beside the component's conflicts."""
         return frozenset()
 
+    def tokenizer_of_ids(self) -> str | None:
+        """Return the folder or hub name of the tokenizer by which the component reads the policy's token ids, which has
+        to give them the same tokens; None: it reads no ids."""
+        return None
+
     def check_outside(self) -> None:
         """Check what these options name outside of the configuration, such as a function in a file of the user's.
 

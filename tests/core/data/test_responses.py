@@ -1,7 +1,9 @@
 """Responses to imitate: prompt, response, end-of-sequence; bad rows by file and line."""
 
 import pytest
+from tests.trl_templates import released_tokenizer
 
+from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.data.responses import load_responses
 from rlhf_core.errors import DataError
 
@@ -25,6 +27,20 @@ def test_the_response_and_its_end_are_what_is_imitated(load, write_rows, rendere
     assert rows.tokens_of(0).tolist() == [*renderer.encode("abcd"), 2]
     assert rows.actions_of(0).tolist() == [*renderer.encode("cd"), 2]
     assert rows.num_actions.tolist() == [3, 2]
+
+
+def test_an_answer_to_a_chat_ends_with_the_template_s_token(run_config, write_rows):
+    tokenizer = released_tokenizer("qwen2_5")
+    chat = [{"role": "user", "content": "ab"}]
+    path = write_rows([{"prompt": chat, "response": "c"}, {"prompt": "ab", "response": "c"}])
+    config = run_config()
+    supervised = config.supervised.model_copy(update={"data": (path,)})
+    config = config.model_copy(update={"supervised": supervised})
+
+    rows = load_responses(config, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
+
+    ends = [rows.actions_of(row)[-1] for row in range(2)]
+    assert tokenizer.convert_ids_to_tokens(ends) == ["<|im_end|>", "<|endoftext|>"]
 
 
 def test_columns_may_have_other_names(load, write_rows, renderer):

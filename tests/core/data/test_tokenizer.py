@@ -3,8 +3,14 @@
 import json
 
 import pytest
+from tests.trl_templates import RELEASED, released_tokenizer
 
-from rlhf_core.data.tokenizer import eos_token_ids, load_tokenizer
+from rlhf_core.data.tokenizer import (
+    describe_ends,
+    end_of_turn,
+    eos_token_ids,
+    load_tokenizer,
+)
 from rlhf_core.errors import ConfigError
 from rlhf_core.testing.tiny import write_tiny_model
 
@@ -41,11 +47,57 @@ def test_without_a_generation_config_the_models_own_counts(model):
 
 def test_a_model_that_could_never_stop_is_refused(model):
     tokenizer = load_tokenizer(str(model))
-    tokenizer.eos_token = None
+    tokenizer.eos_token = tokenizer.chat_template = None
     edit_json(model / "generation_config.json", eos_token_id=None)
 
     with pytest.raises(ConfigError, match="names an end-of-sequence token"):
         eos_token_ids(tokenizer, str(model))
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def base_with_chatml(model):
+    """The tokenizer of a base model that has a chat template, as Qwen2.5's does."""
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = CHATML
+    return tokenizer, tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+
+def test_a_chat_template_s_end_of_turn_ends_a_turn_beside_the_end_of_texts(model):
+    tokenizer, end = base_with_chatml(model)
+
+    ends = eos_token_ids(tokenizer, str(model))
+
+    assert ends == (EOS, end)
+    assert end_of_turn(tokenizer) == end
+    assert describe_ends(tokenizer, ends) == (
+        f"a turn ends at '<eos>' (2, the tokenizer's) or '<|im_end|>' ({end}, the chat template's)"
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [None, "{% for m in messages %}{{ m.content }}{% endfor %}", "{{ raise_exception('no') }}"],
+    ids=["none", "without an end", "refusing"],
+)
+def test_a_template_without_an_end_of_turn_adds_none(model, template):
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.chat_template = template
+
+    assert end_of_turn(tokenizer) is None
+    assert eos_token_ids(tokenizer, str(model)) == (EOS,)
+
+
+@pytest.mark.parametrize("name", sorted(RELEASED))
+def test_released_templates_end_turns_with_their_own_token(name):
+    tokenizer = released_tokenizer(name)
+
+    assert tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer)) == RELEASED[name].end
 
 
 NOT_TOKENS = ["abc", ["x"], [1, "2"], -5, 1.5, {"a": 1}, True, [[1]]]

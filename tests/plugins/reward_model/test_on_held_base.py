@@ -14,7 +14,7 @@ from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_reward_model.config import RewardModelConfig
 from rlhf_plugin_reward_model.loading import load_model
 from rlhf_plugin_reward_model.on_held_base import ScorerOnHeldBase
-from rlhf_plugin_reward_model.reward import make_reward
+from rlhf_plugin_reward_model.reward import TextReader, make_reward
 from rlhf_plugin_reward_model.scoring import Scorer
 
 SAMPLES = [request_of("2+2=", "4"), request_of("12+31=", "043", 1), request_of("9-9=", "", 2)]
@@ -154,3 +154,16 @@ def test_a_base_that_has_left_the_gpu_is_named(policy, folder, monkeypatch):
 def test_options_without_effect_beside_a_shared_base_are_refused(folder, options):
     with pytest.raises(ValueError, match="base = shared"):
         shared(folder, **options)
+
+
+def test_tokens_end_where_the_adapter_learned_its_scores(base, tmp_path):
+    """The base names another end; what the adapter's own config.json says is read before there is a model."""
+    folder = write_adapter(base, tmp_path / "adapter", seed=1)
+    config = json.loads((base / "config.json").read_text()) | {"score_token_ids": [9]}
+    (folder / "config.json").write_text(json.dumps(config))
+    sample = request_of("2+2=", "4")
+
+    read = TextReader(shared(folder)).read(sample)
+
+    assert list(read) == [*sample.token_ids[:-1], 9]
+    assert Scorer(options_of(folder)).end.ended(sample.token_ids) == read

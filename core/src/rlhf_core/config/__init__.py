@@ -15,7 +15,13 @@ from .checks.effects import (
 )
 from .checks.installed import check_installed
 from .checks.rules import no_reader
-from .common import AnswerSampling, CommandOptions, RunOptions, SamplingOptions
+from .common import (
+    AnswerSampling,
+    CommandOptions,
+    PaddingSampling,
+    RunOptions,
+    SamplingOptions,
+)
 from .files import read_toml, write_toml
 from .flags import parse_flags
 from .help import render_help
@@ -46,6 +52,7 @@ __all__ = [
     "NamedPaths",
     "OptionTree",
     "Origin",
+    "PaddingSampling",
     "PreferenceTermOptions",
     "PromptData",
     "Resolved",

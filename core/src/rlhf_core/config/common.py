@@ -74,10 +74,15 @@ class ModelConfig(ModelPath):
 
 
 class SeeingModel(ModelConfig):
-    """A model that may read images."""
+    """A model that is trained, and that may read images."""
 
     vision: str | None = Field(
         None, description="what reads images for the model; unset: the model reads text alone"
+    )
+    resize_embeddings: bool = Field(
+        False,
+        description="add rows to embeddings and output head where the tokenizer has more tokens, each the mean of the "
+        "model's own; they are trained and exported",
     )
 
 
@@ -123,6 +128,16 @@ class ImageData(Config):
             copies=self.copy_images,
             pixels=PixelLimits(min_pixels=self.min_pixels, max_pixels=self.max_pixels),
         )
+
+
+class PaddingSampling(Config):
+    """Base of sections that say what an engine may sample."""
+
+    sample_padding: bool = Field(
+        False,
+        description="sample the output head's rows that no token of the tokenizer has, too; without it they have no "
+        "probability, in engine and trainer alike",
+    )
 
 
 class AnswerSampling(Config):

@@ -24,6 +24,7 @@ from .common import (
     LogConfig,
     NotNegative,
     ObserversConfig,
+    PaddingSampling,
     Positive,
     Probability,
     ResumeConfig,
@@ -83,7 +84,7 @@ class DataConfig(ImageData, PromptData):
     )
 
 
-class RolloutConfig(SamplingOptions):
+class RolloutConfig(PaddingSampling, SamplingOptions):
     executor: str = Field(description="who turns a task into trajectories")
     filters: tuple[str, ...] = Field((), description="sample filters, in this order")
     batch_size: Positive = Field(64, description="prompts per step")

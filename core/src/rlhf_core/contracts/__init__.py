@@ -5,6 +5,7 @@ from ..batch.task import Message, Task, Uid
 from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
 from ..batch.trajectory import Stop, Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
+from ..batch.vocabulary import Vocabulary
 from ..component import ComponentRef
 from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
 from ..observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
@@ -241,6 +242,7 @@ __all__ = [
     "ValueObjective",
     "VisionModel",
     "VisionSpec",
+    "Vocabulary",
     "WeightSource",
     "WeightSync",
     "WeightWay",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from ..batch.metric import Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
+from ..batch.vocabulary import Vocabulary
 from ..component import ComponentRef
 from ..lazy import NDArray, np
 from ..media.vision import VisionSpec
@@ -172,6 +173,15 @@ class RoleSpec:
     """Divides the logits before log-probs and entropy, as the sampler's does."""
     max_tokens_per_micro_batch: int = 16384
     """Tokens of a forward and backward pass at most."""
+    vocabulary: Vocabulary | None = None
+    """Token ids that have a probability, the same for all roles and the engine of a run that samples; other rows of the
+    output head have none. None: every row has one, as where nobody samples."""
+    embedding_rows: int | None = None
+    """Rows that the embeddings get where they have fewer, each new one the mean of those that are there; None: the
+    model's own."""
+    row_ends: tuple[int, ...] = ()
+    """Tokens that end the given rows which the role learns from, most frequent first: an export names them as ends of
+    turns, or as places of a score. Empty: it learns from no given rows, or of other places in them."""
     seed: int = 0
     """The run's seed."""
     leaving: Leaving = "nothing"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..batch.task import Uid
 from ..batch.trajectory import Stop
+from ..batch.vocabulary import Vocabulary
 from ..errors import RolloutError, UnknownTokenError
 from ..lazy import NDArray, np
 from ..media.spans import MediaSpan
@@ -251,6 +252,10 @@ class EngineSpec:
     """Maximum number of completions in flight at once."""
     eos_token_ids: tuple[int, ...]
     """Tokens that end an answer."""
+    vocabulary: Vocabulary | None = None
+    """Token ids that have a probability, for the sampler and its log-probs alike; None: each row of the output head."""
+    embedding_rows: int | None = None
+    """As in ``RoleSpec``: rows that the embeddings get where the files have fewer."""
     trust_remote_code: bool = False
     """True: Python code that comes with the model may run."""
     adapter_rank: int | None = None

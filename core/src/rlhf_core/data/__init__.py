@@ -7,6 +7,7 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
     rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
 """
 
+from .answered import AnsweredChats
 from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
 from .learned.conversations import load_conversations
@@ -21,9 +22,11 @@ from .learned.options import (
 from .learned.pairs import load_pairs
 from .learned.reading import LearnedRows
 from .learned.steps import load_step_labels
-from .tokenizer import eos_token_ids, load_tokenizer
+from .tokenizer import describe_ends, end_of_turn, eos_token_ids, load_tokenizer
+from .vocabulary import check_rows, check_same_tokens, model_rows, token_difference, vocabulary_of
 
 __all__ = [
+    "AnsweredChats",
     "ConversationColumns",
     "LabeledColumns",
     "LearnedRows",
@@ -32,11 +35,18 @@ __all__ = [
     "StepLabelColumns",
     "TokenizerRenderer",
     "WrittenRows",
+    "check_rows",
+    "check_same_tokens",
+    "describe_ends",
+    "end_of_turn",
     "eos_token_ids",
     "load_conversations",
     "load_labeled_answers",
     "load_pairs",
     "load_step_labels",
     "load_tokenizer",
+    "model_rows",
     "rows_as_written",
+    "token_difference",
+    "vocabulary_of",
 ]

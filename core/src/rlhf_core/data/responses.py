@@ -20,6 +20,7 @@ from .row_images import RowImages, media_of
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
 from .source import Row, Source
 from .sources import open_source
+from .tokenizer import end_of_turn
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ log = logging.getLogger(__name__)
 def load_responses(
     run: RunConfig, renderer: TokenizerRenderer, eos: int, images: ImageReader | None = None
 ) -> TrajectoryColumns:
-    """Return all rows of ``supervised.data``; the action mask marks the response and the end-of-sequence after it.
+    """Return all rows of ``supervised.data``; the action mask marks the response and the token after it that ends it:
+    the chat template's behind an answer to chat messages, ``eos`` behind one to plain text.
 
     Args:
         images: reader of the images of prompts; None: the model reads text alone.
@@ -41,6 +43,7 @@ def load_responses(
     rows: list[Trajectory] = []
     bad: list[BadRow] = []
     inert = InertWords()
+    turn_end = end_of_turn(renderer.tokenizer)
     total = 0
     for spec in options.data:
         source = open_source(spec, split=run.data.split)
@@ -62,7 +65,9 @@ def load_responses(
                 )
                 answer = renderer.answer_text(response)
                 inert = inert.plus(answer.inert, source.where(index))
-                tokens = [*renderer.texts.encode([answer])[0], eos]
+                is_chat = not isinstance(prompt_format.prompt(row), str)
+                end = turn_end if is_chat and turn_end is not None else eos
+                tokens = [*renderer.texts.encode([answer])[0], end]
                 prompt = _expanded(prompts.tokens(position), row, prompt_format, seen)
                 _check_sampled(tokens, images)
                 rows.append(_sequence(len(rows), prompt, tokens, run))

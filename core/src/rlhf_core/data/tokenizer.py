@@ -1,11 +1,13 @@
-"""Loading of a tokenizer, and the tokens that end a turn."""
+"""Loading of a tokenizer, and the tokens that end a turn: those of its files, and that of its chat template."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
+from .chat.renderer import TokenizerRenderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,9 +37,11 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
 def eos_token_ids(
     tokenizer: PreTrainedTokenizerBase, path: str, *, trust_remote_code: bool = False
 ) -> tuple[int, ...]:
-    """Return the tokens that end a turn, sorted: the tokenizer's token and the tokens of the model's configuration.
+    """Return the tokens that end a turn, sorted: the tokenizer's token, the one by which the chat template ends the
+    policy's turns, and the tokens of the model's configuration.
 
-    Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and only ``generation_config.json`` lists all.
+    Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and ``generation_config.json`` lists all. That of a
+    base model lists the end of texts alone, also where its chat template, by which it learns to chat, has another.
 
     Raises:
         ConfigError: there is no such token, so no sequence could end, or an entry is no token id.
@@ -45,14 +49,44 @@ def eos_token_ids(
     found: set[int] = set()
     if tokenizer.eos_token_id is not None:
         found.add(tokenizer.eos_token_id)
+    if (end := end_of_turn(tokenizer)) is not None:
+        found.add(end)
     for name, config in _model_configs(path, trust_remote_code):
         found.update(_token_ids(getattr(config, "eos_token_id", None), f"model {path}: {name}"))
     if not found:
         raise ConfigError(
-            f"model {path}: neither the tokenizer nor generation_config.json names an end-of-sequence token; "
-            "set eos_token in tokenizer_config.json"
+            f"model {path}: neither the tokenizer nor its chat template nor generation_config.json names an "
+            "end-of-sequence token; set eos_token in tokenizer_config.json"
         )
     return tuple(sorted(found))
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the token by which the chat template ends the policy's turns; None where there is no template, or none
+    that writes a special token behind an answer."""
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        end = TokenizerRenderer(tokenizer).end_of_turn
+    except DataError:
+        return None
+    return end[-1] if end else None
+
+
+def describe_ends(tokenizer: PreTrainedTokenizerBase, ends: Iterable[int]) -> str:
+    """Return one line for a log or a terminal that names the tokens that end a turn, and whose they are.
+
+    Args:
+        ends: result of ``eos_token_ids``.
+    """
+    own = {tokenizer.eos_token_id: "the tokenizer's"}
+    if (turn := end_of_turn(tokenizer)) is not None:
+        own[turn] = f"{own[turn]} and the chat template's" if turn in own else "the chat template's"
+    named = [
+        f"{tokenizer.convert_ids_to_tokens(token)!r} ({token}, {own.get(token, 'of the model')})"
+        for token in ends
+    ]
+    return f"a turn ends at {' or '.join(named)}"
 
 
 def _token_ids(listed: Any, where: str) -> list[int]:

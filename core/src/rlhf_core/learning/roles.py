@@ -1,12 +1,13 @@
-"""From the resolved configuration to the models of a run: one RoleSpec for each."""
+"""From the resolved configuration to the models of a run: one RoleSpec for each, and the token ids that all know."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..batch.vocabulary import Vocabulary
 from ..component import ComponentRef
 from ..config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
 from ..config.files import writable
@@ -16,6 +17,7 @@ from ..contracts.backend import LossTerm, PolicyObjective, RoleSpec, ScheduleSpe
 from ..contracts.engine import EngineSpec
 from ..contracts.model_adapter import ModelAdapter
 from ..contracts.runtime import RolloutSpec, RuntimeSpec
+from ..data.vocabulary import check_rows, check_same_tokens, common_rows, vocabulary_of
 from ..rewards.spec import spec_of
 from ..rng import seed_of
 from ..rollouts.environments import environment_spec
@@ -23,13 +25,26 @@ from ..rollouts.images import image_reader_spec, vision_spec
 from .demands import Demands
 from .rates.schedules import schedule_of
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 
 
 def runtime_spec(
-    resolved: Resolved, demands: Demands, *, total_steps: int, eos_token_ids: tuple[int, ...]
+    resolved: Resolved,
+    demands: Demands,
+    *,
+    total_steps: int,
+    eos_token_ids: tuple[int, ...],
+    vocabulary: Vocabulary | None = None,
 ) -> RuntimeSpec:
-    """Return the description of everything that the runtime has to build."""
+    """Return the description of everything that the runtime has to build.
+
+    Args:
+        eos_token_ids: tokens that end a turn.
+        vocabulary: token ids that have a probability; None: every row of an output head.
+    """
     run, adapter = resolved.run, _built_adapter(resolved)
     roles = {POLICY: policy_role(resolved, demands, total_steps)}
     if demands.critic:
@@ -39,6 +54,11 @@ def runtime_spec(
     if demands.teacher:
         assert run.algo.teacher.path is not None
         roles[TEACHER] = _role(resolved, TEACHER, run.algo.teacher.path)
+    rows = vocabulary.size if vocabulary is not None and run.model.resize_embeddings else None
+    roles = {
+        name: replace(role, vocabulary=vocabulary, embedding_rows=rows)
+        for name, role in roles.items()
+    }
     return RuntimeSpec(
         roles=roles,
         backend=_ref(resolved, "backend.name", "rlhf_train_backends"),
@@ -52,6 +72,8 @@ def runtime_spec(
                 run.eval.n_samples,
             ),
             eos_token_ids=eos_token_ids,
+            vocabulary=vocabulary,
+            embedding_rows=rows,
             trust_remote_code=run.model.trust_remote_code,
             vision=vision_spec(resolved),
             adapter_rank=None if adapter is None else adapter.served_rank,
@@ -186,3 +208,64 @@ def _ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef:
 def _adapter(resolved: Resolved, slot: str) -> ComponentRef | None:
     selection = resolved.optional(slot)
     return selection.ref("rlhf_model_adapters") if selection else None
+
+
+class _Model(NamedTuple):
+    """A model of the run, and the option that names it."""
+
+    label: str
+    path: str
+
+
+def run_vocabulary(
+    resolved: Resolved, demands: Demands, tokenizer: PreTrainedTokenizerBase
+) -> Vocabulary:
+    """Return the ids that have a probability in every role and the engine: those of the tokenizer's tokens; with
+    ``rollout.sample_padding`` those for which all models have a row.
+
+    Raises:
+        ConfigError: a model has another tokenizer than the run, or fewer rows than it has tokens and gets no more.
+    """
+    run = resolved.run
+    trusted, resize = run.model.trust_remote_code, run.model.resize_embeddings
+    models = [_Model("--model.path", run.model.path), *_others(resolved, demands)]
+    has_adapter = resolved.optional("actor.adapter") is not None
+    for label, path in models:
+        check_rows(
+            tokenizer,
+            path,
+            label,
+            resize=resize,
+            has_adapter=has_adapter,
+            trust_remote_code=trusted,
+        )
+    for label, path in (*models[1:], *_readers_of_ids(resolved)):
+        if path not in (run.model.path, run.model.tokenizer):
+            check_same_tokens(tokenizer, path, label, trust_remote_code=trusted)
+    vocabulary = vocabulary_of(tokenizer)
+    if not run.rollout.sample_padding:
+        return vocabulary
+    return common_rows(
+        vocabulary, [path for _, path in models], resize=resize, trust_remote_code=trusted
+    )
+
+
+def _others(resolved: Resolved, demands: Demands) -> Iterator[_Model]:
+    """Yield the models beside the policy that have paths of their own."""
+    run = resolved.run
+    paths = (
+        (demands.critic, "--critic.path", run.critic.path),
+        (demands.reference, "--ref.path", run.ref.path),
+        (demands.teacher, "--algo.teacher.path", run.algo.teacher.path),
+    )
+    for is_needed, label, path in paths:
+        if is_needed and path is not None:
+            yield _Model(label, path)
+
+
+def _readers_of_ids(resolved: Resolved) -> Iterator[_Model]:
+    """Yield the tokenizers by which rewards read the policy's ids."""
+    for selection in resolved.selections["reward.use"]:
+        path = selection.options.tokenizer_of_ids()
+        if path is not None:
+            yield _Model(f"the reward {selection.name}", path)

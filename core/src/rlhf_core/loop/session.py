@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..batch.vocabulary import Vocabulary
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
@@ -24,12 +25,12 @@ from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
 from ..data.made.tasks import MadeTasks
 from ..data.tasks import load_eval_sets, load_task_set
-from ..data.tokenizer import eos_token_ids, load_tokenizer
+from ..data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
 from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
-from ..learning.roles import max_length, runtime_spec
+from ..learning.roles import max_length, run_vocabulary, runtime_spec
 from ..media.drawn import DrawnImages
 from ..media.reader import ImageReader, writing_of
 from ..plugins import Plugins
@@ -47,7 +48,7 @@ from .memory.decision import with_sleep
 from .memory.sleeping import Sleeping
 
 if TYPE_CHECKING:
-    pass
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     )
     images = image_reader(resolved)
     renderer = TokenizerRenderer.by(run.data, tokenizer, writing_of(images))
+    vocabulary = run_vocabulary(resolved, demands, tokenizer)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
@@ -110,8 +112,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     shapers = _build_all(resolved, "reward.shapers")
     parts = learning_parts(resolved, demands, tokenizer)
 
-    eos = eos_token_ids(tokenizer, run.model.path, trust_remote_code=run.model.trust_remote_code)
-    spec = runtime_spec(resolved, demands, total_steps=total_steps, eos_token_ids=eos)
+    spec = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
     spec = with_sleep(resolved, spec, plugins)
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
@@ -156,6 +157,22 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         sampler=sampler,
         shapers=shapers,
         drawn=drawn_images(run, images),
+    )
+
+
+def _spec(
+    resolved: Resolved,
+    demands: Demands,
+    tokenizer: PreTrainedTokenizerBase,
+    vocabulary: Vocabulary,
+    total_steps: int,
+) -> RuntimeSpec:
+    """Return what the runtime has to build; a line of the log names the tokens that end a turn."""
+    model = resolved.run.model
+    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    log.info("%s", describe_ends(tokenizer, ends))
+    return runtime_spec(
+        resolved, demands, total_steps=total_steps, eos_token_ids=ends, vocabulary=vocabulary
     )
 
 

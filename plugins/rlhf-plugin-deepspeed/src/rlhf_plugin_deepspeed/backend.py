@@ -40,7 +40,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.trained_parts import trained_parts
@@ -156,6 +156,7 @@ class DeepSpeedBackend(ScoringBackend):
         together = group_batch(batch, self._group)
         whole = together.batch
         trajectories = whole.trajectories
+        self._role.reader.check_ids(*ids_of(whole))
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         works = [

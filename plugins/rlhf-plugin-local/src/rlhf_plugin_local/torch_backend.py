@@ -38,7 +38,7 @@ from rlhf_torch.models.export import export_model, holding
 from rlhf_torch.models.role_model import RoleOptions, build_role_model
 from rlhf_torch.models.shared_base import SharedBase
 from rlhf_torch.models.vision_lm import VisionLM
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.scoring.scores import OpenRole, Score
@@ -113,6 +113,7 @@ class TorchBackend(ScoringBackend):
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         self._require_state()
         trajectories = batch.trajectories
+        self._role.reader.check_ids(*ids_of(batch))
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         objective = self._objective

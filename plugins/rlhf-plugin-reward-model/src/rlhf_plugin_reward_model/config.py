@@ -54,11 +54,12 @@ class ModelFiles(Config):
 class ModelOptions(ModelFiles):
     """Options of a reward model, both in a training run and as a server."""
 
-    score_at: Literal["auto", "last", "last_not_pad"] = Field(
+    score_at: Literal["auto", "end", "last", "last_not_pad"] = Field(
         "auto",
-        description="token whose hidden state is scored. last: the last token; last_not_pad: the last token that is "
-        "not the padding token, as in Transformers; auto: last if config.json has a value_head_prefix, else "
-        "last_not_pad. The two differ if the padding token also ends sequences",
+        description="token whose hidden state is scored. end: the token that ends the last answer, as rlhf rm and "
+        "OpenRLHF train; last: the last token, also where a chat template writes more behind the answer; last_not_pad: "
+        "the last token that is not the padding token, as in Transformers; auto: end if config.json has "
+        "score_token_ids or a value_head_prefix, else last_not_pad",
     )
     overlong: Literal["error", "cut_start", "cut_end"] = Field(
         "error",
@@ -147,6 +148,9 @@ class RewardModelConfig(ModelOptions):
                 )
         return self
 
+    def tokenizer_of_ids(self) -> str | None:
+        return (self.tokenizer or self.path) if self.input == "ids" else None
+
     def needed_by_options(self) -> frozenset[str]:
         images = frozenset() if self.vision is None else frozenset({"images"})
         base = frozenset() if self.base == "own" else frozenset({"in_process", "lends_bases"})
@@ -196,6 +200,13 @@ class StepRewardConfig(StepModelOptions):
         None,
         description="reward of a response that hit a token limit, on its last token; unset: that of its steps",
     )
+
+    def tokenizer_of_ids(self) -> str | None:
+        return (
+            (self.policy_tokenizer or self.tokenizer or self.path)
+            if self.reduce == "none"
+            else None
+        )
 
     def needed_by_options(self) -> frozenset[str]:
         return frozenset({"credits_tokens"}) if self.reduce == "none" else frozenset()

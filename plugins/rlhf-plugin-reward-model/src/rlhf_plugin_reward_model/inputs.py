@@ -3,85 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core import RewardError
+from rlhf_core import DataError, RewardError
 from rlhf_core.contracts import RewardRequest
+from rlhf_core.data import AnsweredChats, TokenizerRenderer
 from rlhf_core.media import ProcessorText, image_parts
 
-
-def sampled_ids(request: RewardRequest, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
-    """Return the sample's own tokens.
-
-    Raises:
-        RewardError: the reward model's tokenizer decodes the prompt's tokens to another text than the policy's.
-    """
-    check_same_tokenizer(request.token_ids, request.prompt, tokenizer)
-    return request.token_ids
+from .ends import SequenceEnd
 
 
-def check_same_tokenizer(
-    ids: Sequence[int], prompt: str, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Check that ``tokenizer`` decodes ``ids`` to a text that begins with ``prompt``, the text of the policy's prompt.
-
-    Raises:
-        RewardError: the decoded text begins differently.
-    """
-    read = _decoded(ids, tokenizer)
-    if not read.startswith(prompt):
-        raise RewardError(
-            f"with the reward model's tokenizer the sampled tokens read {_short(read)}; the policy's prompt is "
-            f"{_short(prompt)}. They have different tokenizers, so score text: input = text or chat"
-        )
-
-
-def text_ids(text: str, tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
-    """Return the tokens of a text that shows its special tokens, with exactly one end token.
-
-    Padding and end tokens at both ends of the text are removed first, so that they make no difference.
-    """
-    marks = _marks(tokenizer)
-    text = without_end(text, tokenizer)
-    while marks and text.startswith(marks):
-        text = next(text.removeprefix(mark) for mark in marks if text.startswith(mark))
-    ids = _encoded(text, tokenizer)
-    end: Any = tokenizer.eos_token_id
-    return ids if end is None else [*ids, end]
-
-
-def without_end(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a text that shows its special tokens without the padding and end tokens at its end."""
-    marks = _marks(tokenizer)
-    while marks and text.endswith(marks):
-        text = next(text.removesuffix(mark) for mark in marks if text.endswith(mark))
-    return text
-
-
-def _marks(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Return the padding token and the end token, those that there are."""
-    both = (tokenizer.pad_token, tokenizer.eos_token)
-    return tuple(mark for mark in both if isinstance(mark, str) and mark)
-
-
-def chat_ids(
-    request: RewardRequest, messages_key: str, tokenizer: PreTrainedTokenizerBase
-) -> Sequence[int]:
-    """Return the tokens of the row's prompt and the response, as one conversation in the tokenizer's chat template.
-
-    Images of the prompt are left out: the model reads text alone.
+class ScoredInputs:
+    """Maker of the token ids that one reward model scores.
 
     Args:
-        messages_key: column of the row with the prompt, as text or as chat messages.
-
-    Raises:
-        RewardError: the column has no prompt, the tokenizer has no template, or the template refuses the messages.
+        tokenizer: the model's.
+        end: what ends its sequences.
+        writing: text of the model's processor around images; None: the model reads text alone.
     """
-    prompt = map(_without_images, chat_messages(request, messages_key))
-    return rendered([*prompt, {"role": "assistant", "content": request.response}], tokenizer)
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        end: SequenceEnd,
+        writing: ProcessorText | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._end = end
+        self._writing = writing
+
+    def sampled(self, token_ids: Sequence[int], prompt: str) -> Sequence[int]:
+        """Return a sample's own tokens, with the end at which the model scores.
+
+        Args:
+            prompt: text of the policy's prompt.
+
+        Raises:
+            RewardError: the reward model's tokenizer decodes the prompt's tokens to another text than the policy's.
+        """
+        read = _decoded(token_ids, self._tokenizer)
+        if not read.startswith(prompt):
+            raise RewardError(
+                f"with the reward model's tokenizer the sampled tokens read {_short(read)}; the policy's prompt is "
+                f"{_short(prompt)}. They have different tokenizers, so score text: input = text or chat"
+            )
+        return self._end.ended(token_ids)
+
+    def text(self, text: str) -> Sequence[int]:
+        """Return the tokens of a text that shows its special tokens, with exactly one end token.
+
+        Padding and end tokens at both ends of the text are removed first, so that they make no difference.
+        """
+        words = self._end.words
+        text = self._end.without(text)
+        while words and text.startswith(words):
+            text = next(text.removeprefix(word) for word in words if text.startswith(word))
+        ids, end = _encoded(text, self._tokenizer), self._end.text_end
+        return ids if end is None else [*ids, end]
+
+    def chat(self, request: RewardRequest, messages_key: str) -> Sequence[int]:
+        """Return the tokens of the row's prompt and the response, as one conversation in the model's chat template.
+
+        Images of the prompt are left out: the model reads text alone.
+
+        Args:
+            messages_key: column of the row with the prompt, as text or as chat messages.
+
+        Raises:
+            RewardError: the column has no prompt, the tokenizer has no template, or the template refuses the messages.
+        """
+        prompt = map(_without_images, chat_messages(request, messages_key))
+        return self.conversation([*prompt, {"role": "assistant", "content": request.response}])
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        """Return the tokens of a conversation in the model's chat template, through the end of the last turn where the
+        score is read there.
+
+        Raises:
+            RewardError: the tokenizer has no template, or the template refuses the messages.
+        """
+        if not self._end.at_end:
+            return rendered(messages, self._tokenizer, self._writing)
+        try:
+            ids = self._answered.tokens([*map(dict, messages)])
+        except DataError as error:
+            raise RewardError(
+                f"the end of the conversation's last turn, where the reward model scores, cannot be told: {error}"
+            ) from error
+        return self._end.ended(ids)
+
+    @cached_property
+    def _answered(self) -> AnsweredChats:
+        if self._writing is None:
+            return AnsweredChats(TokenizerRenderer(self._tokenizer))
+        return AnsweredChats(TokenizerRenderer(self._tokenizer, writing=self._writing))
 
 
 def chat_messages(request: RewardRequest, messages_key: str) -> list[Mapping[str, Any]]:

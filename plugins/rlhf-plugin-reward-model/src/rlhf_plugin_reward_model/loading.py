@@ -26,6 +26,7 @@ from rlhf_torch.models.quiet import errors_only, quiet_loading
 
 from .adapted import AdaptedModel, adapted, beside, config_of, merged, quantization_of
 from .config import ModelOptions
+from .ends import SequenceEnd, sequence_end
 
 HEAD = "score"
 """Transformers' name for the head of a decoder with a classification head."""
@@ -43,6 +44,8 @@ class LoadedModel:
     """Number of tokens of the longest sequence; None if the model has no limit."""
     skipped_token: int | None
     """Padding token, if the score is taken at the last token that is not padding; None if at the last token."""
+    end: SequenceEnd
+    """Tokens that end its sequences."""
     mean: float
     """Number that is subtracted from scores."""
     std: float
@@ -79,16 +82,19 @@ def described(
     """Return a model with the properties that scoring needs.
 
     Raises:
-        ConfigError: scores are to be normalized, and config.json has no mean and std.
+        ConfigError: scores are to be normalized, and config.json has no mean and std; or it lists no tokens as the
+            places of scores.
     """
     text = config.get_text_config()
     mean, std = _normalization(options, config)
+    end = sequence_end(options, config, tokenizer)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         vocab_size=int(model.get_input_embeddings().weight.shape[0]),
         max_length=options.max_length or getattr(text, "max_position_embeddings", None),
-        skipped_token=_skipped_token(options, config),
+        skipped_token=_skipped_token(options, config, end),
+        end=end,
         mean=mean,
         std=std,
     )
@@ -193,12 +199,10 @@ def _normalization(options: ModelOptions, config: Any) -> tuple[float, float]:
     return float(mean), float(std)
 
 
-def _skipped_token(options: ModelOptions, config: Any) -> int | None:
-    rule = options.score_at
-    if rule == "auto":
-        rule = "last" if hasattr(config, "value_head_prefix") else "last_not_pad"
+def _skipped_token(options: ModelOptions, config: Any, end: SequenceEnd) -> int | None:
+    skips = not end.at_end if options.score_at == "auto" else options.score_at == "last_not_pad"
     pad: int | None = config.get_text_config().pad_token_id
-    return pad if rule == "last_not_pad" else None
+    return pad if skips else None
 
 
 def device_of(options: ModelOptions) -> torch.device:

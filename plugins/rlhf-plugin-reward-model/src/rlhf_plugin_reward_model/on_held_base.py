@@ -22,6 +22,7 @@ from rlhf_torch.models.shared_base import held_base
 
 from .adapted import AdaptedModel, adapted, classifier_beside, config_of
 from .config import RewardModelConfig
+from .ends import sequence_end
 from .loading import HEAD, LoadedModel, described, load_tokenizer
 from .scoring import Scorer, TokenIds
 
@@ -44,6 +45,7 @@ class ScorerOnHeldBase:
         self._adapter = adapter
         self._scorer: Scorer | None = None
         self.tokenizer = load_tokenizer(options)
+        self.end = sequence_end(options, config_of(options, adapter), self.tokenizer)
 
     def scores(self, sequences: Sequence[TokenIds]) -> list[float | RewardError]:
         """Return what ``Scorer.scores`` does.

@@ -9,7 +9,7 @@ from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, RewardResult
 
 from .config import RewardModelConfig
-from .inputs import chat_ids, sampled_ids, text_ids
+from .inputs import ScoredInputs
 from .on_held_base import ScorerOnHeldBase
 from .scoring import Scorer, TokenIds
 from .seeing import SeeingReader
@@ -64,15 +64,15 @@ class TextReader:
         self._config = config
         is_own = config.base == "own"
         self._scorer = Scorer(config) if is_own else ScorerOnHeldBase(config)
+        self._inputs = ScoredInputs(self._scorer.tokenizer, self._scorer.end)
 
     def read(self, request: RewardRequest) -> TokenIds:
-        tokenizer = self._scorer.tokenizer
         match self._config.input:
             case "ids":
-                return sampled_ids(request, tokenizer)
+                return self._inputs.sampled(request.token_ids, request.prompt)
             case "text":
-                return text_ids(request.prompt + request.response, tokenizer)
-        return chat_ids(request, self._config.messages_key, tokenizer)
+                return self._inputs.text(request.prompt + request.response)
+        return self._inputs.chat(request, self._config.messages_key)
 
     def scores(self, inputs: Sequence[TokenIds]) -> list[float | RewardError]:
         return self._scorer.scores(inputs)

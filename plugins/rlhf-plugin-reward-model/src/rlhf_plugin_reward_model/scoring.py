@@ -1,6 +1,7 @@
 """Scores of token sequences by a reward model.
 
-The score is the head's output at the sequence's last token: ``(w . h_last - mean) / std``. Rows are padded on the
+The score is the head's output at the sequence's last token: ``(w . h_last - mean) / std``. ``ends.py`` decides which
+token that is. Rows are padded on the
 right, where padding cannot reach a real token: neither a causal model nor the attention mask lets it.
 """
 
@@ -36,6 +37,7 @@ class Scorer:
         self._options = options
         self.loaded: LoadedModel = loaded or load_model(options)
         self.tokenizer = self.loaded.tokenizer
+        self.end = self.loaded.end
         self._device = _device_of(self.loaded)
 
     def is_in_place(self) -> bool:

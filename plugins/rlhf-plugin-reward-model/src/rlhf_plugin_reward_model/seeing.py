@@ -20,7 +20,7 @@ from rlhf_core.media import (
 )
 
 from .config import RewardModelConfig
-from .inputs import chat_messages, rendered, sampled_ids
+from .inputs import ScoredInputs, chat_messages
 from .seeing_scorer import SeeingScorer, SeenTokens
 
 NO_LIMITS = MediaLimits(max_images=sys.maxsize, max_pixels=sys.maxsize, max_bytes=sys.maxsize)
@@ -37,8 +37,10 @@ class SeeingReader:
     def __init__(self, config: RewardModelConfig, vision: str) -> None:
         self._config = config
         self._model = SeeingScorer(config, vision)
+        tokens = self._model.family.tokens
+        self._inputs = ScoredInputs(self._model.tokenizer, self._model.end, tokens.writing)
         desk = MediaDesk(MediaOptions(limits=NO_LIMITS))
-        self._images = ImageReader(desk, self._model.family.tokens)
+        self._images = ImageReader(desk, tokens)
 
     def read(self, request: RewardRequest) -> SeenTokens:
         """Return a sample's tokens and images.
@@ -50,7 +52,7 @@ class SeeingReader:
         if self._config.input == "ids":
             return SeenTokens(
                 uid=request.uid,
-                token_ids=sampled_ids(request, self._model.tokenizer),
+                token_ids=self._inputs.sampled(request.token_ids, request.prompt),
                 spans=tuple(image.span for image in request.media),
                 folder=folder,
             )
@@ -72,8 +74,7 @@ class SeeingReader:
         )
         messages = self._images.messages(prompt, beside)
         answer: Mapping[str, Any] = {"role": "assistant", "content": request.response}
-        writing = self._images.tokens.writing
-        ids = rendered([*messages, answer], self._model.tokenizer, writing)
+        ids = self._inputs.conversation([*messages, answer])
         whole = self._images.expand(ids, [image.span.image for image in shown])
         return SeenTokens(
             uid=request.uid, token_ids=whole.token_ids, spans=whole.spans, folder=folder

@@ -74,6 +74,7 @@ class SeeingScorer:
         self._head = _head(options, lm.model).to(lm.device)
         self.tokenizer = load_tokenizer(options)
         loaded = described(options, lm.model, self.tokenizer, lm.model.config)
+        self.end = loaded.end
         self._skipped = loaded.skipped_token
         self._scorer = Scorer(options, loaded)
         self._readers: dict[str | None, PictureReader] = {}

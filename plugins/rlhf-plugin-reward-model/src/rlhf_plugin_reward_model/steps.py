@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_core import ConfigError, RewardError
 
 from .config import ModelFiles, ModelOptions, StepModelOptions
-from .inputs import without_end
+from .ends import sequence_end
 from .scoring import Scorer
 
 Reduction = Literal["min", "mean", "last", "product"]
@@ -59,7 +59,10 @@ class StepScorer:
     def __init__(self, options: StepModelOptions) -> None:
         shared = {name: getattr(options, name) for name in ModelFiles.model_fields}
         self._scorer = Scorer(ModelOptions(**shared, score_at="last"))
-        separator = options.separator or getattr(self._scorer.loaded.model.config, SEPARATOR, None)
+        config = self._scorer.loaded.model.config
+        by_turns = ModelOptions(**shared, score_at="end")
+        self._end = sequence_end(by_turns, config, self._scorer.tokenizer)
+        separator = options.separator or getattr(config, SEPARATOR, None)
         if not isinstance(separator, str) or not separator:
             raise ConfigError(
                 f"process reward model {options.path}: its config.json has no {SEPARATOR}, so nothing says what stands "
@@ -90,7 +93,7 @@ class StepScorer:
 
     def steps(self, response: str) -> list[ResponseStep]:
         """Return the steps of a response in order, blank ones left out."""
-        return steps_of(without_end(response, self.tokenizer), self._split)
+        return steps_of(self._end.without(response), self._split)
 
     def probabilities(self, texts: Sequence[SteppedText]) -> list[list[float] | RewardError]:
         """Return the probability that each step is good; for a text that cannot be scored, an error with the reason."""

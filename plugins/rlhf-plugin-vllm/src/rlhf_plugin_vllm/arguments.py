@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rlhf_core import CapabilityError, ConfigError
 from rlhf_core.contracts import EngineSpec
+from rlhf_core.data import model_rows
 
 from .config import VllmEngineConfig
 from .names import (
@@ -44,16 +45,34 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     """Return the arguments of ``AsyncLLM``; imports vLLM.
 
     Raises:
-        ConfigError: vLLM has no such argument, or refuses the combination.
+        ConfigError: vLLM has no such argument, or refuses the combination; or the model is to get more embeddings.
         CapabilityError: it serves no adapter of this rank and dtype.
     """
     from vllm import AsyncEngineArgs
 
+    require_rows(spec)
     _check_names(config, {field.name for field in fields(AsyncEngineArgs)})
     try:
         return AsyncEngineArgs(**{**_ours(spec, config, on_cpu=on_cpu), **config.args})
     except (ValueError, TypeError) as error:
         raise ConfigError(f"vLLM refuses its arguments: {error}") from error
+
+
+def require_rows(spec: EngineSpec) -> None:
+    """Refuse a model that the trainer gives more embeddings than its files have, for which vLLM makes no room.
+
+    Raises:
+        ConfigError: the files have fewer.
+    """
+    if spec.embedding_rows is None:
+        return
+    rows = model_rows(spec.model_path, trust_remote_code=spec.trust_remote_code)
+    if rows is not None and rows < spec.embedding_rows:
+        raise ConfigError(
+            f"--model.resize_embeddings: the tokenizer has {spec.embedding_rows} tokens, and vLLM makes room for the "
+            f"{rows} rows of {spec.model_path} alone. Choose --engine embedded; or add the rows by rlhf sft "
+            "--model.resize_embeddings first, and give the model that it exports"
+        )
 
 
 def _check_names(config: VllmEngineConfig, known: set[str]) -> None:

@@ -17,7 +17,7 @@ from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .images.measuring import images_measured
-from .requests import cancel_all, completion, require_same_prompt, sampling_params
+from .requests import cancel_all, completion, padding, require_same_prompt, sampling_params
 from .rope_limit import check_length
 from .sleeping import VllmSleep, sleep_level
 from .weights.adapter_versions import AdapterVersions
@@ -332,11 +332,8 @@ class VllmEngine:
 
     def _check_tokens(self, spec: EngineSpec) -> None:
         self._vocab_size = self._llm.model_config.get_vocab_size()
-        if wrong := [token for token in spec.eos_token_ids if not 0 <= token < self._vocab_size]:
-            raise ConfigError(
-                f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {self._vocab_size}; the "
-                f"tokenizer of {spec.model_path} does not belong to its weights"
-            )
+        images = () if self._images is None else self._images.never_sampled
+        self._never_sampled = (*images, *padding(spec, self._vocab_size))
 
     async def _prompt(self, request: GenerationRequest) -> Any:
         if self._images is not None:
@@ -351,8 +348,7 @@ class VllmEngine:
         versions = self._versions[name] = [(0, self._version)]
         final = None
         try:
-            never = () if self._images is None else self._images.never_sampled
-            params = sampling_params(request, seed, limit, self._spec, never)
+            params = sampling_params(request, seed, limit, self._spec, self._never_sampled)
             with self._updates.for_request() as adapter:
                 written = self._llm.generate(prompt, params, name, lora_request=adapter)
                 async for output in written:

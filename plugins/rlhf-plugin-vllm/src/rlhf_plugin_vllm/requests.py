@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core import RolloutError
+from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, Stop
 
 if TYPE_CHECKING:
@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 
 SEED_BITS = 63
 """Number of bits of a seed. Some of vLLM's samplers keep seeds as signed 64-bit integers, where -1 means no seed."""
+
+
+def padding(spec: EngineSpec, vocab_size: int) -> tuple[int, ...]:
+    """Return the ids of a model that no token has, which are never sampled.
+
+    Args:
+        vocab_size: rows of the model's output head.
+
+    Raises:
+        ConfigError: an end of a turn is none of the model's ids.
+    """
+    if wrong := [token for token in spec.eos_token_ids if not 0 <= token < vocab_size]:
+        raise ConfigError(
+            f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {vocab_size}; the "
+            f"tokenizer of {spec.model_path} does not belong to its weights"
+        )
+    return () if spec.vocabulary is None else spec.vocabulary.unused(vocab_size)
 
 
 def sampling_params(

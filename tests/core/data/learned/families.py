@@ -232,7 +232,7 @@ def tokenizer_of(name: str, kind: str = "bpe") -> PreTrainedTokenizerFast:
     ``words`` cuts as the tokenizers of most models do; ``characters`` knows ASCII alone, a token for each.
     """
     family = FAMILIES[name]
-    tokenizer = tiny_tokenizer() if kind == "characters" else _bpe(words=kind == "words")
+    tokenizer = tiny_tokenizer() if kind == "characters" else bpe(words=kind == "words")
     added = [
         AddedToken(text, rstrip=text in family.swallows, special=True) for text in family.special
     ]
@@ -250,7 +250,8 @@ def renderer_of(
     return TokenizerRenderer(tokenizer_of(name, kind), control_words=control_words)
 
 
-def _bpe(*, words: bool) -> PreTrainedTokenizerFast:
+def bpe(*, words: bool) -> PreTrainedTokenizerFast:
+    """A tokenizer of bytes and some merges, without special tokens but for padding."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     tokenizer.decoder = decoders.ByteLevel()

@@ -11,7 +11,14 @@ import pytest
 import torch
 from tests.deadlines import HANG_S
 
-from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, SamplingParams, Uid
+from rlhf_core.contracts import (
+    Completion,
+    EngineSpec,
+    GenerationRequest,
+    SamplingParams,
+    Uid,
+    Vocabulary,
+)
 from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
@@ -111,6 +118,7 @@ def start(model_folder: Callable[[str], Path], decode: str) -> Callable[..., Emb
         max_length: int = 128,
         max_concurrency: int = 256,
         overlaps: bool = False,
+        vocabulary: Vocabulary | None = None,
         **options: object,
     ) -> EmbeddedEngine:
         engine = EmbeddedEngine(EmbeddedEngineConfig(**{"decode": decode, **options}))
@@ -121,6 +129,7 @@ def start(model_folder: Callable[[str], Path], decode: str) -> Callable[..., Emb
             max_concurrency=max_concurrency,
             eos_token_ids=eos,
             overlaps=overlaps,
+            vocabulary=vocabulary,
         )
         await engine.start(spec, source or Source(lm))
         return engine

@@ -72,3 +72,20 @@ def test_extreme_logits_stay_finite(kernels, material):
     torch.testing.assert_close(actual[0], expected[0])
     torch.testing.assert_close(actual[2], expected[2])
     assert all(bool(part.isfinite().all()) for part in actual)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("outside", [211, 400, -1, 2**40])
+def test_an_id_outside_of_the_vocabulary_reads_no_other_row(kernels, material, form, outside):
+    raw, ids, _ = material(torch.float32, 3)
+    expected = kernels.head_scores(raw, ids, form)
+    wrong = ids.clone()
+    wrong[2, 1] = outside
+
+    actual = kernels.head_scores(raw, wrong, form)
+
+    assert actual[0][2, 1].isnan()
+    others = torch.ones_like(ids, dtype=torch.bool)
+    others[2, 1] = False
+    torch.testing.assert_close(actual[0][others], expected[0][others], atol=0, rtol=0)
+    torch.testing.assert_close(actual[1:], expected[1:], atol=0, rtol=0)

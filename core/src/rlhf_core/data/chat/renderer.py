@@ -308,7 +308,7 @@ class TokenizerRenderer:
 
     @property
     def end_of_turn(self) -> list[int]:
-        """The template's tokens behind an answer, through the first special one; none if no token is special."""
+        """The template's tokens behind an answer, through the one that ends a turn; none if no token is special."""
         return self._turns.end_of_turn
 
     @cached_property

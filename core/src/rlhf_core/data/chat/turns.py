@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 from ...batch.task import Message
@@ -60,12 +61,15 @@ class ChatTurns:
 
     @cached_property
     def end_of_turn(self) -> list[int]:
-        """The template's tokens behind an answer, through the first special one; none if no token is special."""
+        """The template's tokens behind an answer, through the first special one, or through the end-of-sequence token
+        where only special ones are between (``<|END_RESPONSE|><|END_OF_TURN_TOKEN|>``); none if no token is special."""
         closing = self._following(_OPENING, reply=False, tools=())
-        for index, token in enumerate(closing):
-            if token in self._special:
-                return closing[: index + 1]
-        return []
+        first = next((at for at, token in enumerate(closing) if token in self._special), None)
+        if first is None:
+            return []
+        eos = self._texts.tokenizer.eos_token_id
+        behind = list(takewhile(self._special.__contains__, closing[first:]))
+        return closing[: first + (behind.index(eos) if eos in behind else 0) + 1]
 
     def between(
         self,

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_torch.models.export import copy_tokenizer, export_scorer
+from rlhf_torch.models.export import copy_tokenizer, export_scorer, learned_end
 from rlhf_torch.models.quiet import no_progress_bars
 from rlhf_torch.models.role_model import VALUE_HEAD_FILE, RoleModel
 from rlhf_torch.models.score_head import SCORE_HEAD
@@ -57,7 +57,12 @@ def export_role(
                 # The file is float32 for every role; the value head of a bfloat16 role may be bfloat16 here.
                 tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}
                 save_file(tensors, folder / VALUE_HEAD_FILE)
-            copy_tokenizer(source, folder, trust_remote_code=spec.trust_remote_code)
+            copy_tokenizer(
+                source,
+                folder,
+                trust_remote_code=spec.trust_remote_code,
+                learned=learned_end(role),
+            )
             if isinstance(role.lm, VisionLM):
                 role.lm.reader.family.save(folder)
     ranks.wait()

@@ -92,6 +92,7 @@ def _converse(resolved: ResolvedOptions[ChatOptions], plugins: Plugins, media: P
             renderer,
             max_length=max_length,
             max_concurrency=1,
+            sample_padding=run.rollout.sample_padding,
             sight=sight,
         )
         try:

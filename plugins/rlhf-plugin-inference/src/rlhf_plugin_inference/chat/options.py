@@ -10,6 +10,7 @@ from rlhf_core.config import (
     Labels,
     NamedPaths,
     OptionTree,
+    PaddingSampling,
     SamplingOptions,
     Selections,
     Selector,
@@ -27,7 +28,7 @@ from ..serving.options import (
 )
 
 
-class Replies(SamplingOptions):
+class Replies(PaddingSampling, SamplingOptions):
     max_new_tokens: Positive = Field(1024, description="tokens of the longest answer")
 
 

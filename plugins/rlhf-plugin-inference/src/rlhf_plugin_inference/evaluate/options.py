@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import Config
-from rlhf_core.config import AnswerSampling, CommandOptions
+from rlhf_core.config import AnswerSampling, CommandOptions, PaddingSampling
 from rlhf_core.config.common import EngineSelection, NotNegative, Positive
 
 from ..serving.options import ModelToServe
@@ -28,7 +28,7 @@ class EvaluatedModel(ModelToServe):
     )
 
 
-class Episodes(AnswerSampling):
+class Episodes(PaddingSampling, AnswerSampling):
     executor: str = Field(description="who turns a task into episodes")
     max_length: Positive | None = Field(
         None,

@@ -257,6 +257,7 @@ async def _player(
                     renderer,
                     max_length=options.max_length(),
                     max_concurrency=options.tasks_in_flight() * options.eval.n_samples,
+                    sample_padding=options.rollout.sample_padding,
                     num_engines=options.engines,
                     sight=sight,
                 )

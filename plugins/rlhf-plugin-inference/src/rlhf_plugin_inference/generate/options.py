@@ -16,6 +16,7 @@ from rlhf_core.config import (
     Labels,
     NamedPaths,
     OptionTree,
+    PaddingSampling,
     RewardOptions,
     SamplingOptions,
     Selections,
@@ -41,7 +42,7 @@ _IN_FLIGHT = 1024
 """Completions in flight with each engine, unless an option says how many prompts are."""
 
 
-class Answers(SamplingOptions):
+class Answers(PaddingSampling, SamplingOptions):
     n_samples_per_prompt: Positive = Field(1, description="completions of each prompt")
     concurrency: Positive | None = Field(
         None,

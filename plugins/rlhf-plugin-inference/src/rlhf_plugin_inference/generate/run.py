@@ -136,6 +136,7 @@ async def _write(
                 prompter.renderer,
                 max_length=options.data.max_prompt_tokens + rollout.max_new_tokens,
                 max_concurrency=at_once * count,
+                sample_padding=rollout.sample_padding,
                 num_engines=options.engines,
                 sight=sight,
             )

@@ -11,7 +11,14 @@ from typing import Any
 from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
 from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
-from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.data import (
+    TokenizerRenderer,
+    check_rows,
+    describe_ends,
+    eos_token_ids,
+    load_tokenizer,
+    vocabulary_of,
+)
 from rlhf_core.media import writing_of
 
 from . import gpus
@@ -58,15 +65,18 @@ async def serving(
     *,
     max_length: int,
     max_concurrency: int,
+    sample_padding: bool = False,
     num_engines: int = 1,
     sight: Sight | None = None,
 ) -> AsyncIterator[EnginePool]:
-    """Return a context with started engines, which are closed at its end. A line on stderr says where an adapter is.
+    """Return a context with started engines, which are closed at its end. Lines on stderr say which tokens end a
+    turn, and where an adapter is.
 
     Args:
         engine: the selected engine with its options.
         max_length: prompt and response tokens of the longest sequence.
         max_concurrency: largest number of completions in flight.
+        sample_padding: sample rows of the output head that no token has, too.
         num_engines: engines that are started, one after the other, each with an equal share of the GPUs.
         sight: the model's way to read images; None: it reads text alone.
 
@@ -74,14 +84,22 @@ async def serving(
         ConfigError: the model or the adapter cannot be used, there are fewer GPUs than engines, or the engine refuses
             its options.
     """
+    ends = eos_token_ids(renderer.tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    print(describe_ends(renderer.tokenizer, ends), file=sys.stderr, flush=True)
+    check_rows(
+        renderer.tokenizer,
+        model.path,
+        "--model",
+        resize=None,
+        trust_remote_code=model.trust_remote_code,
+    )
     spec = EngineSpec(
         model_path=model.path,
         dtype=dtype_of(model),
         max_length=max_length,
         max_concurrency=max_concurrency,
-        eos_token_ids=eos_token_ids(
-            renderer.tokenizer, model.path, trust_remote_code=model.trust_remote_code
-        ),
+        eos_token_ids=ends,
+        vocabulary=None if sample_padding else vocabulary_of(renderer.tokenizer),
         trust_remote_code=model.trust_remote_code,
         vision=None if sight is None else sight.spec,
     )

@@ -59,9 +59,12 @@ class ServedWeights:
                 compute_dtype=compute_dtype,
                 trust_remote_code=spec.trust_remote_code,
                 reader=_reader(spec),
+                rows=spec.embedding_rows,
             )
             self.lm = lm.to(device_of(config, module))
             _copy_buckets(self.lm, source)
+        if spec.vocabulary is not None:
+            self.lm.never_sample(spec.vocabulary.unused(self.lm.vocab_size))
         self._source = source
         self._precast = _precast(self.lm, config, own=self._is_trainers and beside_training)
         self._note()

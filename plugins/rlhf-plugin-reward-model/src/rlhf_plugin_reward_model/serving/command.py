@@ -116,21 +116,20 @@ def tokenize_function(
     options: ServeConfig, scorer: Scorer
 ) -> Callable[[ScoreRequest], list[Sequence[int]]]:
     """Return the function that makes token ids of a request, as the option ``input`` says."""
-    from ..inputs import check_same_tokenizer, text_ids
+    from ..inputs import ScoredInputs
 
-    tokenizer = scorer.loaded.tokenizer
+    inputs = ScoredInputs(scorer.tokenizer, scorer.end)
 
     def tokenize(request: ScoreRequest) -> list[Sequence[int]]:
         if options.input == "text":
-            return [text_ids(query, tokenizer) for query in request.queries]
+            return [inputs.text(query) for query in request.queries]
         if request.token_ids is None or request.prompts is None:
             raise BadRequest(
                 "this server scores token ids, and the request has no token_ids and prompts. Set send_token_ids = "
                 "true in the http reward, or start the server with --input text"
             )
-        for ids, prompt in zip(request.token_ids, request.prompts, strict=True):
-            check_same_tokenizer(ids, prompt, tokenizer)
-        return list(request.token_ids)
+        pairs = zip(request.token_ids, request.prompts, strict=True)
+        return [inputs.sampled(ids, prompt) for ids, prompt in pairs]
 
     return tokenize
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -21,7 +22,14 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import TokenizerRenderer, eos_token_ids, load_tokenizer
+from rlhf_core.data import (
+    TokenizerRenderer,
+    check_rows,
+    describe_ends,
+    eos_token_ids,
+    load_tokenizer,
+    vocabulary_of,
+)
 from rlhf_core.media import ImageReader, writing_of
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import (
@@ -48,6 +56,8 @@ from rlhf_core.runs import (
 
 from .options import ExampleOptions
 from .order import UnitOrder
+
+log = logging.getLogger(__name__)
 
 CAUSES = ZeroGradientCauses(
     wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
@@ -109,6 +119,8 @@ class TrainedModel:
     head: Literal["lm", "score"] = "lm"
     beside: Mapping[str, RoleSpec] = field(default_factory=dict)
     """Models that are asked and not trained, by their roles."""
+    learns_ends: bool = True
+    """Whether the model learns of the tokens that end its rows; False: of other places in them alone."""
 
 
 class ExampleCourse:
@@ -244,11 +256,52 @@ def renderer_of(run: ExampleOptions, images: ImageReader | None) -> tuple[Tokeni
     model = run.model
     trusted = model.trust_remote_code
     tokenizer = load_tokenizer(model.tokenizer or model.path, trust_remote_code=trusted)
+    check_rows(
+        tokenizer,
+        model.path,
+        "--model",
+        resize=model.resize_embeddings,
+        has_adapter=run.actor.adapter is not None,
+        trust_remote_code=trusted,
+    )
+    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)
+    log.info("%s", describe_ends(tokenizer, ends))
     # A model may have several end-of-sequence tokens; a text to imitate ends with the tokenizer's own.
     eos: int | None = tokenizer.eos_token_id
     if eos is None:
-        eos = eos_token_ids(tokenizer, model.path, trust_remote_code=trusted)[0]
+        eos = ends[0]
     return TokenizerRenderer.by(run.data, tokenizer, writing_of(images)), eos
+
+
+def roles_of(
+    resolved: ResolvedOptions[Any], trained: TrainedModel, rows: TrajectoryColumns, updates: int
+) -> dict[str, RoleSpec]:
+    """Return the models of a command, with what the tokenizer says of them: the ends that the rows teach, the rows that
+    embeddings lack, and the ids that a model beside may name."""
+    model = resolved.run.model
+    tokenizer = load_tokenizer(
+        model.tokenizer or model.path, trust_remote_code=model.trust_remote_code
+    )
+    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    vocabulary = vocabulary_of(tokenizer)
+    size = vocabulary.size if model.resize_embeddings else None
+    own = replace(
+        role_spec(resolved, trained, updates),
+        embedding_rows=size,
+        row_ends=row_ends_of(rows, ends) if trained.learns_ends else (),
+    )
+    beside = {
+        name: replace(spec, embedding_rows=size, vocabulary=vocabulary)
+        for name, spec in trained.beside.items()
+    }
+    return {trained.role: own, **beside}
+
+
+def row_ends_of(rows: TrajectoryColumns, ends: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens that end turns and that end rows, most frequent first; a row that was cut ends with another."""
+    last = rows.token_ids[rows.action_mask][rows.action_offsets[1:] - 1]  # (B,)
+    counts = {token: int((last == token).sum()) for token in ends}
+    return tuple(sorted(filter(counts.get, ends), key=lambda token: -counts[token]))
 
 
 def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: int) -> RoleSpec:
@@ -298,7 +351,7 @@ def kind_of(
         examples, model = load(resolved), trained(resolved)
         updates = total_steps(resolved.run, examples)
         spec = RuntimeSpec(
-            roles={model.role: role_spec(resolved, model, updates), **model.beside},
+            roles=roles_of(resolved, model, examples.rows, updates),
             backend=resolved.one("backend.name").ref("rlhf_train_backends"),
         )
         selected = resolved.one("runtime.name")

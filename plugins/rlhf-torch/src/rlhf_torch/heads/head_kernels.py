@@ -72,8 +72,11 @@ def _scores_kernel(
     places = tl.arange(0, ids_block)
     wanted = places < num_ids
     ids = tl.load(ids_ptr + row * num_ids + places, mask=wanted, other=0)
-    raw = tl.load(row_ptr + ids, mask=wanted, other=0.0)
+    # An id outside of the vocabulary would read another row, or memory of somebody else; it has no log-prob.
+    known = (ids >= 0) & (ids < vocabulary)
+    raw = tl.load(row_ptr + ids, mask=wanted & known, other=0.0)
     found = _logits(raw, scale, softcap, inverse_temperature, capped) - (top + log_total)
+    found = tl.where(known, found, float("nan"))
     tl.store(logprobs_ptr + row * num_ids + places, found, mask=wanted)
 
 
@@ -116,7 +119,7 @@ def _grad_kernel(
 
 
 def head_scores(raw: Tensor, ids: Tensor, form: LogitForm) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what ``fused_head.head_scores`` does.
+    """Return what ``fused_head.head_scores`` does; an id outside of the vocabulary has the log-prob NaN.
 
     Args:
         raw: (m, V) products of the output head, contiguous.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
+
+from rlhf_core.data import end_of_turn, eos_token_ids
 
 from ..adapters.merging import is_quantized
 from ..adapters.score_head import add_score_head
@@ -19,6 +23,7 @@ from .quiet import no_progress_bars
 from .role_model import VALUE_HEAD_FILE, RoleModel
 from .score_head import (
     SCORE_HEAD,
+    ScorePlace,
     export_classifier,
     export_config,
     export_with_head,
@@ -29,12 +34,14 @@ from .vision_lm import VisionLM
 
 ADAPTER = "adapter"
 """Folder of a reward model's adapter in that of the model."""
+GENERATION = "generation_config.json"
+"""File that lists the tokens that end a turn."""
 
 log = logging.getLogger(__name__)
 
 
 def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_code: bool) -> None:
-    """Write weights, config and the tokenizer of ``source`` into ``folder``.
+    """Write weights, config and the tokenizer of ``source`` into ``folder``, with all tokens that end a turn.
 
     Under an adapter the folder is the adapter's own (PEFT's), without the base. A value head is a file beside the
     model; a critic that is loaded from the folder starts from it. A model with a score head is written as a sequence
@@ -55,7 +62,8 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     if model.value_head is not None:
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)
-    copy_tokenizer(source, folder, trust_remote_code=trust_remote_code)
+    learned = learned_end(model)
+    copy_tokenizer(source, folder, trust_remote_code=trust_remote_code, learned=learned)
     if isinstance(model.lm, VisionLM):
         model.lm.reader.family.save(folder)
 
@@ -84,8 +92,9 @@ def export_scorer(
         add_score_head(own, SCORE_HEAD, head.weight)
     places = [folder] if own in (None, folder) else [folder, own]
     pad = _write_tokenizer(plain, source, places, trust_remote_code=trust_remote_code)
+    place = ScorePlace(pad, model.row_ends)
     if own == folder:
-        export_config(plain, folder, pad)
+        export_config(plain, folder, place)
         return
     if model.adapter is not None:
         weights = dict(model.adapter.merged_weights(plain))
@@ -93,7 +102,7 @@ def export_scorer(
         weights = plain.state_dict()
     seeing = model.lm if isinstance(model.lm, VisionLM) else None
     write = export_classifier if seeing is None or has_classifier(plain) else export_with_head
-    write(plain, weights, head, folder, pad)
+    write(plain, weights, head, folder, place)
     if seeing is not None:
         seeing.reader.family.save(folder)
     if own is not None:
@@ -116,13 +125,43 @@ def _write_tokenizer(
     return pad
 
 
-def copy_tokenizer(source: str, folder: Path, *, trust_remote_code: bool) -> None:
-    """Write the tokenizer of ``source`` into ``folder``; warn where it has none."""
+def copy_tokenizer(
+    source: str, folder: Path, *, trust_remote_code: bool, learned: int | None = None
+) -> None:
+    """Write the tokenizer of ``source`` into ``folder``, and all ends of turns into ``generation_config.json`` of a
+    model there; warn where there is no tokenizer.
+
+    Args:
+        learned: result of ``learned_end``. If it is the chat template's end of a turn, the copy calls it the end of
+            sequences; a template that writes ``eos_token`` itself would write another text then, and keeps its own.
+    """
     if _lacks_tokenizer(source):
         log.warning("%s has no tokenizer to copy into %s", source, folder)
         return
-    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    has_model = (folder / "config.json").is_file()
+    ends = (
+        eos_token_ids(tokenizer, str(folder), trust_remote_code=trust_remote_code)
+        if has_model
+        else ()
+    )
+    is_free = "eos_token" not in str(tokenizer.chat_template)
+    if learned is not None and is_free and learned == end_of_turn(tokenizer):
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(learned)
     tokenizer.save_pretrained(folder)
+    if has_model:
+        _write_ends(folder, ends)
+
+
+def _write_ends(folder: Path, ends: Sequence[int]) -> None:
+    """Have the ``generation_config.json`` of a model's folder list the tokens that end a turn, unless it does."""
+    path = folder / GENERATION
+    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    listed = values.get("eos_token_id")
+    if set(ends) == set(listed if isinstance(listed, list) else [listed]):
+        return
+    values["eos_token_id"] = list(ends) if len(ends) > 1 else ends[0]
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _lacks_tokenizer(source: str) -> bool:
@@ -131,6 +170,14 @@ def _lacks_tokenizer(source: str) -> bool:
     return folder.is_dir() and not any(
         path for pattern in ("tokenizer*", "vocab*", "*.model") for path in folder.glob(pattern)
     )
+
+
+def learned_end(model: RoleModel) -> int | None:
+    """Return the token by which a role learned to end its rows, if the model's files named it nowhere; else None."""
+    config = getattr(model.lm.model, "generation_config", None)
+    named = getattr(config, "eos_token_id", None)
+    learned = next(iter(model.row_ends), None)
+    return None if learned in (named if isinstance(named, list) else [named]) else learned
 
 
 @contextmanager

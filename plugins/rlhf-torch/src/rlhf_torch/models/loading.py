@@ -41,6 +41,7 @@ def load_causal_lm(
     load_options: Mapping[str, Any] | None = None,
     needs_head: bool = True,
     reader: PictureReader | None = None,
+    rows: int | None = None,
 ) -> CausalLM:
     """Return the model of a folder or hub name, on the CPU, in evaluation mode (dropout is never on), and verified.
 
@@ -54,6 +55,7 @@ def load_causal_lm(
         needs_head: False: a folder without the output head, such as that of a reward model, is enough; the head is then
             zeros.
         reader: reads images for the model; None: it reads text alone.
+        rows: rows that embeddings and output head get where they have fewer; None: their own.
 
     Raises:
         ConfigError: the path cannot be read, is no causal language model, or lacks weights.
@@ -66,6 +68,7 @@ def load_causal_lm(
         load_options=load_options,
         needs_head=needs_head,
         reader=reader,
+        rows=rows,
     )
     model = loaded.model if adapt is None else adapt(loaded.model)
     lm = verified(model, as_dtype(compute_dtype or dtype), reader)
@@ -84,6 +87,7 @@ def load_model(
     load_options: Mapping[str, Any] | None = None,
     needs_head: bool = True,
     reader: PictureReader | None = None,
+    rows: int | None = None,
 ) -> Loaded:
     """Return the Transformers model of a folder or hub name; arguments are those of ``load_causal_lm``.
 
@@ -120,7 +124,26 @@ def load_model(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
             f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model."
         )
+    if rows is not None:
+        add_rows(model, rows)
     return Loaded(model, bool(head))
+
+
+def add_rows(model: PreTrainedModel, rows: int) -> None:
+    """Give embeddings and output head at least so many rows, and the configuration their number; each new row is the
+    mean of those that were there, so that a new token is as probable as others on average.
+
+    Source: Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language Models".
+    """
+    first = int(model.get_input_embeddings().weight.shape[0])
+    if rows <= first:
+        return
+    # Transformers draws new rows from the global random state, on which a run's seeds would then depend.
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        model.resize_token_embeddings(rows, mean_resizing=False)
+        for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+            for parameter in () if module is None else module.parameters():
+                parameter[first:] = parameter[:first].float().mean(0).to(parameter.dtype)
 
 
 def verified(

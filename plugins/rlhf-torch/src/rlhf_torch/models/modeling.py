@@ -5,7 +5,7 @@ The model's own code runs unchanged; only its attention is replaced, by the layo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -21,6 +21,11 @@ from ..packed.whole_graph import WholeGraph
 from ..vision.pictures import PackedImages
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+NEVER = -1e5
+"""Logit of a token that is never sampled: its probability is exactly 0 at any temperature up to 10. It is finite, since
+0 times minus infinity would make the entropy no number."""
 
 
 class LogitForm(NamedTuple):
@@ -67,6 +72,8 @@ class CausalLM(nn.Module):
         self.logit_form = LogitForm(
             scale=_logit_scale(config), softcap=getattr(config, "final_logit_softcapping", None)
         )
+        self._never: Tensor
+        self.register_buffer("_never", torch.zeros(0, dtype=torch.int64), persistent=False)
 
     def hidden(
         self,
@@ -117,8 +124,30 @@ class CausalLM(nn.Module):
 
     def raw_logits(self, hidden: Tensor) -> Tensor:
         """Return what logits are made of (M, V) for hidden states (M, D), in the dtype of the matmuls: the products of
-        the output head, where every token may be sampled."""
-        return self.products(hidden)
+        the output head, without a chance for ids that are never sampled."""
+        products = self.products(hidden)
+        return products.index_fill_(-1, self._never, NEVER) if len(self._never) else products
+
+    def never_sample(self, ids: Iterable[int]) -> None:
+        """Give ids no probability from now on, for the sampler and for the trainer alike.
+
+        Raises:
+            PluginError: the model caps its logits, so that no id could have probability 0.
+        """
+        never = sorted({*self._never.tolist(), *ids})
+        if never and self.logit_form.softcap is not None:
+            raise PluginError(
+                f"{type(self.model).__name__} caps its logits (final_logit_softcapping), so that no token could have "
+                f"probability 0; {len(never)} ids are never to be sampled, the first is {never[0]}. Set "
+                "--rollout.sample_padding if these are rows that no token has; a model that reads images has to be "
+                "another one"
+            )
+        self._never = torch.tensor(never, dtype=torch.int64, device=self._never.device)
+
+    @property
+    def num_sampled(self) -> int:
+        """Number of ids that have a probability."""
+        return self.vocab_size - len(self._never)
 
     def products(self, hidden: Tensor) -> Tensor:
         """Return the products (M, V) of the output head with hidden states (M, D), in the dtype of the matmuls."""

@@ -73,6 +73,8 @@ class RoleModel(nn.Module):
         self._unpacked: list[WeightSum] | None = None
         self.base: SharedBase | None = None
         """The weights that other roles of this process may compute with too; None: they are this role's alone."""
+        self.row_ends: tuple[int, ...] = ()
+        """``RoleSpec.row_ends``, for the export."""
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return the values (M,), in float32, of hidden states (M, D); the head's weights may have any dtype."""
@@ -200,7 +202,10 @@ def build_role_model(
             load_options=adapter.load_options() if adapter else None,
             needs_head=spec.head != "score",
             reader=reader,
+            rows=spec.embedding_rows,
         )
+    if spec.vocabulary is not None:
+        lm.never_sample(spec.vocabulary.unused(lm.vocab_size))
     if spec.head == "score":
         _require_exportable(spec, lm.model)
     lm.compute_dtype = choose_compute_dtype(
@@ -212,7 +217,7 @@ def build_role_model(
     elif spec.head == "score":
         value_head, head_name = score_head(spec, lm.model), SCORE_HEAD
     role = RoleModel(lm, value_head, adapter, head_name).to(device).eval()
-    role.base = base
+    role.base, role.row_ends = base, spec.row_ends
     if spec.objective is None:
         role.requires_grad_(False)
     elif value_head is not None:
@@ -243,6 +248,7 @@ def _on_a_base(
             trust_remote_code=spec.trust_remote_code,
             load_options=options,
             reader=reader,
+            rows=spec.embedding_rows,
         )
         base = SharedBase(key, loaded.model)
     shares = base.can_be_copied()

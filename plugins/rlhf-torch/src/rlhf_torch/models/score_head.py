@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -27,6 +27,18 @@ from .weight_files import weight_files
 
 SCORE_HEAD = "score"
 """Transformers' name for the head of a decoder that classifies sequences."""
+SCORE_TOKENS = "score_token_ids"
+"""Entry of ``config.json`` with the tokens at which a model learned scores, most frequent first."""
+
+
+class ScorePlace(NamedTuple):
+    """Place in a sequence at which a model's score is read."""
+
+    pad: int | None
+    """Padding token, behind which no score is read; None: that of the model's configuration."""
+    token_ids: tuple[int, ...]
+    """Tokens that ended the answers of which the model learned scores, most frequent first; none where it learned
+    scores of other places."""
 
 
 def zero_head(width: int, *, bias: bool = False, **where: Any) -> nn.Linear:
@@ -129,12 +141,12 @@ def _classifier_of_one_label(model: PreTrainedModel) -> tuple[Any, PretrainedCon
     return kind, config
 
 
-def export_config(model: PreTrainedModel, folder: Path, pad: int | None) -> None:
+def export_config(model: PreTrainedModel, folder: Path, place: ScorePlace) -> None:
     """Write the ``config.json`` of the family's classifier alone, for an adapter's folder; arguments are those of
     ``export_classifier``. Of a quantized base it says how that was quantized."""
     kind, config = _classifier_of_one_label(model)
     config.architectures = [kind.__name__]
-    _note_reading(config, pad)
+    _note_reading(config, place)
     config.save_pretrained(folder)
 
 
@@ -143,19 +155,19 @@ def export_classifier(
     weights: Mapping[str, Tensor],
     head: nn.Linear,
     folder: Path,
-    pad: int | None,
+    place: ScorePlace,
 ) -> None:
     """Write a folder that ``AutoModelForSequenceClassification`` loads as a model of one score.
 
     Args:
         weights: the model's weights by their Hugging Face names; those that a classifier lacks, such as the output
             head's, are left out.
-        pad: the padding token, behind which no score is read; None: that of the model's configuration.
+        place: where the score is read.
     """
     classifier = classifier_of(model, weights.keys())
     names = classifier.state_dict().keys()
     state = {name: weights[name] for name in names if name != f"{SCORE_HEAD}.weight"}
-    _save(classifier, state, head, folder, pad)
+    _save(classifier, state, head, folder, place)
 
 
 def export_with_head(
@@ -163,7 +175,7 @@ def export_with_head(
     weights: Mapping[str, Tensor],
     head: nn.Linear,
     folder: Path,
-    pad: int | None,
+    place: ScorePlace,
 ) -> None:
     """Write a folder that Transformers loads as the plain model, with the head as one tensor more; arguments are those
     of ``export_classifier``. This is for image-text models, most of which have no sequence classifier."""
@@ -172,7 +184,7 @@ def export_with_head(
             deepcopy(model.config), attn_implementation="eager"
         )
     state = {name: weights[name] for name in plain.state_dict()}
-    _save(plain, state, head, folder, pad)
+    _save(plain, state, head, folder, place)
 
 
 def _save(
@@ -180,20 +192,22 @@ def _save(
     state: dict[str, Tensor],
     head: nn.Linear,
     folder: Path,
-    pad: int | None,
+    place: ScorePlace,
 ) -> None:
     """Write a folder of weights and a head, with the configuration of a model without weights."""
     # A backend may keep the head in the dtype of the model, and inside of a larger tensor.
     state[f"{SCORE_HEAD}.weight"] = head.weight.detach().float().clone()
-    _note_reading(shell.config, pad)
+    _note_reading(shell.config, place)
     with no_progress_bars():
         shell.save_pretrained(folder, state_dict=state)
 
 
-def _note_reading(config: PretrainedConfig, pad: int | None) -> None:
+def _note_reading(config: PretrainedConfig, place: ScorePlace) -> None:
     """Note in a configuration where the score is read."""
-    if pad is not None:
-        config.get_text_config().pad_token_id = pad
+    if place.pad is not None:
+        config.get_text_config().pad_token_id = place.pad
+    if place.token_ids:
+        setattr(config, SCORE_TOKENS, list(place.token_ids))
     # The name by which OpenRLHF, and this project, know that the last token is read, also where it pads.
     config.value_head_prefix = SCORE_HEAD
 

@@ -8,16 +8,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlhf_core import PluginError
-
 from ..packed.attention import Layout
 from ..vision.family import Features, Picture
 from ..vision.pictures import PackedImages, PictureReader
 from .modeling import CausalLM
-
-NEVER = -1e5
-"""Logit of a token that is never sampled: its probability is exactly 0 at any temperature up to 10. It is finite, since
-0 times minus infinity would make the entropy no number."""
 
 
 class VisionLM(CausalLM):
@@ -36,14 +30,7 @@ class VisionLM(CausalLM):
         self.reader = reader
         self.reads_at_once = False
         """Compute all pictures of a row in one call on a CPU too, as a trainer does whose ranks call together."""
-        if self.logit_form.softcap is not None:
-            raise PluginError(
-                f"{type(model).__name__} caps its logits, so that no token could have probability 0; expected a model "
-                "without final_logit_softcapping"
-            )
-        self._never: Tensor
-        never = sorted(set(reader.family.tokens.never_sampled))
-        self.register_buffer("_never", torch.tensor(never, dtype=torch.int64), persistent=False)
+        self.never_sample(reader.family.tokens.never_sampled)
 
     def hidden(
         self,
@@ -91,10 +78,6 @@ class VisionLM(CausalLM):
         alone = [_parts(family.features(self.model, [picture])) for picture in pictures]
         first, *rest = (torch.cat(part) for part in zip(*alone, strict=True))
         return Features(first, tuple(rest))
-
-    def raw_logits(self, hidden: Tensor) -> Tensor:
-        """Return the products (M, V) of the output head, without a chance for tokens that stand for images."""
-        return self.products(hidden).index_fill(-1, self._never, NEVER)
 
     def use_attention(self, name: str) -> None:
         """Have the text model compute attention by another function; that of the part that reads pixels stays."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.contracts import TrajectoryColumns
+from rlhf_core.contracts import TrainBatch, TrajectoryColumns
 
 
 class Pass(NamedTuple):
@@ -39,6 +39,13 @@ def placed(batch: TrajectoryColumns, passes: Sequence[Pass]) -> list[NDArray[np.
             # float32 holds token ids exactly, up to 2^24 of them.
             column[index] = result.float().cpu().numpy()
     return out
+
+
+def ids_of(batch: TrainBatch) -> list[NDArray[np.int32]]:
+    """Return all token ids of an update: those of its sequences, and those that a teacher named."""
+    rows = (batch.trajectories, batch.supervised)
+    found = [one.token_ids for one in rows if one is not None]
+    return found if batch.teacher_top is None else [*found, batch.teacher_top.token_ids]
 
 
 class SeenLogprobs:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
@@ -28,6 +30,7 @@ class RoleReader:
         self._role, self._spec, self._chunk = role, spec, chunk
         # Read now: a backend that cuts weights over ranks (ZeRO stage 3) leaves parameters without a shape later.
         self._vocab_size = role.lm.vocab_size
+        self._num_sampled = role.lm.num_sampled
 
     def hidden(self, rows: PackedRows) -> Float[Tensor, "U D"]:
         """Return the hidden states (U, D) of the tokens that are read for the different actions."""
@@ -97,10 +100,25 @@ class RoleReader:
         Raises:
             ConfigError: the vocabulary is smaller than k.
         """
-        if k > self._vocab_size:
+        if k > self._num_sampled:
             raise ConfigError(
-                f"the vocabulary of the {self._spec.role} has {self._vocab_size} tokens; {k} of them were asked for"
+                f"the vocabulary of the {self._spec.role} has {self._num_sampled} tokens; {k} of them were asked for"
             )
+
+    def check_ids(self, *token_ids: NDArray[np.int32]) -> None:
+        """Refuse ids for which the model has no row; a GPU would read others' numbers, or end the process.
+
+        Raises:
+            PluginError: names the first of them.
+        """
+        for ids in token_ids:
+            wrong = (ids < 0) | (ids >= self._vocab_size)
+            if wrong.any():
+                raise PluginError(
+                    f"token id {ids[wrong].flat[0]} is outside of the vocabulary of the {self._spec.role} "
+                    f"{self._spec.model_path}, which has {self._vocab_size} rows. Expected a model with the "
+                    "run's tokenizer"
+                )
 
 
 def _as_they_are(results: Tensor) -> Tensor:

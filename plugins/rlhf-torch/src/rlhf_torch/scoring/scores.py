@@ -37,7 +37,9 @@ class RowScores:
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, Floats]:
         """Return the named statistics, (sum of A,) each, from one pass."""
-        (columns,) = self._passes(batch, lambda rows: (self._reader.statistics(rows, names),))
+        (columns,) = self._checked_passes(
+            batch, lambda rows: (self._reader.statistics(rows, names),)
+        )
         return {name: np.ascontiguousarray(columns[:, i]) for i, name in enumerate(names)}
 
     def logprobs(self, batch: TrajectoryColumns) -> Floats:
@@ -51,7 +53,9 @@ class RowScores:
             ConfigError: the vocabulary is smaller than k.
         """
         self._reader.check_vocabulary(k)
-        token_ids, logprobs = self._passes(batch, lambda rows: self._reader.top_tokens(rows, k))
+        token_ids, logprobs = self._checked_passes(
+            batch, lambda rows: self._reader.top_tokens(rows, k)
+        )
         return TopTokens(token_ids=token_ids.astype(np.int32), logprobs=logprobs)
 
     def values(self, batch: TrajectoryColumns) -> Floats:
@@ -60,8 +64,12 @@ class RowScores:
         Raises:
             PluginError: the role has neither a value head nor a score head.
         """
-        (values,) = self._passes(batch, lambda rows: (self._reader.values(rows),))
+        (values,) = self._checked_passes(batch, lambda rows: (self._reader.values(rows),))
         return values
+
+    def _checked_passes(self, batch: TrajectoryColumns, score: Score) -> list[Floats]:
+        self._reader.check_ids(batch.token_ids)
+        return self._passes(batch, score)
 
 
 class OpenRole(NamedTuple):

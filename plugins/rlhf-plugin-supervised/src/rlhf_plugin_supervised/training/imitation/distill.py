@@ -19,7 +19,7 @@ from rlhf_core.contracts import (
     RunResult,
     TrainBatch,
 )
-from rlhf_core.data import load_tokenizer
+from rlhf_core.data import check_rows, load_tokenizer, token_difference
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive, vision_spec
 
@@ -93,11 +93,14 @@ def _require_one_tokenizer(run: DistillOptions) -> None:
     path, trusted = run.teacher.path, run.model.trust_remote_code
     assert path is not None
     student = load_tokenizer(run.model.tokenizer or run.model.path, trust_remote_code=trusted)
-    if student.get_vocab() != load_tokenizer(path, trust_remote_code=trusted).get_vocab():
+    teacher = load_tokenizer(path, trust_remote_code=trusted)
+    if (difference := token_difference(student, teacher)) is not None:
         raise ConfigError(
             f"--teacher.path {path}: expected a teacher with the student's tokenizer, since its distribution is over "
-            f"tokens; its tokens are others than those of {run.model.path}. Choose a teacher of the same family."
+            f"tokens; {difference}. Choose a teacher of the same family."
         )
+    resize = run.model.resize_embeddings
+    check_rows(student, path, "--teacher.path", resize=resize, trust_remote_code=trusted)
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:

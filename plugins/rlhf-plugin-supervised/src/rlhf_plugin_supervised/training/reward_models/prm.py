@@ -105,7 +105,9 @@ def _load(resolved: ResolvedOptions[Any]) -> LabeledSteps:
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
-    return TrainedModel(objective=StepLabelObjective(), role=REWARD_MODEL, head="score")
+    return TrainedModel(
+        objective=StepLabelObjective(), role=REWARD_MODEL, head="score", learns_ends=False
+    )
 
 
 def run(
