@@ -16,6 +16,7 @@ from .forked_runs import (
     QUIET,
     check_that_killed_runs_resume,
     records,
+    seen_and_new,
 )
 
 CONVERSATIONS = [
@@ -107,16 +108,16 @@ def test_loss_and_gradient_of_packed_conversations_are_those_of_a_plain_model(fo
 @pytest.mark.slow
 def test_it_learns_answers_and_evaluates_them(folder):
     code = sft(
-        *("--data", "sums.jsonl", "--eval.data", "sums.jsonl", "--output", "run"),
+        *("--data", "sums.jsonl", *seen_and_new("sums.jsonl"), "--output", "run"),
         *("--train.epochs", "150", "--train.batch_size", "25", "--runtime.local.threads", "1"),
         *("--actor.adam.lr", "0.01", "--actor.lr_schedule", "cosine"),
     )
 
     assert code == 0
     first, last = records(Path("run"), "eval")
-    assert first["eval/nll"] > 3.0
-    assert last["eval/nll"] < 0.05
-    assert last["eval/perplexity"] == pytest.approx(math.exp(last["eval/nll"]))
+    assert first["eval/seen/nll"] > 3.0
+    assert last["eval/seen/nll"] < 0.05
+    assert last["eval/seen/perplexity"] == pytest.approx(math.exp(last["eval/seen/nll"]))
     tokenizer = AutoTokenizer.from_pretrained("run/model")
     model = AutoModelForCausalLM.from_pretrained("run/model")
     asked = tokenizer("3+4=", return_tensors="pt", add_special_tokens=False)["input_ids"]
@@ -140,7 +141,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("sft", "--model", "model", "--data", "sums.jsonl", *QUIET, "--train.batch_size", "8"),
         *("--train.epochs", "2", "--checkpoint.every", "2", "--actor.ema", "0.9"),
-        *("--eval.data", "sums.jsonl", "--eval.every", "3", "--runtime.local.threads", "1"),
+        *(*seen_and_new("sums.jsonl"), "--eval.every", "3", "--runtime.local.threads", "1"),
     ]
     steps = {"train": range(1, 9), "save": range(2, 9, 2), "export": [8]}[phase]
     check_that_killed_runs_resume(folder, words, phase, steps)
@@ -176,7 +177,7 @@ def test_sigterm_saves_and_the_message_names_the_command(folder, capfd):
             "a sequence has to fit into one pass",
         ),
         (
-            ["--data", "sums.jsonl", "--checkpoint.best_metric", "eval/nll"],
+            ["--data", "sums.jsonl", "--checkpoint.best_metric", "eval/seen/nll"],
             "none without --eval.data",
         ),
     ],

@@ -153,6 +153,22 @@ class EvalSchedule(Config):
         at_start: bool
 
 
+class HeldOutRows(EvalSchedule):
+    """Rows to evaluate on: sets of their own, or a share of the training rows."""
+
+    data: tuple[str, ...] = Field(
+        (), description="held-out sets, as in data.train; NAME=PATH names one"
+    )
+    fraction: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="hold out this share of data.train instead, by a hash of what a row asks",
+    )
+    split: str = Field("test", description="split of folders and hub sets that have several")
+    max_samples: Positive | None = Field(None, description="use only the first rows of each set")
+
+
 class CheckpointConfig(Config):
     every: NotNegative = Field(0, description="steps between checkpoints; 0: only at the end")
     at_end: bool = Field(

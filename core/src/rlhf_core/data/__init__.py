@@ -8,7 +8,9 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
 """
 
 from .chat.renderer import TokenizerRenderer
+from .held_out.sides import Side
 from .learned.conversations import load_conversations
+from .learned.example_sets import ExampleSets, HeldOutSets, load_example_sets, set_names
 from .learned.labeled import load_labeled_answers
 from .learned.options import (
     ConversationColumns,
@@ -24,16 +26,21 @@ from .tokenizer import eos_token_ids, load_tokenizer
 
 __all__ = [
     "ConversationColumns",
+    "ExampleSets",
+    "HeldOutSets",
     "LabeledColumns",
     "LearnedRows",
     "PairColumns",
     "SequenceOptions",
+    "Side",
     "StepLabelColumns",
     "TokenizerRenderer",
     "eos_token_ids",
     "load_conversations",
+    "load_example_sets",
     "load_labeled_answers",
     "load_pairs",
     "load_step_labels",
     "load_tokenizer",
+    "set_names",
 ]

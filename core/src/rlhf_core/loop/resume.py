@@ -18,7 +18,7 @@ from ..errors import CheckpointError, ConfigError, ResumeError
 from .state import RunState
 
 FREE = ("resume", "output", "observers", "log", "checkpoint", "eval")
-"""Options that a resumed run may change without a warning."""
+"""Options that a resumed run may change without a warning, but for those that are binding."""
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,8 @@ def _compare(
     changed = sorted(
         key
         for key in {*before, *after}
-        if before.get(key) != after.get(key) and not _is_under(key, FREE)
+        if before.get(key) != after.get(key)
+        and (_is_under(key, binding) or not _is_under(key, FREE))
     )
     for key in changed:
         if _is_under(key, binding):

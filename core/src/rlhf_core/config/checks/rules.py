@@ -20,6 +20,7 @@ from .features import (
     updates_per_batch,
     weighs_samples,
 )
+from .held_out import held_out_problems
 from .in_process import in_process_rules
 
 
@@ -353,11 +354,7 @@ def _reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
 
 def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
     evaluation = run.eval
-    if evaluation.data and evaluation.fraction:
-        yield (
-            f"{labels('eval.data')} and {labels('eval.fraction')}: give held-out sets, or a share of the training "
-            "data to hold out, not both"
-        )
+    yield from held_out_problems(evaluation, run.data.train, labels)
     if run.data.source is not None and len(run.env.use) > 1:
         yield (
             f"{labels('data.source')} and {labels('env.use')}: rows of a source go to one environment; expected at "
@@ -369,13 +366,6 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('eval.every')} is {evaluation.every}, but there is nothing to evaluate on. Set --eval.data FILE, "
             "or --eval.fraction 0.05 to hold rows out of --data; or --eval.every 0."
         )
-    if evaluation.fraction and not run.data.train:
-        yield f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE"
-    names = [
-        name for name, equals, _ in (source.partition("=") for source in evaluation.data) if equals
-    ]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"{labels('eval.data')}: two sets are called {twice[0]!r}; give each a name of its own"
     for temperature in evaluation.temperatures:
         if not 0.0 <= temperature <= 10.0:
             yield f"{labels('eval.temperatures')}: expected 0 (greedy) to 10, got {temperature:g}"

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...batch.trajectory_columns import TrajectoryColumns
 from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import InertWords
+from ..held_out.sides import ALL, Hashes, Side, hashes_of, number_of
 from ..prompts import check_characters
 from ..row_images import RowImages
 from ..rows import BadRow, RowProblem, bad_row_error, describe_skipped
 from ..source import Row, Source, Unreadable
-from ..sources import open_source
+from ..sources import open_source, split_name
 from .images import with_images
 from .learned_text import LearnedText
 from .options import SequenceOptions
@@ -41,6 +46,10 @@ class LearnedRows:
     """Rows that were left out, with the reasons."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows whose control words are ordinary text."""
+    sets: Mapping[str, NDArray[np.int64]]
+    """Indices of the sequences of each set, by its name."""
+    read: Hashes
+    """(B,) hash of what the model reads of each sequence's row: tokens and images of all its sequences."""
 
     @property
     def num_truncated(self) -> int:
@@ -63,6 +72,11 @@ class RowForm(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that are read."""
+        ...
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of those that ask, and with the same values make rows fall on the same side of a split."""
         ...
 
     @property
@@ -94,48 +108,112 @@ def read_rows(
     options: SequenceOptions,
     option: str,
     images: ImageReader | None = None,
+    side: Side = ALL,
 ) -> LearnedRows:
     """Return the rows of some sets as columns.
 
     Args:
-        sets: files, folders or hub names.
+        sets: files, folders or hub names, each as it is or as ``NAME=PATH``.
         option: option that names the sets, for messages.
         images: reader of the rows' images; None: the model reads text alone.
+        side: rows to read where a share of them is held out.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no row is left.
     """
-    gathered = SequenceColumns()
-    bad: list[BadRow] = []
-    inert = InertWords()
-    total = start = 0
-    for spec in sets:
-        source = open_source(spec, split=options.split)
-        limit = options.max_samples or len(source)
+    gathered = _Gathered()
+    start = 0
+    for entry in sets:
+        name, spec = split_name(entry)
+        source = open_source(spec, split=options.split, name=name)
         own_images = RowImages.of(images, spec)
-        columns = form.columns if own_images.key is None else (*form.columns, own_images.key)
-        rows = islice(enumerate(source.scan(columns)), limit)
+        wanted = _wanted(source, form, own_images, options, side)
+        rows = compress(enumerate(source.scan(_columns(form, own_images))), wanted)
         while batch := list(islice(rows, _BATCH_ROWS)):
-            total += len(batch)
-            for index, made in _made(batch, form, tokenizer, own_images):
-                if isinstance(made, RowProblem):
-                    bad.append(_located(made, source, index))
-                    continue
-                inert = inert.plus(made.inert, source.where(index)) if made.inert else inert
-                for sequence in made.sequences:
-                    gathered.add(start + index, sequence)
+            gathered.add(source, start, batch, _made(batch, form, tokenizer, own_images))
         start += len(source)
-    if bad and (options.on_bad_row == "fail" or len(bad) == total):
-        raise bad_row_error(bad, total, option, ())
-    if bad:
-        log.warning("%s", describe_skipped(bad, total, option))
-    if not len(gathered):
-        raise DataError(f"{option}: expected at least one row, got none")
-    if inert.rows:
-        log.warning("%s", inert.describe(total, option))
-    rows_read = LearnedRows(columns=gathered.columns(), total=total, bad=tuple(bad), inert=inert)
-    log.info("%s: %s", option, rows_read.describe())
-    return rows_read
+    return gathered.checked(options, option, side)
+
+
+def _columns(form: RowForm, images: RowImages) -> tuple[str, ...]:
+    return form.columns if images.key is None else (*form.columns, images.key)
+
+
+def _wanted(
+    source: Source, form: RowForm, images: RowImages, options: SequenceOptions, side: Side
+) -> NDArray[np.bool_]:
+    """Return a mask of the first rows of a source, True at those to read."""
+    count = min(len(source), options.max_samples or len(source))
+    asked = form.asked if images.key is None else (*form.asked, images.key)
+    return side.wanted(lambda: hashes_of(source, count, asked, form.columns), count)
+
+
+class _Gathered:
+    """Sequences and bad rows of all sets so far."""
+
+    def __init__(self) -> None:
+        self._sequences = SequenceColumns()
+        self._bad: list[BadRow] = []
+        self._inert = InertWords()
+        self._total = 0
+        self._read = array("Q")
+        self._sets: dict[str, array[int]] = {}
+
+    def add(
+        self,
+        source: Source,
+        start: int,
+        batch: Sequence[tuple[int, Row | Unreadable]],
+        rows: Iterable[tuple[int, _MadeRow | RowProblem]],
+    ) -> None:
+        """Add rows of a source whose first row has the index ``start``."""
+        self._total += len(batch)
+        of_set = self._sets.setdefault(source.name, array("q"))
+        for index, made in rows:
+            if isinstance(made, RowProblem):
+                self._bad.append(_located(made, source, index))
+                continue
+            if made.inert:
+                self._inert = self._inert.plus(made.inert, source.where(index))
+            read = number_of(b"".join(map(_content, made.sequences)))
+            for sequence in made.sequences:
+                of_set.append(len(self._sequences))
+                self._read.append(read)
+                self._sequences.add(start + index, sequence)
+
+    def checked(self, options: SequenceOptions, option: str, side: Side) -> LearnedRows:
+        """Return all rows.
+
+        Raises:
+            DataError: rows are bad (with ``on_bad_row = fail``), or no row is left.
+        """
+        bad, total, inert = self._bad, self._total, self._inert
+        if bad and (options.on_bad_row == "fail" or len(bad) == total):
+            raise bad_row_error(bad, total, option, ())
+        if bad:
+            log.warning("%s", describe_skipped(bad, total, option))
+        if not len(self._sequences):
+            raise DataError(f"{option}: {side.lacks}")
+        if inert.rows:
+            log.warning("%s", inert.describe(total, option))
+        rows_read = LearnedRows(
+            columns=self._sequences.columns(),
+            total=total,
+            bad=tuple(bad),
+            inert=inert,
+            sets={
+                name: np.array(rows, dtype=np.int64) for name, rows in self._sets.items() if rows
+            },
+            read=np.array(self._read, dtype=np.uint64),
+        )
+        log.info("%s: %s", option, rows_read.describe())
+        return rows_read
+
+
+def _content(sequence: LearnedSequence) -> bytes:
+    """Return what the model reads of a sequence as bytes."""
+    images = "".join(span.image.sha256 for span in sequence.media)
+    return sequence.token_ids.astype(np.int32).tobytes() + images.encode()
 
 
 class _MadeRow(NamedTuple):

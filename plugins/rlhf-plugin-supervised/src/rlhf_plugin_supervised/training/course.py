@@ -313,6 +313,7 @@ def kind_of(
                 "train.batch_size",
                 "actor.optim",
                 "actor.adapter",
+                "eval.fraction",
                 *binding,
             ),
             records=(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import load_conversations
+from rlhf_core.data import HeldOutSets, load_conversations
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive, image_reader
+from rlhf_core.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
+from ..course import TrainedModel, Update, kind_of, logprobs_of
+from ..sets import held_out_metrics, load_sets
 from .distill_options import DistillOptions
 from .sft_options import SftOptions
 
@@ -33,7 +34,7 @@ class ImitatedRows:
     rows_per_unit = 1
 
     def __init__(
-        self, rows: TrajectoryColumns, held_out: TrajectoryColumns | None, eval_batch_size: int
+        self, rows: TrajectoryColumns, held_out: HeldOutSets | None, eval_batch_size: int
     ) -> None:
         self.rows = rows
         self.held_out = held_out
@@ -52,29 +53,34 @@ class ImitatedRows:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, and its exponential."""
         if self.held_out is None:
             return None
-        logprobs = await logprobs_of(self.held_out, model.logprobs, self._eval_batch_size)
-        nll = -float(logprobs.mean(dtype=np.float64))
-        return {"eval/nll": nll, "eval/perplexity": math.exp(min(nll, 700.0))}
+        nll_of = await held_out_nll(self.held_out, model, self._eval_batch_size)
+
+        def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
+            nll = nll_of(rows)
+            return {"nll": nll, "perplexity": math.exp(min(nll, 700.0))}
+
+        return held_out_metrics(self.held_out, metrics)
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model
+
+
+async def held_out_nll(
+    held_out: HeldOutSets, model: RoleHandle, batch_size: int
+) -> Callable[[NDArray[np.int64]], float]:
+    """Return a function from indices of held-out rows to the mean negative log-likelihood of their learned tokens under
+    a model, in nats; the model is asked once."""
+    rows = held_out.rows
+    logprobs = await logprobs_of(rows, model.logprobs, batch_size)
+    return lambda chosen: -float(logprobs[rows.action_index(chosen)].mean(dtype=np.float64))
 
 
 def load_rows(
     resolved: ResolvedOptions[SftOptions] | ResolvedOptions[DistillOptions],
 ) -> ImitatedRows:
     """Return the conversations, or texts, of a run's options."""
-    run, images = resolved.run, image_reader(resolved)
-    renderer, eos = renderer_of(run)
-
-    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        found = load_conversations(
-            sets, run.data, run.data, renderer, eos=eos, option=option, images=images
-        )
-        return found.columns
-
-    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
-    return ImitatedRows(rows("data.train", run.data.train), held_out, run.eval.batch_size)
+    sets = load_sets(resolved, load_conversations)
+    return ImitatedRows(sets.train, sets.held_out, resolved.run.eval.batch_size)
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:

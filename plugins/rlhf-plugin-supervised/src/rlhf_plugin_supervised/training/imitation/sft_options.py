@@ -20,6 +20,8 @@ from ..options import (
     models,
 )
 
+METRICS = ("nll", "perplexity")
+
 
 class SftData(ConversationColumns, ExampleData):
     """Sets of conversations."""
@@ -40,7 +42,7 @@ class SftOptions(ExampleOptions):
 
 
 def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
-    check(run, selections, labels, ("eval/nll", "eval/perplexity"))
+    check(run, selections, labels, METRICS)
 
 
 SFT = OptionTree(
