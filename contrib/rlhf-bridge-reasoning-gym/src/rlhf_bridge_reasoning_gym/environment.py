@@ -28,7 +28,7 @@ from .config import ReasoningGymConfig
 
 SPLITS = ("train", "eval")
 EVALUATED = 8
-"""Of so many questions of a generator, one is evaluation's."""
+"""Number of questions of a generator of which one is evaluation's."""
 MAX_DRAWS = 1000
 """Number of draws for a question; of a generator without end (7/8)^1000 of all evaluation tasks would need more."""
 

@@ -13,6 +13,7 @@ from .checks.effects import (
 )
 from .checks.held_out import held_out_paths, held_out_problems, held_out_without_effect
 from .checks.installed import check_installed
+from .checks.mixes import mix_problems
 from .checks.rules import no_reader
 from .common import AnswerSampling, CommandOptions, RunOptions, SamplingOptions
 from .files import read_toml, write_toml
@@ -61,6 +62,7 @@ __all__ = [
     "held_out_problems",
     "held_out_without_effect",
     "images_without_effect",
+    "mix_problems",
     "no_reader",
     "parse_flags",
     "path_problems",

@@ -20,6 +20,12 @@ CONTROL_WORDS = (
     "text, or the control token"
 )
 """Description of the option ``data.control_words``."""
+TOKEN_CACHE = (
+    "folder that keeps rows as tokens, mapped into memory, for the next start with the same rows, options and "
+    "tokenizer; auto: tokens in $RLHF_CACHE, or rlhf/tokens in $XDG_CACHE_HOME or ~/.cache; off: rows are read again, "
+    "and all their tokens are in memory"
+)
+"""Description of the option ``data.cache``."""
 
 
 class ModelPath(Config):

@@ -10,7 +10,6 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
 from .chat.renderer import TokenizerRenderer
 from .held_out.sides import Side
 from .learned.conversations import load_conversations
-from .learned.example_sets import ExampleSets, HeldOutSets, load_example_sets, set_names
 from .learned.labeled import load_labeled_answers
 from .learned.options import (
     ConversationColumns,
@@ -21,6 +20,7 @@ from .learned.options import (
 )
 from .learned.pairs import load_pairs
 from .learned.reading import LearnedRows
+from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets, set_names
 from .learned.steps import load_step_labels
 from .tokenizer import eos_token_ids, load_tokenizer
 

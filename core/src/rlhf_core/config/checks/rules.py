@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Iterator
 
@@ -22,6 +21,7 @@ from .features import (
 )
 from .held_out import held_out_problems
 from .in_process import in_process_rules
+from .mixes import mix_problems
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
@@ -147,13 +147,7 @@ def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('data.source')}: a source has no known end, so there are no epochs to count. Set --steps 100, or "
             "--data.max_samples to say how many rows make an epoch."
         )
-    if data.probabilities and len(data.probabilities) != len(data.train):
-        yield (
-            f"{labels('data.probabilities')} has {len(data.probabilities)} shares for {len(data.train)} sets "
-            f"in {labels('data.train')}; expected one share for each set"
-        )
-    if data.probabilities and not math.isclose(sum(data.probabilities), 1.0, abs_tol=1e-3):
-        yield f"{labels('data.probabilities')}: expected shares that add up to 1, got {sum(data.probabilities):g}"
+    yield from mix_problems(data.probabilities, data.train, labels)
     if any(not source.strip() for source in data.train):
         yield f"{labels('data.train')}: expected names of data sets; one of them is empty. Leave it out."
     if data.image_key is not None and run.model.vision is None:

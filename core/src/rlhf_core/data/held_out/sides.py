@@ -83,7 +83,7 @@ class Side:
 
     @property
     def lacks(self) -> str:
-        """What to say where no row is on this side."""
+        """Words for an error where no row is on this side."""
         if not self.is_evaluated:
             return "expected at least one row, got none"
         return (

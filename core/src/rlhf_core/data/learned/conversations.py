@@ -65,7 +65,7 @@ def load_conversations(
         form = TextPieces(columns.text_key, options, renderer)
     else:
         form = Conversations(columns, options, renderer)
-    return read_rows(sets, form, tokenizer, options, option, images, side)
+    return read_rows(sets, form, columns, tokenizer, options, option, images, side)
 
 
 class AnswerTexts:

@@ -37,7 +37,9 @@ def load_labeled_answers(
     errors are those of ``load_conversations``; a label that is neither true nor false is a bad row.
     """
     form = LabeledAnswers(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images, side)
+    return read_rows(
+        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    )
 
 
 class LabeledAnswers:

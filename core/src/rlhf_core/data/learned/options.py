@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ...component import Config
-from ...config.common import CONTROL_WORDS
+from ...config.common import CONTROL_WORDS, TOKEN_CACHE
 from ...contracts.executor import ControlWordUse
 from ..rows import PromptFormat
 
@@ -26,6 +26,7 @@ class SequenceOptions(Config):
         "fail", description="fail before anything is built, or skip and count"
     )
     control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
+    cache: str = Field("off", min_length=1, description=TOKEN_CACHE)
 
 
 class PromptColumns(Config):

@@ -50,7 +50,9 @@ def load_pairs(
     ``load_conversations``.
     """
     form = Pairs(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images, side)
+    return read_rows(
+        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    )
 
 
 class Pairs:

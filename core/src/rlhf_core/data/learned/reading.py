@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import compress, islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...batch.trajectory_columns import TrajectoryColumns
+from ...component import Config
 from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import InertWords
@@ -26,11 +27,24 @@ from .images import with_images
 from .learned_text import LearnedText
 from .options import SequenceOptions
 from .sequences import LearnedSequence, SequenceColumns
+from .sets.columns_on_disk import StoredColumns
+from .sets.token_cache import EntryWriter, TokenCache, folder_of, key_of
 from .tokens import LearnedTokens, SpanTokenizer
 
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedSet:
+    """Sequences of one set among those of all."""
+
+    name: str
+    first: int
+    """Index of its first sequence."""
+    end: int
+    """Index behind its last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +60,18 @@ class LearnedRows:
     """Rows that were left out, with the reasons."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows whose control words are ordinary text."""
-    sets: Mapping[str, NDArray[np.int64]]
-    """Indices of the sequences of each set, by its name."""
+    sets: tuple[LearnedSet, ...]
+    """The sets, in their order."""
     read: Hashes
     """(B,) hash of what the model reads of each sequence's row: tokens and images of all its sequences."""
+
+    def by_name(self) -> dict[str, NDArray[np.int64]]:
+        """Return the indices of the sequences of each set by its name; sets of one name are one."""
+        found: dict[str, list[NDArray[np.int64]]] = {}
+        for one in self.sets:
+            if one.end > one.first:
+                found.setdefault(one.name, []).append(np.arange(one.first, one.end))
+        return {name: np.concatenate(parts) for name, parts in found.items()}
 
     @property
     def num_truncated(self) -> int:
@@ -104,16 +126,19 @@ class RowForm(Protocol):
 def read_rows(
     sets: Sequence[str],
     form: RowForm,
+    columns: Config,
     tokenizer: SpanTokenizer,
     options: SequenceOptions,
     option: str,
     images: ImageReader | None = None,
     side: Side = ALL,
 ) -> LearnedRows:
-    """Return the rows of some sets as columns.
+    """Return the rows of some sets as columns: in memory, or in files of the folder ``options.cache``, which are mapped
+    into memory. Rows with images are in memory, since the images are in a store of the run's own.
 
     Args:
         sets: files, folders or hub names, each as it is or as ``NAME=PATH``.
+        columns: options with the names of the columns, of which ``form`` was made.
         option: option that names the sets, for messages.
         images: reader of the rows' images; None: the model reads text alone.
         side: rows to read where a share of them is held out.
@@ -121,7 +146,44 @@ def read_rows(
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), or no row is left.
     """
-    gathered = _Gathered()
+    folder = folder_of(options.cache) if images is None else None
+    if folder is None:
+        gathered = _Gathered()
+        _gather(gathered, sets, form, tokenizer, options, images, side)
+        gathered.check(options, option, side)
+        return gathered.rows(option)
+    words = type(form).__name__
+    key = key_of(
+        sets, columns, options, tokenizer.renderer, form=words, eos=tokenizer.eos, side=side
+    )
+    entry = TokenCache(folder, key)
+    if found := entry.find():
+        stored, account = found
+        gathered = _Gathered.of(account)
+        gathered.check(options, option, side)
+        log.info("%s: the tokens of these rows are those of %s", option, folder / key)
+        return gathered.rows(option, stored)
+    writer = entry.writer()
+    try:
+        gathered = _Gathered(writer)
+        _gather(gathered, sets, form, tokenizer, options, images, side)
+        gathered.check(options, option, side)
+    except BaseException:
+        writer.discard()
+        raise
+    return gathered.rows(option, writer.keep(gathered.account()))
+
+
+def _gather(
+    gathered: _Gathered,
+    sets: Sequence[str],
+    form: RowForm,
+    tokenizer: SpanTokenizer,
+    options: SequenceOptions,
+    images: ImageReader | None,
+    side: Side,
+) -> None:
+    """Read the rows of all sets, a batch at a time."""
     start = 0
     for entry in sets:
         name, spec = split_name(entry)
@@ -129,10 +191,10 @@ def read_rows(
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
         rows = compress(enumerate(source.scan(_columns(form, own_images))), wanted)
+        gathered.begin(source.name)
         while batch := list(islice(rows, _BATCH_ROWS)):
             gathered.add(source, start, batch, _made(batch, form, tokenizer, own_images))
         start += len(source)
-    return gathered.checked(options, option, side)
 
 
 def _columns(form: RowForm, images: RowImages) -> tuple[str, ...]:
@@ -149,15 +211,47 @@ def _wanted(
 
 
 class _Gathered:
-    """Sequences and bad rows of all sets so far."""
+    """Sequences and bad rows of all sets so far.
 
-    def __init__(self) -> None:
+    Args:
+        writer: takes the sequences, a batch at a time; None: they stay in memory.
+    """
+
+    def __init__(self, writer: EntryWriter | None = None) -> None:
+        self._writer = writer
         self._sequences = SequenceColumns()
+        self._read = array("Q")
+        self._written = 0
         self._bad: list[BadRow] = []
         self._inert = InertWords()
         self._total = 0
-        self._read = array("Q")
-        self._sets: dict[str, array[int]] = {}
+        self._sets: list[LearnedSet] = []
+
+    @classmethod
+    def of(cls, account: Mapping[str, Any]) -> _Gathered:
+        """Return what ``account`` described, without the sequences."""
+        found = cls()
+        found._total = account["total"]
+        found._bad = [BadRow(**row) for row in account["bad"]]
+        rows, words, first = account["inert"]
+        found._inert = InertWords(rows, tuple(words), first)
+        found._sets = [LearnedSet(**one) for one in account["sets"]]
+        return found
+
+    def account(self) -> dict[str, Any]:
+        """Return all but the sequences as values that JSON carries."""
+        inert = self._inert
+        return {
+            "total": self._total,
+            "bad": [asdict(row) for row in self._bad],
+            "inert": [inert.rows, inert.words, inert.first],
+            "sets": [asdict(one) for one in self._sets],
+        }
+
+    def begin(self, name: str) -> None:
+        """Begin a set, to which the rows that follow belong."""
+        count = self._written + len(self._sequences)
+        self._sets.append(LearnedSet(name=name, first=count, end=count))
 
     def add(
         self,
@@ -168,7 +262,6 @@ class _Gathered:
     ) -> None:
         """Add rows of a source whose first row has the index ``start``."""
         self._total += len(batch)
-        of_set = self._sets.setdefault(source.name, array("q"))
         for index, made in rows:
             if isinstance(made, RowProblem):
                 self._bad.append(_located(made, source, index))
@@ -177,12 +270,16 @@ class _Gathered:
                 self._inert = self._inert.plus(made.inert, source.where(index))
             read = number_of(b"".join(map(_content, made.sequences)))
             for sequence in made.sequences:
-                of_set.append(len(self._sequences))
                 self._read.append(read)
                 self._sequences.add(start + index, sequence)
+        end = self._written + len(self._sequences)
+        self._sets[-1] = replace(self._sets[-1], end=end)
+        if self._writer is not None and len(self._sequences):
+            self._writer.add(self._sequences.columns(), np.array(self._read, dtype=np.uint64))
+            self._sequences, self._read, self._written = SequenceColumns(), array("Q"), end
 
-    def checked(self, options: SequenceOptions, option: str, side: Side) -> LearnedRows:
-        """Return all rows.
+    def check(self, options: SequenceOptions, option: str, side: Side) -> None:
+        """Say which rows are left out.
 
         Raises:
             DataError: rows are bad (with ``on_bad_row = fail``), or no row is left.
@@ -192,22 +289,30 @@ class _Gathered:
             raise bad_row_error(bad, total, option, ())
         if bad:
             log.warning("%s", describe_skipped(bad, total, option))
-        if not len(self._sequences):
+        if not self._sets or not self._sets[-1].end:
             raise DataError(f"{option}: {side.lacks}")
         if inert.rows:
             log.warning("%s", inert.describe(total, option))
-        rows_read = LearnedRows(
-            columns=self._sequences.columns(),
-            total=total,
-            bad=tuple(bad),
-            inert=inert,
-            sets={
-                name: np.array(rows, dtype=np.int64) for name, rows in self._sets.items() if rows
-            },
-            read=np.array(self._read, dtype=np.uint64),
+
+    def rows(self, option: str, stored: StoredColumns | None = None) -> LearnedRows:
+        """Return all rows.
+
+        Args:
+            stored: the sequences; None: they are in memory.
+        """
+        if stored is None:
+            read = np.array(self._read, dtype=np.uint64)
+            stored = StoredColumns(self._sequences.columns(), read)
+        found = LearnedRows(
+            columns=stored.columns,
+            total=self._total,
+            bad=tuple(self._bad),
+            inert=self._inert,
+            sets=tuple(self._sets),
+            read=stored.read,
         )
-        log.info("%s: %s", option, rows_read.describe())
-        return rows_read
+        log.info("%s: %s", option, found.describe())
+        return found
 
 
 def _content(sequence: LearnedSequence) -> bytes:

@@ -40,7 +40,9 @@ def load_step_labels(
     one. The arguments and errors are those of ``load_conversations``.
     """
     form = StepLabels(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images, side)
+    return read_rows(
+        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    )
 
 
 class StepLabels:

@@ -18,6 +18,7 @@ from rlhf_core.config import (
     held_out_problems,
     held_out_without_effect,
     images_without_effect,
+    mix_problems,
     no_reader,
     refuse_typed,
     schedule_without_effect,
@@ -25,6 +26,7 @@ from rlhf_core.config import (
     small_adapter_rates,
 )
 from rlhf_core.config.common import (
+    TOKEN_CACHE,
     BackendSelection,
     CheckpointConfig,
     HeldOutRows,
@@ -33,6 +35,7 @@ from rlhf_core.config.common import (
     NotNegative,
     ObserversConfig,
     Positive,
+    Probability,
     ResumeConfig,
     RuntimeSelection,
     SeeingActor,
@@ -51,7 +54,11 @@ class ExampleData(ImageData, SequenceOptions):
         (),
         description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
     )
+    probabilities: tuple[Probability, ...] = Field(
+        (), description="mix the sets with these shares; without it they are concatenated"
+    )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
+    cache: str = Field("auto", min_length=1, description=TOKEN_CACHE)
 
 
 class ExampleTraining(Config):
@@ -135,6 +142,7 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
             "the length."
         )
     yield from held_out_problems(run.eval, run.data.train, labels)
+    yield from mix_problems(run.data.probabilities, run.data.train, labels)
     best = run.checkpoint.best_metric
     sets = set_names(run.eval, run.data.train)
     folders = ["eval", *(f"eval/{name}" for name in sets)] if sets else []

@@ -16,9 +16,8 @@ from rlhf_core.contracts import (
     RoleHandle,
     RunResult,
     TrainBatch,
-    TrajectoryColumns,
 )
-from rlhf_core.data import HeldOutSets, load_conversations
+from rlhf_core.data import ExampleSets, HeldOutSets, load_conversations
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive
 
@@ -33,11 +32,9 @@ class ImitatedRows:
 
     rows_per_unit = 1
 
-    def __init__(
-        self, rows: TrajectoryColumns, held_out: HeldOutSets | None, eval_batch_size: int
-    ) -> None:
-        self.rows = rows
-        self.held_out = held_out
+    def __init__(self, sets: ExampleSets, eval_batch_size: int) -> None:
+        self.rows, self.sizes = sets.train, sets.sizes
+        self.held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
@@ -80,7 +77,7 @@ def load_rows(
 ) -> ImitatedRows:
     """Return the conversations, or texts, of a run's options."""
     sets = load_sets(resolved, load_conversations)
-    return ImitatedRows(sets.train, sets.held_out, resolved.run.eval.batch_size)
+    return ImitatedRows(sets, resolved.run.eval.batch_size)
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:

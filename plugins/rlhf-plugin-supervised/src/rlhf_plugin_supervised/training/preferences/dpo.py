@@ -19,9 +19,8 @@ from rlhf_core.contracts import (
     RoleHandle,
     RunResult,
     TrainBatch,
-    TrajectoryColumns,
 )
-from rlhf_core.data import HeldOutSets, load_labeled_answers, load_pairs
+from rlhf_core.data import ExampleSets, load_labeled_answers, load_pairs
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive
 
@@ -47,16 +46,15 @@ class PreferredAnswers:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: HeldOutSets | None,
+        sets: ExampleSets,
         loss: PreferenceLoss,
         *,
         has_reference: bool,
         has_adapter: bool,
         eval_batch_size: int,
     ) -> None:
-        self.rows = rows
-        self._held_out = held_out
+        self.rows, self.sizes = sets.train, sets.sizes
+        self._held_out = sets.held_out
         self._loss = loss
         self._has_reference = has_reference
         self._has_adapter = has_adapter
@@ -127,8 +125,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     sets = load_sets(resolved, load_labeled_answers if is_single else load_pairs)
     if is_single:
         return JudgedAnswers(
-            sets.train,
-            sets.held_out,
+            sets,
             loss,
             has_reference=has_reference,
             has_adapter=has_adapter,
@@ -137,8 +134,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
             max_length=run.data.max_length,
         )
     return PreferredAnswers(
-        sets.train,
-        sets.held_out,
+        sets,
         loss,
         has_reference=has_reference,
         has_adapter=has_adapter,

@@ -17,7 +17,7 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import HeldOutSets
+from rlhf_core.data import ExampleSets
 from rlhf_core.runs import Exportable
 
 from ..course import Update, logprobs_of
@@ -43,8 +43,7 @@ class JudgedAnswers:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: HeldOutSets | None,
+        sets: ExampleSets,
         loss: PreferenceLoss,
         *,
         has_reference: bool,
@@ -53,10 +52,12 @@ class JudgedAnswers:
         eval_batch_size: int,
         max_length: int,
     ) -> None:
-        self.rows = rows
+        self.rows, self.sizes = sets.train, sets.sizes
         self._loss = loss
-        self._held_out = held_out
-        parts = {"train": rows} | ({} if held_out is None else {"held out": held_out.rows})
+        self._held_out = sets.held_out
+        parts = {"train": sets.train}
+        if sets.held_out is not None:
+            parts["held out"] = sets.held_out.rows
         self._sets = {
             name: _Judged(part, mismatched(part, max_length) if needs_kl else None)
             for name, part in parts.items()

@@ -22,9 +22,8 @@ from rlhf_core.contracts import (
     RunResult,
     StepLabelObjective,
     TrainBatch,
-    TrajectoryColumns,
 )
-from rlhf_core.data import HeldOutSets, load_step_labels
+from rlhf_core.data import ExampleSets, load_step_labels
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive
 
@@ -49,13 +48,12 @@ class LabeledSteps:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: HeldOutSets | None,
+        sets: ExampleSets,
         eval_batch_size: int,
         separator: str,
     ) -> None:
-        self.rows = rows
-        self._held_out = held_out
+        self.rows, self.sizes = sets.train, sets.sizes
+        self._held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
         self._separator = separator
 
@@ -98,7 +96,7 @@ class LabeledSteps:
 def _load(resolved: ResolvedOptions[Any]) -> LabeledSteps:
     run: PrmOptions = resolved.run
     sets = load_sets(resolved, load_step_labels)
-    return LabeledSteps(sets.train, sets.held_out, run.eval.batch_size, run.data.separator)
+    return LabeledSteps(sets, run.eval.batch_size, run.data.separator)
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:

@@ -18,7 +18,7 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import HeldOutSets, load_pairs
+from rlhf_core.data import ExampleSets, load_pairs
 from rlhf_core.objective import ranking_loss
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive, generator_of
@@ -45,15 +45,14 @@ class RankedAnswers:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: HeldOutSets | None,
+        sets: ExampleSets,
         eval_batch_size: int,
         *,
         seed: int,
         has_statistics: bool,
     ) -> None:
-        self.rows = rows
-        self._held_out = held_out
+        self.rows, self.sizes = sets.train, sets.sizes
+        self._held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
         self._seed = seed
         self._has_statistics = has_statistics
@@ -114,8 +113,7 @@ def _load(resolved: ResolvedOptions[Any]) -> RankedAnswers:
     run: RmOptions = resolved.run
     sets = load_sets(resolved, load_pairs)
     return RankedAnswers(
-        sets.train,
-        sets.held_out,
+        sets,
         run.eval.batch_size,
         seed=run.seed,
         has_statistics=run.ranking.statistics,

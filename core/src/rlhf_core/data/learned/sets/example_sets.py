@@ -10,14 +10,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...batch.trajectory_columns import TrajectoryColumns
-from ...config.common import HeldOutRows
-from ...errors import DataError
-from ..held_out.sides import ALL, Side
-from ..held_out.trained_rows import refuse_trained_rows
-from ..sources import short_name, split_name
-from .options import SequenceOptions
-from .reading import LearnedRows
+from ....batch.trajectory_columns import TrajectoryColumns
+from ....config.common import HeldOutRows
+from ....errors import DataError
+from ...held_out.sides import ALL, Side
+from ...held_out.trained_rows import refuse_trained_rows
+from ...sources import short_name, split_name
+from ..options import SequenceOptions
+from ..reading import LearnedRows
 
 
 class LoadRows(Protocol):
@@ -42,6 +42,8 @@ class ExampleSets:
     """Rows to train on, and rows to evaluate on."""
 
     train: TrajectoryColumns
+    sizes: tuple[int, ...]
+    """Number of sequences of each set of ``train``, in their order."""
     held_out: HeldOutSets | None
 
 
@@ -60,7 +62,7 @@ def load_example_sets(
         _require_own_names(evaluation.data)
         limits = {"split": evaluation.split, "max_samples": evaluation.max_samples}
         held = load(evaluation.data, options.model_copy(update=limits), option=option, side=ALL)
-        if left_out := [name for name in set_names(evaluation, ()) if name not in held.sets]:
+        if left_out := [one.name for one in held.sets if one.end == one.first]:
             raise DataError(f"{option}: no row of the held-out set {left_out[0]!r} is left to use")
     elif evaluation.fraction:
         side = Side(
@@ -68,11 +70,14 @@ def load_example_sets(
         )
         held = load(train, options, option=option, side=side)
     rows = load(train, options, option="data.train", side=Side(fraction=evaluation.fraction))
+    sizes = tuple(one.end - one.first for one in rows.sets)
     if held is None:
-        return ExampleSets(train=rows.columns, held_out=None)
-    sets = {name: held.read[_first_of_rows(held, at)] for name, at in held.sets.items()}
-    refuse_trained_rows(rows.read, sets, option)
-    return ExampleSets(train=rows.columns, held_out=HeldOutSets(rows=held.columns, sets=held.sets))
+        return ExampleSets(train=rows.columns, sizes=sizes, held_out=None)
+    sets = held.by_name()
+    read = {name: held.read[_first_of_rows(held, at)] for name, at in sets.items()}
+    refuse_trained_rows(rows.read, read, option)
+    held_out = HeldOutSets(rows=held.columns, sets=sets)
+    return ExampleSets(train=rows.columns, sizes=sizes, held_out=held_out)
 
 
 def set_names(evaluation: HeldOutRows, train: Sequence[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from tests.core.data.learned.conftest import LOADERS
 from tests.core.data.learned.families import renderer_of
 
 from rlhf_core import DataError
@@ -16,8 +17,6 @@ from rlhf_core.data import (
     load_example_sets,
     set_names,
 )
-
-from .conftest import LOADERS
 
 FORMS = {
     ConversationColumns: lambda i: {"response": str(i)},
