@@ -190,6 +190,9 @@ def test_with_an_environment_rows_of_one_prompt_are_told_apart_by_their_columns(
     check_held_out(run, load_task_set(run, renderer), load_eval_sets(run, renderer))
 
     assert "the run also trains on 4 of the 6 rows of the held-out set 'test'" in caplog.text
+    held = {"eval": run.eval.model_copy(update={"data": (), "fraction": 0.3})}
+    sets = load_eval_sets(run.model_copy(update=held), renderer)
+    assert 1 <= len(sets["train"]) <= 4, "rows of one prompt are held out all the same"
 
 
 def test_two_evaluation_sets_of_one_name_are_refused(write_rows, run_config, renderer):

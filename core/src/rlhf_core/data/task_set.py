@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..batch.task import Task, Uid
-from .held_out.sides import Hashes, number_of, row_hash
+from .held_out.sides import Hashes, number_of, whole_row_hash
 from .made.players import Players
-from .made.rows import KEY
 from .mixing import epoch_counts, epoch_order
 from .prompts import Prompts
 from .row_images import RowImages, media_of, row_with_references
@@ -128,5 +127,5 @@ def _hashes_of(part: TaskSetPart, with_rows: bool) -> Iterator[int]:
             prompt = part.images.prompt(row, part.format.prompt(row))
             content += "".join(image.sha256 for image in media_of(prompt)).encode()
             if with_rows:
-                content += row_hash(row, sorted(row.keys() - {KEY})).to_bytes(8, "big")
+                content += whole_row_hash(row).to_bytes(8, "big")
         yield number_of(content)

@@ -224,7 +224,9 @@ def _held_out_sets(
 def _rows_of(run: RunConfig, source: Source, format: PromptFormat, side: Side) -> NDArray[np.bool_]:
     """Return a mask of the used rows of a source, True at those of a side."""
     used = _limited(len(source), run.data.max_samples)
-    return side.wanted(lambda: hashes_of(source, used, format.columns), used)
+    # An environment shows the policy what stands in the row, also where all rows have one prompt.
+    asked = None if run.env.use else format.columns
+    return side.wanted(lambda: hashes_of(source, used, asked), used)
 
 
 def check_held_out(run: RunConfig, tasks: object, sets: Mapping[str, object]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..made.rows import KEY
 from ..source import Row, Source, Unreadable
 
 Hashes = NDArray[np.uint64]
@@ -38,20 +39,32 @@ def row_hash(row: Row, asked: Sequence[str], all_columns: Sequence[str] = ()) ->
     return number_of(text.encode("utf-8", "surrogatepass"))
 
 
+def whole_row_hash(row: Row) -> int:
+    """Return a hash, from 0 to 2^64 - 1, of all columns of a row but its key, for environments, which read them all."""
+    return row_hash({"row": {name: value for name, value in row.items() if name != KEY}}, ["row"])
+
+
 def number_of(content: bytes) -> int:
     """Return a hash of bytes from 0 to 2^64 - 1."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
 
 
 def hashes_of(
-    source: Source, count: int, asked: Sequence[str], all_columns: Sequence[str] = ()
+    source: Source, count: int, asked: Sequence[str] | None, all_columns: Sequence[str] = ()
 ) -> Hashes:
-    """Return the hash (count,) of each of the first rows of a source; rows that cannot be read have the largest."""
-    largest = 2**64 - 1
-    found = (
-        largest if isinstance(row, Unreadable) else row_hash(row, asked, all_columns)
-        for row in islice(source.scan([*asked, *all_columns]), count)
-    )
+    """Return the hash (count,) of each of the first rows of a source; rows that cannot be read have the largest.
+
+    Args:
+        asked: columns of the prompt; None: the whole row asks.
+    """
+    columns = None if asked is None else [*asked, *all_columns]
+
+    def hash_of(row: Row | Unreadable) -> int:
+        if isinstance(row, Unreadable):
+            return 2**64 - 1
+        return whole_row_hash(row) if asked is None else row_hash(row, asked, all_columns)
+
+    found = map(hash_of, islice(source.scan(columns), count))
     return np.fromiter(found, dtype=np.uint64, count=count)
 
 
