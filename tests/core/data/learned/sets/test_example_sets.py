@@ -143,8 +143,11 @@ def test_a_set_without_a_usable_row_and_two_sets_of_one_name_are_refused(write_r
     good = write_rows(rows_of(ConversationColumns, range(4), "g"), "good.jsonl")
     bad = write_rows([{"prompt": "b?"}], "bad.jsonl")
 
-    with pytest.raises(DataError, match="no row of the held-out set 'bad' is left"):
-        sets_of(ConversationColumns, [train], SequenceOptions(on_bad_row="skip"), data=(good, bad))
+    skip = SequenceOptions(on_bad_row="skip")
+    with pytest.raises(DataError, match=r"eval\.data: no row of the set 'bad' is left"):
+        sets_of(ConversationColumns, [train], skip, data=(good, bad))
+    with pytest.raises(DataError, match=r"data\.train: no row of the set 'bad' is left"):
+        sets_of(ConversationColumns, [good, bad], skip)
     with pytest.raises(DataError, match="two sets are called 'good'; name them with NAME=PATH"):
         sets_of(ConversationColumns, [train], data=(good, good))
 

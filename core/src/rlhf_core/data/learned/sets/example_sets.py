@@ -62,14 +62,14 @@ def load_example_sets(
         _require_own_names(evaluation.data)
         limits = {"split": evaluation.split, "max_samples": evaluation.max_samples}
         held = load(evaluation.data, options.model_copy(update=limits), option=option, side=ALL)
-        if left_out := [one.name for one in held.sets if one.end == one.first]:
-            raise DataError(f"{option}: no row of the held-out set {left_out[0]!r} is left to use")
+        _require_rows(held, option)
     elif evaluation.fraction:
         side = Side(
             fraction=evaluation.fraction, is_evaluated=True, max_rows=evaluation.max_samples
         )
         held = load(train, options, option=option, side=side)
     rows = load(train, options, option="data.train", side=Side(fraction=evaluation.fraction))
+    _require_rows(rows, "data.train")
     sizes = tuple(one.end - one.first for one in rows.sets)
     if held is None:
         return ExampleSets(train=rows.columns, sizes=sizes, held_out=None)
@@ -95,6 +95,11 @@ def _require_own_names(entries: Sequence[str]) -> None:
     names = list(map(_name_of, entries))
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"eval.data: two sets are called {twice[0]!r}; name them with NAME=PATH")
+
+
+def _require_rows(rows: LearnedRows, option: str) -> None:
+    if left_out := [one.name for one in rows.sets if one.end == one.first]:
+        raise DataError(f"{option}: no row of the set {left_out[0]!r} is left to use")
 
 
 def _first_of_rows(rows: LearnedRows, at: NDArray[np.int64]) -> NDArray[np.int64]:
