@@ -1,8 +1,8 @@
-"""Seconds and memory in which a command that trains on examples starts, by the number of rows, without and with the
-token cache: ``python benchmarks/many_rows.py --rows 1000 1000000``.
+"""Seconds and memory in which the rows of a command that trains on examples are read, by their number, without and with
+the token cache: ``python benchmarks/many_rows.py --rows 1000 1000000``.
 
-Each start is a process of its own that does one update on one pair or conversation of a tiny model, and ends. Peak
-memory is that of the process (``ru_maxrss``), pages of mapped files that were touched included.
+Each start is a process of its own that reads short rows with the tokenizer of a tiny model, takes the rows of one
+update, and ends. Peak memory is that of the process (``ru_maxrss``), pages of mapped files that were touched included.
 """
 
 from __future__ import annotations
@@ -10,93 +10,87 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from rlhf_core.testing.tiny import write_tiny_model
+import numpy as np
 
-COMMANDS = {
+from rlhf_core.data import (
+    ConversationColumns,
+    PairColumns,
+    SequenceOptions,
+    TokenizerRenderer,
+    load_conversations,
+    load_pairs,
+)
+from rlhf_core.testing.tiny import tiny_tokenizer
+
+ROWS = {
     "sft": lambda number: {"prompt": f"{number}+1=", "response": str(number + 1)},
     "rm": lambda number: {"prompt": f"{number}+1=", "chosen": str(number + 1), "rejected": "0"},
 }
 STARTS = ("off", "first", "second")
 """Kinds of starts: without the cache, with an empty one, with that of the first."""
-QUIET = ("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false")
-SMALL = ("--steps", "1", "--train.batch_size", "1", "--checkpoint.at_end", "false")
-
-
-class Start(NamedTuple):
-    """One start."""
-
-    seconds: float
-    cpu_seconds: float
-    """Of all threads: what a machine that others use does not change much."""
-    peak_mib: float
 
 
 def write_rows(path: Path, command: str, count: int) -> None:
     """Write so many short rows of a command."""
     with path.open("w") as file:
-        file.writelines(json.dumps(COMMANDS[command](number)) + "\n" for number in range(count))
+        file.writelines(json.dumps(ROWS[command](number)) + "\n" for number in range(count))
 
 
-def started(command: str, folder: Path, rows: Path, cache: str) -> Start:
-    """Run a command for one update and return what it took.
-
-    Raises:
-        RuntimeError: the command failed.
-    """
-    words = [command, "--model", str(folder / "model"), "--data", str(rows), *SMALL, *QUIET]
-    words += ["--data.cache", cache, "--output", tempfile.mkdtemp(dir=folder) + "/run"]
-    words += ["--checkpoint.export", "false"]
+def read(command: str, rows: str, cache: str) -> None:
+    """Read the rows in this process, and print what it took."""
     begun = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlhf_cli", *words], stdout=subprocess.DEVNULL
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise RuntimeError(f"rlhf {' '.join(words)} ended with status {status}")
-    seconds = time.perf_counter() - begun
-    return Start(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    tokenizer = tiny_tokenizer()
+    given = SequenceOptions(cache=cache), TokenizerRenderer(tokenizer)
+    eos = tokenizer.eos_token_id
+    if command == "sft":
+        found = load_conversations([rows], ConversationColumns(), *given, eos=eos)
+    else:
+        found = load_pairs([rows], PairColumns(), *given, eos=eos)
+    found.columns.select(np.arange(0, len(found.columns), len(found.columns) // 64))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    took = {
+        "seconds": round(time.perf_counter() - begun, 1),
+        # Of all threads, imports included: what others on the machine do not change much.
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "peak_mib": round(usage.ru_maxrss / 1024),
+    }
+    print(json.dumps(took))
 
 
-def measured(
-    commands: list[str], counts: list[int], starts: list[str]
-) -> Iterator[dict[str, object]]:
-    """Yield a line for each start."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        write_tiny_model(folder / "model", hidden_size=32, num_layers=2, num_heads=2)
-        for command in commands:
-            for count in counts:
-                rows = folder / "rows.jsonl"
-                write_rows(rows, command, count)
-                for what in starts:
-                    cache = "off" if what == "off" else str(folder / "cache")
-                    start = started(command, folder, rows, cache)
-                    yield {
-                        "command": command,
-                        "rows": count,
-                        "cache": what,
-                        "seconds": round(start.seconds, 1),
-                        "cpu_seconds": round(start.cpu_seconds, 1),
-                        "peak_mib": round(start.peak_mib),
-                    }
+def started(command: str, rows: Path, cache: str) -> dict[str, float]:
+    """Return what a process took that reads the rows."""
+    words = [sys.executable, __file__, "--read", command, str(rows), cache]
+    said = subprocess.run(words, check=True, capture_output=True, text=True, env=dict(os.environ))
+    took: dict[str, float] = json.loads(said.stdout.splitlines()[-1])
+    return took
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument("--commands", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--rows", nargs="+", type=int, default=[1000, 1_000_000])
     parser.add_argument("--starts", nargs="+", choices=STARTS, default=list(STARTS))
+    parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    for line in measured(given.commands, given.rows, given.starts):
-        print(json.dumps(line), flush=True)
+    if given.read:
+        read(*given.read)
+        return
+    for command in given.commands:
+        for count in given.rows:
+            with tempfile.TemporaryDirectory() as folder:
+                rows = Path(folder) / "rows.jsonl"
+                write_rows(rows, command, count)
+                for start in given.starts:
+                    cache = "off" if start == "off" else f"{folder}/cache"
+                    line = {"command": command, "rows": count, "start": start}
+                    print(json.dumps(line | started(command, rows, cache)), flush=True)
 
 
 if __name__ == "__main__":
