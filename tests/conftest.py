@@ -19,6 +19,8 @@ _FAILED = pytest.StashKey[bool]()
 # trackio looks at TRACKIO_DIR once in a process, when the first library imports it, which may be in any test.
 _trackio = tempfile.TemporaryDirectory(prefix="trackio-")
 os.environ["TRACKIO_DIR"] = _trackio.name
+_cache = tempfile.TemporaryDirectory(prefix="rlhf-cache-")
+os.environ["RLHF_CACHE"] = _cache.name
 
 # A test fails for a wrong result, never for a slow machine.
 settings.register_profile(

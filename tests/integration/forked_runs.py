@@ -159,3 +159,12 @@ def check_that_killed_runs_resume(
 
         assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
         assert weights_digest(folder / name) == weights_digest(folder / "whole")
+
+
+def seen_and_new(path="rows.jsonl"):
+    """``--eval.data`` with the rows of a file, called ``seen``, and with one of another prompt, called ``new``: a run
+    refuses held-out rows all of which it trains on."""
+    row = json.loads(Path(path).read_text().splitlines()[0])
+    new = Path(path).with_name("new.jsonl")
+    new.write_text(json.dumps(row | {"prompt": "8" + row["prompt"]}) + "\n")
+    return ["--eval.data", f"seen={path}", f"new={new}"]

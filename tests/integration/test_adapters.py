@@ -20,6 +20,7 @@ from .forked_runs import (
     metrics_without_times,
     records,
     run_in_a_fork,
+    seen_and_new,
     train_in_a_fork,
     write_workspace,
 )
@@ -241,7 +242,7 @@ def test_supervised_training_that_was_killed_goes_on_to_the_bit(folder, adapter)
         *("sft", "--model", "model", "--data", "sums.jsonl", *QUIET, "--train.batch_size", "8"),
         *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
         *("--actor.adapter", adapter, "--actor.adam.lr", "1e-3", "--model.dtype", "bfloat16"),
-        *("--eval.data", "sums.jsonl", "--eval.every", "3"),
+        *(*seen_and_new("sums.jsonl"), "--eval.every", "3"),
     ]
     assert run_in_a_fork(folder, "whole", [*words, "--output", "whole"]) == 0
     killed = run_in_a_fork(folder, "cut", [*words, "--output", "cut"], fault="train:5")
@@ -252,7 +253,7 @@ def test_supervised_training_that_was_killed_goes_on_to_the_bit(folder, adapter)
     assert metrics_without_times(folder / "cut") == metrics_without_times(folder / "whole")
     assert files_digest(folder / "cut") == files_digest(folder / "whole")
     first, *_, last = records(folder / "whole", "eval")
-    assert last["eval/nll"] < first["eval/nll"]
+    assert last["eval/seen/nll"] < first["eval/seen/nll"]
 
 
 def test_the_loss_of_preferences_is_against_the_base(folder):

@@ -15,6 +15,7 @@ from .forked_runs import (
     QUIET,
     check_that_killed_runs_resume,
     records,
+    seen_and_new,
 )
 
 pytestmark = pytest.mark.slow
@@ -118,7 +119,7 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(
 @pytest.mark.slow
 def test_a_student_comes_near_its_teacher(folder):
     code = distill(
-        *("--eval.data", "rows.jsonl", "--output", "run", "--train.epochs", "60"),
+        *(*seen_and_new("rows.jsonl"), "--output", "run", "--train.epochs", "60"),
         *("--train.batch_size", "6", "--actor.adam.lr", "0.003", "--runtime.local.threads", "1"),
     )
 
@@ -126,9 +127,11 @@ def test_a_student_comes_near_its_teacher(folder):
     steps = records(Path("run"), "metrics")
     assert steps[-1]["distill/kl"] < 0.1 * steps[0]["distill/kl"]
     first, last = records(Path("run"), "eval")
-    before, after = (abs(each["eval/nll"] - each["eval/teacher_nll"]) for each in (first, last))
+    before, after = (
+        abs(each["eval/seen/nll"] - each["eval/seen/teacher_nll"]) for each in (first, last)
+    )
     assert after < 0.6 * before
-    assert first["eval/teacher_nll"] == last["eval/teacher_nll"]
+    assert first["eval/seen/teacher_nll"] == last["eval/seen/teacher_nll"]
 
 
 @pytest.mark.slow
@@ -137,7 +140,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("distill", "--model", "model", "--data", "rows.jsonl", "--teacher.path", "teacher"),
         *(*QUIET, "--train.batch_size", "5", "--train.epochs", "2", "--checkpoint.every", "2"),
-        *("--runtime.local.threads", "1", "--eval.data", "rows.jsonl", "--eval.every", "3"),
+        *("--runtime.local.threads", "1", *seen_and_new("rows.jsonl"), "--eval.every", "3"),
         *("--actor.adam.lr", "0.01"),
     ]
     steps = {"train": (2, 5), "save": (4, 6)}[phase]

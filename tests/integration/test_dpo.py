@@ -16,6 +16,7 @@ from .forked_runs import (
     QUIET,
     check_that_killed_runs_resume,
     records,
+    seen_and_new,
 )
 
 pytestmark = pytest.mark.slow
@@ -94,17 +95,17 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
 @pytest.mark.slow
 def test_margins_grow_and_held_out_pairs_are_told_apart(folder):
     code = dpo(
-        *("--eval.data", "pairs.jsonl", "--output", "run", "--train.epochs", "20"),
+        *(*seen_and_new("pairs.jsonl"), "--output", "run", "--train.epochs", "20"),
         *("--train.batch_size", "8", "--actor.adam.lr", "0.003", "--runtime.local.threads", "1"),
     )
 
     assert code == 0
     first, last = records(Path("run"), "eval")
-    assert first["eval/loss"] == pytest.approx(0.6931, abs=1e-3)
-    assert first["eval/margin"] == pytest.approx(0.0, abs=1e-5)
-    assert last["eval/accuracy"] == 1.0
-    assert last["eval/margin"] > 1.0
-    assert last["eval/loss"] < 0.4
+    assert first["eval/seen/loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert first["eval/seen/margin"] == pytest.approx(0.0, abs=1e-5)
+    assert last["eval/seen/accuracy"] == 1.0
+    assert last["eval/seen/margin"] > 1.0
+    assert last["eval/seen/loss"] < 0.4
 
 
 def test_a_loss_without_a_reference_and_the_likelihood_beside_it(folder):
@@ -137,7 +138,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("dpo", "--model", "model", "--data", "pairs.jsonl", *QUIET, "--train.batch_size", "5"),
         *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
-        *("--eval.data", "pairs.jsonl", "--eval.every", "3", "--actor.adam.lr", "0.01"),
+        *(*seen_and_new("pairs.jsonl"), "--eval.every", "3", "--actor.adam.lr", "0.01"),
     ]
     steps = {"train": (1, 2, 5, 8), "save": (2, 8)}[phase]
     check_that_killed_runs_resume(folder, words, phase, steps)
@@ -165,13 +166,13 @@ def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, messa
 
 
 def test_the_best_checkpoint_may_be_of_any_metric_that_is_evaluated(folder):
-    words = ["--eval.data", "pairs.jsonl", "--steps", "1", "--output", "run"]
+    words = [*seen_and_new("pairs.jsonl"), "--steps", "1", "--output", "run"]
     assert dpo(*words) == 0
     (evaluated,) = {tuple(found) for found in records(Path("run"), "eval")}
 
     best = ["--checkpoint.best_mode", "min", "--check", "--output", "other"]
     for metric in evaluated:
-        assert dpo(*words[:4], *best, "--checkpoint.best_metric", metric) == 0
+        assert dpo(*words[:5], *best, "--checkpoint.best_metric", metric) == 0
 
 
 def test_pairs_of_equal_answers_are_bad_rows(folder, capfd):

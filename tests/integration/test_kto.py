@@ -15,6 +15,7 @@ from .forked_runs import (
     QUIET,
     check_that_killed_runs_resume,
     records,
+    seen_and_new,
 )
 
 pytestmark = pytest.mark.slow
@@ -116,16 +117,16 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
 @pytest.mark.slow
 def test_good_answers_become_likelier_than_bad_ones(folder):
     code = kto(
-        *("--eval.data", "answers.jsonl", "--output", "run", "--train.epochs", "20"),
+        *(*seen_and_new("answers.jsonl"), "--output", "run", "--train.epochs", "20"),
         *("--train.batch_size", "6", "--actor.adam.lr", "0.003", "--runtime.local.threads", "1"),
     )
 
     assert code == 0
     first, last = records(Path("run"), "eval")
-    assert first["eval/loss"] == pytest.approx(0.5, abs=1e-5)
-    assert first["eval/margin"] == pytest.approx(0.0, abs=1e-5)
-    assert last["eval/margin"] > 0.5
-    assert last["eval/loss"] < 0.45
+    assert first["eval/seen/loss"] == pytest.approx(0.5, abs=1e-5)
+    assert first["eval/seen/margin"] == pytest.approx(0.0, abs=1e-5)
+    assert last["eval/seen/margin"] > 0.5
+    assert last["eval/seen/loss"] < 0.45
 
 
 @pytest.mark.slow
@@ -134,7 +135,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("dpo", "--preference.loss", "kto", "--model", "model", "--data", "answers.jsonl"),
         *(*QUIET, "--train.batch_size", "5", "--train.epochs", "2", "--checkpoint.every", "2"),
-        *("--runtime.local.threads", "1", "--eval.data", "answers.jsonl", "--eval.every", "3"),
+        *("--runtime.local.threads", "1", *seen_and_new("answers.jsonl"), "--eval.every", "3"),
         *("--actor.adam.lr", "0.01"),
     ]
     steps = {"train": (2, 5), "save": (4, 8)}[phase]
@@ -171,6 +172,6 @@ def test_answers_to_a_single_prompt_are_refused(folder, capfd):
 def test_good_answers_alone_can_be_learned_from(folder):
     write("answers.jsonl", [row for row in ANSWERS if row["label"]])
 
-    assert kto("--steps", "1", "--output", "run", "--eval.data", "answers.jsonl") == 0
+    assert kto("--steps", "1", "--output", "run", *seen_and_new("answers.jsonl")) == 0
     first, _ = records(Path("run"), "eval")
-    assert set(first) == {"eval/loss"}
+    assert set(first) == {"eval/loss", "eval/seen/loss", "eval/new/loss"}

@@ -22,6 +22,7 @@ from .forked_runs import (
     QUIET,
     check_that_killed_runs_resume,
     records,
+    seen_and_new,
 )
 
 pytestmark = pytest.mark.slow
@@ -102,15 +103,15 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
 
 def test_bad_steps_are_learned_and_the_exported_model_is_a_reward(folder):
     code = prm(
-        *("--eval.data", "steps.jsonl", "--output", "run", "--train.epochs", "30"),
+        *(*seen_and_new("steps.jsonl"), "--output", "run", "--train.epochs", "30"),
         *("--train.batch_size", "8", "--actor.adam.lr", "0.003", "--runtime.local.threads", "1"),
     )
 
     assert code == 0
     first, last = records(Path("run"), "eval")
-    assert first["eval/loss"] == pytest.approx(0.6931, abs=0.1)
-    assert last["eval/accuracy"] >= 0.95
-    assert last["eval/label"] == pytest.approx(0.5)
+    assert first["eval/seen/loss"] == pytest.approx(0.6931, abs=0.1)
+    assert last["eval/seen/accuracy"] >= 0.95
+    assert last["eval/seen/label"] == pytest.approx(0.5)
     config = json.loads(Path("run/model/config.json").read_text())
     assert config["step_separator"] == "\n"
     plain = AutoModelForSequenceClassification.from_pretrained("run/model").eval()
@@ -131,17 +132,17 @@ def test_an_adapter_learns_and_what_is_exported_scores_as_it_was_trained(folder,
     shape = {"hidden_size": 64, "num_layers": 2, "num_heads": 2}
     write_tiny_model(folder / "model", **shape, initializer_range=0.1)
     words = ("--actor.adapter", adapter, "--actor.adam.lr", "0.01", "--train.epochs", "3")
-    assert prm(*words, "--train.batch_size", "8", "--eval.data", "steps.jsonl") == 0
+    assert prm(*words, "--train.batch_size", "8", *seen_and_new("steps.jsonl")) == 0
 
     first, *_, last = records(Path("runs/prm"), "eval")
-    assert last["eval/loss"] < first["eval/loss"]
+    assert last["eval/seen/loss"] < first["eval/seen/loss"]
     labels = [label for row in SOLUTIONS for label in row["labels"]]
     for exported in folders:
         scorer = StepScorer(StepModelOptions(path=f"runs/prm/{exported}"))
         texts = [scorer.text(row["prompt"], "\n".join(row["completions"])) for row in SOLUTIONS]
         good = [one for each in scorer.probabilities(texts) for one in each]
         losses = [-math.log(p if label else 1 - p) for p, label in zip(good, labels, strict=True)]
-        assert np.mean(losses) == pytest.approx(last["eval/loss"], abs=1e-5)
+        assert np.mean(losses) == pytest.approx(last["eval/seen/loss"], abs=1e-5)
 
 
 def rewards_of(path, rows, reduce):
@@ -170,7 +171,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("prm", "--model", "model", "--data", "steps.jsonl", *QUIET, "--train.batch_size", "7"),
         *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
-        *("--eval.data", "steps.jsonl", "--eval.every", "3", "--actor.adam.lr", "0.01"),
+        *(*seen_and_new("steps.jsonl"), "--eval.every", "3", "--actor.adam.lr", "0.01"),
     ]
     steps = {"train": (1, 2, 5, 8), "save": (2, 8), "export": (8,)}[phase]
     check_that_killed_runs_resume(folder, words, phase, steps)
@@ -182,7 +183,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (["--data.labels_key", "marks"], "steps.jsonl"),
         (["--data.separator", ""], "--data.separator"),
         (["--ranking.loss", "sigmoid"], "there is no such option"),
-        (["--checkpoint.best_metric", "eval/accuracy"], "none without --eval.data"),
+        (["--checkpoint.best_metric", "eval/seen/accuracy"], "none without --eval.data"),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):

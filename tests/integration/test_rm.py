@@ -29,6 +29,7 @@ from .forked_runs import (
     QUIET,
     check_that_killed_runs_resume,
     records,
+    seen_and_new,
 )
 
 pytestmark = pytest.mark.slow
@@ -210,24 +211,24 @@ def test_an_average_of_the_weights_has_no_statistics_of_other_weights(folder):
 
 
 def test_an_adapter_learns_and_is_merged_into_the_exported_classifier(folder):
-    words = ["--actor.adapter", "lora", "--actor.adam.lr", "0.01", "--eval.data", "pairs.jsonl"]
+    words = ["--actor.adapter", "lora", "--actor.adam.lr", "0.01", *seen_and_new("pairs.jsonl")]
     assert rm("--steps", "3", "--output", "run", *words) == 0
 
     first, *_, last = records(Path("run"), "eval")
-    assert last["eval/loss"] < first["eval/loss"]
+    assert last["eval/seen/loss"] < first["eval/seen/loss"]
     plain = AutoModelForSequenceClassification.from_pretrained("run/model").eval()
     tokenizer = AutoTokenizer.from_pretrained("run/model")
     ids = [token_ids(pair, key, tokenizer) for pair in PAIRS for key in ("chosen", "rejected")]
     with torch.no_grad():
         scores = [plain(input_ids=torch.tensor([row])).logits.item() for row in ids]
-    assert np.mean(scores) == pytest.approx(last["eval/score_mean"], abs=1e-5)
-    assert np.std(scores, ddof=1) == pytest.approx(last["eval/score_std"], abs=1e-5)
+    assert np.mean(scores) == pytest.approx(last["eval/seen/score_mean"], abs=1e-5)
+    assert np.std(scores, ddof=1) == pytest.approx(last["eval/seen/score_std"], abs=1e-5)
     assert Path("run/model/adapter/adapter_model.safetensors").exists()
 
 
 def test_training_goes_on_from_a_reward_model(folder):
-    assert rm("--steps", "3", "--output", "run", *SGD, "--eval.data", "pairs.jsonl") == 0
-    words = ["--steps", "1", "--output", "more", *SGD, "--eval.data", "pairs.jsonl"]
+    assert rm("--steps", "3", "--output", "run", *SGD, *seen_and_new("pairs.jsonl")) == 0
+    words = ["--steps", "1", "--output", "more", *SGD, *seen_and_new("pairs.jsonl")]
     assert rm(*words, model="run/model") == 0
 
     *_, last = records(Path("run"), "eval")
@@ -241,7 +242,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("rm", "--model", "model", "--data", "pairs.jsonl", *QUIET, "--train.batch_size", "5"),
         *("--train.epochs", "2", "--checkpoint.every", "2", "--runtime.local.threads", "1"),
-        *("--eval.data", "pairs.jsonl", "--eval.every", "3", "--actor.adam.lr", "0.01"),
+        *(*seen_and_new("pairs.jsonl"), "--eval.every", "3", "--actor.adam.lr", "0.01"),
     ]
     steps = {"train": (1, 2, 5, 8), "save": (2, 8), "export": (8,)}[phase]
     check_that_killed_runs_resume(folder, words, phase, steps)
@@ -264,7 +265,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         ),
         (["--preference.loss", "dpo"], "there is no such option"),
         (["--data.max_length", "3"], "the row has"),
-        (["--checkpoint.best_metric", "eval/accuracy"], "none without --eval.data"),
+        (["--checkpoint.best_metric", "eval/seen/accuracy"], "none without --eval.data"),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):
@@ -298,13 +299,13 @@ def test_pairs_that_are_cut_to_the_same_tokens_are_bad_rows(folder, capfd):
 
 
 def test_any_metric_that_is_evaluated_may_choose_the_best_checkpoint(folder):
-    words = ["--eval.data", "pairs.jsonl", "--steps", "1", "--output", "run"]
+    words = [*seen_and_new("pairs.jsonl"), "--steps", "1", "--output", "run"]
     assert rm(*words) == 0
     (evaluated,) = {tuple(found) for found in records(Path("run"), "eval")}
 
     for metric in evaluated:
         best = ["--checkpoint.best_metric", metric, "--check", "--output", "other"]
-        assert rm(*words[:4], *best) == 0
+        assert rm(*words[:5], *best) == 0
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +339,7 @@ def trained_adapter(there, adapter, *, width, packed=False):
     words = ("--actor.adapter", adapter, "--actor.adam.lr", "1e-2", "--steps", "3")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(there)
-        assert rm(*words, "--eval.data", "pairs.jsonl", "--output", "run") == 0
+        assert rm(*words, *seen_and_new("pairs.jsonl"), "--output", "run") == 0
     return there
 
 
@@ -379,8 +380,8 @@ def test_beside_a_base_in_four_bits_the_model_is_the_adapters_folder_and_scores_
 
     scores = reward_of(str(model), PAIRS, tokenizer, "none")
 
-    assert np.mean(scores) == pytest.approx(trained["eval/score_mean"], abs=1e-5)
-    assert np.std(scores, ddof=1) == pytest.approx(trained["eval/score_std"], abs=1e-5)
+    assert np.mean(scores) == pytest.approx(trained["eval/seen/score_mean"], abs=1e-5)
+    assert np.std(scores, ddof=1) == pytest.approx(trained["eval/seen/score_std"], abs=1e-5)
     normalized = reward_of(str(model), PAIRS, tokenizer, "model")
     expected = (np.array(scores) - trained["eval/score_mean"]) / trained["eval/score_std"]
     np.testing.assert_allclose(normalized, expected, atol=1e-4)
@@ -400,8 +401,8 @@ def test_beside_a_base_in_four_bits_in_its_files_the_model_scores_as_it_was_trai
         str(there / "run/model"), PAIRS, AutoTokenizer.from_pretrained(there / "model"), "none"
     )
 
-    assert np.mean(scores) == pytest.approx(trained["eval/score_mean"], abs=1e-5)
-    assert np.std(scores, ddof=1) == pytest.approx(trained["eval/score_std"], abs=1e-5)
+    assert np.mean(scores) == pytest.approx(trained["eval/seen/score_mean"], abs=1e-5)
+    assert np.std(scores, ddof=1) == pytest.approx(trained["eval/seen/score_std"], abs=1e-5)
 
 
 def test_peft_loads_the_folder_of_an_adapter_beside_a_base_in_four_bits(in_four_bits):

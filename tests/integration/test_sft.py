@@ -16,6 +16,7 @@ from .forked_runs import (
     QUIET,
     check_that_killed_runs_resume,
     records,
+    seen_and_new,
 )
 
 CONVERSATIONS = [
@@ -107,17 +108,17 @@ def test_loss_and_gradient_of_packed_conversations_are_those_of_a_plain_model(fo
 @pytest.mark.slow
 def test_it_learns_answers_and_evaluates_them(folder):
     code = sft(
-        *("--data", "sums.jsonl", "--eval.data", "sums.jsonl", "--output", "run"),
+        *("--data", "sums.jsonl", *seen_and_new("sums.jsonl"), "--output", "run"),
         *("--train.epochs", "150", "--train.batch_size", "25", "--runtime.local.threads", "1"),
         *("--actor.adam.lr", "0.01", "--actor.lr_schedule", "cosine"),
     )
 
     assert code == 0
     first, last = records(Path("run"), "eval")
-    assert first["eval/nll"] > 3.0
-    assert last["eval/nll"] < 0.05
-    assert last["eval/token_accuracy"] == 1.0 > first["eval/token_accuracy"]
-    assert last["eval/perplexity"] == pytest.approx(math.exp(last["eval/nll"]))
+    assert first["eval/seen/nll"] > 3.0
+    assert last["eval/seen/nll"] < 0.05
+    assert last["eval/seen/token_accuracy"] == 1.0 > first["eval/seen/token_accuracy"]
+    assert last["eval/seen/perplexity"] == pytest.approx(math.exp(last["eval/seen/nll"]))
     tokenizer = AutoTokenizer.from_pretrained("run/model")
     model = AutoModelForCausalLM.from_pretrained("run/model")
     asked = tokenizer("3+4=", return_tensors="pt", add_special_tokens=False)["input_ids"]
@@ -135,13 +136,51 @@ def test_epochs_count_every_row(folder):
     assert [step["train/tokens"] for step in found] == [7 * 8, 7 * 8, 7 * 8, 7]
 
 
+def test_sets_are_mixed_with_shares_and_a_second_start_has_the_same_numbers(folder, caplog):
+    """Of 25 rows and 3 longer ones an epoch has three of each, in the first start and in that from the token cache."""
+    long = [{"prompt": f"{a}+{a}+{a}+{a}=", "response": f"{4 * a:02d}"} for a in range(3)]
+    (folder / "long.jsonl").write_text("\n".join(map(json.dumps, long)) + "\n")
+    words = ["--data", "sums.jsonl", "long.jsonl", "--data.probabilities", "0.5", "0.5"]
+    words += ["--train.batch_size", "6", "--data.cache", "cache"]
+
+    for output in ("first", "second"):
+        assert sft(*words, "--output", output) == 0
+
+    assert [step["train/tokens"] for step in steps("first")] == [3 * 7 + 3 * 11]
+    assert len(list((folder / "cache").iterdir())) == 1
+    assert steps("first")[0]["sft/nll"] == steps("second")[0]["sft/nll"]
+    assert (folder / "first/model/model.safetensors").read_bytes() == (
+        folder / "second/model/model.safetensors"
+    ).read_bytes()
+
+
+def test_a_share_of_the_rows_is_held_out_and_evaluated_by_name(folder):
+    code = sft("--data", "sums.jsonl", "--eval.fraction", "0.2", "--output", "run", "--steps", "1")
+
+    assert code == 0
+    first, last = records(Path("run"), "eval")
+    assert first["eval/sums/nll"] == first["eval/nll"] != last["eval/nll"]
+    trained = steps("run")[0]["train/tokens"] // 7
+    assert 15 <= trained <= 24
+
+
+@pytest.mark.parametrize("words", [["--eval.data", "sums.jsonl"], ["--eval.data", "a=sums.jsonl"]])
+def test_a_run_that_trains_on_all_held_out_rows_is_refused(folder, capfd, words):
+    (folder / "model" / "model.safetensors").unlink()
+
+    assert sft("--data", "sums.jsonl", *words, "--output", "run") == 2
+    said = capfd.readouterr().err
+    assert "all are training rows too, by what the model reads (25 of 25 of" in said
+    assert "--eval.fraction 0.1" in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", one_in(2, ["train", "save", "export"]))
 def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
     words = [
         *("sft", "--model", "model", "--data", "sums.jsonl", *QUIET, "--train.batch_size", "8"),
         *("--train.epochs", "2", "--checkpoint.every", "2", "--actor.ema", "0.9"),
-        *("--eval.data", "sums.jsonl", "--eval.every", "3", "--runtime.local.threads", "1"),
+        *(*seen_and_new("sums.jsonl"), "--eval.every", "3", "--runtime.local.threads", "1"),
     ]
     steps = {"train": range(1, 9), "save": range(2, 9, 2), "export": [8]}[phase]
     check_that_killed_runs_resume(folder, words, phase, steps)
@@ -177,7 +216,7 @@ def test_sigterm_saves_and_the_message_names_the_command(folder, capfd):
             "a sequence has to fit into one pass",
         ),
         (
-            ["--data", "sums.jsonl", "--checkpoint.best_metric", "eval/nll"],
+            ["--data", "sums.jsonl", "--checkpoint.best_metric", "eval/seen/nll"],
             "none without --eval.data",
         ),
     ],

@@ -12,7 +12,8 @@ from .data.made.prompts import PromptReader
 from .data.made.splits import evaluation_sets
 from .data.made.tasks import MadePart, MadeTasks
 from .data.rows import PromptFormat
-from .data.tasks import TaskSet, WantedSets, load_prompts, load_sets
+from .data.task_set import TaskSet
+from .data.tasks import WantedSets, load_prompts, load_sets
 from .durable.appending import AppendedFile
 from .durable.atomic import remove, sync_folder, sync_tree, write_text_atomically
 from .durable.faults import fault_point

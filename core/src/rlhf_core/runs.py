@@ -6,6 +6,7 @@ Importing this module imports torch.
 """
 
 from .batch.metric import metric_values
+from .data.mixing import epoch_counts, epoch_order
 from .durable.faults import fault_point
 from .durable.run_folder import RunFolder
 from .learning.bad_updates.skipped import count_skipped
@@ -42,6 +43,8 @@ __all__ = [
     "ZeroGradients",
     "count_skipped",
     "drive",
+    "epoch_counts",
+    "epoch_order",
     "fault_point",
     "generator_of",
     "image_reader",

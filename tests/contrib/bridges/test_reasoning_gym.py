@@ -1,11 +1,15 @@
+import asyncio
+
 import pytest
+
+from rlhf_core.contracts import Task, Uid
 
 pytest.importorskip(
     "reasoning_gym", reason="pip install 'contrib/rlhf-bridge-reasoning-gym[ecosystem]'"
 )
 
 from rlhf_bridge_reasoning_gym.config import ReasoningGymConfig
-from rlhf_bridge_reasoning_gym.environment import ReasoningGymBridge
+from rlhf_bridge_reasoning_gym.environment import ReasoningGymBridge, is_evaluated
 from rlhf_core import ConfigError
 
 GENERATORS = (
@@ -18,7 +22,7 @@ GENERATORS = (
 @pytest.mark.parametrize("name", GENERATORS)
 def test_the_right_answer_scores_more_than_a_wrong_one(played, name):
     made = ReasoningGymBridge(ReasoningGymConfig(dataset=name, size=5))
-    entry = made._generator("train")[3]
+    entry = made._drawn("train", 3).entry
     right = entry["answer"]
     if right is None:  # Any right answer counts, and the example stands in the metadata.
         right = str(
@@ -45,7 +49,53 @@ def test_tasks_are_rows_by_index_and_splits_differ():
     assert made.tasks("eval")[2] == {"key": "eval-2", "split": "eval", "index": 2}
     with pytest.raises(KeyError):
         made.tasks("test")
-    assert made._generator("train")[0]["question"] != made._generator("eval")[0]["question"]
+
+
+NINE = (
+    "chain_sum", "leg_counting", "spell_backward", "letter_counting", "number_sorting", "gcd", "coin_flip",
+    "gsm_symbolic", "list_functions",
+)  # fmt: skip
+
+
+async def _asked(environment, split):
+    """What the policy reads in each task of a split."""
+    read = []
+    for number, row in enumerate(environment.tasks(split)):
+        seen = await environment.reset(Task(uid=Uid(0, number), row=row), number)
+        read.append(seen.messages[0]["content"])
+    return read
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_no_question_is_trained_and_evaluated_on(name):
+    """reasoning-gym draws question i from seed + i, and some generators know few questions at all."""
+    made = ReasoningGymBridge(ReasoningGymConfig(dataset=name, size=200, eval_size=40, seed=1))
+
+    trained, evaluated = (asyncio.run(_asked(made, split)) for split in ("train", "eval"))
+
+    assert len(evaluated) == 40
+    assert len(set(evaluated)) > 20 or name == "coin_flip"  # which knows some hundred questions
+    assert not set(trained) & set(evaluated)
+
+
+def test_a_question_is_the_same_each_time(played):
+    config = ReasoningGymConfig(dataset="chain_sum", size=50, eval_size=5)
+
+    for split in ("train", "eval"):
+        first, again = (asyncio.run(_asked(ReasoningGymBridge(config), split)) for _ in range(2))
+        assert first == again
+
+
+def test_a_generator_with_one_question_is_refused():
+    made = ReasoningGymBridge(
+        ReasoningGymConfig(
+            dataset="count_bits", size=3, eval_size=3, kwargs={"min_n": 7, "max_n": 7}
+        )
+    )
+
+    split = "train" if is_evaluated(made._generator("train")[0]["question"]) else "eval"
+    with pytest.raises(ConfigError, match="knows so few"):
+        asyncio.run(_asked(made, split))
 
 
 def test_an_answer_without_the_tag_has_no_score(played):

@@ -3,11 +3,10 @@
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.data.mixing import epoch_counts, epoch_order, held_out
+from rlhf_core.data.mixing import epoch_counts, epoch_order
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=4)
 
@@ -81,36 +80,3 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert order_of([50]) == order_of([50])
     assert order_of([50]) != order_of([50], epoch=1)
     assert order_of([50]) != order_of([50], seed=1)
-
-
-@given(st.integers(2, 200), st.floats(0.01, 0.99), st.integers(0, 2**62))
-def test_a_split_has_something_on_both_sides(size, fraction, seed):
-    mask = held_out("set", size, fraction=fraction, seed=seed)
-
-    assert 0 < mask.sum() < size
-
-
-def test_the_held_out_share_is_about_what_was_asked_for():
-    # standard deviation of a share of 0.1 over 100k rows: sqrt(0.09 / 1e5) < 0.001
-    assert held_out("set", 100_000, fraction=0.1, seed=3).mean() == pytest.approx(0.1, abs=0.005)
-
-
-def test_appending_rows_moves_no_row_between_the_sides():
-    short = held_out("set", 500, fraction=0.2, seed=1)
-
-    np.testing.assert_array_equal(held_out("set", 900, fraction=0.2, seed=1)[:500], short)
-
-
-def test_sets_and_seeds_are_split_independently():
-    base = held_out("set", 1000, fraction=0.5, seed=1)
-    for other in (
-        held_out("other", 1000, fraction=0.5, seed=1),
-        held_out("set", 1000, fraction=0.5, seed=2),
-    ):
-        # two independent halves agree on half of the rows, give or take 4 standard deviations
-        assert (base == other).mean() == pytest.approx(0.5, abs=0.064)
-
-
-@pytest.mark.parametrize(("size", "fraction"), [(10, 0.0), (1, 0.5), (0, 0.5)])
-def test_nothing_is_held_out_where_there_is_nothing_to_spare(size, fraction):
-    assert not held_out("set", size, fraction=fraction, seed=0).any()

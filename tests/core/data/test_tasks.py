@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.contracts import Uid
-from rlhf_core.data.tasks import load_eval_sets, load_task_set
+from rlhf_core.data.tasks import check_held_out, load_eval_sets, load_task_set
 from rlhf_core.errors import DataError
 
 
@@ -114,7 +114,7 @@ def test_held_out_rows_are_evaluated_and_not_trained_on(write_rows, run_config, 
     assert held["mine"].order(-1, 0).tolist() == list(range(len(evaluated)))
 
 
-def test_the_split_depends_on_the_seed_and_on_no_other_set(write_rows, run_config, renderer):
+def test_the_split_depends_on_no_seed_no_order_and_no_other_set(write_rows, run_config, renderer):
     mine, other = (
         write_rows(numbered(80), "mine.jsonl"),
         write_rows(numbered(5, "x"), "other.jsonl"),
@@ -124,8 +124,9 @@ def test_the_split_depends_on_the_seed_and_on_no_other_set(write_rows, run_confi
         run = run_config(train=train, eval={"fraction": 0.3}, seed=seed)
         return prompts_of(load_eval_sets(run, renderer)["mine"], renderer)
 
-    assert held([mine]) == held([other, mine])
-    assert held([mine]) != held([mine], seed=1)
+    assert held([mine]) == held([other, mine]) == held([mine], seed=1)
+    turned = write_rows(numbered(80)[::-1], "mine.jsonl")
+    assert sorted(held([turned])) == sorted(held([mine]))
 
 
 def test_held_out_rows_of_sets_with_one_name_are_one_set(
@@ -159,6 +160,39 @@ def test_evaluation_sets_are_named(write_rows, run_config, renderer):
     assert {name: len(tasks) for name, tasks in sets.items()} == {"easy": 2, "hard": 2}
     assert sets["hard"].task(1, -1).uid == Uid(-1, 1)
     assert sets["hard"].task(1, -1).dataset == "hard"
+
+
+def test_a_run_says_how_many_held_out_prompts_it_trains_on(
+    write_rows, run_config, renderer, caplog
+):
+    """Keys and other columns do not count, since the policy does not read them."""
+    train = write_rows([row | {"key": row["prompt"]} for row in numbered(9)], "train.jsonl")
+    test = write_rows([{"prompt": f"{i}=", "key": i} for i in range(7, 12)], "test.jsonl")
+    run = run_config(train=[train], eval={"data": [test]})
+
+    check_held_out(run, load_task_set(run, renderer), load_eval_sets(run, renderer))
+
+    assert "the run also trains on 2 of the 5 rows of the held-out set 'test'" in caplog.text
+    run = run_config(train=[train], eval={"data": [train]})
+    with pytest.raises(DataError, match=r"all are training rows too.*9 of 9 of 'train'"):
+        check_held_out(run, load_task_set(run, renderer), load_eval_sets(run, renderer))
+
+
+def test_with_an_environment_rows_of_one_prompt_are_told_apart_by_their_columns(
+    write_rows, run_config, renderer, caplog
+):
+    """An environment shows the policy what stands in the row."""
+    rows = [{"key": i, "prompt": "Play.", "secret": i % 8} for i in range(12)]
+    train, test = write_rows(rows[:6], "train.jsonl"), write_rows(rows[6:], "test.jsonl")
+    run = run_config(train=[train], eval={"data": [test]})
+    run = run.model_copy(update={"env": run.env.model_copy(update={"use": ("game",)})})
+
+    check_held_out(run, load_task_set(run, renderer), load_eval_sets(run, renderer))
+
+    assert "the run also trains on 4 of the 6 rows of the held-out set 'test'" in caplog.text
+    held = {"eval": run.eval.model_copy(update={"data": (), "fraction": 0.3})}
+    sets = load_eval_sets(run.model_copy(update=held), renderer)
+    assert 1 <= len(sets["train"]) <= 4, "rows of one prompt are held out all the same"
 
 
 def test_two_evaluation_sets_of_one_name_are_refused(write_rows, run_config, renderer):

@@ -102,6 +102,8 @@ def test_a_checkpoint_of_another_run_is_not_mixed_into_a_run(find, small_run, ru
         ({"data": {"max_prompt_tokens": 17}}, "--data.max_prompt_tokens is 17"),
         ({"reward": {"shapers": ["clip"]}}, "--reward.shapers is ['shaping:clip']"),
         ({"actor": {"optim": "sgd"}}, "--actor.optim is 'optim:sgd'"),
+        # Rows that were held out would be trained on.
+        ({"eval": {"fraction": 0.25}}, "--eval.fraction is 0.25"),
     ],
 )
 def test_an_option_that_the_state_depends_on_cannot_change(find, run, change, named):
@@ -124,7 +126,7 @@ def test_other_options_may_change_and_it_is_said(find, run, caplog):
 
 
 def test_options_of_the_bookkeeping_change_without_a_word(find, run, caplog):
-    find("auto", {"log": {"samples": 2}, "checkpoint": {"keep": 1}, "eval": {"fraction": 0.25}})
+    find("auto", {"log": {"samples": 2}, "checkpoint": {"keep": 1}, "eval": {"max_samples": 5}})
 
     assert caplog.messages == []
 

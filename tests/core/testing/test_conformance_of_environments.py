@@ -19,7 +19,7 @@ FAULTS = {
     "check_tasks_are_the_same_each_time": [sums.NewTasksEachTime],
     "check_rows_are_plain": [sums.TupleInARow],
     "check_unknown_splits_are_refused": [sums.AnySplit],
-    "check_splits_do_not_overlap": [sums.TrainsOnItsEvaluation],
+    "check_splits_do_not_overlap": [sums.TrainsOnItsEvaluation, sums.RenamesItsTraining],
     "check_results_are_well_formed": [sums.SometimesNaN, sums.HugeObservation, sums.RewardAsText],
     "check_rewards_stay_in_the_range": [sums.OutsideOfTheRange],
     "check_malformed_actions": [sums.IntOfDigits, sums.TrustsJson, sums.HangsOnNul],
@@ -117,6 +117,10 @@ def test_no_other_check_finds_a_planted_fault(check, fault, monkeypatch):
         monkeypatch.setattr(playing, "STEP_LIMIT_S", 0.1)
 
     assert found(fault) == {check}
+
+
+def test_tasks_whose_secrets_differ_are_different_tasks():
+    assert found(sums.HidesASecret, only="check_splits_do_not_overlap") == set()
 
 
 def test_what_depends_on_the_hashes_of_texts_is_found_in_another_process():

@@ -19,7 +19,7 @@ class ReasoningGymConfig(Config):
         0,
         ge=0,
         lt=2**31 - 1,
-        description="seed of the training tasks; evaluation takes the next one",
+        description="seed of the tasks; whatever it is, no question is in both splits",
     )
     kwargs: dict[str, JsonValue] = Field(
         default_factory=dict,

@@ -2,14 +2,21 @@
 
 ``tasks`` gives the questions by index, made when they are asked for. The entry from which an answer is scored is made
 again from its index, so nothing but the index is in the row.
+
+A hash of its text decides whether a question is evaluation's, and a question of the other split is drawn anew. Other
+seeds would not do: reasoning-gym draws question i from ``seed + i``, so two seeds nearby share their questions, and a
+generator that knows few questions repeats them under any seed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
@@ -20,6 +27,17 @@ from rlhf_core.contracts import Action, Observation, StepResult, Task
 from .config import ReasoningGymConfig
 
 SPLITS = ("train", "eval")
+EVALUATED = 8
+"""Number of questions of a generator of which one is evaluation's."""
+MAX_DRAWS = 1000
+"""Number of draws for a question; of a generator without end (7/8)^1000 of all evaluation tasks would need more."""
+
+
+class Drawn(NamedTuple):
+    """A question, and the generator that scores answers to it."""
+
+    generator: Any
+    entry: Mapping[str, Any]
 
 
 class ReasoningGymBridge:
@@ -43,13 +61,15 @@ class ReasoningGymBridge:
         """
         if split not in SPLITS:
             raise KeyError(split)
-        return Questions(self._generator(split), split)
+        config = self._config
+        self._generator(split)  # refuses options that it cannot use
+        return Questions(config.size if split == "train" else config.eval_size, split)
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Ask the task's question, or one by the seed."""
         split, index = task.row.get("split", "train"), task.row.get("index")
-        self._scored = self._generator(str(split))
-        self._entry = self._scored[int(index) if index is not None else seed % len(self._scored)]
+        number = int(index) if index is not None else seed % self._config.size
+        self._scored, self._entry = self._drawn(str(split), number)
         how = (
             f"Write your answer as <{self._config.tag}>...</{self._config.tag}>."
             if self._config.tag
@@ -79,16 +99,30 @@ class ReasoningGymBridge:
     async def close(self) -> None:
         """Do nothing, since an episode holds nothing."""
 
-    def _generator(self, split: str) -> Any:
+    def _drawn(self, split: str, index: int) -> Drawn:
+        """Return the first question of the split among those that are drawn for an index.
+
+        Raises:
+            ConfigError: there is none, since the generator knows too few questions.
+        """
+        for draw in range(MAX_DRAWS):
+            generator = self._generator(split, draw)
+            entry = generator[index]
+            if is_evaluated(str(entry["question"])) == (split == "eval"):
+                return Drawn(generator, entry)
+        raise ConfigError(
+            f"{self._config.dataset}: expected questions for training and others for evaluation; the generator knows "
+            f"so few that none of {MAX_DRAWS} draws was one of {split!r}. Choose arguments in kwargs that make more "
+            "questions, or another generator."
+        )
+
+    def _generator(self, split: str, draw: int = 0) -> Any:
         config = self._config
         size = config.size if split == "train" else config.eval_size
+        # Each index has seeds of its own: question i of a seed is question 0 of seed + i.
+        seed = (config.seed + draw * size) % 2**31
         try:
-            return reasoning_gym.create_dataset(
-                config.dataset,
-                size=size,
-                seed=config.seed + SPLITS.index(split),
-                **_typed(config.dataset, config.kwargs),
-            )
+            return _made(config.dataset, size, seed, json.dumps(config.kwargs, sort_keys=True))
         except (ValueError, TypeError, AssertionError) as error:
             raise ConfigError(
                 f"expected a generator of reasoning-gym in dataset, and its arguments in kwargs; "
@@ -96,15 +130,28 @@ class ReasoningGymBridge:
             ) from error
 
 
+@lru_cache(maxsize=256)
+def _made(name: str, size: int, seed: int, arguments: str) -> Any:
+    """Return a generator; some read a dictionary when they are made, and each episode asks for several."""
+    given = _typed(name, json.loads(arguments))
+    return reasoning_gym.create_dataset(name, size=size, seed=seed, **given)
+
+
+def is_evaluated(question: str) -> bool:
+    """Return whether a question belongs to evaluation; one in ``EVALUATED`` does, whatever the options."""
+    digest = hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % EVALUATED == 0
+
+
 class Questions(Sequence[Mapping[str, Any]]):
     """The tasks of a split as rows."""
 
-    def __init__(self, generator: Any, split: str) -> None:
-        self._generator = generator
+    def __init__(self, size: int, split: str) -> None:
+        self._size = size
         self._split = split
 
     def __len__(self) -> int:
-        return len(self._generator)
+        return self._size
 
     def __getitem__(self, index: Any) -> Any:
         if not 0 <= index < len(self):

@@ -204,10 +204,15 @@ def _dataset(environment: Any, split: str) -> Any:
     if split not in ("train", "eval"):
         raise KeyError(split)
     try:
-        found = environment.get_dataset() if split == "train" else environment.get_eval_dataset()
+        if split == "train":
+            return rows_as_written(environment.get_dataset())
+        environment.build_eval_dataset()
+        if environment.eval_dataset is None:
+            # verifiers would evaluate on the rows that it trains on, with a warning in its log.
+            raise KeyError(split)
+        return rows_as_written(environment.get_eval_dataset())
     except ValueError as error:
         raise KeyError(f"{split} ({error})") from error
-    return rows_as_written(found)
 
 
 def _tool(tool: Any) -> Mapping[str, Any]:

@@ -13,7 +13,9 @@ from .checks.effects import (
     schedule_without_effect,
     shared_without_effect,
 )
+from .checks.held_out import held_out_paths, held_out_problems, held_out_without_effect
 from .checks.installed import check_installed
+from .checks.mixes import mix_problems
 from .checks.rules import no_reader
 from .common import (
     AnswerSampling,
@@ -67,8 +69,12 @@ __all__ = [
     "check_installed",
     "check_paths",
     "error_values_without_effect",
+    "held_out_paths",
+    "held_out_problems",
+    "held_out_without_effect",
     "images_without_effect",
     "leaves",
+    "mix_problems",
     "no_reader",
     "parse_flags",
     "path_problems",

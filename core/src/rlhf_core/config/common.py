@@ -24,6 +24,12 @@ CONTROL_WORDS = (
     "text, or the control token"
 )
 """Description of the option ``data.control_words``."""
+TOKEN_CACHE = (
+    "folder that keeps rows as tokens, mapped into memory, for the next start with the same rows, options and "
+    "tokenizer; auto: tokens in $RLHF_CACHE, or rlhf/tokens in $XDG_CACHE_HOME or ~/.cache; off: rows are read again, "
+    "and all their tokens are in memory"
+)
+"""Description of the option ``data.cache``."""
 
 TEMPLATE_KWARGS = (
     "variables for the model's chat template, such as {enable_thinking = false}; a row's column chat_template_kwargs "
@@ -220,6 +226,22 @@ class EvalSchedule(Config):
     if TYPE_CHECKING:
         every: int
         at_start: bool
+
+
+class HeldOutRows(EvalSchedule):
+    """Rows to evaluate on: sets of their own, or a share of the training rows."""
+
+    data: tuple[str, ...] = Field(
+        (), description="held-out sets, as in data.train; NAME=PATH names one"
+    )
+    fraction: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="hold out this share of data.train instead, by a hash of what a row asks",
+    )
+    split: str = Field("test", description="split of folders and hub sets that have several")
+    max_samples: Positive | None = Field(None, description="use only the first rows of each set")
 
 
 class CheckpointConfig(Config):

@@ -19,7 +19,7 @@ from .common import (
     BackendSelection,
     CheckpointConfig,
     EngineSelection,
-    EvalSchedule,
+    HeldOutRows,
     ImageData,
     LogConfig,
     NotNegative,
@@ -294,14 +294,7 @@ class TrainConfig(Config):
     )
 
 
-class EvalConfig(EvalSchedule):
-    data: tuple[str, ...] = Field(
-        (), description="held-out sets, as in data.train; NAME=PATH names one"
-    )
-    fraction: float = Field(
-        0.0, ge=0.0, lt=1.0, description="hold out this share of data.train instead"
-    )
-    split: str = Field("test", description="split of folders and hub sets that have several")
+class EvalConfig(HeldOutRows):
     environment_split: str | None = Field(
         "eval",
         min_length=1,
@@ -315,7 +308,6 @@ class EvalConfig(EvalSchedule):
     temperatures: tuple[float, ...] = Field(
         (0.0,), min_length=1, description="evaluate at each of these; 0 is greedy"
     )
-    max_samples: Positive | None = Field(None, description="use only the first rows of each set")
     metrics: tuple[str, ...] = Field(
         (), description="further metrics of the episodes, each with its own section of options"
     )

@@ -5,10 +5,9 @@ This is the one place where a path of that command's configuration meets a hook.
 
 from __future__ import annotations
 
-import os
-
 from ..plugins import Plugins
 from .checks import cautions, effects, features, rules, sleep_rules
+from .checks.held_out import held_out_paths
 from .option_tree import NamedPaths, OptionTree, Selector
 from .problems import Labels
 from .resolved import EnvironmentOptions, RewardOptions, Selections, TermOptions
@@ -64,13 +63,7 @@ def _models(run: RunConfig) -> NamedPaths:
 def _data(run: RunConfig) -> NamedPaths:
     for source in run.data.train:
         yield "data.train", source
-    for source in run.eval.data:
-        yield "eval.data", _without_name(source)
-
-
-def _without_name(source: str) -> str:
-    """Return ``PATH`` of ``NAME=PATH``. An existing file may itself have ``=`` in its name."""
-    return source if os.path.exists(source) else source.partition("=")[2] or source
+    yield from held_out_paths(run.eval)
 
 
 TRAIN = OptionTree(

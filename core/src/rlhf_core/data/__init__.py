@@ -10,6 +10,7 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
 from .answered import AnsweredChats
 from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
+from .held_out.sides import Side
 from .learned.conversations import load_conversations
 from .learned.labeled import load_labeled_answers
 from .learned.options import (
@@ -21,6 +22,7 @@ from .learned.options import (
 )
 from .learned.pairs import load_pairs
 from .learned.reading import LearnedRows
+from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets, set_names
 from .learned.steps import load_step_labels
 from .tokenizer import describe_ends, end_of_turn, eos_token_ids, load_tokenizer
 from .vocabulary import check_rows, check_same_tokens, model_rows, token_difference, vocabulary_of
@@ -28,10 +30,13 @@ from .vocabulary import check_rows, check_same_tokens, model_rows, token_differe
 __all__ = [
     "AnsweredChats",
     "ConversationColumns",
+    "ExampleSets",
+    "HeldOutSets",
     "LabeledColumns",
     "LearnedRows",
     "PairColumns",
     "SequenceOptions",
+    "Side",
     "StepLabelColumns",
     "TokenizerRenderer",
     "WrittenRows",
@@ -41,12 +46,14 @@ __all__ = [
     "end_of_turn",
     "eos_token_ids",
     "load_conversations",
+    "load_example_sets",
     "load_labeled_answers",
     "load_pairs",
     "load_step_labels",
     "load_tokenizer",
     "model_rows",
     "rows_as_written",
+    "set_names",
     "token_difference",
     "vocabulary_of",
 ]

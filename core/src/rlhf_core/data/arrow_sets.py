@@ -134,12 +134,18 @@ def open_hub(spec: str, name: str, split: str) -> Source:
     Raises:
         DataError: the hub has no such set, configuration or split, or cannot be reached.
     """
-    repository, _, config = spec.partition(":")
-    with _translated(spec, "a data set on the hub", _HUB_FIX):
-        from datasets import load_dataset
-
-        dataset = load_dataset(repository, config or None, split=split)
+    dataset = _hub_set(spec, split)
     return ArrowRows(dataset, name, lambda index: f"{spec}[{split}]:row {index + 1}")
+
+
+def hub_fingerprint(spec: str, split: str) -> str:
+    """Return what ``datasets`` knows the rows of a set on the hub by.
+
+    Raises:
+        DataError: as from ``open_hub``.
+    """
+    fingerprint: str = _hub_set(spec, split)._fingerprint
+    return fingerprint
 
 
 _HUB_FIX = (
@@ -204,6 +210,14 @@ def _misfit(record: list[str], header: list[str]) -> Unreadable | None:
     if any("\udc80" <= character <= "\udcff" for cell in record for character in cell):
         return Unreadable("expected UTF-8 text")
     return None
+
+
+def _hub_set(spec: str, split: str) -> Dataset:
+    repository, _, config = spec.partition(":")
+    with _translated(spec, "a data set on the hub", _HUB_FIX):
+        from datasets import load_dataset
+
+        return load_dataset(repository, config or None, split=split)
 
 
 def _without_decoding(dataset: Dataset) -> Dataset:

@@ -1,4 +1,4 @@
-"""Order of an epoch, shares of a mix, and held-out rows, all as functions of seed and epoch.
+"""Order of an epoch and shares of a mix as functions of seed and epoch.
 
 No function depends on earlier draws, so a resumed run continues the order of the uninterrupted run.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rng import generator_of, seed_of
+from ..rng import generator_of
 
 
 def epoch_counts(sizes: Sequence[int], probabilities: Sequence[float]) -> list[int]:
@@ -76,25 +76,6 @@ def spread(index: int) -> float:
     return index * 0x9E3779B97F4A7C15 % 2**64 / 2**64
 
 
-def held_out(name: str, size: int, *, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Return a mask (size,), True at the rows to hold out: about ``fraction`` of the rows, at least one and not all.
-
-    The hash of (seed, name of the set, index of the row) decides about a row, so the decision stays the same when rows
-    are appended or other sets are added.
-    """
-    if fraction <= 0.0 or size < 2:
-        return np.zeros(size, dtype=bool)
-    hashed = _mix_bits(
-        np.arange(size, dtype=np.uint64) + np.uint64(seed_of(seed, f"held out {name}"))
-    )
-    mask: NDArray[np.bool_] = hashed < np.uint64(int(fraction * 2**64))
-    if not mask.any():
-        mask[np.argmin(hashed)] = True
-    if mask.all():
-        mask[np.argmax(hashed)] = False
-    return mask
-
-
 def _window(
     size: int, count: int, *, index: int, epoch: int, seed: int, shuffle: bool
 ) -> NDArray[np.int64]:
@@ -102,12 +83,3 @@ def _window(
     if not shuffle:
         return walk
     return generator_of(seed, "data of set", index).permutation(size)[walk]
-
-
-def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a hash of each 64-bit integer: the finalizer of SplitMix64 (Steele et al. 2014), a bijection."""
-    with np.errstate(over="ignore"):
-        mixed = (values + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return mixed ^ (mixed >> np.uint64(31))

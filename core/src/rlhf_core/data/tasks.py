@@ -7,122 +7,33 @@ names of samples do not change when another row is skipped or held out.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batch.task import Task, Uid
 from ..config.run import PromptData, RunConfig
 from ..errors import DataError
 from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
+from .held_out.sides import Side, hashes_of
+from .held_out.trained_rows import refuse_trained_rows
 from .made.players import Players
 from .made.prompts import PromptReader
 from .made.splits import MakesRows, evaluation_sets, training_parts
 from .made.tasks import MadeTasks
-from .mixing import epoch_counts, epoch_order, held_out
 from .prompts import Prompts, tokenize_prompts
-from .row_images import RowImages, SeenRows, check_seen, media_of
-from .rows import BadRow, PromptFormat, bad_row_error, describe_skipped
+from .row_images import RowImages, SeenRows, check_seen
+from .rows import PromptFormat, bad_row_error, describe_skipped
 from .source import Source
 from .sources import open_source, split_name
+from .task_set import TaskSet, TaskSetPart
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSetPart:
-    """Tasks of one source in a task set."""
-
-    source: Source
-    """Source of the rows."""
-    format: PromptFormat
-    """Format of the prompts."""
-    prompts: Prompts
-    """Prompts of the usable rows, P in number."""
-    dataset: str
-    """Name by which results are grouped."""
-    ids: NDArray[np.int64]
-    """Index of each prompt's task (P,), ascending."""
-    images: RowImages = field(default_factory=RowImages)
-    """Reader of the rows' images."""
-
-
-class TaskSet:
-    """Tasks made of data rows. The set holds the tokens of all prompts and reads a row when its task is made.
-
-    Args:
-        parts: parts of the set, with indices that ascend over all parts.
-        probabilities: shares of the parts in an epoch; empty: an epoch has all rows of all parts.
-        shuffle: whether each epoch has a new order.
-        players: environments of the run, one of which plays each task.
-    """
-
-    returning = True
-    """An index is the same prompt in every epoch."""
-
-    def __init__(
-        self,
-        parts: Sequence[TaskSetPart],
-        *,
-        probabilities: Sequence[float] = (),
-        shuffle: bool = False,
-        players: Players | None = None,
-    ) -> None:
-        self._parts = parts
-        self._players = players or Players()
-        self._probabilities = probabilities
-        self._shuffle = shuffle
-        self._sizes = [len(part.ids) for part in parts]
-        self.indices: NDArray[np.int64] = np.concatenate([part.ids for part in parts])
-        self._ends = [int(part.ids[-1]) for part in parts]
-        self._length = sum(epoch_counts(self._sizes, probabilities))
-
-    def __len__(self) -> int:
-        """Return the number of tasks of one epoch."""
-        return self._length
-
-    @property
-    def skipped(self) -> tuple[BadRow, ...]:
-        """Rows that the set leaves out because they cannot be used."""
-        return tuple(bad for part in self._parts for bad in part.prompts.bad)
-
-    def order(self, epoch: int, seed: int) -> NDArray[np.int64]:
-        """Return the indices of an epoch's tasks in their order, each once."""
-        positions = epoch_order(
-            self._sizes, self._probabilities, epoch=epoch, seed=seed, shuffle=self._shuffle
-        )
-        return self.indices[positions]
-
-    def task(self, index: int, epoch: int) -> Task:
-        """Return the task with ``uid = (epoch, index, 0, 0)``.
-
-        Raises:
-            IndexError: no usable row has this index.
-            DataError: the row's image is gone, or was changed.
-        """
-        part = self._parts[min(bisect_left(self._ends, index), len(self._parts) - 1)]
-        position = int(np.searchsorted(part.ids, index))
-        if position == len(part.ids) or part.ids[position] != index:
-            raise IndexError(f"no task has index {index}")
-        place = int(part.prompts.rows[position])
-        row = dict(part.source.row(place))
-        prompt = part.images.prompt_again(row, part.format.prompt(row), part.source.where(place))
-        return Task(
-            uid=Uid(epoch, index),
-            prompt_ids=part.prompts.tokens(position),
-            messages=prompt if isinstance(prompt, tuple) else (),
-            row=part.images.plain_row(row, prompt, part.format.prompt_key),
-            dataset=part.dataset,
-            environment=self._players.of(index, row),
-            media=media_of(prompt),
-        )
 
 
 def load_task_set(
@@ -155,12 +66,11 @@ def load_task_set(
             prompts=PromptReader(data, renderer, images),
         )
     reader = _Reader(data, renderer, "data.train", data.train, images)
+    side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
         source = open_source(spec, split=data.split)
-        used = _limited(len(source), data.max_samples)
-        held = held_out(source.name, used, fraction=run.eval.fraction, seed=run.seed)
-        reader.add(source, ~held, start, spec=spec)
+        reader.add(source, _rows_of(run, source, images, side, spec), start, spec=spec)
         start += len(source)
     return TaskSet(
         reader.parts(),
@@ -293,12 +203,10 @@ def _held_out_sets(
     images: ImageReader | None,
 ) -> dict[str, TaskSet]:
     readers: dict[str, _Reader] = {}
+    side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
     for spec in run.data.train:
         source = open_source(spec, split=run.data.split)
-        used = _limited(len(source), run.data.max_samples)
-        held = held_out(source.name, used, fraction=run.eval.fraction, seed=run.seed)
-        if run.eval.max_samples is not None:
-            held &= np.cumsum(held) <= run.eval.max_samples
+        held = _rows_of(run, source, images, side, spec)
         if held.any():
             reader = readers.setdefault(
                 source.name,
@@ -306,14 +214,41 @@ def _held_out_sets(
             )
             reader.add(source, held, spec=spec)
     if not readers:
-        raise DataError(
-            "eval.fraction: expected sets of at least 2 rows, to hold some out; got sets of 1 row. "
-            "Give held-out rows with --eval.data."
-        )
+        raise DataError(f"eval.fraction: {side.lacks}")
     return {
         name: TaskSet(reader.parts(compact=True), players=players)
         for name, reader in readers.items()
     }
+
+
+def _rows_of(
+    run: RunConfig, source: Source, images: ImageReader | None, side: Side, spec: str
+) -> NDArray[np.bool_]:
+    """Return a mask of the used rows of a source, True at those of a side."""
+    used = _limited(len(source), run.data.max_samples)
+    # An environment shows the policy what stands in the row, also where all rows have one prompt.
+    asked = None
+    if not run.env.use:
+        asked = (*PromptFormat.of(run.data).columns, *RowImages.of(images, spec).columns)
+    return side.wanted(lambda: hashes_of(source, used, asked), used)
+
+
+def check_held_out(run: RunConfig, tasks: object, sets: Mapping[str, object]) -> None:
+    """Say how many rows of each held-out set the run trains on. Tasks that environments make are compared by
+    ``rlhf env check``, and rows of ``data.source`` are not known yet.
+
+    Raises:
+        DataError: the run trains on all rows of a set.
+    """
+    held = {name: one for name, one in sets.items() if isinstance(one, TaskSet)}
+    if not held or not isinstance(tasks, TaskSet):
+        return
+    with_rows = bool(run.env.use)
+    refuse_trained_rows(
+        tasks.read_hashes(with_rows=with_rows),
+        {name: one.read_hashes(with_rows=with_rows) for name, one in held.items()},
+        "eval.data" if run.eval.data else "eval.fraction",
+    )
 
 
 class _Read(NamedTuple):

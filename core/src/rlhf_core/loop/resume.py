@@ -17,8 +17,8 @@ from ..durable.run_folder import AUTO, RESTART, RunFolder
 from ..errors import CheckpointError, ConfigError, ResumeError
 from .state import RunState
 
-FREE = ("resume", "output", "observers", "log", "checkpoint", "eval")
-"""Options that a resumed run may change without a warning."""
+FREE = ("resume", "output", "observers", "log", "checkpoint", "eval", "data.cache")
+"""Options that a resumed run may change without a warning, but for binding ones among them."""
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ def _compare(
     changed = sorted(
         key
         for key in {*before, *after}
-        if before.get(key) != after.get(key) and not _is_under(key, FREE)
+        if before.get(key) != after.get(key) and not _is_free(key, binding)
     )
     for key in changed:
         if _is_under(key, binding):
@@ -194,6 +194,15 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, list(value) if isinstance(value, tuple) else value
+
+
+def _is_free(key: str, binding: tuple[str, ...]) -> bool:
+    """Return whether a longer section of ``FREE`` has the option than of those that are binding."""
+    free, bound = (
+        max((len(section) for section in sections if _is_under(key, (section,))), default=0)
+        for sections in (FREE, binding)
+    )
+    return free > bound
 
 
 def _is_under(key: str, sections: tuple[str, ...]) -> bool:

@@ -24,7 +24,7 @@ from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
 from ..data.made.tasks import MadeTasks
-from ..data.tasks import load_eval_sets, load_task_set
+from ..data.tasks import check_held_out, load_eval_sets, load_task_set
 from ..data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
 from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
@@ -104,6 +104,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     else:
         tasks = load_task_set(run, renderer, players, makers, images)
     eval_sets = load_eval_sets(run, renderer, players, makers, images)
+    check_held_out(run, tasks, eval_sets)
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)

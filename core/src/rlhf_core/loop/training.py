@@ -34,6 +34,7 @@ BINDING = (
     "actor.adapter",
     "critic.optim",
     "critic.adapter",
+    "eval.fraction",
 )
 """Options that a checkpoint's state depends on."""
 

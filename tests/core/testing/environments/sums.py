@@ -354,3 +354,27 @@ class EndlessTasks(Sums):
         if split != "train":
             raise KeyError(split)
         return (self.row(split, number, 0) for number in count())
+
+
+class RenamesItsTraining(Sums):
+    """Other rows of both splits are one task: the policy reads the same."""
+
+    def row(self, split, number, first):
+        return {"key": f"{split}-{number}", "split": split, "number": number}
+
+    async def reset(self, task, seed):
+        number = task.row["number"] + (task.row["split"] == "eval")
+        self.total = str(3000 + 7 * number)
+        self.question = f"3000+{7 * number}="
+        return Observation(text=self.question)
+
+
+class HidesASecret(Sums):
+    """The first observation is the same for all tasks; what is to be found out differs."""
+
+    def row(self, split, number, first):
+        return {"key": f"{split}-{number}", "secret": str(first + number)}
+
+    async def reset(self, task, seed):
+        self.total = task.row["secret"]
+        return Observation(text="What do I think of?")

@@ -19,7 +19,9 @@ from .conftest import DATA, LONG, SMALL
 def test_an_evaluation_has_the_numbers_of_the_one_within_a_training_run(evaluate, folder):
     options = ["--eval.temperatures", "0", "1", "--eval.n_samples", "4", "--seed", "7"]
     options += ["--eval.metrics", "majority", "distinct", "--eval.distinct.n", "1"]
-    train = [*SMALL, "--model", "model", "--data", "prompts.jsonl", "--eval.data", "prompts.jsonl"]
+    _, *others = (folder / "prompts.jsonl").read_text().splitlines()
+    (folder / "others.jsonl").write_text("\n".join(others) + "\n")
+    train = [*SMALL, "--model", "model", "--data", "others.jsonl", "--eval.data", "prompts.jsonl"]
     train += ["--reward", "rewards.py:ones", "--steps", "1", "--rollout.batch_size", "2"]
     train += ["--output", "run", "--log.curve", "false", "--log.tensorboard", "false"]
     assert main(["train", *train, *options, "--checkpoint.export", "false"]) == 0

@@ -65,6 +65,13 @@ def test_steps_are_updates_in_both(sft):
     assert "eval.data" not in settings
 
 
+def test_the_test_split_of_a_set_is_evaluated(sft):
+    settings, rows = sft("model_name_or_path: m\ndataset_name: a/b\neval_strategy: epoch")
+
+    assert (settings["eval.data"], settings["eval.split"]) == (["a/b"], "test")
+    assert rows["eval_strategy: epoch"].status is Status.MAPPED
+
+
 @pytest.mark.parametrize(
     ("text", "columns"),
     [

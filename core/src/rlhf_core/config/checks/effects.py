@@ -13,8 +13,9 @@ from ...errors import ConfigError
 from ..common import RunOptions
 from ..problems import Labels
 from ..resolved import Selections
-from ..run import EvalConfig, RunConfig, SupervisedConfig
+from ..run import RunConfig, SupervisedConfig
 from .features import needs, old_logprobs_from, renormalizes
+from .held_out import held_out_without_effect
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
@@ -79,19 +80,12 @@ def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple
 
 
 def _evaluation_without_effect(run: RunConfig) -> Iterator[tuple[str, str]]:
-    held_out = bool(run.eval.data or run.eval.fraction)
     # Whether an environment has tasks to evaluate on is known when its code is imported.
-    if not held_out and not (run.env.use and run.eval.environment_split):
-        # Without a split, a run on environments is not evaluated: the option itself has that effect.
-        effective = {"data", "fraction"} | ({"environment_split"} if run.env.use else set())
-        for name in EvalConfig.model_fields.keys() - effective:
-            yield (
-                f"eval.{name}",
-                "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",
-            )
-    if not run.eval.data:
-        yield "eval.split", "it is the split of --eval.data, which is not given."
-    if held_out:
+    may_play = run.env.use and run.eval.environment_split
+    # Without a split, a run on environments is not evaluated: the option itself has that effect.
+    otherwise = {"environment_split"} if run.env.use else set()
+    yield from held_out_without_effect(run.eval, None if may_play else frozenset(otherwise))
+    if run.eval.data or run.eval.fraction:
         yield "eval.environment_split", "the run is evaluated on --eval.data or --eval.fraction."
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Iterator
 
@@ -20,7 +19,9 @@ from .features import (
     updates_per_batch,
     weighs_samples,
 )
+from .held_out import held_out_problems
 from .in_process import in_process_rules
+from .mixes import mix_problems
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
@@ -146,13 +147,7 @@ def _data_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('data.source')}: a source has no known end, so there are no epochs to count. Set --steps 100, or "
             "--data.max_samples to say how many rows make an epoch."
         )
-    if data.probabilities and len(data.probabilities) != len(data.train):
-        yield (
-            f"{labels('data.probabilities')} has {len(data.probabilities)} shares for {len(data.train)} sets "
-            f"in {labels('data.train')}; expected one share for each set"
-        )
-    if data.probabilities and not math.isclose(sum(data.probabilities), 1.0, abs_tol=1e-3):
-        yield f"{labels('data.probabilities')}: expected shares that add up to 1, got {sum(data.probabilities):g}"
+    yield from mix_problems(data.probabilities, data.train, labels)
     if any(not source.strip() for source in data.train):
         yield f"{labels('data.train')}: expected names of data sets; one of them is empty. Leave it out."
     if data.image_key and run.model.vision is None:
@@ -353,11 +348,7 @@ def _reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
 
 def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
     evaluation = run.eval
-    if evaluation.data and evaluation.fraction:
-        yield (
-            f"{labels('eval.data')} and {labels('eval.fraction')}: give held-out sets, or a share of the training "
-            "data to hold out, not both"
-        )
+    yield from held_out_problems(evaluation, run.data.train, labels)
     if run.data.source is not None and len(run.env.use) > 1:
         yield (
             f"{labels('data.source')} and {labels('env.use')}: rows of a source go to one environment; expected at "
@@ -369,13 +360,6 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('eval.every')} is {evaluation.every}, but there is nothing to evaluate on. Set --eval.data FILE, "
             "or --eval.fraction 0.05 to hold rows out of --data; or --eval.every 0."
         )
-    if evaluation.fraction and not run.data.train:
-        yield f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE"
-    names = [
-        name for name, equals, _ in (source.partition("=") for source in evaluation.data) if equals
-    ]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"{labels('eval.data')}: two sets are called {twice[0]!r}; give each a name of its own"
     for temperature in evaluation.temperatures:
         if not 0.0 <= temperature <= 10.0:
             yield f"{labels('eval.temperatures')}: expected 0 (greedy) to 10, got {temperature:g}"

@@ -8,6 +8,7 @@ from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
+from ..held_out.sides import ALL, Side
 from ..prompts import check_plain, plain_prompt, renderer_of_row
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -43,6 +44,7 @@ def load_conversations(
     eos: int,
     option: str = "data.train",
     images: ImageReader | None = None,
+    side: Side = ALL,
 ) -> LearnedRows:
     """Return the rows of some sets as sequences whose action mask marks what the assistant says.
 
@@ -50,11 +52,12 @@ def load_conversations(
     from behind the generation prompt to the token that ends the turn. Plain text is cut into pieces.
 
     Args:
-        sets: files, folders or hub names.
+        sets: files, folders or hub names, each as it is or as ``NAME=PATH``.
         eos: end-of-sequence token, which goes behind texts that no chat template ends.
         option: option that names the sets, for messages.
         images: reader of the rows' images, which stand in prompts, and in the messages of others than the assistant;
             None: the model reads text alone.
+        side: rows to read where a share of them is held out.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no row is left, the tokenizer does
@@ -66,7 +69,7 @@ def load_conversations(
         form = TextPieces(columns.text_key, options, renderer)
     else:
         form = Conversations(columns, options, renderer)
-    return read_rows(sets, form, tokenizer, options, option, images)
+    return read_rows(sets, form, columns, tokenizer, options, option, images, side)
 
 
 class AnswerTexts:
@@ -164,6 +167,12 @@ class Conversations:
         )
         return found if tools is None else (*found, tools)
 
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of those that ask; a whole conversation is one question."""
+        key = self._columns.messages_key
+        return self._answers.format.columns if key is None else (key,)
+
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the conversation's rendering."""
         key, tools_key = self._columns.messages_key, self._columns.tools_key
@@ -192,6 +201,7 @@ class TextPieces:
         self._options = options
         self._renderer = renderer
         self.columns: tuple[str, ...] = (key,)
+        self.asked = self.columns
         self.max_tokens: int | None = None
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:

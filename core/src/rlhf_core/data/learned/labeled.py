@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..held_out.sides import ALL, Side
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -28,6 +29,7 @@ def load_labeled_answers(
     eos: int,
     option: str = "data.train",
     images: ImageReader | None = None,
+    side: Side = ALL,
 ) -> LearnedRows:
     """Return answers as sequences whose ``reward`` is 1 for a good answer and 0 for another.
 
@@ -35,7 +37,9 @@ def load_labeled_answers(
     errors are those of ``load_conversations``; a label that is neither true nor false is a bad row.
     """
     form = LabeledAnswers(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
+    return read_rows(
+        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    )
 
 
 class LabeledAnswers:
@@ -47,6 +51,7 @@ class LabeledAnswers:
         self._conversations = Conversations(columns, options, renderer)
         self._label_key = columns.label_key
         self.columns = (*self._conversations.columns, columns.label_key)
+        self.asked = self._conversations.asked
         self.max_tokens = self._conversations.max_tokens
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ...component import Config
-from ...config.common import CONTROL_WORDS, TEMPLATE_KWARGS, TemplateVariables
+from ...config.common import CONTROL_WORDS, TEMPLATE_KWARGS, TOKEN_CACHE, TemplateVariables
 from ...contracts.executor import ControlWordUse
 from ..rows import PromptFormat
 
@@ -29,6 +29,7 @@ class SequenceOptions(Config):
     chat_template_kwargs: TemplateVariables = Field(
         default_factory=dict, description=TEMPLATE_KWARGS
     )
+    cache: str = Field("off", min_length=1, description=TOKEN_CACHE)
 
 
 class PromptColumns(Config):

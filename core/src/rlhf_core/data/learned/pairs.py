@@ -11,6 +11,7 @@ import numpy as np
 from ...batch.task import Message
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..held_out.sides import ALL, Side
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -41,6 +42,7 @@ def load_pairs(
     eos: int,
     option: str = "data.train",
     images: ImageReader | None = None,
+    side: Side = ALL,
 ) -> LearnedRows:
     """Return pairs as two sequences each: sequence 2 i is the preferred answer of pair i, 2 i + 1 the other.
 
@@ -49,7 +51,9 @@ def load_pairs(
     ``load_conversations``.
     """
     form = Pairs(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
+    return read_rows(
+        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    )
 
 
 class Pairs:
@@ -74,6 +78,11 @@ class Pairs:
             names.rejected_key,
             *(name for name in optional if name is not None),
         )
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of those that ask."""
+        return self._answers.format.columns
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the renderings of the preferred answer and of the other, each with the prompt."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..held_out.sides import ALL, Side
 from ..prompts import check_plain
 from ..row_images import RowImages
 from ..rows import RowProblem, check_text
@@ -32,6 +33,7 @@ def load_step_labels(
     eos: int,
     option: str = "data.train",
     images: ImageReader | None = None,
+    side: Side = ALL,
 ) -> LearnedRows:
     """Return solutions as sequences in which each step is a turn of one token, the last of the separator behind it.
 
@@ -39,7 +41,9 @@ def load_step_labels(
     one. The arguments and errors are those of ``load_conversations``.
     """
     form = StepLabels(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
+    return read_rows(
+        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    )
 
 
 class StepLabels:
@@ -64,6 +68,12 @@ class StepLabels:
         if names.text_key is not None:
             return (names.text_key, names.labels_key)
         return (*self._answers.format.columns, names.steps_key, names.labels_key)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of those that ask; prompt and steps in one text are one question."""
+        key = self._columns.text_key
+        return self._answers.format.columns if key is None else (key,)
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return prompt and steps, with each separator as a span."""

@@ -60,8 +60,8 @@ class SpanTokenizer:
                 f"{type(tokenizer).__name__} is written in Python and does not, so nobody could tell which tokens of a "
                 "row are learned. Convert it, or name another folder with --model.tokenizer"
             )
-        self._renderer = renderer
-        self._eos = eos
+        self.renderer = renderer
+        self.eos = eos
         self._prefix = np.array(renderer.texts.prefix, dtype=np.int32)
         self._added = np.array([*tokenizer.added_tokens_decoder], dtype=np.int32)
 
@@ -69,7 +69,7 @@ class SpanTokenizer:
         """Return the tokens of each text; a problem where a span has no token, or its tokens are not its text."""
         if not texts:
             return []
-        encoded = self._renderer.texts.locate([one.control_text() for one in texts])
+        encoded = self.renderer.texts.locate([one.control_text() for one in texts])
         located = _Located.of(
             texts, [one.token_ids for one in encoded], [one.spans for one in encoded]
         )
@@ -105,8 +105,8 @@ class SpanTokenizer:
         ids, turns = tokens.token_ids, tokens.turns
         if text.is_plain and not np.array_equal(ids[: len(self._prefix)], self._prefix):
             ids, turns = np.concatenate([self._prefix, ids]), turns + len(self._prefix)
-        if text.is_ended and ids[-1] != self._eos:
-            ids, turns = np.append(ids, np.int32(self._eos)), turns.copy()
+        if text.is_ended and ids[-1] != self.eos:
+            ids, turns = np.append(ids, np.int32(self.eos)), turns.copy()
             turns[-1, 1] = len(ids)
         return LearnedTokens(token_ids=ids, turns=turns, overhang=tokens.overhang)
 
@@ -125,7 +125,7 @@ class SpanTokenizer:
                 wanted.append(text.text[span.start - before : span.end + behind])
                 learned.append(tokens.token_ids[slice(*turn)].tolist())
                 rows.append(row)
-        shown = self._renderer.decode_batch(learned, skip_special_tokens=False)
+        shown = self.renderer.decode_batch(learned, skip_special_tokens=False)
         # Tokenizers add or drop blanks at the ends of a text, and so do special tokens that swallow blanks.
         doubtful = [
             place
@@ -144,8 +144,8 @@ class SpanTokenizer:
                 )
 
     def _passed_through(self, texts: Sequence[str]) -> list[str]:
-        encoded = self._renderer.texts.encode([ControlText(text=text) for text in texts])
-        return self._renderer.decode_batch(encoded, skip_special_tokens=False)
+        encoded = self.renderer.texts.encode([ControlText(text=text) for text in texts])
+        return self.renderer.decode_batch(encoded, skip_special_tokens=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

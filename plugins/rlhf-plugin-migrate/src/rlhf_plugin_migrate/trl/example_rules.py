@@ -19,6 +19,7 @@ from .common.shared_rules import (
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 _MICRO_BATCH = "train.max_tokens_per_micro_batch"
 _OUR_LENGTH = 2048
+_FILES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 def set_run(source: SourceOptions, out: Outcome, processes: int, *, sequences_per_row: int) -> None:
@@ -79,16 +80,21 @@ def _set_sizes(source: SourceOptions, out: Outcome, processes: int, sequences_pe
 def _set_evaluation(source: SourceOptions, out: Outcome) -> None:
     keys = ("eval_strategy", "eval_steps", "eval_on_start", "dataset_test_split")
     strategy = source.text("eval_strategy")
-    if strategy == "no" or not list(names_of_sets(source)):
+    sets = list(names_of_sets(source))
+    if strategy == "no" or not sets:
         for key in keys:
             out.nothing(key, "TRL evaluates only with eval_strategy")
         return
-    out.missing(
-        "eval_strategy",
-        f"held-out rows are files of their own here: write the split {source.text('dataset_test_split')} to one, and "
-        "name it in eval.data",
-    )
-    out.nothing("dataset_test_split", "see eval_strategy")
+    if any(name.endswith(_FILES) for name in sets):
+        out.missing(
+            "eval_strategy",
+            f"a file has no split {source.text('dataset_test_split')}; name held-out rows in eval.data, or hold a "
+            "share of the rows out with eval.fraction",
+        )
+        out.nothing("dataset_test_split", "see eval_strategy")
+    else:
+        out.set("eval.data", sets, "eval_strategy")
+        out.set("eval.split", source.text("dataset_test_split"), "dataset_test_split")
     if strategy == "steps":
         # Without a number of its own the Trainer evaluates as often as it logs.
         steps = source.number("eval_steps" if source.given("eval_steps") else "logging_steps")

@@ -7,7 +7,7 @@ from ..table.kinds import NUMBER, SWITCH, TEXT, WHOLE, choice
 from .common.shared_keys import COMPUTED, Group, Line, table
 
 SIZES = Rule("train.batch_size", "train.max_tokens_per_micro_batch")
-EVAL = Rule("eval.every", "eval.at_start")
+EVAL = Rule("eval.data", "eval.split", "eval.every", "eval.at_start")
 CHAT_TEMPLATE = Missing(
     "the chat template is the tokenizer's: put yours into a copy of its folder, and set model.tokenizer", off=(None,)
 )  # fmt: skip
@@ -22,9 +22,9 @@ EXAMPLES: tuple[Line, ...] = (
     ("eval_strategy", TEXT, "no", EVAL),
     ("eval_steps", NUMBER, None, EVAL),
     ("eval_on_start", SWITCH, False, EVAL),
-    ("dataset_test_split", TEXT, "test", Rule()),
+    ("dataset_test_split", TEXT, "test", EVAL),
     ("test_split_size", NUMBER, None,
-     Missing("held-out rows are files of their own: name them in eval.data", off=(None,))),
+     Missing("name held-out rows in eval.data, or hold a share of the rows out with eval.fraction", off=(None,))),
     ("activation_offloading", SWITCH, False,
      Missing("activations stay on the GPU; gradient checkpointing keeps fewer of them")),
 )

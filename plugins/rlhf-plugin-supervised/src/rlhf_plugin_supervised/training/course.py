@@ -85,6 +85,8 @@ class Examples(Protocol):
     """The rows of one command, and what it makes of them."""
 
     rows: TrajectoryColumns
+    sizes: tuple[int, ...]
+    """Rows of each set, in their order."""
     rows_per_unit: int
     """1: each row is a unit; 2: neighbors are the answers of a pair."""
 
@@ -212,8 +214,13 @@ def rows_of(units: NDArray[np.int64], examples: Examples) -> NDArray[np.int64]:
 
 def order_of(run: ExampleOptions, examples: Examples) -> UnitOrder:
     """Return the order of a run's units."""
-    num_units = len(examples.rows) // examples.rows_per_unit
-    return UnitOrder(num_units, run.train.batch_size, run.seed, shuffle=run.data.shuffle)
+    return UnitOrder(
+        [size // examples.rows_per_unit for size in examples.sizes],
+        run.train.batch_size,
+        run.seed,
+        shuffle=run.data.shuffle,
+        probabilities=run.data.probabilities,
+    )
 
 
 def total_steps(run: ExampleOptions, examples: Examples) -> int:
@@ -371,6 +378,7 @@ def kind_of(
                 "train.batch_size",
                 "actor.optim",
                 "actor.adapter",
+                "eval.fraction",
                 *binding,
             ),
             records=(),

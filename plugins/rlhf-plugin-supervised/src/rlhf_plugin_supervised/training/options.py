@@ -14,7 +14,11 @@ from rlhf_core.config import (
     RunOptions,
     Selections,
     Selector,
+    held_out_paths,
+    held_out_problems,
+    held_out_without_effect,
     images_without_effect,
+    mix_problems,
     no_reader,
     refuse_typed,
     schedule_without_effect,
@@ -22,21 +26,23 @@ from rlhf_core.config import (
     small_adapter_rates,
 )
 from rlhf_core.config.common import (
+    TOKEN_CACHE,
     BackendSelection,
     CheckpointConfig,
-    EvalSchedule,
+    HeldOutRows,
     ImageData,
     LogConfig,
     NotNegative,
     ObserversConfig,
     Positive,
+    Probability,
     ResumeConfig,
     RuntimeSelection,
     SeeingActor,
     SeeingModel,
 )
 from rlhf_core.contracts import PlansPlacement
-from rlhf_core.data import SequenceOptions
+from rlhf_core.data import SequenceOptions, set_names
 
 POLICY, REWARD_MODEL = "policy", "reward_model"
 TRAINED_ROLES = {"rm": REWARD_MODEL, "prm": REWARD_MODEL}
@@ -48,7 +54,11 @@ class ExampleData(ImageData, SequenceOptions):
         (),
         description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
     )
+    probabilities: tuple[Probability, ...] = Field(
+        (), description="mix the sets with these shares; without it they are concatenated"
+    )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
+    cache: str = Field("auto", min_length=1, description=TOKEN_CACHE)
 
 
 class ExampleTraining(Config):
@@ -69,10 +79,7 @@ class ExampleTraining(Config):
     )
 
 
-class HeldOut(EvalSchedule):
-    data: tuple[str, ...] = Field(
-        (), description="held-out sets, as in data.train, with the same columns"
-    )
+class HeldOut(HeldOutRows):
     every: NotNegative = Field(0, description="steps between evaluations; 0: only at the end")
     at_start: bool = Field(True, description="evaluate before the first step too")
     batch_size: Positive = Field(256, description="sequences of one pass over the model")
@@ -114,7 +121,7 @@ def check(
     """Refuse options that contradict each other.
 
     Args:
-        evaluated: metrics that the command gives for held-out sets.
+        evaluated: metrics that the command gives for held-out sets, without ``eval/``.
 
     Raises:
         ConfigError: names the options and what to change.
@@ -134,12 +141,16 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
             f"--train.max_tokens_per_micro_batch {run.train.max_tokens_per_micro_batch} tokens. Raise that, or lower "
             "the length."
         )
+    yield from held_out_problems(run.eval, run.data.train, labels)
+    yield from mix_problems(run.data.probabilities, run.data.train, labels)
     best = run.checkpoint.best_metric
-    names = evaluated if run.eval.data else ()
+    sets = set_names(run.eval, run.data.train)
+    folders = ["eval", *(f"eval/{name}" for name in sets)] if sets else []
+    names = [f"{folder}/{name}" for folder in folders for name in evaluated]
     if best is not None and best not in names:
         yield (
             f"{labels('checkpoint.best_metric')} {best}: expected a metric that this run evaluates: "
-            f"{', '.join(names) or 'none without --eval.data'}"
+            f"{', '.join(names) or 'none without --eval.data or --eval.fraction'}"
         )
 
 
@@ -167,9 +178,7 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
 def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tuple[str, str]]:
     for name in ("samples", "samples_every", "images"):
         yield f"log.{name}", "there are no rollouts. Leave that option out."
-    if not run.eval.data:
-        for name in ("every", "at_start", "batch_size"):
-            yield f"eval.{name}", "there is nothing to evaluate on. Add --eval.data FILE."
+    yield from held_out_without_effect(run.eval)
     (runtime,) = selections["runtime.name"]
     if isinstance(runtime.options, PlansPlacement):
         for name in sorted(runtime.options.for_engines):
@@ -192,4 +201,4 @@ def models(run: ExampleOptions) -> NamedPaths:
 def data(run: ExampleOptions) -> NamedPaths:
     """Yield the sets."""
     yield from (("data.train", source) for source in run.data.train)
-    yield from (("eval.data", source) for source in run.eval.data)
+    yield from held_out_paths(run.eval)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.runs import generator_of
+from rlhf_core.runs import epoch_counts, epoch_order, generator_of
 
 
 class UnitOrder:
-    """Units (conversations, or pairs of answers) in epochs: each unit once an epoch, and the last update of an epoch
-    takes what is left.
+    """Units (conversations, or pairs of answers) in epochs: each unit at most once an epoch, and the last update of an
+    epoch takes what is left.
 
     Args:
+        sizes: number of units of each set.
+        probabilities: shares of the sets in an epoch, as those of ``rlhf train``; empty: each unit comes in each epoch.
         shuffle: True: each epoch has an order of its own, drawn from seed and epoch.
     """
 
-    def __init__(self, num_units: int, batch_size: int, seed: int, *, shuffle: bool) -> None:
-        self._num_units = num_units
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        batch_size: int,
+        seed: int,
+        *,
+        shuffle: bool,
+        probabilities: Sequence[float] = (),
+    ) -> None:
+        self._sizes = sizes
+        self._probabilities = probabilities
         self._batch_size = batch_size
         self._seed = seed
         self._shuffle = shuffle
@@ -26,7 +39,7 @@ class UnitOrder:
 
     @property
     def updates_per_epoch(self) -> int:
-        return -(-self._num_units // self._batch_size)
+        return -(-sum(epoch_counts(self._sizes, self._probabilities)) // self._batch_size)
 
     def units(self, update: int) -> NDArray[np.int64]:
         """Return the units of an update, in rising order; the first update is 0."""
@@ -36,8 +49,19 @@ class UnitOrder:
 
     def _epoch(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:
-            units = np.arange(self._num_units)
-            if self._shuffle:
-                units = generator_of(self._seed, "examples", epoch).permutation(self._num_units)
-            self._order = epoch, units
+            self._order = epoch, self._of_epoch(epoch)
         return self._order[1]
+
+    def _of_epoch(self, epoch: int) -> NDArray[np.int64]:
+        if self._probabilities:
+            return epoch_order(
+                self._sizes,
+                self._probabilities,
+                epoch=epoch,
+                seed=self._seed,
+                shuffle=self._shuffle,
+            )
+        count = sum(self._sizes)
+        if not self._shuffle:
+            return np.arange(count)
+        return generator_of(self._seed, "examples", epoch).permutation(count)

@@ -17,16 +17,18 @@ def test_the_number_of_processes_is_that_of_the_launcher_or_one_with_a_warning(l
 @pytest.mark.parametrize(
     ("flags", "split"),
     [
-        ("--eval.dataset a --eval.split train", Status.NOTHING),
+        ("--eval.dataset a --eval.split train", Status.MAPPED),
         ("--eval.dataset a.jsonl --eval.split test", Status.NOTHING),
-        ("--eval.dataset a --eval.split test", Status.MISSING),
+        ("--eval.dataset a --eval.split test", Status.MAPPED),
         ("--eval.split test", Status.NOTHING),
     ],
 )
-def test_held_out_sets_are_read_with_the_split_of_the_training_sets(learned, flags, split):
-    _, rows = learned("train_sft", flags)
+def test_held_out_sets_are_read_with_a_split_of_their_own(learned, flags, split):
+    settings, rows = learned("train_sft", flags)
 
-    assert rows[f"--eval.split {flags.split()[-1]}"].status is split
+    given = flags.split()[-1]
+    assert rows[f"--eval.split {given}"].status is split
+    assert settings.get("eval.split") == (given if split is Status.MAPPED else None)
 
 
 @pytest.mark.parametrize(

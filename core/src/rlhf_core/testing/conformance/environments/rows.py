@@ -8,11 +8,26 @@ from itertools import islice
 
 from ....contracts.environment import MakesTasks
 from ..subject import Subject
-from .material import EVAL, TRAIN, Row, environment_of, rows_of
-from .playing import named, prompt_of, shown
+from .material import EVAL, TRAIN, Row, environment_of, knows_answers, rows_of, task_of
+from .playing import (
+    Situation,
+    Written,
+    always,
+    course_of,
+    named,
+    played,
+    prompt_of,
+    right,
+    run,
+    shown,
+)
 
 NUM_ROWS = 1000
 """Number of rows of a split that are looked at."""
+NUM_READ = 256
+"""Number of tasks of a split whose episodes are begun, to see what the policy reads."""
+TURNS = 3
+"""Answers that are given to a task to see what the policy reads."""
 NO_SPLIT = "no such split"
 
 
@@ -80,10 +95,51 @@ def check_there_is_something_to_play(subject: Subject) -> None:
 
 
 def check_splits_do_not_overlap(subject: Subject) -> None:
-    """No task is both trained and evaluated on."""
+    """No task is both trained and evaluated on: neither a row without its key, nor what the policy reads of one."""
     trained = {_without_key(row) for row in rows_of(subject, TRAIN, NUM_ROWS)}
     both = [row for row in rows_of(subject, EVAL, NUM_ROWS) if _without_key(row) in trained]
     assert not both, f"{len(both)} tasks are in {TRAIN!r} and in {EVAL!r}, such as {shown(both[0])}"
+    first: dict[str, int] = {}
+    for number, told in enumerate(_told(subject, TRAIN)):
+        first.setdefault(told, number)
+    evaluated = _told(subject, EVAL) if first else []
+    again = [(number, first[told]) for number, told in enumerate(evaluated) if told in first]
+    assert not again, (
+        f"the policy reads {len(again)} of the first {len(evaluated)} tasks of {EVAL!r} in {TRAIN!r} too, such as "
+        f"{EVAL} task {again[0][0]}, which is {TRAIN} task {again[0][1]}: {shown(evaluated[again[0][0]], 200)}"
+    )
+
+
+def _told(subject: Subject, split: str) -> list[str]:
+    """Return what tells a task apart, for the first tasks of a split: all that the policy reads and earns when it gives
+    the same few answers under the same seed, and the right answer where it is known. The first observation alone would
+    not do, since a game whose secret differs begins with the same words."""
+    rows = rows_of(subject, split, NUM_READ)
+    has_oracle = knows_answers(subject) if rows else False
+
+    async def told() -> list[str]:
+        found = []
+        for number, row in enumerate(rows):
+            with named(f"{split}, task {number}"):
+                found.append(await _read_of(subject, row, has_oracle=has_oracle))
+        return found
+
+    return run(told())
+
+
+async def _read_of(subject: Subject, row: Row, *, has_oracle: bool) -> str:
+    answers = always("1", "2", "3")
+    known: list[Written] = []
+
+    async def write(situation: Situation) -> Written:
+        if has_oracle and not situation.turn:
+            known.append(await right(situation))
+        return await answers(situation)
+
+    task = task_of(row, 0)
+    episode = await played(environment_of(subject), task, 0, write, turns=TURNS)
+    prompt = [] if row.get("prompt") is None else [_plain({"prompt": row["prompt"]})]
+    return "\n".join([*prompt, *course_of(episode), *map(repr, known)])
 
 
 def _plain(row: Row) -> str:

@@ -87,7 +87,7 @@ def _sized(max_len: int, epochs: int, micro_batch: int, eval_split: str) -> tupl
         ("train.max_epochs", WHOLE, epochs, To("train.epochs"), "max_epochs"),
         ("train.micro_batch_size", WHOLE, micro_batch, Rule("train.max_tokens_per_micro_batch"),
          "micro_train_batch_size"),
-        ("eval.split", TEXT, eval_split, Rule(), "eval_split"),
+        ("eval.split", TEXT, eval_split, Rule("eval.split"), "eval_split"),
     )
 
 

@@ -90,18 +90,10 @@ def _set_evaluation(source: SourceOptions, out: Outcome) -> None:
             "-1 is once an epoch in OpenRLHF; evaluations are counted in updates (eval.every), and this one is at the "
             "end only",
         )
-    _note_split(source, out, sets)
-
-
-def _note_split(source: SourceOptions, out: Outcome, sets: list[str]) -> None:
-    split = source.text("data.dataset_split")
-    if source.text("eval.split") == split or all(name.endswith(_FILES) for name in sets):
-        out.nothing("eval.split", "held-out sets are read with data.split, and files have no other")
+    if all(name.endswith(_FILES) for name in sets):
+        out.nothing("eval.split", "files have no splits")
     else:
-        out.missing(
-            "eval.split",
-            f"held-out sets are read with data.split, {split}; write the rows of the other split to a file",
-        )
+        out.set("eval.split", source.text("eval.split"), "eval.split")
 
 
 def set_pairs(source: SourceOptions, out: Outcome) -> None:

@@ -23,9 +23,10 @@ from rlhf_core.data import check_rows, load_tokenizer, token_difference
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive, vision_spec
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of
+from ..course import TrainedModel, Update, kind_of
+from ..sets import held_out_metrics
 from .distill_options import DistillOptions
-from .sft import ImitatedRows, load_rows
+from .sft import ImitatedRows, held_out_nll, load_rows
 
 TEACHER = "teacher"
 
@@ -41,21 +42,23 @@ class TaughtRows:
     rows_per_unit = 1
 
     def __init__(self, imitated: ImitatedRows, eval_batch_size: int, *, top_k: int) -> None:
-        self.rows = imitated.rows
+        self.rows, self.sizes = imitated.rows, imitated.sizes
         self._imitated = imitated
         self._eval_batch_size = eval_batch_size
         self._top_k = top_k
         self._teacher: RoleHandle | None = None
-        self._teacher_nll: float | None = None
-        """Negative log-likelihood of the held-out tokens under the teacher, in nats per token."""
+        self._teacher_nll: Mapping[str, float] = {}
+        """Negative log-likelihood of the held-out tokens under the teacher, in nats per token, by metric."""
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Ask the teacher how likely the held-out tokens are, once: it does not learn."""
         self._teacher = beside[TEACHER]
         held_out = self._imitated.held_out
         if held_out is not None:
-            logprobs = await logprobs_of(held_out, self._teacher.logprobs, self._eval_batch_size)
-            self._teacher_nll = -float(logprobs.mean(dtype=np.float64))
+            nll_of = await held_out_nll(held_out, self._teacher, self._eval_batch_size)
+            self._teacher_nll = held_out_metrics(
+                held_out, lambda rows: {"teacher_nll": nll_of(rows)}
+            )
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         assert self._teacher is not None
@@ -70,9 +73,7 @@ class TaughtRows:
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the student's likelihood of the learned tokens held out as ``rlhf sft`` does, and the teacher's."""
         found = await self._imitated.evaluate(model)
-        if found is None or self._teacher_nll is None:
-            return None
-        return {**found, "eval/teacher_nll": self._teacher_nll}
+        return None if found is None else {**found, **self._teacher_nll}
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model

@@ -11,9 +11,10 @@ from rlhf_core.config import Labels, NamedPaths, OptionTree, Selections
 from rlhf_core.plugins import Plugins
 
 from ..options import SELECTORS, ExampleOptions, check, data, models
+from .sft_options import METRICS as SFT_METRICS
 from .sft_options import SftData, SftTraining
 
-METRICS = ("eval/nll", "eval/perplexity", "eval/token_accuracy", "eval/teacher_nll")
+METRICS = (*SFT_METRICS, "teacher_nll")
 
 
 class DistillTeacher(Config):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,18 @@ from rlhf_core.contracts import (
     RunResult,
     Statistic,
     TrainBatch,
-    TrajectoryColumns,
 )
-from rlhf_core.data import load_conversations
+from rlhf_core.data import ExampleSets, HeldOutSets, load_conversations
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive, image_reader
+from rlhf_core.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, passes, renderer_of
+from ..course import TrainedModel, Update, kind_of, logprobs_of, passes
+from ..sets import held_out_metrics, load_sets
 from .distill_options import DistillOptions
 from .sft_options import SftOptions
+
+STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
+"""What held-out tokens are asked for."""
 
 
 class ImitatedRows:
@@ -33,11 +36,9 @@ class ImitatedRows:
 
     rows_per_unit = 1
 
-    def __init__(
-        self, rows: TrajectoryColumns, held_out: TrajectoryColumns | None, eval_batch_size: int
-    ) -> None:
-        self.rows = rows
-        self.held_out = held_out
+    def __init__(self, sets: ExampleSets, eval_batch_size: int) -> None:
+        self.rows, self.sizes = sets.train, sets.sizes
+        self.held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
@@ -54,38 +55,44 @@ class ImitatedRows:
         share of these tokens than which the model finds none more probable."""
         if self.held_out is None:
             return None
-        names: tuple[Statistic, ...] = ("logprobs", "is_top1")
+        held_out, names = self.held_out, STATISTICS
         parts = [
-            await model.statistics(self.held_out.select(part), names)
-            for part in passes(len(self.held_out), self._eval_batch_size)
+            await model.statistics(held_out.rows.select(part), names)
+            for part in passes(len(held_out.rows), self._eval_batch_size)
         ]
         logprobs, is_top1 = (np.concatenate([part[name] for part in parts]) for name in names)
-        nll = -float(logprobs.mean(dtype=np.float64))
-        return {
-            "eval/nll": nll,
-            "eval/perplexity": math.exp(min(nll, 700.0)),
-            "eval/token_accuracy": float(is_top1.mean(dtype=np.float64)),
-        }
+
+        def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
+            learned = held_out.rows.action_index(rows)
+            nll = -float(logprobs[learned].mean(dtype=np.float64))
+            return {
+                "nll": nll,
+                "perplexity": math.exp(min(nll, 700.0)),
+                "token_accuracy": float(is_top1[learned].mean(dtype=np.float64)),
+            }
+
+        return held_out_metrics(held_out, metrics)
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model
+
+
+async def held_out_nll(
+    held_out: HeldOutSets, model: RoleHandle, batch_size: int
+) -> Callable[[NDArray[np.int64]], float]:
+    """Return a function from indices of held-out rows to the mean negative log-likelihood of their learned tokens under
+    a model, in nats; the model is asked once."""
+    rows = held_out.rows
+    logprobs = await logprobs_of(rows, model.logprobs, batch_size)
+    return lambda chosen: -float(logprobs[rows.action_index(chosen)].mean(dtype=np.float64))
 
 
 def load_rows(
     resolved: ResolvedOptions[SftOptions] | ResolvedOptions[DistillOptions],
 ) -> ImitatedRows:
     """Return the conversations, or texts, of a run's options."""
-    run, images = resolved.run, image_reader(resolved)
-    renderer, eos = renderer_of(run, images)
-
-    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        found = load_conversations(
-            sets, run.data, run.data, renderer, eos=eos, option=option, images=images
-        )
-        return found.columns
-
-    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
-    return ImitatedRows(rows("data.train", run.data.train), held_out, run.eval.batch_size)
+    sets = load_sets(resolved, load_conversations)
+    return ImitatedRows(sets, resolved.run.eval.batch_size)
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:

@@ -21,7 +21,7 @@ from ..options import (
     models,
 )
 
-METRICS = ("eval/nll", "eval/perplexity", "eval/token_accuracy")
+METRICS = ("nll", "perplexity", "token_accuracy")
 FULL_RATE = 2e-5
 """The learning rate of ``sft.toml``, by which an adapter's is judged."""
 

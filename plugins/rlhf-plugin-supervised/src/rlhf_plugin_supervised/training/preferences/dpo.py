@@ -19,14 +19,14 @@ from rlhf_core.contracts import (
     RoleHandle,
     RunResult,
     TrainBatch,
-    TrajectoryColumns,
 )
-from rlhf_core.data import load_labeled_answers, load_pairs
+from rlhf_core.data import ExampleSets, load_labeled_answers, load_pairs
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive, image_reader
+from rlhf_core.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of, renderer_of
+from ..course import TrainedModel, Update, kind_of, logprobs_of
+from ..sets import held_out_metrics, load_sets
 from .dpo_options import DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 from .sums import answer_sums
@@ -47,16 +47,15 @@ class PreferredAnswers:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: TrajectoryColumns | None,
+        sets: ExampleSets,
         loss: PreferenceLoss,
         *,
         has_reference: bool,
         has_adapter: bool,
         eval_batch_size: int,
     ) -> None:
-        self.rows = rows
-        self._held_out = held_out
+        self.rows, self.sizes = sets.train, sets.sizes
+        self._held_out = sets.held_out
         self._loss = loss
         self._has_reference = has_reference
         self._has_adapter = has_adapter
@@ -73,7 +72,7 @@ class PreferredAnswers:
         logprobs = model.base_logprobs if self._has_adapter else model.logprobs
         self._reference = await logprobs_of(self.rows, logprobs, size)
         if self._held_out is not None:
-            self._held_out_reference = await logprobs_of(self._held_out, logprobs, size)
+            self._held_out_reference = await logprobs_of(self._held_out.rows, logprobs, size)
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         columns = {}
@@ -86,27 +85,32 @@ class PreferredAnswers:
         and by how much on average."""
         if self._held_out is None:
             return None
-        logprobs = await logprobs_of(self._held_out, model.logprobs, self._eval_batch_size)
-        policy_sums = answer_sums(self._held_out, logprobs)  # (B,)
+        held_out = self._held_out.rows
+        logprobs = await logprobs_of(held_out, model.logprobs, self._eval_batch_size)
+        policy_sums = answer_sums(held_out, logprobs)  # (B,)
         reference = self._held_out_reference
-        reference_sums = None if reference is None else answer_sums(self._held_out, reference)
-        num_tokens = torch.from_numpy(self._held_out.num_actions)
+        reference_sums = None if reference is None else answer_sums(held_out, reference)
+        num_tokens = torch.from_numpy(held_out.num_actions)
 
-        def answers(first: int) -> AnswerLogprobs:
-            rows = slice(first, None, 2)
+        def answers(rows: NDArray[np.int64]) -> AnswerLogprobs:
+            chosen = torch.from_numpy(rows)
             return AnswerLogprobs(
-                policy=policy_sums[rows],
-                reference=None if reference_sums is None else reference_sums[rows],
-                num_tokens=num_tokens[rows],
+                policy=policy_sums[chosen],
+                reference=None if reference_sums is None else reference_sums[chosen],
+                num_tokens=num_tokens[chosen],
             )
 
-        result = self._loss(PreferenceInputs(chosen=answers(0), rejected=answers(1)))
-        margins = result.chosen_rewards - result.rejected_rewards  # (P,)
-        return {
-            "eval/loss": float(result.loss.mean()),
-            "eval/accuracy": float((margins > 0).double().mean()),
-            "eval/margin": float(margins.mean()),
-        }
+        def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
+            inputs = PreferenceInputs(chosen=answers(rows[0::2]), rejected=answers(rows[1::2]))
+            result = self._loss(inputs)
+            margins = result.chosen_rewards - result.rejected_rewards  # (P,)
+            return {
+                "loss": float(result.loss.mean()),
+                "accuracy": float((margins > 0).double().mean()),
+                "margin": float(margins.mean()),
+            }
+
+        return held_out_metrics(self._held_out, metrics)
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model
@@ -114,8 +118,6 @@ class PreferredAnswers:
 
 def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     run: DpoOptions = resolved.run
-    images = image_reader(resolved)
-    renderer, eos = renderer_of(run, images)
     losses = losses_of(resolved.selections)
     needs = frozenset[str]().union(*(loss.needs for loss in losses))
     loss = PreferenceSum(
@@ -131,18 +133,10 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     has_reference = "ref_logprobs" in needs
     has_adapter = resolved.optional("actor.adapter") is not None
     reads_answers = is_single(losses[0])
-    read = load_labeled_answers if reads_answers else load_pairs
-
-    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        found = read(sets, run.data, run.data, renderer, eos=eos, option=option, images=images)
-        return found.columns
-
-    train = rows("data.train", run.data.train)
-    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
+    sets = load_sets(resolved, load_labeled_answers if reads_answers else load_pairs)
     if reads_answers:
         return JudgedAnswers(
-            train,
-            held_out,
+            sets,
             loss,
             has_reference=has_reference,
             has_adapter=has_adapter,
@@ -151,8 +145,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
             max_length=run.data.max_length,
         )
     return PreferredAnswers(
-        train,
-        held_out,
+        sets,
         loss,
         has_reference=has_reference,
         has_adapter=has_adapter,

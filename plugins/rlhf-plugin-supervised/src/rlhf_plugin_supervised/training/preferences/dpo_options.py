@@ -20,8 +20,8 @@ from rlhf_core.plugins import Plugins
 
 from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
 
-METRICS = ("eval/loss", "eval/margin")
-"""Metrics of held-out sets; pairs have eval/accuracy too."""
+METRICS = ("loss", "margin")
+"""Metrics of held-out sets; pairs have accuracy too."""
 SUPPLIED = frozenset({"ref_logprobs", "mismatched_kl"})
 """Needs of losses that the command meets."""
 COLUMNS_OF_PAIRS = ("chosen_key", "rejected_key")
@@ -94,7 +94,7 @@ def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plu
     reads = "pairs" if has_pairs else "single answers"
     refuse_typed(((f"data.{key}", f"{name} reads {reads}.") for key in useless), labels)
     refuse_typed([("data.margin_key", "no preference loss reads margins; rlhf rm does.")], labels)
-    check(run, selections, labels, (*METRICS, "eval/accuracy") if has_pairs else METRICS)
+    check(run, selections, labels, (*METRICS, "accuracy") if has_pairs else METRICS)
 
 
 def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:

@@ -17,9 +17,11 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
+from rlhf_core.data import ExampleSets
 from rlhf_core.runs import Exportable
 
 from ..course import Update, logprobs_of
+from ..sets import held_out_metrics
 from .mismatched import mismatched
 from .sums import answer_sums
 
@@ -41,8 +43,7 @@ class JudgedAnswers:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: TrajectoryColumns | None,
+        sets: ExampleSets,
         loss: PreferenceLoss,
         *,
         has_reference: bool,
@@ -51,12 +52,15 @@ class JudgedAnswers:
         eval_batch_size: int,
         max_length: int,
     ) -> None:
-        self.rows = rows
+        self.rows, self.sizes = sets.train, sets.sizes
         self._loss = loss
+        self._held_out = sets.held_out
+        parts = {"train": sets.train}
+        if sets.held_out is not None:
+            parts["held out"] = sets.held_out.rows
         self._sets = {
             name: _Judged(part, mismatched(part, max_length) if needs_kl else None)
-            for name, part in (("train", rows), ("held out", held_out))
-            if part is not None
+            for name, part in parts.items()
         }
         self._has_reference = has_reference
         self._has_adapter = has_adapter
@@ -87,39 +91,42 @@ class JudgedAnswers:
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the answers held out, and the difference of the mean implicit rewards of good and bad
         ones, where there are both."""
-        held_out = self._sets.get("held out")
-        if held_out is None:
+        if self._held_out is None:
             return None
+        held_out, size = self._sets["held out"], self._eval_batch_size
         rows = held_out.rows
-        policy = answer_sums(
-            rows, await logprobs_of(rows, model.logprobs, self._eval_batch_size)
-        )  # (B,)
+        policy = answer_sums(rows, await logprobs_of(rows, model.logprobs, size))  # (B,)
         reference = (
             None if held_out.reference is None else answer_sums(rows, held_out.reference)
         )  # (B,)
-        kl = await held_out.mismatched_kl(np.arange(len(rows)), model, self._eval_batch_size)
+        log_ratios = await held_out.mismatched_log_ratios(np.arange(len(rows)), model, size)
         num_tokens = torch.from_numpy(rows.num_actions)
-        good = torch.from_numpy(rows.reward > 0.5)
+        is_good = rows.reward > 0.5
 
-        def answers(kind: torch.Tensor) -> AnswerLogprobs:
+        def answers(chosen: NDArray[np.int64]) -> AnswerLogprobs:
             return AnswerLogprobs(
-                policy=policy[kind],
-                reference=None if reference is None else reference[kind],
-                num_tokens=num_tokens[kind],
+                policy=policy[chosen],
+                reference=None if reference is None else reference[chosen],
+                num_tokens=num_tokens[chosen],
             )
 
-        result = self._loss(
-            PreferenceInputs(
-                chosen=answers(good),
-                rejected=answers(~good),
-                mismatched_kl=None if kl is None else policy.new_tensor(kl),
+        def metrics(chosen: NDArray[np.int64]) -> Mapping[str, float]:
+            good, bad = chosen[is_good[chosen]], chosen[~is_good[chosen]]
+            kl = None if log_ratios is None else mean_of(log_ratios[chosen])
+            result = self._loss(
+                PreferenceInputs(
+                    chosen=answers(good),
+                    rejected=answers(bad),
+                    mismatched_kl=None if kl is None else policy.new_tensor(kl),
+                )
             )
-        )
-        found = {"eval/loss": float(result.loss.mean())}
-        if 0 < int(good.sum()) < len(good):
-            margin = result.chosen_rewards.mean() - result.rejected_rewards.mean()
-            found["eval/margin"] = float(margin)
-        return found
+            found = {"loss": float(result.loss.mean())}
+            if len(good) and len(bad):
+                margin = result.chosen_rewards.mean() - result.rejected_rewards.mean()
+                found["margin"] = float(margin)
+            return found
+
+        return held_out_metrics(self._held_out, metrics)
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model
@@ -141,8 +148,21 @@ class _Judged:
     ) -> float | None:
         """Return the mean log-ratio of the model to the reference over the mismatched answers of these prompts; None if
         the loss does not look at it."""
+        log_ratios = await self.mismatched_log_ratios(rows, model, batch_size)
+        return None if log_ratios is None else mean_of(log_ratios)
+
+    async def mismatched_log_ratios(
+        self, rows: NDArray[np.int64], model: RoleHandle, batch_size: int
+    ) -> torch.Tensor | None:
+        """Return the log-ratio (B,) of the model to the reference of the mismatched answer of each of these prompts;
+        None if the loss does not look at it."""
         if self.mismatched is None or self.mismatched_reference is None:
             return None
         chosen = self.mismatched.select(rows)
         sums = answer_sums(chosen, await logprobs_of(chosen, model.logprobs, batch_size))  # (B,)
-        return float((sums - self.mismatched_reference[torch.from_numpy(rows)]).double().mean())
+        return sums - self.mismatched_reference[torch.from_numpy(rows)]
+
+
+def mean_of(log_ratios: torch.Tensor) -> float:
+    """Return the mean in double precision."""
+    return float(log_ratios.double().mean())

@@ -22,14 +22,14 @@ from rlhf_core.contracts import (
     RunResult,
     StepLabelObjective,
     TrainBatch,
-    TrajectoryColumns,
 )
-from rlhf_core.data import load_step_labels
+from rlhf_core.data import ExampleSets, load_step_labels
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive, image_reader
+from rlhf_core.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
+from ..course import TrainedModel, Update, kind_of, scores_of
 from ..options import REWARD_MODEL
+from ..sets import held_out_metrics, load_sets
 from .config_entries import WithEntries
 from .prm_options import PrmOptions
 
@@ -48,13 +48,12 @@ class LabeledSteps:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: TrajectoryColumns | None,
+        sets: ExampleSets,
         eval_batch_size: int,
         separator: str,
     ) -> None:
-        self.rows = rows
-        self._held_out = held_out
+        self.rows, self.sizes = sets.train, sets.sizes
+        self._held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
         self._separator = separator
 
@@ -70,15 +69,22 @@ class LabeledSteps:
         the mean probability of being good, and the mean label."""
         if self._held_out is None:
             return None
-        found = await scores_of(self._held_out, model, self._eval_batch_size)
-        scores = torch.from_numpy(found).double()  # (sum of A,)
-        labels = torch.from_numpy(self._held_out.action_rewards).double()  # (sum of A,)
-        return {
-            "eval/loss": float(binary_cross_entropy_with_logits(scores, labels)),
-            "eval/accuracy": float(((scores > 0) == (labels > 0.5)).double().mean()),
-            "eval/good": float(scores.sigmoid().mean()),
-            "eval/label": float(labels.mean()),
-        }
+        held_out = self._held_out.rows
+        all_scores = await scores_of(held_out, model, self._eval_batch_size)
+        all_labels = held_out.action_rewards
+
+        def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
+            at = held_out.action_index(rows)
+            scores = torch.from_numpy(all_scores[at]).double()  # (sum of A,)
+            labels = torch.from_numpy(all_labels[at]).double()  # (sum of A,)
+            return {
+                "loss": float(binary_cross_entropy_with_logits(scores, labels)),
+                "accuracy": float(((scores > 0) == (labels > 0.5)).double().mean()),
+                "good": float(scores.sigmoid().mean()),
+                "label": float(labels.mean()),
+            }
+
+        return held_out_metrics(self._held_out, metrics)
 
     def exported(self, model: RoleHandle) -> Exportable:
         async def entries() -> Mapping[str, str]:
@@ -89,19 +95,8 @@ class LabeledSteps:
 
 def _load(resolved: ResolvedOptions[Any]) -> LabeledSteps:
     run: PrmOptions = resolved.run
-    images = image_reader(resolved)
-    renderer, eos = renderer_of(run, images)
-
-    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        found = load_step_labels(
-            sets, run.data, run.data, renderer, eos=eos, option=option, images=images
-        )
-        return found.columns
-
-    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
-    return LabeledSteps(
-        rows("data.train", run.data.train), held_out, run.eval.batch_size, run.data.separator
-    )
+    sets = load_sets(resolved, load_step_labels)
+    return LabeledSteps(sets, run.eval.batch_size, run.data.separator)
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:

@@ -10,7 +10,7 @@ from rlhf_core.plugins import Plugins
 
 from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
 
-METRICS = ("eval/loss", "eval/accuracy", "eval/good", "eval/label")
+METRICS = ("loss", "accuracy", "good", "label")
 
 
 class PrmData(StepLabelColumns, ExampleData):

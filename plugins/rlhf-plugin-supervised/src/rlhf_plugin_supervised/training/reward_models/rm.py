@@ -18,13 +18,14 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import load_pairs
+from rlhf_core.data import ExampleSets, load_pairs
 from rlhf_core.objective import ranking_loss
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive, generator_of, image_reader
+from rlhf_core.runs import Control, Exportable, drive, generator_of
 
-from ..course import TrainedModel, Update, kind_of, renderer_of, scores_of
+from ..course import TrainedModel, Update, kind_of, scores_of
 from ..options import REWARD_MODEL
+from ..sets import held_out_metrics, load_sets
 from .config_entries import WithEntries, statistics_of
 from .rm_options import RmOptions
 
@@ -44,15 +45,14 @@ class RankedAnswers:
 
     def __init__(
         self,
-        rows: TrajectoryColumns,
-        held_out: TrajectoryColumns | None,
+        sets: ExampleSets,
         eval_batch_size: int,
         *,
         seed: int,
         has_statistics: bool,
     ) -> None:
-        self.rows = rows
-        self._held_out = held_out
+        self.rows, self.sizes = sets.train, sets.sizes
+        self._held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
         self._seed = seed
         self._has_statistics = has_statistics
@@ -68,18 +68,23 @@ class RankedAnswers:
         how much on average, and mean and standard deviation of all scores."""
         if self._held_out is None:
             return None
-        scores = await self._last_scores(self._held_out, model)  # (B,)
-        chosen, rejected = torch.from_numpy(scores[0::2]), torch.from_numpy(scores[1::2])  # (P,)
-        margins = self._held_out.rewards.get(MARGIN)
-        margin = None if margins is None else torch.from_numpy(margins[0::2])
-        difference = chosen - rejected  # (P,)
-        return {
-            "eval/loss": float(ranking_loss(chosen, rejected, margin).double().mean()),
-            "eval/accuracy": float((difference > 0).double().mean()),
-            "eval/margin": float(difference.double().mean()),
-            "eval/score_mean": float(scores.mean(dtype=np.float64)),
-            "eval/score_std": float(scores.std(dtype=np.float64, ddof=1)),
-        }
+        all_scores = await self._last_scores(self._held_out.rows, model)  # (B,)
+        margins = self._held_out.rows.rewards.get(MARGIN)
+
+        def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
+            scores = all_scores[rows]
+            chosen, rejected = map(torch.from_numpy, (scores[0::2], scores[1::2]))  # (P,)
+            margin = None if margins is None else torch.from_numpy(margins[rows][0::2])
+            difference = chosen - rejected  # (P,)
+            return {
+                "loss": float(ranking_loss(chosen, rejected, margin).double().mean()),
+                "accuracy": float((difference > 0).double().mean()),
+                "margin": float(difference.double().mean()),
+                "score_mean": float(scores.mean(dtype=np.float64)),
+                "score_std": float(scores.std(dtype=np.float64, ddof=1)),
+            }
+
+        return held_out_metrics(self._held_out, metrics)
 
     def exported(self, model: RoleHandle) -> Exportable:
         if not self._has_statistics:
@@ -93,7 +98,7 @@ class RankedAnswers:
     def _typical(self) -> TrajectoryColumns:
         """Return the rows whose scores are typical of the model's: those held out, else some of the training set."""
         if self._held_out is not None:
-            return self._held_out
+            return self._held_out.rows
         pairs = generator_of(self._seed, "statistics").permutation(len(self.rows) // 2)
         first = np.sort(pairs[:STATISTICS_PAIRS]) * 2  # (P,)
         return self.rows.select(np.stack([first, first + 1], axis=1).ravel())
@@ -106,19 +111,9 @@ class RankedAnswers:
 
 def _load(resolved: ResolvedOptions[Any]) -> RankedAnswers:
     run: RmOptions = resolved.run
-    images = image_reader(resolved)
-    renderer, eos = renderer_of(run, images)
-
-    def rows(option: str, sets: tuple[str, ...]) -> TrajectoryColumns:
-        found = load_pairs(
-            sets, run.data, run.data, renderer, eos=eos, option=option, images=images
-        )
-        return found.columns
-
-    held_out = rows("eval.data", run.eval.data) if run.eval.data else None
+    sets = load_sets(resolved, load_pairs)
     return RankedAnswers(
-        rows("data.train", run.data.train),
-        held_out,
+        sets,
         run.eval.batch_size,
         seed=run.seed,
         has_statistics=run.ranking.statistics,

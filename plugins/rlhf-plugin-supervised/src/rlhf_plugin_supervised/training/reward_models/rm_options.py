@@ -13,7 +13,7 @@ from rlhf_core.plugins import Plugins
 
 from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
 
-METRICS = ("eval/loss", "eval/accuracy", "eval/margin", "eval/score_mean", "eval/score_std")
+METRICS = ("loss", "accuracy", "margin", "score_mean", "score_std")
 
 
 class RmData(PairColumns, ExampleData):

@@ -1,0 +1,61 @@
+"""Rules about held-out rows that every command has which evaluates while it trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from ..common import HeldOutRows
+from ..option_tree import NamedPaths
+from ..problems import Labels
+
+
+def held_out_problems(
+    evaluation: HeldOutRows, train: Sequence[str], labels: Labels
+) -> Iterator[str]:
+    """Yield the contradictions among the options of held-out rows.
+
+    Args:
+        train: sets of ``data.train``.
+    """
+    if evaluation.data and evaluation.fraction:
+        yield (
+            f"{labels('eval.data')} and {labels('eval.fraction')}: give held-out sets, or a share of the training "
+            "data to hold out, not both"
+        )
+    if evaluation.fraction and not train:
+        yield f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE"
+    names = [
+        name for name, equals, _ in (source.partition("=") for source in evaluation.data) if equals
+    ]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"{labels('eval.data')}: two sets are called {twice[0]!r}; give each a name of its own"
+
+
+def held_out_without_effect(
+    evaluation: HeldOutRows, otherwise: frozenset[str] | None = frozenset()
+) -> Iterator[tuple[str, str]]:
+    """Yield the options of evaluations that change nothing, each with the reason.
+
+    Args:
+        otherwise: options that count without held-out rows; None: all do, since the run may be evaluated otherwise.
+    """
+    if not evaluation.data and not evaluation.fraction and otherwise is not None:
+        for name in type(evaluation).model_fields.keys() - {"data", "fraction"} - otherwise:
+            yield (
+                f"eval.{name}",
+                "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",
+            )
+    if not evaluation.data:
+        yield "eval.split", "it is the split of --eval.data, which is not given."
+
+
+def held_out_paths(evaluation: HeldOutRows) -> NamedPaths:
+    """Yield the sets of ``eval.data`` without their names."""
+    for source in evaluation.data:
+        yield "eval.data", _without_name(source)
+
+
+def _without_name(source: str) -> str:
+    """Return ``PATH`` of ``NAME=PATH``. An existing file may itself have ``=`` in its name."""
+    return source if os.path.exists(source) else source.partition("=")[2] or source
