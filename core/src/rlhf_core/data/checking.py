@@ -145,7 +145,7 @@ def _conversation(
 ) -> Prompt | RowProblem:
     """Return the conversation of a row, or the row's problem."""
     if isinstance(row, Unreadable):
-        return RowProblem("unreadable", row.reason)
+        return RowProblem(row.kind, row.reason)
     key, system_prompt = expected.messages_key, expected.format.system_prompt
     assert key is not None
     try:

@@ -22,6 +22,8 @@ from ..errors import DataError
 from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
+from .forms.form import Kind
+from .forms.recognizing import formed
 from .made.players import Players
 from .made.prompts import PromptReader
 from .made.splits import MakesRows, evaluation_sets, training_parts
@@ -111,8 +113,8 @@ class TaskSet:
         if position == len(part.ids) or part.ids[position] != index:
             raise IndexError(f"no task has index {index}")
         row = dict(part.source.row(int(part.prompts.rows[position])))
-        prompt = part.images.prompt(row, part.format.prompt(row))
         format = part.format
+        prompt = part.images.prompt(row, format.prompt(row))
         return Task(
             uid=Uid(epoch, index),
             prompt_ids=part.prompts.tokens(position),
@@ -179,12 +181,11 @@ def load_prompts(
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``.
     """
-    reader = _Reader(data, renderer, "data.train", data.train, images)
-    start = 0
+    reader, start = _Reader(data, renderer, "data.train", data.train, images), 0
     for spec in data.train:
         source = open_source(spec, split=data.split)
-        used = _limited(len(source), data.max_samples)
-        reader.add(source, np.ones(used, dtype=bool), start, spec=spec)
+        used = np.ones(_limited(len(source), data.max_samples), dtype=bool)
+        reader.add(source, used, start, spec=spec)
         start += len(source)
     return TaskSet(reader.parts())
 
@@ -325,6 +326,7 @@ class _Read(NamedTuple):
     start: int
     """Index of its first row in the set."""
     images: RowImages
+    format: PromptFormat
 
 
 class _Reader:
@@ -339,8 +341,6 @@ class _Reader:
         images: ImageReader | None = None,
     ) -> None:
         self._data = data
-        key = None if images is None else images.key
-        self._format = replace(PromptFormat.of(data), image_key=key)
         self._renderer = renderer
         self._option = option
         self._specs = specs
@@ -353,10 +353,12 @@ class _Reader:
     ) -> None:
         """Tokenize the wanted rows of a source, ``spec``, whose first row has index ``start``."""
         images = RowImages.of(self._images, spec)
+        found = formed(source, self._data, (Kind.PROMPTS,), spec=spec, option=self._option)
+        format = replace(PromptFormat.of(found.columns), image_key=images.key)
         prompts = tokenize_prompts(
-            source, wanted, self._format, self._renderer, self._data.max_prompt_tokens, images
+            found.source, wanted, format, self._renderer, self._data.max_prompt_tokens, images
         )
-        self._read.append(_Read(source, prompts, start, images))
+        self._read.append(_Read(found.source, prompts, start, images, format))
         self._total += int(wanted.sum())
 
     def parts(self, *, compact: bool = False) -> list[TaskSetPart]:
@@ -373,9 +375,8 @@ class _Reader:
         inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
         if inert.rows:
             log.warning("%s", inert.describe(self._total, self._option))
-        parts = []
-        count = 0
-        for source, prompts, start, images in self._read:
+        parts, count = list[TaskSetPart](), 0
+        for source, prompts, start, images, format in self._read:
             if not len(prompts):
                 raise DataError(
                     f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use"
@@ -385,7 +386,7 @@ class _Reader:
             parts.append(
                 TaskSetPart(
                     source=source,
-                    format=self._format,
+                    format=format,
                     prompts=prompts,
                     dataset=source.name,
                     ids=ids.astype(np.int64),

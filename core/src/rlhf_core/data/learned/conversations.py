@@ -8,6 +8,7 @@ from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
+from ..forms.form import Kind
 from ..prompts import plain_prompt
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -25,9 +26,12 @@ from .messages import (
     with_system_prompt,
 )
 from .options import ConversationColumns, LabeledColumns, PromptColumns, SequenceOptions
-from .reading import LearnedRows, read_rows
+from .reading import LearnedRows, Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
 from .tokens import LearnedTokens, SpanTokenizer
+
+IMITATED = (Kind.CONVERSATIONS, Kind.RESPONSES, Kind.TEXTS)
+"""Kinds of rows whose answers are imitated."""
 
 
 def load_conversations(
@@ -56,13 +60,14 @@ def load_conversations(
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no row is left, the tokenizer does
             not tell the characters of its tokens, or chats have no chat template.
     """
-    tokenizer = SpanTokenizer(renderer, eos)
-    form: TextPieces | Conversations
-    if columns.text_key is not None:
-        form = TextPieces(columns.text_key, options, renderer)
-    else:
-        form = Conversations(columns, options, renderer)
-    return read_rows(sets, form, tokenizer, options, option, images)
+
+    def form(found: ConversationColumns) -> TextPieces | Conversations:
+        if found.text_key is not None:
+            return TextPieces(found.text_key, options, renderer)
+        return Conversations(found, options, renderer)
+
+    reading = Reading(columns=columns, kinds=IMITATED, form=form)
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images)
 
 
 class AnswerTexts:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..forms.answers import is_label
+from ..forms.form import Kind
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -14,7 +16,7 @@ from .conversations import Conversations
 from .learned_text import LearnedText
 from .messages import value_of
 from .options import LabeledColumns, SequenceOptions
-from .reading import LearnedRows, read_rows
+from .reading import LearnedRows, Reading, read_rows
 from .sequences import LearnedSequence
 from .tokens import LearnedTokens, SpanTokenizer
 
@@ -34,8 +36,12 @@ def load_labeled_answers(
     The action mask marks the answer: the response, or the last assistant turn of a conversation. The arguments and
     errors are those of ``load_conversations``; a label that is neither true nor false is a bad row.
     """
-    form = LabeledAnswers(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
+    reading = Reading(
+        columns=columns,
+        kinds=(Kind.JUDGED,),
+        form=lambda found: LabeledAnswers(found, options, renderer),
+    )
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images)
 
 
 class LabeledAnswers:
@@ -61,9 +67,9 @@ class LabeledAnswers:
 
     def _label(self, row: Row) -> bool:
         label = value_of(row, self._label_key, "label_key")
-        if not isinstance(label, bool):
+        if not is_label(label):
             raise RowProblem(
                 "bad label",
-                f"column {self._label_key!r}: expected true or false, got {label!r:.60}",
+                f"column {self._label_key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
             )
-        return label
+        return bool(label)

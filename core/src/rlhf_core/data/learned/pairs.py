@@ -11,6 +11,7 @@ import numpy as np
 from ...batch.task import Message
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..forms.form import Kind
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -26,7 +27,7 @@ from .messages import (
     with_system_prompt,
 )
 from .options import PairColumns, SequenceOptions
-from .reading import LearnedRows, read_rows
+from .reading import LearnedRows, Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of
 from .tokens import LearnedTokens, SpanTokenizer
 
@@ -47,8 +48,12 @@ def load_pairs(
     ``margin_key`` ``rewards["margin"]`` is the pair's margin. The arguments and errors are those of
     ``load_conversations``.
     """
-    form = Pairs(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
+    reading = Reading(
+        columns=columns,
+        kinds=(Kind.PAIRS,),
+        form=lambda found: Pairs(found, options, renderer),
+    )
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images)
 
 
 class Pairs:
@@ -130,7 +135,7 @@ class Pairs:
             conversation_of(one, key, parts=images.sees)
             for one, key in ((chosen, names.chosen_key), (rejected, names.rejected_key))
         ]
-        prompt = self._chat_prompt(row, images)
+        prompt = self._chat_prompt(row, images, starts=both[0][0]["role"] != ASSISTANT)
         if prompt and any(one[: len(prompt)] != prompt for one in both):
             both = [(*prompt, *one) for one in both]
         both = [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
@@ -138,10 +143,16 @@ class Pairs:
         tools = tools_of(row, names.tools_key)
         return [self._answers.chats.find(one, answers_in(one, start=shared), tools) for one in both]
 
-    def _chat_prompt(self, row: Row, images: RowImages) -> tuple[Message, ...]:
-        """Return the messages of the prompt's column; none where it has no messages."""
+    def _chat_prompt(self, row: Row, images: RowImages, *, starts: bool) -> tuple[Message, ...]:
+        """Return the messages of the prompt's column; none where it has no messages.
+
+        Args:
+            starts: the answers are whole conversations, in which a prompt of text is already.
+        """
         key = self._columns.prompt_key
         value = row.get(key)
+        if isinstance(value, str) and not starts:
+            return ({"role": "user", "content": value},)
         if value is None or isinstance(value, str):
             return ()
         return conversation_of(value, key, parts=images.sees)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ...batch.trajectory_columns import TrajectoryColumns
 from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import InertWords
+from ..forms.form import Kind
+from ..forms.recognizing import formed
 from ..prompts import check_characters
 from ..row_images import RowImages
 from ..rows import BadRow, RowProblem, bad_row_error, describe_skipped
@@ -19,7 +21,7 @@ from ..source import Row, Source, Unreadable
 from ..sources import open_source
 from .images import with_images
 from .learned_text import LearnedText
-from .options import SequenceOptions
+from .options import PromptColumns, SequenceOptions
 from .sequences import LearnedSequence, SequenceColumns
 from .tokens import LearnedTokens, SpanTokenizer
 
@@ -87,9 +89,24 @@ class RowForm(Protocol):
         ...
 
 
+ColumnsT = TypeVar("ColumnsT", bound=PromptColumns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading(Generic[ColumnsT]):
+    """How the rows of a command's sets are read."""
+
+    columns: ColumnsT
+    """Columns as the options name them."""
+    kinds: tuple[Kind, ...]
+    """What rows may hold."""
+    form: Callable[[ColumnsT], RowForm]
+    """Maker of the way from a row to its sequences, from the columns that the rows of a set have."""
+
+
 def read_rows(
     sets: Sequence[str],
-    form: RowForm,
+    reading: Reading[ColumnsT],
     tokenizer: SpanTokenizer,
     options: SequenceOptions,
     option: str,
@@ -110,7 +127,9 @@ def read_rows(
     inert = InertWords()
     total = start = 0
     for spec in sets:
-        source = open_source(spec, split=options.split)
+        opened = open_source(spec, split=options.split)
+        found = formed(opened, reading.columns, reading.kinds, spec=spec, option=option)
+        source, form = found.source, reading.form(found.columns)
         limit = options.max_samples or len(source)
         own_images = RowImages.of(images, spec)
         columns = form.columns if own_images.key is None else (*form.columns, own_images.key)
@@ -175,7 +194,7 @@ def _texts(
     row: Row | Unreadable, form: RowForm, images: RowImages
 ) -> list[LearnedText] | RowProblem:
     if isinstance(row, Unreadable):
-        return RowProblem("unreadable", row.reason)
+        return RowProblem(row.kind, row.reason)
     try:
         texts = list(form.texts(row, images))
         for text in texts:

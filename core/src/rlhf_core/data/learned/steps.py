@@ -10,6 +10,7 @@ import numpy as np
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..forms.form import Kind
 from ..row_images import RowImages
 from ..rows import RowProblem, check_text
 from ..source import Row
@@ -17,7 +18,7 @@ from .conversations import AnswerTexts
 from .learned_text import LearnedText, Span, plain_text
 from .messages import text_of, value_of
 from .options import SequenceOptions, StepLabelColumns
-from .reading import LearnedRows, read_rows
+from .reading import LearnedRows, Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of
 from .tokens import LearnedTokens, SpanTokenizer
 
@@ -37,8 +38,12 @@ def load_step_labels(
     At this token a process reward model predicts the step's label, ``turn_rewards``: 1 for a good step, 0 for a bad
     one. The arguments and errors are those of ``load_conversations``.
     """
-    form = StepLabels(columns, options, renderer)
-    return read_rows(sets, form, SpanTokenizer(renderer, eos), options, option, images)
+    reading = Reading(
+        columns=columns,
+        kinds=(Kind.STEPS,),
+        form=lambda found: StepLabels(found, options, renderer),
+    )
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images)
 
 
 class StepLabels:

@@ -22,6 +22,7 @@ from rlhf_core.config import (
     small_adapter_rates,
 )
 from rlhf_core.config.common import (
+    SETS,
     BackendSelection,
     CheckpointConfig,
     EvalSchedule,
@@ -46,7 +47,7 @@ TRAINED_ROLES = {"rm": REWARD_MODEL, "prm": REWARD_MODEL}
 class ExampleData(ImageData, SequenceOptions):
     train: tuple[str, ...] = Field(
         (),
-        description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
+        description=SETS,
     )
     shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
 

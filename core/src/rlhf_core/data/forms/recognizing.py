@@ -1,0 +1,170 @@
+"""Recognition of the form of a set by its first rows, and the columns that its rows have then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from ...errors import DataError
+from ..source import Row, Source
+from .chats import decoded
+from .commands import COMMANDS, commands_for
+from .form import DataForm, Kind
+from .formed_source import FormedSource, first_rows, renamed
+from .table import BY_NAME, FORMS
+
+AS_GIVEN = "columns"
+"""Value of ``data.form`` with which rows are read by the options that name columns alone."""
+COLUMN_OPTIONS = tuple(dict.fromkeys(key for form in FORMS for key in form.keys))
+TOOLS_KEY, TOOLS = "tools_key", "tool" + "s"
+
+log = logging.getLogger(__name__)
+
+ColumnsT = TypeVar("ColumnsT", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormedSet(Generic[ColumnsT]):
+    """A set whose rows have our own columns."""
+
+    source: Source
+    columns: ColumnsT
+    """The options of columns, which name those of ``source``."""
+    form: DataForm | None
+    """None: no form was recognized, or none is wanted."""
+
+
+def formed(
+    source: Source,
+    columns: ColumnsT,
+    kinds: Sequence[Kind],
+    *,
+    spec: str = "",
+    option: str = "data.train",
+) -> FormedSet[ColumnsT]:
+    """Return a source whose rows are of a form as one whose rows have our own columns; the log says which form.
+
+    Options that name columns win: a form is one that has these columns, in the user's names.
+
+    Args:
+        columns: options of ``data`` with ``form`` and the names of columns.
+        kinds: what the caller can use.
+        spec: the set as the user wrote it, for messages.
+        option: option that names the set.
+
+    Raises:
+        DataError: the rows are of a form that something else learns from, or ``data.form`` is.
+    """
+    rows = first_rows(source)
+    given = _given(columns)
+    wanted: str | None = getattr(columns, "form", None)
+    if wanted == AS_GIVEN or getattr(columns, "template", None) is not None:
+        return FormedSet(source=source, columns=columns, form=None)
+    if wanted is not None:
+        form = _usable(BY_NAME[wanted], kinds, spec)
+    else:
+        found = _recognized(rows, given, kinds)
+        if found is None:
+            if not given:
+                _refuse_others(rows, kinds, spec)
+            return FormedSet(source=source, columns=columns, form=None)
+        form = found
+    names = {form.keys[key]: name for key, name in given.items() if key in form.keys}
+    as_prompts = form.kind not in kinds
+    is_renamed = as_prompts or not form.is_own or any(decoded(row) is not row for row in rows)
+    keys = {"prompt_key": "prompt"} if as_prompts else form.keys
+    update = {key: own for key, own in keys.items() if key not in given}
+    extra = []
+    if getattr(columns, TOOLS_KEY, "") is None and form.kind in _WITH_TOOLS:
+        update[TOOLS_KEY] = TOOLS
+        extra.append(TOOLS)
+    log.info("%s", describe(form, rows, option, spec))
+    return FormedSet(
+        source=FormedSource(
+            source, form, names=names, is_renamed=is_renamed, as_prompts=as_prompts, extra=extra
+        ),
+        columns=columns.model_copy(update=update),
+        form=form,
+    )
+
+
+_WITH_TOOLS = (Kind.CONVERSATIONS, Kind.RESPONSES, Kind.PAIRS, Kind.JUDGED)
+
+
+def describe(form: DataForm, rows: Sequence[Row], option: str, spec: str) -> str:
+    """Return the line that says at the start of a run how the rows of a set are read.
+
+    Args:
+        rows: the first rows, as they are in the file.
+    """
+    count = len({name for row in rows for name in row})
+    columns = "column" if count == 1 else "columns"
+    return f"{option.removesuffix('.train')}: {form.title}, {count} {columns} ({spec})"
+
+
+def _given(columns: BaseModel) -> dict[str, Any]:
+    """Return the options that name columns, where they are not as they are without the user."""
+    fields = type(columns).model_fields
+    values = {key: getattr(columns, key) for key in COLUMN_OPTIONS if key in fields}
+    return {key: value for key, value in values.items() if value != fields[key].default}
+
+
+def _recognized(
+    rows: Sequence[Row], given: Mapping[str, str], kinds: Sequence[Kind]
+) -> DataForm | None:
+    """Return the form of most of the first rows, the first one of the table among equals."""
+    candidates = [form for form in FORMS if form.kind in kinds and given.keys() <= form.keys.keys()]
+
+    def matching(form: DataForm) -> int:
+        names = {form.keys[key]: name for key, name in given.items()}
+        return sum(form.matches(renamed(row, names)) for row in rows)
+
+    best = max(candidates, key=matching, default=None)
+    return best if best is not None and matching(best) else None
+
+
+def _usable(form: DataForm, kinds: Sequence[Kind], spec: str) -> DataForm:
+    """Return a form that the user named.
+
+    Raises:
+        DataError: it is of no use here.
+    """
+    if form.kind in kinds or (Kind.PROMPTS in kinds and form.prompt is not None):
+        return form
+    raise DataError(
+        f"--data.form {form.name}: expected a form of {_listed(kinds)}; {form.title} are for "
+        f"{_alternatives(commands_for(form.kind, spec))}"
+    )
+
+
+def _refuse_others(rows: Sequence[Row], kinds: Sequence[Kind], spec: str) -> None:
+    """Refuse rows that something else learns from. Rows that lack a column alone are left to those who read it.
+
+    Raises:
+        DataError: the rows are of such a form.
+    """
+    form = _recognized(rows, {}, [kind for kind in Kind if kind not in kinds])
+    if form is None or any(form.is_part_of(one) for one in FORMS if one.kind in kinds):
+        return
+    way_out = "name the columns (--data.prompt_key COLUMN, ...)"
+    if Kind.PROMPTS in kinds and form.prompt is not None:
+        way_out = f"add --data.form {form.name} to take their prompts alone, or {way_out}"
+    raise DataError(
+        f"{spec}: these look like {form.title}; expected {_listed(kinds)}. Such rows are for "
+        f"{_alternatives(commands_for(form.kind, spec))}\n  To read them here, {way_out}."
+    )
+
+
+def _listed(kinds: Iterable[Kind]) -> str:
+    return " or ".join(kinds)
+
+
+def _alternatives(commands: Sequence[str]) -> str:
+    return ", or ".join(commands)
+
+
+__all__ = ["AS_GIVEN", "COLUMN_OPTIONS", "COMMANDS", "FormedSet", "formed"]
