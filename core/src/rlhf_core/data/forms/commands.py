@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 
 from .form import Kind
 
 COMMANDS: Mapping[Kind, tuple[str, ...]] = {
-    Kind.PROMPTS: ("rlhf train", "rlhf generate"),
+    Kind.PROMPTS: ("rlhf generate", "rlhf train --reward NAME"),
     Kind.CONVERSATIONS: ("rlhf sft",),
     Kind.RESPONSES: ("rlhf sft",),
     Kind.TEXTS: ("rlhf sft",),
@@ -18,11 +19,15 @@ COMMANDS: Mapping[Kind, tuple[str, ...]] = {
 """Kind -> commands that are for it, the usual one first."""
 
 
-def commands_for(kind: Kind, spec: str, *, model: str = "MODEL") -> tuple[str, ...]:
-    """Return whole command lines for a set of this kind.
+def commands_for(
+    kind: Kind, specs: Sequence[str], *, model: str = "MODEL", options: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return whole command lines for sets of this kind.
 
     Args:
-        spec: the set as the user wrote it, quoted for a shell.
+        specs: the sets as the user wrote them.
         model: the model's path.
+        options: further words of the command line.
     """
-    return tuple(f"{command} --model {model} --data {spec}" for command in COMMANDS[kind])
+    words = shlex.join(["--model", model, "--data", *specs, *options])
+    return tuple(f"{command} {words}" for command in COMMANDS[kind])

@@ -67,7 +67,8 @@ class FormedSource:
     def _made(self, row: Row) -> Row | Unreadable:
         given = renamed(row, self._names)
         if not self._form.matches(given):
-            if other := another_form(given, self._form):
+            # Where options name columns, a row without them lacks them, whatever else it is.
+            if not self._names and (other := another_form(given, self._form)):
                 return Unreadable(
                     f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this "
                     f"one looks like {other.name} ({other.title}). Put it into a file of its own",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel
 
+from ...config.common import FormName
 from ...errors import DataError
 from ..source import Row, Source
 from .chats import decoded
-from .commands import COMMANDS, commands_for
+from .commands import commands_for
 from .form import DataForm, Kind
 from .formed_source import FormedSource, first_rows, renamed
 from .table import BY_NAME, FORMS
@@ -73,7 +75,6 @@ def formed(
                 _refuse_others(rows, kinds, spec)
             return FormedSet(source=source, columns=columns, form=None)
         form = found
-    names = {form.keys[key]: name for key, name in given.items() if key in form.keys}
     as_prompts = form.kind not in kinds
     is_renamed = as_prompts or not form.is_own or any(decoded(row) is not row for row in rows)
     keys = {"prompt_key": "prompt"} if as_prompts else form.keys
@@ -85,7 +86,12 @@ def formed(
     log.info("%s", describe(form, rows, option, spec))
     return FormedSet(
         source=FormedSource(
-            source, form, names=names, is_renamed=is_renamed, as_prompts=as_prompts, extra=extra
+            source,
+            form,
+            names=_names(form, given),
+            is_renamed=is_renamed,
+            as_prompts=as_prompts,
+            extra=extra,
         ),
         columns=columns.model_copy(update=update),
         form=form,
@@ -93,6 +99,20 @@ def formed(
 
 
 _WITH_TOOLS = (Kind.CONVERSATIONS, Kind.RESPONSES, Kind.PAIRS, Kind.JUDGED)
+
+
+def check_name(name: str | None) -> FormName | None:
+    """Return a value of ``data.form`` as it was written.
+
+    Raises:
+        DataError: there is no such form.
+    """
+    for known in get_args(FormName):
+        if name == known:
+            return known  # type: ignore[no-any-return]  # one of the literals
+    if name is None:
+        return None
+    raise DataError(f"--form {name}: expected one of {', '.join(get_args(FormName))}")
 
 
 def describe(form: DataForm, rows: Sequence[Row], option: str, spec: str) -> str:
@@ -116,15 +136,20 @@ def _given(columns: BaseModel) -> dict[str, Any]:
 def _recognized(
     rows: Sequence[Row], given: Mapping[str, str], kinds: Sequence[Kind]
 ) -> DataForm | None:
-    """Return the form of most of the first rows, the first one of the table among equals."""
+    """Return the form of most of the first rows. A row is of the form with the most columns that it matches, and of the
+    table's first one among equals."""
     candidates = [form for form in FORMS if form.kind in kinds and given.keys() <= form.keys.keys()]
+    votes: Counter[str] = Counter()
+    for row in rows:
+        matching = [form for form in candidates if form.matches(renamed(row, _names(form, given)))]
+        if matching:
+            votes[max(matching, key=lambda form: len(form.keys)).name] += 1
+    return BY_NAME[votes.most_common(1)[0][0]] if votes else None
 
-    def matching(form: DataForm) -> int:
-        names = {form.keys[key]: name for key, name in given.items()}
-        return sum(form.matches(renamed(row, names)) for row in rows)
 
-    best = max(candidates, key=matching, default=None)
-    return best if best is not None and matching(best) else None
+def _names(form: DataForm, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that options name, by our own names for them."""
+    return {form.keys[key]: name for key, name in given.items() if key in form.keys}
 
 
 def _usable(form: DataForm, kinds: Sequence[Kind], spec: str) -> DataForm:
@@ -137,7 +162,7 @@ def _usable(form: DataForm, kinds: Sequence[Kind], spec: str) -> DataForm:
         return form
     raise DataError(
         f"--data.form {form.name}: expected a form of {_listed(kinds)}; {form.title} are for "
-        f"{_alternatives(commands_for(form.kind, spec))}"
+        f"{_alternatives(commands_for(form.kind, [spec]))}"
     )
 
 
@@ -155,7 +180,7 @@ def _refuse_others(rows: Sequence[Row], kinds: Sequence[Kind], spec: str) -> Non
         way_out = f"add --data.form {form.name} to take their prompts alone, or {way_out}"
     raise DataError(
         f"{spec}: these look like {form.title}; expected {_listed(kinds)}. Such rows are for "
-        f"{_alternatives(commands_for(form.kind, spec))}\n  To read them here, {way_out}."
+        f"{_alternatives(commands_for(form.kind, [spec]))}\n  To read them here, {way_out}."
     )
 
 
@@ -165,6 +190,3 @@ def _listed(kinds: Iterable[Kind]) -> str:
 
 def _alternatives(commands: Sequence[str]) -> str:
     return ", or ".join(commands)
-
-
-__all__ = ["AS_GIVEN", "COLUMN_OPTIONS", "COMMANDS", "FormedSet", "formed"]

@@ -57,19 +57,25 @@ class LabeledAnswers:
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the conversation's rendering."""
-        self._label(row)
+        label_of(row, self._label_key)
         return self._conversations.texts(row, images)
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the one sequence, with its label."""
-        label = float(self._label(row))
+        label = float(label_of(row, self._label_key))
         return [replace(one, reward=label) for one in self._conversations.sequences(row, tokens)]
 
-    def _label(self, row: Row) -> bool:
-        label = value_of(row, self._label_key, "label_key")
-        if not is_label(label):
-            raise RowProblem(
-                "bad label",
-                f"column {self._label_key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
-            )
-        return bool(label)
+
+def label_of(row: Row, key: str) -> bool:
+    """Return whether a row's answer is good.
+
+    Raises:
+        RowProblem: the column is missing, or says neither true nor false.
+    """
+    label = value_of(row, key, "label_key")
+    if not is_label(label):
+        raise RowProblem(
+            "bad label",
+            f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
+        )
+    return bool(label)

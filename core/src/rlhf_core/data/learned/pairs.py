@@ -83,26 +83,13 @@ class Pairs:
         """Return the renderings of the preferred answer and of the other, each with the prompt."""
         names = self._columns
         self._margin(row)
-        chosen = value_of(row, names.chosen_key, "chosen_key")
-        rejected = value_of(row, names.rejected_key, "rejected_key")
-        if chosen == rejected:
-            raise RowProblem("no difference", "the preferred answer and the other are the same")
-        if isinstance(chosen, str) != isinstance(rejected, str):
-            raise RowProblem(
-                "wrong type",
-                f"expected two texts or two lists of messages; got {type(chosen).__name__} and "
-                f"{type(rejected).__name__}",
-            )
-        if not isinstance(chosen, str):
-            texts = self._conversations(row, chosen, rejected, images)
-        else:
+        if are_texts(row, names):
             texts = [
-                self._answers.answer(row, text_of(row, key, option), names.tools_key, images)
-                for key, option in (
-                    (names.chosen_key, "chosen_key"),
-                    (names.rejected_key, "rejected_key"),
-                )
+                self._answers.answer(row, text, names.tools_key, images)
+                for text in answer_texts(row, names)
             ]
+        else:
+            texts = self._conversations(row, images)
         prompts = [text.text[: text.spans[0].start] for text in texts]
         if prompts[0] != prompts[1]:
             raise RowProblem(
@@ -127,35 +114,11 @@ class Pairs:
             replace(rejected, sample=1, reward=0.0, margin=margin),
         ]
 
-    def _conversations(
-        self, row: Row, chosen: object, rejected: object, images: RowImages
-    ) -> list[LearnedText]:
-        names = self._columns
-        both = [
-            conversation_of(one, key, parts=images.sees)
-            for one, key in ((chosen, names.chosen_key), (rejected, names.rejected_key))
-        ]
-        prompt = self._chat_prompt(row, images, starts=both[0][0]["role"] != ASSISTANT)
-        if prompt and any(one[: len(prompt)] != prompt for one in both):
-            both = [(*prompt, *one) for one in both]
-        both = [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
-        shared = _shared_messages(*both)
-        tools = tools_of(row, names.tools_key)
+    def _conversations(self, row: Row, images: RowImages) -> list[LearnedText]:
+        both = pair_conversations(row, self._columns, images)
+        shared = shared_messages(*both)
+        tools = tools_of(row, self._columns.tools_key)
         return [self._answers.chats.find(one, answers_in(one, start=shared), tools) for one in both]
-
-    def _chat_prompt(self, row: Row, images: RowImages, *, starts: bool) -> tuple[Message, ...]:
-        """Return the messages of the prompt's column; none where it has no messages.
-
-        Args:
-            starts: the answers are whole conversations, in which a prompt of text is already.
-        """
-        key = self._columns.prompt_key
-        value = row.get(key)
-        if isinstance(value, str) and not starts:
-            return ({"role": "user", "content": value},)
-        if value is None or isinstance(value, str):
-            return ()
-        return conversation_of(value, key, parts=images.sees)
 
     def _margin(self, row: Row) -> float | None:
         key = self._columns.margin_key
@@ -173,7 +136,69 @@ class Pairs:
         return float(margin)
 
 
-def _shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
+def are_texts(row: Row, names: PairColumns) -> bool:
+    """Return whether the answers of a row are texts, and not lists of messages.
+
+    Raises:
+        RowProblem: one is missing or of another type than the other, or they are the same.
+    """
+    chosen = value_of(row, names.chosen_key, "chosen_key")
+    rejected = value_of(row, names.rejected_key, "rejected_key")
+    if chosen == rejected:
+        raise RowProblem("no difference", "the preferred answer and the other are the same")
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        raise RowProblem(
+            "wrong type",
+            f"expected two texts or two lists of messages; got {type(chosen).__name__} and {type(rejected).__name__}",
+        )
+    return isinstance(chosen, str)
+
+
+def answer_texts(row: Row, names: PairColumns) -> tuple[str, str]:
+    """Return the preferred answer and the other.
+
+    Raises:
+        RowProblem: one has no text that can be used.
+    """
+    chosen = text_of(row, names.chosen_key, "chosen_key")
+    return chosen, text_of(row, names.rejected_key, "rejected_key")
+
+
+def pair_conversations(
+    row: Row, names: PairColumns, images: RowImages
+) -> list[tuple[Message, ...]]:
+    """Return the preferred conversation and the other, each with the prompt and the system prompt.
+
+    Raises:
+        RowProblem: one is no conversation that can be used.
+    """
+    both = [
+        conversation_of(row[key], key, parts=images.sees)
+        for key in (names.chosen_key, names.rejected_key)
+    ]
+    prompt = _chat_prompt(row, names, images, is_whole=both[0][0]["role"] != ASSISTANT)
+    if prompt and any(one[: len(prompt)] != prompt for one in both):
+        both = [(*prompt, *one) for one in both]
+    return [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
+
+
+def _chat_prompt(
+    row: Row, names: PairColumns, images: RowImages, *, is_whole: bool
+) -> tuple[Message, ...]:
+    """Return the messages of the prompt's column; none where it has no messages.
+
+    Args:
+        is_whole: the answers are whole conversations, in which a prompt of text is already.
+    """
+    value = row.get(names.prompt_key)
+    if isinstance(value, str) and not is_whole:
+        return ({"role": "user", "content": value},)
+    if value is None or isinstance(value, str):
+        return ()
+    return conversation_of(value, names.prompt_key, parts=images.sees)
+
+
+def shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
     """Return the number of messages before the answers, which both conversations begin with.
 
     Raises:

@@ -136,7 +136,7 @@ def read_rows(
         rows = islice(enumerate(source.scan(columns)), limit)
         while batch := list(islice(rows, _BATCH_ROWS)):
             total += len(batch)
-            for index, made in _made(batch, form, tokenizer, own_images):
+            for index, made in made_rows(batch, form, tokenizer, own_images):
                 if isinstance(made, RowProblem):
                     bad.append(_located(made, source, index))
                     continue
@@ -157,19 +157,19 @@ def read_rows(
     return rows_read
 
 
-class _MadeRow(NamedTuple):
+class MadeRow(NamedTuple):
     """Sequences of a row, and its control words that are ordinary text."""
 
     sequences: list[LearnedSequence]
     inert: tuple[str, ...]
 
 
-def _made(
+def made_rows(
     batch: Sequence[tuple[int, Row | Unreadable]],
     form: RowForm,
     tokenizer: SpanTokenizer,
     images: RowImages,
-) -> Iterator[tuple[int, _MadeRow | RowProblem]]:
+) -> Iterator[tuple[int, MadeRow | RowProblem]]:
     """Yield the index of each row with its sequences or its problem; calls the tokenizer once."""
     texts = [_texts(row, form, images) for _, row in batch]
     all_texts = [text for row in texts if isinstance(row, list) for text in row]
@@ -187,7 +187,7 @@ def _made(
             yield index, sequences
         else:
             inert = tuple(dict.fromkeys(word for text in of_row for word in text.inert))
-            yield index, _MadeRow(sequences, inert)
+            yield index, MadeRow(sequences, inert)
 
 
 def _texts(
