@@ -152,7 +152,7 @@ def show(
 ) -> None:
     """Print the first rows, and the prompts or conversations made of them, as the model would read them."""
     from rlhf_core.data.checking import Expectations, SetReader
-    from rlhf_core.data.forms.form import Kind
+    from rlhf_core.data.forms.form import RowKind
     from rlhf_core.data.forms.recognizing import formed
     from rlhf_core.data.row_images import RowImages, start_of_paths
     from rlhf_core.data.rows import RowProblem
@@ -169,7 +169,7 @@ def show(
     for spec in files:
         source = open_source(spec, split=split)
         images = RowImages(desk=desk, key=image_key, folder=start_of_paths(spec))
-        found = formed(source, expected.columns, tuple(Kind), spec=spec)
+        found = formed(source, expected.columns, tuple(RowKind), spec=spec)
         reader = SetReader(found, expected)
         for index, row, own in zip(range(n), source.scan(), found.source.scan(), strict=False):
             print_text(f"--- {source.where(index)}")

@@ -1,4 +1,4 @@
-"""What ``rlhf data check`` prints: the form of each file, bad rows by kind, a table, and the command to run next."""
+"""Lines of ``rlhf data check``: the form of each file, bad rows by kind, a table, and the command to run next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from rlhf_core.data.checking import SourceReport
-    from rlhf_core.data.forms.form import Kind
+    from rlhf_core.data.forms.form import RowKind
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -83,7 +83,7 @@ def print_next(
     """
     from rlhf_core.data.forms.commands import commands_for
 
-    sets: dict[Kind, list[str]] = defaultdict(list)
+    sets: dict[RowKind, list[str]] = defaultdict(list)
     has_bad = False
     for spec, report in reports.items():
         if report is not None and report.form is not None and report.num_bad < report.total:

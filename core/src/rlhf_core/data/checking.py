@@ -18,7 +18,7 @@ from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .checked.structure import AnyColumns, read_structure
 from .checked.tokens import LearnedReader, longest
-from .forms.form import DataForm, Kind
+from .forms.form import DataForm, RowKind
 from .forms.recognizing import FormedSet, formed
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .row_images import RowImages
@@ -85,7 +85,7 @@ def check_source(
     Raises:
         DataError: the user names a form that does not exist here, or chats have no chat template.
     """
-    found = formed(source, expected.columns, tuple(Kind), spec=source.name)
+    found = formed(source, expected.columns, tuple(RowKind), spec=source.name)
     source, reader = found.source, SetReader(found, expected)
     images = RowImages(desk=expected.desk, key=expected.format.image_key, folder=folder)
     bad: list[BadRow] = []
@@ -139,20 +139,20 @@ class SetReader:
 
     def __init__(self, found: FormedSet[AnyColumns], expected: Expectations) -> None:
         columns, renderer = found.columns, expected.renderer
-        self._kind = Kind.PROMPTS if found.form is None else found.form.kind
+        self._kind = RowKind.PROMPTS if found.form is None else found.form.kind
         if columns.messages_key is not None and found.form is None:
-            self._kind = Kind.CONVERSATIONS
+            self._kind = RowKind.CONVERSATIONS
         self._columns = columns
         self._format = replace(expected.format, prompt_key=columns.prompt_key)
         self._expected = expected
         self._learned: LearnedReader | None = None
-        if renderer is not None and self._kind is not Kind.PROMPTS:
+        if renderer is not None and self._kind is not RowKind.PROMPTS:
             self._learned = LearnedReader(self._kind, columns, renderer, expected.max_tokens)
 
     @property
     def is_of_prompts(self) -> bool:
         """Whether the rows are prompts, and nothing to learn from."""
-        return self._kind is Kind.PROMPTS
+        return self._kind is RowKind.PROMPTS
 
     def measured(
         self, batch: list[tuple[int, Row | Unreadable]], images: RowImages
@@ -179,7 +179,7 @@ class SetReader:
 
     def read(self, row: Row | Unreadable, images: RowImages) -> Prompt | RowProblem:
         """Return the prompt of a row, or the conversation or text that is learned, or the row's problem."""
-        if self._kind is Kind.PROMPTS or isinstance(row, Unreadable):
+        if self._kind is RowKind.PROMPTS or isinstance(row, Unreadable):
             return read_prompt(row, self._format, images)
         try:
             return read_structure(row, self._kind, self._columns, self._format, images)

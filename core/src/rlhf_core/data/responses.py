@@ -16,7 +16,7 @@ from ..media.reader import ImageReader
 from ..media.spans import Expanded
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
-from .forms.form import Kind
+from .forms.form import RowKind
 from .forms.recognizing import formed
 from .prompts import check_characters, tokenize_prompts
 from .row_images import RowImages, media_of
@@ -50,7 +50,7 @@ def load_responses(
     total = 0
     for spec in options.data:
         opened = open_source(spec, split=run.data.split)
-        found = formed(opened, options, (Kind.RESPONSES,), spec=spec, option="supervised.data")
+        found = formed(opened, options, (RowKind.RESPONSES,), spec=spec, option="supervised.data")
         source, response_key = found.source, found.columns.response_key
         total += len(source)
         wanted = np.ones(len(source), dtype=bool)

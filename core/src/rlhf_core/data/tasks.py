@@ -22,7 +22,7 @@ from ..errors import DataError
 from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
-from .forms.form import Kind
+from .forms.form import RowKind
 from .forms.recognizing import formed
 from .made.players import Players
 from .made.prompts import PromptReader
@@ -353,7 +353,7 @@ class _Reader:
     ) -> None:
         """Tokenize the wanted rows of a source, ``spec``, whose first row has index ``start``."""
         images = RowImages.of(self._images, spec)
-        found = formed(source, self._data, (Kind.PROMPTS,), spec=spec, option=self._option)
+        found = formed(source, self._data, (RowKind.PROMPTS,), spec=spec, option=self._option)
         format = replace(PromptFormat.of(found.columns), image_key=images.key)
         prompts = tokenize_prompts(
             found.source, wanted, format, self._renderer, self._data.max_prompt_tokens, images

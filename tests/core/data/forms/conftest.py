@@ -11,16 +11,16 @@ from rlhf_core.data import (
     PairColumns,
     StepLabelColumns,
 )
-from rlhf_core.data.forms.form import Kind
+from rlhf_core.data.forms.form import RowKind
 from rlhf_core.data.forms.recognizing import FormedSet, formed
 from rlhf_core.data.sources import open_source
 
 KINDS = {
-    ConversationColumns: (Kind.CONVERSATIONS, Kind.RESPONSES, Kind.TEXTS),
-    PairColumns: (Kind.PAIRS,),
-    LabeledColumns: (Kind.JUDGED,),
-    StepLabelColumns: (Kind.STEPS,),
-    PromptData: (Kind.PROMPTS,),
+    ConversationColumns: (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.TEXTS),
+    PairColumns: (RowKind.PAIRS,),
+    LabeledColumns: (RowKind.JUDGED,),
+    StepLabelColumns: (RowKind.STEPS,),
+    PromptData: (RowKind.PROMPTS,),
 }
 
 

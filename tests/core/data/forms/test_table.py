@@ -1,6 +1,8 @@
 """Each form: which rows are of it, and what they are in our own columns."""
 
 import json
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from rlhf_core.config.common import FormName
 from rlhf_core.config.run import PromptData
 from rlhf_core.data import ConversationColumns, LabeledColumns, PairColumns, StepLabelColumns
+from rlhf_core.data.forms.form import RowKind
 from rlhf_core.data.forms.recognizing import AS_GIVEN
 from rlhf_core.data.forms.table import FORMS
 
@@ -165,3 +168,28 @@ def test_a_row_is_read_as_our_own_columns_beside_its_others(read, case):
 
 def test_every_form_has_an_option_value():
     assert {form.name for form in FORMS} | {AS_GIVEN} == set(get_args(FormName))
+
+
+def documented() -> list[tuple[str, dict]]:
+    """Name and row of each form in the documentation's table."""
+    text = (Path(__file__).parents[4] / "docs" / "data.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- begin: forms -->")[2].partition("<!-- end: forms -->")[0]
+    return [
+        (name, json.loads(row))
+        for name, row in re.findall(r"(?m)^\| `(\w+)` \| `(\{.*?\})` \|", table)
+    ]
+
+
+def test_every_form_is_documented_with_a_row_that_is_taken_for_it(read):
+    columns = {
+        RowKind.PROMPTS: PromptData,
+        RowKind.PAIRS: PairColumns,
+        RowKind.JUDGED: LabeledColumns,
+        RowKind.STEPS: StepLabelColumns,
+    }
+    forms = {form.name: form for form in FORMS}
+
+    assert {name for name, _ in documented()} == set(forms)
+    for name, row in documented():
+        used = columns.get(forms[name].kind, ConversationColumns)
+        assert read(used(), [row]).form.name == name

@@ -1,8 +1,8 @@
-"""What a row of each kind has to have, whatever the model: columns of their types, and answers that say something."""
+"""Needs of a row of each kind, whatever the model: columns of their types, and answers that say something."""
 
 from __future__ import annotations
 
-from ..forms.form import Kind
+from ..forms.form import RowKind
 from ..learned.labeled import label_of
 from ..learned.messages import (
     answers_in,
@@ -29,7 +29,7 @@ class AnyColumns(ConversationColumns, PairColumns, LabeledColumns, StepLabelColu
 
 
 def read_structure(
-    row: Row, kind: Kind, columns: AnyColumns, format: PromptFormat, images: RowImages
+    row: Row, kind: RowKind, columns: AnyColumns, format: PromptFormat, images: RowImages
 ) -> Prompt:
     """Return the text or the messages of a row that is as its kind has to be: its prompt, or what is learned of.
 
@@ -40,26 +40,26 @@ def read_structure(
         RowProblem: something is missing, or cannot be used.
     """
     match kind:
-        case Kind.TEXTS:
+        case RowKind.TEXTS:
             return text_of(row, columns.text_key or "text", "text_key")
-        case Kind.CONVERSATIONS:
+        case RowKind.CONVERSATIONS:
             return _conversation(row, columns, images)
-        case Kind.JUDGED:
+        case RowKind.JUDGED:
             label_of(row, columns.label_key)
             if columns.messages_key is not None:
                 return _conversation(row, columns, images)
             text_of(row, columns.response_key, "response_key")
-        case Kind.RESPONSES:
+        case RowKind.RESPONSES:
             text_of(row, columns.response_key, "response_key")
-        case Kind.PAIRS if not are_texts(row, columns):
+        case RowKind.PAIRS if not are_texts(row, columns):
             both = pair_conversations(row, columns, images)
             shared = shared_messages(*both)
             for one in both:
                 answers_in(one, start=shared)
             return both[0][:shared]
-        case Kind.PAIRS:
+        case RowKind.PAIRS:
             answer_texts(row, columns)
-        case Kind.STEPS:
+        case RowKind.STEPS:
             steps = steps_of(row, columns.steps_key)
             labels = labels_of(row, columns.labels_key)
             if len(steps) != len(labels):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from ..chat.renderer import TokenizerRenderer
-from ..forms.form import Kind
+from ..forms.form import RowKind
 from ..learned.conversations import Conversations, TextPieces
 from ..learned.labeled import LabeledAnswers
 from ..learned.options import (
@@ -39,7 +39,11 @@ class LearnedReader:
     """
 
     def __init__(
-        self, kind: Kind, columns: AnyColumns, renderer: TokenizerRenderer, max_tokens: int | None
+        self,
+        kind: RowKind,
+        columns: AnyColumns,
+        renderer: TokenizerRenderer,
+        max_tokens: int | None,
     ) -> None:
         options = SequenceOptions(max_length=max_tokens or _NO_LIMIT)
         self._form = _form_of(kind, columns, options, renderer)
@@ -62,16 +66,16 @@ def longest(made: MadeRow) -> int:
 
 
 def _form_of(
-    kind: Kind, columns: AnyColumns, options: SequenceOptions, renderer: TokenizerRenderer
+    kind: RowKind, columns: AnyColumns, options: SequenceOptions, renderer: TokenizerRenderer
 ) -> RowForm:
     match kind:
-        case Kind.TEXTS:
+        case RowKind.TEXTS:
             return TextPieces(columns.text_key or "text", options, renderer)
-        case Kind.PAIRS:
+        case RowKind.PAIRS:
             return Pairs(_only(columns, PairColumns), options, renderer)
-        case Kind.JUDGED:
+        case RowKind.JUDGED:
             return LabeledAnswers(_only(columns, LabeledColumns), options, renderer)
-        case Kind.STEPS:
+        case RowKind.STEPS:
             return StepLabels(_only(columns, StepLabelColumns), options, renderer)
     return Conversations(_only(columns, ConversationColumns), options, renderer)
 

@@ -1,26 +1,26 @@
-"""What learns from rows of which kind: for messages, and for the command that ``rlhf data check`` prints."""
+"""Commands that learn from rows of each kind: for messages, and for what ``rlhf data check`` prints."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
 
-from .form import Kind
+from .form import RowKind
 
-COMMANDS: Mapping[Kind, tuple[str, ...]] = {
-    Kind.PROMPTS: ("rlhf generate", "rlhf train --reward NAME"),
-    Kind.CONVERSATIONS: ("rlhf sft",),
-    Kind.RESPONSES: ("rlhf sft",),
-    Kind.TEXTS: ("rlhf sft",),
-    Kind.PAIRS: ("rlhf dpo", "rlhf rm"),
-    Kind.JUDGED: ("rlhf dpo --preference.loss kto",),
-    Kind.STEPS: ("rlhf prm",),
+COMMANDS: Mapping[RowKind, tuple[str, ...]] = {
+    RowKind.PROMPTS: ("rlhf generate", "rlhf train --reward NAME"),
+    RowKind.CONVERSATIONS: ("rlhf sft",),
+    RowKind.RESPONSES: ("rlhf sft",),
+    RowKind.TEXTS: ("rlhf sft",),
+    RowKind.PAIRS: ("rlhf dpo", "rlhf rm"),
+    RowKind.JUDGED: ("rlhf dpo --preference.loss kto",),
+    RowKind.STEPS: ("rlhf prm",),
 }
 """Kind -> commands that are for it, the usual one first."""
 
 
 def commands_for(
-    kind: Kind, specs: Sequence[str], *, model: str = "MODEL", options: Sequence[str] = ()
+    kind: RowKind, specs: Sequence[str], *, model: str = "MODEL", options: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return whole command lines for sets of this kind.
 

@@ -10,8 +10,8 @@ from ...config.common import FormName
 from ..source import Row
 
 
-class Kind(StrEnum):
-    """What rows hold, and so what can be done with them."""
+class RowKind(StrEnum):
+    """Content of rows, which says what can be done with them."""
 
     PROMPTS = "prompts"
     CONVERSATIONS = "conversations"
@@ -35,7 +35,7 @@ class DataForm:
     """Value of the option ``data.form``."""
     title: str
     """Words for a reader, in the plural."""
-    kind: Kind
+    kind: RowKind
     matches: Callable[[Row], bool]
     """Whether a row has the columns, with values of the types, of this form. What a row says is not looked at."""
     keys: Mapping[str, str] = field(default_factory=dict)

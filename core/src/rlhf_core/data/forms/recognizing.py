@@ -15,14 +15,14 @@ from ...errors import DataError
 from ..source import Row, Source
 from .chats import decoded
 from .commands import commands_for
-from .form import DataForm, Kind
+from .form import DataForm, RowKind
 from .formed_source import FormedSource, first_rows, renamed
 from .table import BY_NAME, FORMS
 
 AS_GIVEN = "columns"
 """Value of ``data.form`` with which rows are read by the options that name columns alone."""
 COLUMN_OPTIONS = tuple(dict.fromkeys(key for form in FORMS for key in form.keys))
-TOOLS_KEY, TOOLS = "tools_key", "tool" + "s"
+TOOLS_KEY, TOOLS = "tools_key", "tools"
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class FormedSet(Generic[ColumnsT]):
 def formed(
     source: Source,
     columns: ColumnsT,
-    kinds: Sequence[Kind],
+    kinds: Sequence[RowKind],
     *,
     spec: str = "",
     option: str = "data.train",
@@ -98,7 +98,7 @@ def formed(
     )
 
 
-_WITH_TOOLS = (Kind.CONVERSATIONS, Kind.RESPONSES, Kind.PAIRS, Kind.JUDGED)
+_WITH_TOOLS = (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.PAIRS, RowKind.JUDGED)
 
 
 def check_name(name: str | None) -> FormName | None:
@@ -134,7 +134,7 @@ def _given(columns: BaseModel) -> dict[str, Any]:
 
 
 def _recognized(
-    rows: Sequence[Row], given: Mapping[str, str], kinds: Sequence[Kind]
+    rows: Sequence[Row], given: Mapping[str, str], kinds: Sequence[RowKind]
 ) -> DataForm | None:
     """Return the form of most of the first rows. A row is of the form with the most columns that it matches, and of the
     table's first one among equals."""
@@ -152,13 +152,13 @@ def _names(form: DataForm, given: Mapping[str, str]) -> dict[str, str]:
     return {form.keys[key]: name for key, name in given.items() if key in form.keys}
 
 
-def _usable(form: DataForm, kinds: Sequence[Kind], spec: str) -> DataForm:
+def _usable(form: DataForm, kinds: Sequence[RowKind], spec: str) -> DataForm:
     """Return a form that the user named.
 
     Raises:
         DataError: it is of no use here.
     """
-    if form.kind in kinds or (Kind.PROMPTS in kinds and form.prompt is not None):
+    if form.kind in kinds or (RowKind.PROMPTS in kinds and form.prompt is not None):
         return form
     raise DataError(
         f"--data.form {form.name}: expected a form of {_listed(kinds)}; {form.title} are for "
@@ -166,17 +166,17 @@ def _usable(form: DataForm, kinds: Sequence[Kind], spec: str) -> DataForm:
     )
 
 
-def _refuse_others(rows: Sequence[Row], kinds: Sequence[Kind], spec: str) -> None:
+def _refuse_others(rows: Sequence[Row], kinds: Sequence[RowKind], spec: str) -> None:
     """Refuse rows that something else learns from. Rows that lack a column alone are left to those who read it.
 
     Raises:
         DataError: the rows are of such a form.
     """
-    form = _recognized(rows, {}, [kind for kind in Kind if kind not in kinds])
+    form = _recognized(rows, {}, [kind for kind in RowKind if kind not in kinds])
     if form is None or any(form.is_part_of(one) for one in FORMS if one.kind in kinds):
         return
     way_out = "name the columns (--data.prompt_key COLUMN, ...)"
-    if Kind.PROMPTS in kinds and form.prompt is not None:
+    if RowKind.PROMPTS in kinds and form.prompt is not None:
         way_out = f"add --data.form {form.name} to take their prompts alone, or {way_out}"
     raise DataError(
         f"{spec}: these look like {form.title}; expected {_listed(kinds)}. Such rows are for "
@@ -184,7 +184,7 @@ def _refuse_others(rows: Sequence[Row], kinds: Sequence[Kind], spec: str) -> Non
     )
 
 
-def _listed(kinds: Iterable[Kind]) -> str:
+def _listed(kinds: Iterable[RowKind]) -> str:
     return " or ".join(kinds)
 
 

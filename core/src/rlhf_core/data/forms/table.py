@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from . import answers, chats, pairs
-from .form import DataForm, Kind
+from .form import DataForm, RowKind
 
 _PAIR = {"prompt_key": "prompt", "chosen_key": "chosen", "rejected_key": "rejected"}
 
@@ -13,21 +13,21 @@ FORMS = (
     DataForm(
         name="response",
         title="prompts with responses",
-        kind=Kind.RESPONSES,
+        kind=RowKind.RESPONSES,
         matches=answers.has_response,
         keys={"prompt_key": "prompt", "response_key": "response"},
     ),
     DataForm(
         name="completion",
         title="prompts with completions",
-        kind=Kind.RESPONSES,
+        kind=RowKind.RESPONSES,
         matches=answers.has_completion,
         keys={"prompt_key": "prompt", "response_key": "completion"},
     ),
     DataForm(
         name="sharegpt",
         title="ShareGPT conversations",
-        kind=Kind.CONVERSATIONS,
+        kind=RowKind.CONVERSATIONS,
         matches=chats.has_sharegpt,
         keys={"messages_key": "messages"},
         own=chats.conversation,
@@ -36,7 +36,7 @@ FORMS = (
     DataForm(
         name="messages",
         title="conversations of chat messages",
-        kind=Kind.CONVERSATIONS,
+        kind=RowKind.CONVERSATIONS,
         matches=answers.has_conversation,
         keys={"messages_key": "messages"},
         own=chats.conversation,
@@ -45,7 +45,7 @@ FORMS = (
     DataForm(
         name="alpaca",
         title="Alpaca instructions",
-        kind=Kind.CONVERSATIONS,
+        kind=RowKind.CONVERSATIONS,
         matches=answers.is_alpaca,
         keys={"messages_key": "messages"},
         own=answers.alpaca,
@@ -54,7 +54,7 @@ FORMS = (
     DataForm(
         name="chat_completion",
         title="prompts and completions of chat messages",
-        kind=Kind.CONVERSATIONS,
+        kind=RowKind.CONVERSATIONS,
         matches=answers.has_chat_completion,
         keys={"messages_key": "messages"},
         own=answers.chat_completion,
@@ -62,14 +62,14 @@ FORMS = (
     DataForm(
         name="text",
         title="plain texts",
-        kind=Kind.TEXTS,
+        kind=RowKind.TEXTS,
         matches=lambda row: isinstance(row.get("text"), str),
         keys={"text_key": "text"},
     ),
     DataForm(
         name="hh_rlhf",
         title="HH-RLHF transcripts",
-        kind=Kind.PAIRS,
+        kind=RowKind.PAIRS,
         matches=pairs.is_transcripts,
         keys={"chosen_key": "chosen", "rejected_key": "rejected"},
         own=pairs.transcripts,
@@ -78,7 +78,7 @@ FORMS = (
     DataForm(
         name="sharegpt_pair",
         title="preference pairs of ShareGPT turns",
-        kind=Kind.PAIRS,
+        kind=RowKind.PAIRS,
         matches=pairs.is_sharegpt_pair,
         keys=_PAIR,
         own=pairs.sharegpt_pair,
@@ -87,7 +87,7 @@ FORMS = (
     DataForm(
         name="alpaca_pair",
         title="preference pairs with Alpaca instructions",
-        kind=Kind.PAIRS,
+        kind=RowKind.PAIRS,
         matches=pairs.is_alpaca_pair,
         keys=_PAIR,
         own=pairs.alpaca_pair,
@@ -96,7 +96,7 @@ FORMS = (
     DataForm(
         name="pair",
         title="preference pairs",
-        kind=Kind.PAIRS,
+        kind=RowKind.PAIRS,
         matches=pairs.is_pair,
         keys=_PAIR,
         prompt=pairs.asked,
@@ -104,7 +104,7 @@ FORMS = (
     DataForm(
         name="labeled_chat",
         title="KTO rows of chat messages",
-        kind=Kind.JUDGED,
+        kind=RowKind.JUDGED,
         matches=answers.has_judged_chat,
         keys={"messages_key": "messages", "label_key": "label"},
         own=answers.judged_chat,
@@ -112,28 +112,28 @@ FORMS = (
     DataForm(
         name="labeled",
         title="KTO rows",
-        kind=Kind.JUDGED,
+        kind=RowKind.JUDGED,
         matches=answers.has_judged_completion,
         keys={"prompt_key": "prompt", "response_key": "completion", "label_key": "label"},
     ),
     DataForm(
         name="steps",
         title="solutions with labels of their steps",
-        kind=Kind.STEPS,
+        kind=RowKind.STEPS,
         matches=answers.has_steps,
         keys={"prompt_key": "prompt", "steps_key": "completions", "labels_key": "labels"},
     ),
     DataForm(
         name="prompt",
         title="prompts",
-        kind=Kind.PROMPTS,
+        kind=RowKind.PROMPTS,
         matches=answers.has_prompt,
         keys={"prompt_key": "prompt"},
     ),
     DataForm(
         name="chat_prompt",
         title="prompts of chat messages",
-        kind=Kind.PROMPTS,
+        kind=RowKind.PROMPTS,
         matches=chats.has_question,
         keys={"prompt_key": "prompt"},
         own=chats.question,

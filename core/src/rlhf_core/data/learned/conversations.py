@@ -8,7 +8,7 @@ from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
-from ..forms.form import Kind
+from ..forms.form import RowKind
 from ..prompts import plain_prompt
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -30,7 +30,7 @@ from .reading import LearnedRows, Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
 from .tokens import LearnedTokens, SpanTokenizer
 
-IMITATED = (Kind.CONVERSATIONS, Kind.RESPONSES, Kind.TEXTS)
+IMITATED = (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.TEXTS)
 """Kinds of rows whose answers are imitated."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
 from ..forms.answers import is_label
-from ..forms.form import Kind
+from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -38,7 +38,7 @@ def load_labeled_answers(
     """
     reading = Reading(
         columns=columns,
-        kinds=(Kind.JUDGED,),
+        kinds=(RowKind.JUDGED,),
         form=lambda found: LabeledAnswers(found, options, renderer),
     )
     return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images)

@@ -11,7 +11,7 @@ import numpy as np
 from ...batch.task import Message
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
-from ..forms.form import Kind
+from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -50,7 +50,7 @@ def load_pairs(
     """
     reading = Reading(
         columns=columns,
-        kinds=(Kind.PAIRS,),
+        kinds=(RowKind.PAIRS,),
         form=lambda found: Pairs(found, options, renderer),
     )
     return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images)

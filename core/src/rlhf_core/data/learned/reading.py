@@ -12,7 +12,7 @@ from ...batch.trajectory_columns import TrajectoryColumns
 from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import InertWords
-from ..forms.form import Kind
+from ..forms.form import RowKind
 from ..forms.recognizing import formed
 from ..prompts import check_characters
 from ..row_images import RowImages
@@ -94,12 +94,12 @@ ColumnsT = TypeVar("ColumnsT", bound=PromptColumns)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(Generic[ColumnsT]):
-    """How the rows of a command's sets are read."""
+    """Way of reading the rows of a command's sets."""
 
     columns: ColumnsT
     """Columns as the options name them."""
-    kinds: tuple[Kind, ...]
-    """What rows may hold."""
+    kinds: tuple[RowKind, ...]
+    """Kinds of rows that are read."""
     form: Callable[[ColumnsT], RowForm]
     """Maker of the way from a row to its sequences, from the columns that the rows of a set have."""
 

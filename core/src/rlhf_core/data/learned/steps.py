@@ -10,7 +10,7 @@ import numpy as np
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
-from ..forms.form import Kind
+from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem, check_text
 from ..source import Row
@@ -40,7 +40,7 @@ def load_step_labels(
     """
     reading = Reading(
         columns=columns,
-        kinds=(Kind.STEPS,),
+        kinds=(RowKind.STEPS,),
         form=lambda found: StepLabels(found, options, renderer),
     )
     return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images)
