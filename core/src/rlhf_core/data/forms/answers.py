@@ -41,12 +41,17 @@ def has_conversation(row: Row) -> bool:
 
 def is_judged(row: Row) -> bool:
     """Return whether a label says of a row's answer whether it is good."""
-    return is_label(row.get(LABEL))
+    return truth_of(row.get(LABEL)) is not None
 
 
-def is_label(value: object) -> bool:
-    """Return whether a value is true, false, 1 or 0."""
-    return isinstance(value, int | float) and value in (0, 1)
+def truth_of(label: object) -> bool | None:
+    """Return whether a label is true; None if it says neither.
+
+    It may be a number, and a text: cells of CSV are text, and a table of mixed values is written as such.
+    """
+    if isinstance(label, str):
+        return {"true": True, "1": True, "false": False, "0": False}.get(label.strip().lower())
+    return bool(label) if isinstance(label, int | float) and label in (0, 1) else None
 
 
 def has_judged_completion(row: Row) -> bool:

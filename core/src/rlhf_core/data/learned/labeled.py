@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
-from ..forms.answers import is_label
+from ..forms.answers import truth_of
 from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -73,9 +73,10 @@ def label_of(row: Row, key: str) -> bool:
         RowProblem: the column is missing, or says neither true nor false.
     """
     label = value_of(row, key, "label_key")
-    if not is_label(label):
+    truth = truth_of(label)
+    if truth is None:
         raise RowProblem(
             "bad label",
             f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
         )
-    return bool(label)
+    return truth
