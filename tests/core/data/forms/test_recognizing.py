@@ -1,5 +1,6 @@
 """Which form rows are taken for, and what is said of rows that something else learns from."""
 
+import json
 import logging
 
 import pytest
@@ -175,3 +176,15 @@ def test_tools_are_read_wherever_rows_have_them(read):
     assert found.columns.tools_key == "tools"
     assert [row["tools"] for row in found.source.scan()] == [None, tools]
     assert read(ConversationColumns(tools_key="t"), [SHAREGPT]).columns.tools_key == "t"
+
+
+def test_messages_as_json_text_are_read_in_any_row_and_under_any_name(read):
+    both = {"good": [ASKED, ANSWER], "bad": [ASKED, {**ANSWER, "content": "No."}]}
+    as_text = {name: json.dumps(messages) for name, messages in both.items()}
+
+    found = read(PairColumns(chosen_key="good", rejected_key="bad"), [both, as_text])
+
+    rows = list(found.source.scan())
+    assert [rows[1][name] for name in ("good", "bad")] == [
+        rows[0][name] for name in ("good", "bad")
+    ]

@@ -21,7 +21,7 @@ class FormedSource:
 
     Args:
         names: our own columns -> the columns of the rows, where an option names them.
-        is_renamed: the rows get our own columns; False: they are looked at alone, since they are right as they are.
+        is_renamed: the rows get our own columns; False: they are right as they are, but for messages as JSON text.
         as_prompts: what is asked in the rows is wanted, and not what they answer.
         extra: columns that each row is to have; those that it lacks are None.
     """
@@ -65,7 +65,9 @@ class FormedSource:
             yield row if isinstance(row, Unreadable) else self._made(row)
 
     def _made(self, row: Row) -> Row | Unreadable:
-        given = renamed(row, self._names)
+        named = with_names(row, self._names)
+        given = decoded(named)
+        is_renamed = self._is_renamed or given is not named
         if not self._form.matches(given):
             # Where options name columns, a row without them lacks them, whatever else it is.
             if not self._names and (other := another_form(given, self._form)):
@@ -77,7 +79,7 @@ class FormedSource:
         elif missing := [name for name in self._extra if name not in row]:
             row = {**row, **dict.fromkeys(missing)}
             given = {**given, **dict.fromkeys(missing)}
-        if not self._is_renamed:
+        if not is_renamed:
             return row
         try:
             made = self._form.own(given)
@@ -89,10 +91,10 @@ class FormedSource:
         return {**made, **{name: made[own] for own, name in self._names.items() if own in made}}
 
 
-def renamed(row: Row, names: Mapping[str, str]) -> Row:
-    """Return a row whose columns that options name have our own names too, and whose messages are no JSON text."""
+def with_names(row: Row, names: Mapping[str, str]) -> Row:
+    """Return a row whose columns that options name have our own names too."""
     found = {own: row[given] for own, given in names.items() if given in row}
-    return decoded({**row, **found} if found else row)
+    return {**row, **found} if found else row
 
 
 def another_form(row: Row, expected: DataForm) -> DataForm | None:

@@ -16,13 +16,14 @@ from ..source import Row, Source
 from .chats import decoded
 from .commands import commands_for
 from .form import DataForm, RowKind
-from .formed_source import FormedSource, first_rows, renamed
+from .formed_source import FormedSource, first_rows, with_names
 from .table import BY_NAME, FORMS
 
 AS_GIVEN = "columns"
 """Value of ``data.form`` with which rows are read by the options that name columns alone."""
 COLUMN_OPTIONS = tuple(dict.fromkeys(key for form in FORMS for key in form.keys))
 TOOLS_KEY, TOOLS = "tools_key", "tools"
+_WITH_TOOLS = (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.PAIRS, RowKind.JUDGED)
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,6 @@ def formed(
             return FormedSet(source=source, columns=columns, form=None)
         form = found
     as_prompts = form.kind not in kinds
-    is_renamed = as_prompts or not form.is_own or any(decoded(row) is not row for row in rows)
     keys = {"prompt_key": "prompt"} if as_prompts else form.keys
     update = {key: own for key, own in keys.items() if key not in given}
     extra = []
@@ -89,16 +89,13 @@ def formed(
             source,
             form,
             names=_names(form, given),
-            is_renamed=is_renamed,
+            is_renamed=as_prompts or not form.is_own,
             as_prompts=as_prompts,
             extra=extra,
         ),
         columns=columns.model_copy(update=update),
         form=form,
     )
-
-
-_WITH_TOOLS = (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.PAIRS, RowKind.JUDGED)
 
 
 def check_name(name: str | None) -> FormName | None:
@@ -141,7 +138,11 @@ def _recognized(
     candidates = [form for form in FORMS if form.kind in kinds and given.keys() <= form.keys.keys()]
     votes: Counter[str] = Counter()
     for row in rows:
-        matching = [form for form in candidates if form.matches(renamed(row, _names(form, given)))]
+        matching = [
+            form
+            for form in candidates
+            if form.matches(decoded(with_names(row, _names(form, given))))
+        ]
         if matching:
             votes[max(matching, key=lambda form: len(form.keys)).name] += 1
     return BY_NAME[votes.most_common(1)[0][0]] if votes else None
