@@ -1,6 +1,7 @@
 """``rlhf data``: every bad row by file and line, and what prompts look like."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -48,7 +49,7 @@ def test_good_files_pass_with_a_summary(write, capsys):
     code, output = check(capsys, write("a.jsonl", *GOOD), write("b.jsonl", GOOD[0]))
 
     assert code == 0
-    rows = [line.split() for line in output.splitlines() if "jsonl" in line]
+    rows = [line.split() for line in output.splitlines() if line.startswith("│")]
     assert [row[1:8:2] for row in rows] == [["a.jsonl", "2", "2", "0"], ["b.jsonl", "1", "1", "0"]]
 
 
@@ -218,7 +219,7 @@ def test_counts_add_up_for_any_mixture(write, capsys, lines):
     bad = [number for number, line in enumerate(lines, 1) if line in dict(BAD)]
     path = write("a.jsonl", *lines)
 
-    code, output = check(capsys, path)
+    code, output = check(capsys, path, "--all")
 
     if not rows:
         assert code == 1
@@ -281,11 +282,122 @@ def test_check_reads_images_of_conversations(write, tmp_path, capsys):
     assert "rows.jsonl:9:" not in out
 
 
-def test_conversations_are_checked_without_a_model(write, capsys):
+def test_whole_conversations_exclude_a_template(write, capsys):
     file = write("rows.jsonl", {"talk": []})
 
-    assert main(["data", "check", file, "--messages-key", "talk", "--model", "m"]) == 2
-    assert "Leave --model and --template" in capsys.readouterr().err
+    assert main(["data", "check", file, "--messages-key", "talk", "--template", "{talk}"]) == 2
+    assert "Leave one out" in capsys.readouterr().err
+
+
+SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho."}]}
+PAIR = {"prompt": "Hi", "chosen": "Ho.", "rejected": "Hm."}
+LABELED = {"prompt": "Hi", "completion": "Ho.", "label": 1}
+STEPS = {"prompt": "1+1?", "completions": ["It is 2."], "labels": [True]}
+KINDS = {
+    "sharegpt": (SHAREGPT, ["rlhf sft"]),
+    "alpaca": ({"instruction": "Add.", "output": "5"}, ["rlhf sft"]),
+    "response": ({"prompt": "Hi", "response": "Ho."}, ["rlhf sft"]),
+    "text": ({"text": "Once."}, ["rlhf sft"]),
+    "pair": (PAIR, ["rlhf dpo", "rlhf rm"]),
+    "labeled": (LABELED, ["rlhf dpo --preference.loss kto"]),
+    "steps": (STEPS, ["rlhf prm"]),
+    "prompt": ({"prompt": "Hi"}, ["rlhf generate", "rlhf train --reward NAME"]),
+}
+
+
+@pytest.mark.parametrize("form", KINDS)
+def test_check_says_the_form_and_the_command_to_run_next(write, capsys, form):
+    row, commands = KINDS[form]
+
+    code, out = check(capsys, write("a.jsonl", row, row))
+
+    assert code == 0
+    assert out.splitlines()[0].endswith(f" (a.jsonl), as with --data.form {form}")
+    assert re.findall("next: (.*)", out) == [
+        f"{command} --model MODEL --data a.jsonl" for command in commands
+    ]
+
+
+@pytest.mark.parametrize(
+    ("good", "row", "reason"),
+    [
+        (SHAREGPT, {"conversations": [{"from": "gpt", "value": ""}]}, "says nothing"),
+        (PAIR, {**PAIR, "rejected": "Ho."}, "the preferred answer and the other are the same"),
+        (PAIR, {**PAIR, "chosen": ""}, "column 'chosen' is empty"),
+        (LABELED, {**LABELED, "label": 0.5}, "expected true or false, or 1 or 0; got 0.5"),
+        (LABELED, {**LABELED, "completion": None}, "column 'completion' is null"),
+        (
+            STEPS,
+            {**STEPS, "labels": [1, 0]},
+            "a label for each of the 1 steps; column 'labels' has 2",
+        ),
+        ({"prompt": "Hi", "response": "Ho."}, {"prompt": "Hi", "response": "\n"}, "is empty"),
+        ({"text": "Once."}, {"text": "a\0"}, "has a NUL"),
+        (PAIR, SHAREGPT, "looks like sharegpt (ShareGPT conversations)"),
+    ],
+)
+def test_check_finds_bad_rows_of_each_kind(write, capsys, good, row, reason):
+    code, out = check(capsys, write("a.jsonl", good, good, row))
+
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if line.startswith("a.jsonl:3")]
+    assert reason in line
+    assert "--data.on_bad_row skip" in out
+
+
+def test_check_reads_rows_to_learn_from_with_the_model(write, capsys, tmp_path):
+    model = str(write_tiny_model(tmp_path / "model"))
+    long = {**PAIR, "chosen": 99 * "x"}
+
+    code, out = check(
+        capsys, write("a.jsonl", PAIR, long), "--model", model, "--max-prompt-tokens", "60"
+    )
+
+    # A plain pair's longer sequence: "Hi" and "Ho." with the end, a token for each character.
+    assert code == 1
+    assert "a.jsonl:2: the row has 102 tokens, --data.max_length allows 60" in out
+    assert "6 / 6 / 6" in out
+    assert f"next: rlhf dpo --model {model} --data a.jsonl --data.on_bad_row skip" in out
+
+
+def test_check_prints_five_lines_of_a_kind_unless_all_are_wanted(write, capsys):
+    file = write("a.jsonl", GOOD[0], *[{"prompt": ""}] * 200, {"prompt": 5})
+
+    code, out = check(capsys, file)
+    assert code == 1
+    assert sum(line.startswith("a.jsonl:") for line in out.splitlines()) == 6
+    assert "  and 195 more: empty (--all lists them)" in out
+
+    _, out = check(capsys, file, "--all")
+    assert sum(line.startswith("a.jsonl:") for line in out.splitlines()) == 201
+
+
+def test_options_by_which_rows_were_read_are_in_the_next_command(write, capsys):
+    file = write("my file.jsonl", {"q": "Hi", "a": "x"})
+
+    _, out = check(capsys, file, "--prompt-key", "q", "--chat", "--system-prompt", "Be brief.")
+
+    expected = (
+        "--data 'my file.jsonl' --data.prompt_key q --data.system_prompt 'Be brief.' --data.chat"
+    )
+    assert f"next: rlhf generate --model MODEL {expected}" in out
+
+
+def test_a_form_may_be_named(write, capsys):
+    file = write("a.jsonl", {**PAIR, **SHAREGPT})
+
+    assert "preference pairs" in check(capsys, file)[1]
+    assert "ShareGPT conversations" in check(capsys, file, "--form", "sharegpt")[1]
+    code, out = check(capsys, file, "--form", "chatml")
+    assert (code, "--form chatml: expected one of columns, sharegpt" in out) == (2, True)
+
+
+def test_show_prints_what_is_read_of_a_form(write, capsys):
+    main(["data", "show", write("a.jsonl", SHAREGPT)])
+
+    out = capsys.readouterr().out
+    assert "[user] Hi\n[assistant] Ho." in out
+    assert '  conversations: [{"from": "human"' in out
 
 
 def test_check_reads_images(write, tmp_path, capsys):

@@ -38,7 +38,7 @@ class Package:
     name: str
     """Name of the plugin as typed, with dashes: ``my-estimator``."""
     kind: str
-    """Kind of its component, one of ``KINDS``."""
+    """RowKind of its component, one of ``KINDS``."""
 
     @property
     def distribution(self) -> str:

@@ -7,6 +7,7 @@ Importing this module imports no torch.
 from .concurrency import run_to_its_end
 from .config.checks.features import environment_shares
 from .data.chat.template_kwargs import renderer_of
+from .data.forms.showing import shown_forms
 from .data.made.players import Players
 from .data.made.prompts import PromptReader
 from .data.made.splits import evaluation_sets
@@ -63,6 +64,7 @@ __all__ = [
     "run_to_its_end",
     "samples_at",
     "seed_of",
+    "shown_forms",
     "sync_folder",
     "sync_tree",
     "write_text_atomically",

@@ -57,7 +57,7 @@ def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
         ("data", "missing.jsonl", "--data missing.jsonl: there is no such file (looked in"),
         ("data", "./x/y", "--data ./x/y: there is no such file"),
         ("data", "empty.jsonl", "the file is empty"),
-        ("data", "notes.txt", "expected a file that ends with .csv"),
+        ("data", "notes.md", "expected a file that ends with .csv"),
         ("eval.data", "test=missing.csv", "--eval.data missing.csv"),
         ("output", "rows.jsonl", "rows.jsonl is a file"),
         ("output", "rows.jsonl/below", "rows.jsonl is a file"),
@@ -69,7 +69,7 @@ def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
 def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty.jsonl").touch()
-    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "notes.md").write_text("x")
     (tmp_path / "used" / "checkpoints").mkdir(parents=True)
 
     with pytest.raises(ConfigError) as caught:

@@ -163,11 +163,22 @@ def test_the_error_lists_the_first_rows_and_counts_all():
     assert "7 of 10 rows cannot be used (7 empty)" in message
     assert "f.jsonl:5: the prompt is empty" in message
     assert "f.jsonl:6" not in message
-    assert "and 2 more; list them with: rlhf data check f.jsonl" in message
+    assert "and 2 more; list them with: rlhf data check --all f.jsonl" in message
     assert "--data.on_bad_row skip" in message
 
 
-def test_a_command_that_knows_prompts_only_is_not_named_for_other_rows():
+def test_the_error_has_at_most_five_lines_of_each_kind():
+    kinds = [("empty", 7), ("too long", 2), ("wrong type", 6)]
+    bad = [BadRow(f"f.jsonl:{kind}:{n}", kind, "x") for kind, count in kinds for n in range(count)]
+
+    message = str(bad_row_error(bad, 20, "data.train", ["my f.jsonl"]))
+
+    shown = [message.count(f"f.jsonl:{kind}:") for kind, _ in kinds]
+    assert shown == [5, 2, 5]
+    assert "and 3 more; list them with: rlhf data check --all 'my f.jsonl'" in message
+
+
+def test_a_command_that_would_need_more_options_is_not_named():
     bad = [BadRow(f"f.jsonl:{n}", "empty", "no answer") for n in range(1, 8)]
 
     message = str(bad_row_error(bad, 10, "data.train", ()))

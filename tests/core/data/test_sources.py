@@ -227,7 +227,7 @@ def test_a_scan_may_leave_out_columns_that_were_not_asked_for(tmp_path, table):
     [
         ("x.jsonl", b"", "the file is empty"),
         ("x.jsonl", b"\n \n", "only blank lines"),
-        ("x.txt", b"text", r"expected a file that ends with .*got '\.txt'"),
+        ("x.md", b"text", r"expected a file that ends with .*got '\.md'"),
         ("x.parquet", b"not parquet", r"x\.parquet: expected a Parquet file"),
         ("x.json", b"[\xff]", r"x\.json:1: expected UTF-8"),
     ],

@@ -1,4 +1,5 @@
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -6,7 +7,7 @@ from rich.console import Console
 from rlhf_core.contracts import RunResult
 from rlhf_plugin_loggers.curve import LearningCurve
 from rlhf_plugin_loggers.history import read_history
-from rlhf_plugin_loggers.summary import Summary, resume_line, summary_rows
+from rlhf_plugin_loggers.summary import Summary, command_of, resume_line, summary_rows
 
 FINISHED = RunResult(status="finished", steps=3, seconds=65.0)
 
@@ -95,6 +96,32 @@ def test_only_files_that_exist_are_shown(write_metrics):
         ("next", f"rlhf show {output}"),
         ("", f"tensorboard --logdir {output}"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("config", "command"),
+    [
+        ({"architectures": ["Qwen3ForCausalLM"]}, "rlhf chat"),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, "rlhf serve-rm"),
+        ({"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}}, None),
+    ],
+)
+def test_a_finished_run_says_how_its_model_is_used(write_metrics, config, command):
+    output = write_metrics()
+    model = output / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(config))
+    result = RunResult(status="finished", steps=3, seconds=1.0, model=model)
+
+    used = [text for label, text in rows_of(output, result) if label == "next"]
+
+    assert used == ([f"{command} {model}"] if command else [])
+
+
+def test_an_exported_adapter_is_chatted_with(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"task_type": "CAUSAL_LM"}')
+
+    assert command_of(tmp_path) == "rlhf chat"
 
 
 def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path):

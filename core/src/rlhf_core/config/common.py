@@ -64,6 +64,33 @@ _SCALAR = re.compile(r"true|false|-?(0|[1-9]\d*)(\.\d+)?")
 TemplateVariables = Annotated[dict[str, JsonValue], BeforeValidator(_typed)]
 """Variables of a chat template: in a file a table, as a flag ``--OPTION.NAME VALUE``, or the table as JSON."""
 
+SETS = (
+    "JSONL, JSON, CSV, Parquet or text files, packed ones (.jsonl.gz), patterns (part-*.jsonl), save_to_disk "
+    "folders, or hub names (NAME or NAME:CONFIG)"
+)
+"""Description of the option ``data.train``."""
+FormName = Literal[
+    "columns",
+    "sharegpt",
+    "messages",
+    "alpaca",
+    "chat_completion",
+    "response",
+    "completion",
+    "text",
+    "hh_rlhf",
+    "sharegpt_pair",
+    "alpaca_pair",
+    "pair",
+    "labeled_chat",
+    "labeled",
+    "steps",
+    "prompt",
+    "chat_prompt",
+]
+FORM = "form of the rows; unset: recognized by the first rows of each set; columns: as the options of columns say"
+"""Description of the option ``data.form``."""
+
 
 class ModelPath(Config):
     path: str = Field(min_length=1, description="folder or hub name of the causal language model")

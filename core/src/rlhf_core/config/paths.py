@@ -10,6 +10,7 @@ from typing import Any
 
 from ..durable.run_folder import AUTO, RESTART, RunFolder
 from ..errors import ConfigError
+from .checks.data_files import SUFFIXES, files_of, is_pattern, suffix_of
 from .common import RunOptions
 from .layers import Layer, Words, lookup, merge
 from .option_tree import NamedPaths, OptionTree
@@ -18,7 +19,6 @@ from .resolved import OptionsT, ResolvedOptions
 from .train import TRAIN
 
 _ADAPTER = "adapter_config.json"
-_DATA_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 
 
 def check_paths(
@@ -109,7 +109,11 @@ def _model_problems(models: Iterator[tuple[str, str, str]], labels: Labels) -> I
 def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:
     for option, source in sources:
         path = Path(source)
-        if not (looks_like_path(source) or path.suffix.lower() in _DATA_SUFFIXES):
+        if is_pattern(source):
+            if not files_of(source):
+                yield f"{labels(option)} {source}: no file is called so{_looked_in(path)}"
+            continue
+        if not (looks_like_path(source) or suffix_of(source) in SUFFIXES):
             continue
         if not os.path.exists(source):
             yield f"{labels(option)} {source}: there is no such file{_looked_in(path)}"
@@ -117,10 +121,10 @@ def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:
             yield f"{labels(option)} {source}: the file cannot be read (permissions)"
         elif os.path.isfile(source) and os.path.getsize(source) == 0:
             yield f"{labels(option)} {source}: the file is empty"
-        elif os.path.isfile(source) and path.suffix.lower() not in _DATA_SUFFIXES:
+        elif os.path.isfile(source) and suffix_of(source) not in SUFFIXES:
             yield (
-                f"{labels(option)} {source}: expected a file that ends with {', '.join(sorted(_DATA_SUFFIXES))}, "
-                "or a folder written by save_to_disk"
+                f"{labels(option)} {source}: expected a file that ends with {', '.join(sorted(SUFFIXES))}, or with .gz "
+                "behind it, or a folder written by save_to_disk"
             )
 
 

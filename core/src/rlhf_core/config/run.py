@@ -15,10 +15,13 @@ from ..contracts.backend import Aggregation
 from ..contracts.executor import ControlWordUse
 from .common import (
     CONTROL_WORDS,
+    FORM,
+    SETS,
     TEMPLATE_KWARGS,
     BackendSelection,
     CheckpointConfig,
     EngineSelection,
+    FormName,
     HeldOutRows,
     ImageData,
     LogConfig,
@@ -43,9 +46,10 @@ class PromptData(Config):
 
     train: tuple[str, ...] = Field(
         (),
-        description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
+        description=SETS,
     )
     split: str = Field("train", description="split of folders and hub sets that have several")
+    form: FormName | None = Field(None, description=FORM)
     prompt_key: str = Field(
         "prompt", description="column with the prompt: text, or a list of chat messages"
     )

@@ -21,8 +21,8 @@ from .learned.options import (
     StepLabelColumns,
 )
 from .learned.pairs import load_pairs
-from .learned.reading import LearnedRows
 from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets, set_names
+from .learned.sets.gathered import LearnedRows
 from .learned.steps import load_step_labels
 from .tokenizer import describe_ends, end_of_turn, eos_token_ids, load_tokenizer
 from .vocabulary import check_rows, check_same_tokens, model_rows, token_difference, vocabulary_of

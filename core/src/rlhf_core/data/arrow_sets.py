@@ -78,7 +78,7 @@ class ArrowRows:
                 index += 1
 
 
-def open_csv(path: Path, name: str) -> Source:
+def open_csv(path: Path, name: str, content: Path | None = None) -> Source:
     """Open a CSV file with a header line; all values are text.
 
     Raises:
@@ -87,7 +87,7 @@ def open_csv(path: Path, name: str) -> Source:
     from datasets import Dataset
 
     try:
-        header, cells, line_numbers, unreadable = _read_csv(path)
+        header, cells, line_numbers, unreadable = _read_csv(path, content or path)
     except OSError as error:
         raise DataError(f"{path}: cannot read it: {error.strerror}") from error
     if not line_numbers:
@@ -156,12 +156,12 @@ _HUB_FIX = (
 _Table = tuple[list[str], list[list[str | None]], "array[int]", dict[int, Unreadable]]
 
 
-def _read_csv(path: Path) -> _Table:
+def _read_csv(path: Path, content: Path) -> _Table:
     """Return the header, the columns, the line of each row, and the rows that do not fit."""
     line_numbers = array("i")
     unreadable: dict[int, Unreadable] = {}
     # With surrogateescape, bytes that are no UTF-8 spoil only their own row, and not the file.
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    with open(content, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = _checked_header(next(_records(reader), None), path)
         columns: list[list[str | None]] = [[] for _ in header]

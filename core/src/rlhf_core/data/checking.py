@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from ..media.desk import Intake, MediaDesk
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
-from .learned.messages import conversation_of, value_of, with_system_prompt
-from .learned.weights import learned_answers
+from .checked.structure import AnyColumns, read_structure
+from .checked.tokens import LearnedReader, longest
+from .forms.form import DataForm, RowKind
+from .forms.recognizing import FormedSet, formed
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .row_images import RowImages
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
@@ -32,9 +34,8 @@ class Expectations:
 
     format: PromptFormat
     """Format of the prompts."""
-    messages_key: str | None = None
-    """Column with whole conversations to learn from, instead of prompts: each has an answer. Needs no renderer, since
-    what is learned of a conversation is tokenized where it is learned."""
+    columns: AnyColumns = field(default_factory=AnyColumns)
+    """Names of columns, and the form of the rows if the user names one."""
     label_key: str | None = None
     """Name of a column that every row must have, for its reward."""
     id_key: str | None = None
@@ -65,6 +66,8 @@ class SourceReport:
     """Places of rows whose prompt occurred before, each with the place of the first occurrence."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows with control words, which a run reads as ordinary text; none without a renderer."""
+    form: DataForm | None = None
+    """Form of the rows; None where none was recognized."""
 
     @property
     def num_bad(self) -> int:
@@ -79,7 +82,12 @@ def check_source(
 
     Args:
         folder: start of relative paths of images; None: where the process was started.
+
+    Raises:
+        DataError: the user names a form that does not exist here, or chats have no chat template.
     """
+    found = formed(source, expected.columns, tuple(RowKind), spec=source.name)
+    source, reader = found.source, SetReader(found, expected)
     images = RowImages(
         desk=expected.desk,
         key=expected.image_key,
@@ -94,12 +102,12 @@ def check_source(
     inert = InertWords()
     rows = enumerate(source.scan())
     while batch := list(islice(rows, _BATCH_ROWS)):
-        for (index, row), measured in zip(batch, _measured(batch, expected, images), strict=True):
+        for (index, row), measured in zip(batch, reader.measured(batch, images), strict=True):
             where = source.where(index)
             prompt, length = measured.prompt, measured.length
             inert = inert.plus(measured.inert, where)
             problems = [
-                *_prompt_problems(prompt, length, expected),
+                *_prompt_problems(prompt, length, expected, is_prompt=reader.is_of_prompts),
                 *_column_problems(row, expected),
             ]
             problems += _repeated_id(row, ids, index, source, expected.id_key)
@@ -116,6 +124,7 @@ def check_source(
         lengths=np.array(lengths, dtype=np.int64),
         duplicates=tuple(duplicates),
         inert=inert,
+        form=found.form,
     )
 
 
@@ -127,50 +136,70 @@ class _Measured(NamedTuple):
     inert: tuple[str, ...] = ()
 
 
-def _measured(
-    batch: list[tuple[int, Row | Unreadable]], expected: Expectations, images: RowImages
-) -> Iterator[_Measured]:
-    """Yield prompts with their lengths; a chat that the template refuses is a problem."""
-    if expected.messages_key is not None:
-        conversations = [_conversation(row, expected, images) for _, row in batch]
-        yield from (_Measured(chat, _characters(chat)) for chat in conversations)
-        return
-    prompts = [read_prompt(row, expected.format, images) for _, row in batch]
-    if expected.renderer is None:
-        yield from (_Measured(prompt, _characters(prompt)) for prompt in prompts)
-        return
-    found = tokenize_rows(batch, expected.format, expected.renderer, expected.max_tokens, images)
-    for prompt, tokens in zip(prompts, found, strict=True):
-        if isinstance(tokens, RowProblem):
-            yield _Measured(tokens, 0)
-        else:
-            yield _Measured(prompt, tokens.length, tokens.inert)
+class SetReader:
+    """Reader of the rows of one set, by their kind.
 
+    Args:
+        found: the set with the form of its rows.
+    """
 
-def _conversation(
-    row: Row | Unreadable, expected: Expectations, images: RowImages
-) -> Prompt | RowProblem:
-    """Return the conversation of a row, or the row's problem."""
-    if isinstance(row, Unreadable):
-        return RowProblem("unreadable", row.reason)
-    key, system_prompt = expected.messages_key, expected.format.system_prompt
-    assert key is not None
-    try:
-        given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
-        messages = images.chat(row, with_system_prompt(given, system_prompt))
-        learned_answers(messages)
-    except RowProblem as problem:
-        return problem
-    return messages
+    def __init__(self, found: FormedSet[AnyColumns], expected: Expectations) -> None:
+        columns, renderer = found.columns, expected.renderer
+        self._kind = RowKind.PROMPTS if found.form is None else found.form.kind
+        if columns.messages_key is not None and found.form is None:
+            self._kind = RowKind.CONVERSATIONS
+        self._columns = columns
+        self._format = replace(expected.format, prompt_key=columns.prompt_key)
+        self._expected = expected
+        self._learned: LearnedReader | None = None
+        if renderer is not None and self._kind is not RowKind.PROMPTS:
+            self._learned = LearnedReader(self._kind, columns, renderer, expected.max_tokens)
+
+    @property
+    def is_of_prompts(self) -> bool:
+        """Whether the rows are prompts, and nothing to learn from."""
+        return self._kind is RowKind.PROMPTS
+
+    def measured(
+        self, batch: list[tuple[int, Row | Unreadable]], images: RowImages
+    ) -> Iterator[_Measured]:
+        """Yield prompts with their lengths; a chat that the template refuses is a problem."""
+        prompts = [self.read(row, images) for _, row in batch]
+        renderer = self._expected.renderer
+        if self._learned is not None:
+            for prompt, made in zip(prompts, self._learned.of(batch, images), strict=True):
+                if isinstance(made, RowProblem):
+                    yield _Measured(made, 0)
+                else:
+                    yield _Measured(prompt, longest(made), made.inert)
+            return
+        if renderer is None:
+            yield from (_Measured(prompt, _characters(prompt)) for prompt in prompts)
+            return
+        found = tokenize_rows(batch, self._format, renderer, self._expected.max_tokens, images)
+        for prompt, tokens in zip(prompts, found, strict=True):
+            if isinstance(tokens, RowProblem):
+                yield _Measured(tokens, 0)
+            else:
+                yield _Measured(prompt, tokens.length, tokens.inert)
+
+    def read(self, row: Row | Unreadable, images: RowImages) -> Prompt | RowProblem:
+        """Return the prompt of a row, or the conversation or text that is learned, or the row's problem."""
+        if self._kind is RowKind.PROMPTS or isinstance(row, Unreadable):
+            return read_prompt(row, self._format, images)
+        try:
+            return read_structure(row, self._kind, self._columns, self._format, images)
+        except RowProblem as problem:
+            return problem
 
 
 def _prompt_problems(
-    prompt: Prompt | RowProblem, length: int, expected: Expectations
+    prompt: Prompt | RowProblem, length: int, expected: Expectations, *, is_prompt: bool
 ) -> Iterator[RowProblem]:
     if isinstance(prompt, RowProblem):
         yield prompt
         return
-    if expected.renderer is not None and expected.max_tokens is not None:
+    if is_prompt and expected.renderer is not None and expected.max_tokens is not None:
         problem = length_problem(length, expected.max_tokens)
         if problem is not None:
             yield problem

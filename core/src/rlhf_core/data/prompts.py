@@ -117,7 +117,7 @@ def read_prompt(
 ) -> Prompt | RowProblem:
     """Return the prompt of a row, or the row's problem. The store gets no image of it."""
     if isinstance(row, Unreadable):
-        return RowProblem("unreadable", row.reason)
+        return RowProblem(row.kind, row.reason)
     try:
         return (images or RowImages()).measuring().prompt(row, format.prompt(row))
     except RowProblem as problem:

@@ -15,6 +15,8 @@ from ..media.reader import ImageReader
 from ..media.spans import Expanded
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
+from .forms.form import RowKind
+from .forms.recognizing import formed
 from .prompts import check_characters, tokenize_prompts
 from .row_images import RowImages, media_of
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
@@ -46,7 +48,9 @@ def load_responses(
     turn_end = end_of_turn(renderer.tokenizer)
     total = 0
     for spec in options.data:
-        source = open_source(spec, split=run.data.split)
+        opened = open_source(spec, split=run.data.split)
+        found = formed(opened, options, (RowKind.RESPONSES,), spec=spec, option="supervised.data")
+        source, response_key = found.source, found.columns.response_key
         total += len(source)
         wanted = np.ones(len(source), dtype=bool)
         seen = RowImages.of(images, spec)
@@ -58,7 +62,7 @@ def load_responses(
         for position, index in enumerate(prompts.rows.tolist()):
             try:
                 row = source.row(index)
-                response = _response(row, options.response_key)
+                response = _response(row, response_key)
                 most = run.train.max_tokens_per_micro_batch
                 check_characters(
                     response, most, "the response", "--train.max_tokens_per_micro_batch"

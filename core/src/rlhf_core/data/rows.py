@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ from .source import Row
 Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages to be rendered."""
 
-_SHOWN = 5
+SHOWN = 5
+"""Number of rows of one kind of problem that are named, unless all are wanted."""
 
 
 class RowProblem(ValueError):
@@ -184,22 +186,32 @@ def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
 def bad_row_error(
     bad: Sequence[BadRow], total: int, option: str, sources: Sequence[str]
 ) -> DataError:
-    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of them, and the fix.
+    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of each, and the fix.
 
     Args:
-        sources: sets that ``rlhf data check`` can look at; empty if it does not know this sort of rows.
+        sources: the sets; empty if ``rlhf data check`` would need the model and more options to find such rows.
     """
     kinds = Counter(row.kind for row in bad)
-    lines = [
-        f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})",
-        *(f"  {row.where}: {row.reason}" for row in bad[:_SHOWN]),
-    ]
-    if len(bad) > _SHOWN:
-        command = f"; list them with: rlhf data check {' '.join(sources)}" if sources else ""
-        lines.append(f"  and {len(bad) - _SHOWN} more{command}")
+    lines = [f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})"]
+    lines += [f"  {row.where}: {row.reason}" for row in first_of_each_kind(bad)]
+    hidden = sum(max(0, count - SHOWN) for count in kinds.values())
+    if hidden:
+        command = f"; list them with: rlhf data check --all {shlex.join(sources)}"
+        lines.append(f"  and {hidden} more{command if sources else ''}")
     if len(bad) < total:
         lines.append("  Repair these rows, or leave them out with --data.on_bad_row skip.")
     return DataError("\n".join(lines))
+
+
+def first_of_each_kind(bad: Sequence[BadRow]) -> list[BadRow]:
+    """Return at most ``SHOWN`` rows of each kind of problem, in their order."""
+    seen: Counter[str] = Counter()
+    shown = []
+    for row in bad:
+        seen[row.kind] += 1
+        if seen[row.kind] <= SHOWN:
+            shown.append(row)
+    return shown
 
 
 def describe_skipped(bad: Sequence[BadRow], total: int, option: str) -> str:

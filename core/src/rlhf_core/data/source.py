@@ -19,6 +19,8 @@ class Unreadable:
 
     reason: str
     """Expected form of the row, and the actual one."""
+    kind: str = "unreadable"
+    """A few words that are the same for all rows with this sort of problem."""
 
 
 class Source(Protocol):

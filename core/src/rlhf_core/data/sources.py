@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
+import weakref
 from pathlib import Path
 
+from ..config.checks.data_files import SUFFIXES, files_of, is_packed, is_pattern, suffix_of
 from ..errors import DataError
 from . import arrow_sets, text_files
+from .files.joined import JoinedFiles
+from .files.packed import unpacked
+from .files.texts import TextFile
 from .source import Source
-
-FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<source>.+)")
@@ -20,7 +23,8 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
     """Open a data set.
 
     Args:
-        spec: a JSONL, JSON, CSV or Parquet file, a folder, or a hub name (NAME or NAME:CONFIG).
+        spec: a JSONL, JSON, CSV, Parquet or text file, also packed by gzip, a pattern of several files, a folder, or a
+            hub name (NAME or NAME:CONFIG).
         split: split of a folder or hub set that has several.
         name: short name; None: derived from ``spec``.
 
@@ -31,35 +35,69 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
     path = Path(spec)
     if path.is_dir():
         return arrow_sets.open_folder(path, name, split)
+    if is_pattern(spec):
+        return _open_pattern(spec, name)
     if not path.exists():
         if _is_surely_a_path(spec):
             raise DataError(f"{spec}: no such file{_near_file(path)}")
         if not _HUB_NAME.fullmatch(spec):
             raise DataError(
-                f"{spec!r}: expected a file ({', '.join(FILE_SUFFIXES)}), a folder, or a hub name such as "
+                f"{spec!r}: expected a file ({', '.join(SUFFIXES)}), a folder, or a hub name such as "
                 "openai/gsm8k:main"
             )
         return arrow_sets.open_hub(spec, name, split)
     if path.stat().st_size == 0:
         raise DataError(f"{spec}: the file is empty; expected at least one row")
-    match path.suffix.lower():
+    return _open_file(path, name)
+
+
+def _open_file(path: Path, name: str) -> Source:
+    suffix = suffix_of(path.name)
+    if not is_packed(path.name) or suffix not in SUFFIXES:
+        return _open_content(path, name, suffix)
+    content = unpacked(path)
+    try:
+        source = _open_content(path, name, suffix, content)
+    except DataError:
+        content.unlink()
+        raise
+    weakref.finalize(source, content.unlink, missing_ok=True)
+    return source
+
+
+def _open_content(path: Path, name: str, suffix: str, content: Path | None = None) -> Source:
+    match suffix:
         case ".jsonl":
-            return text_files.JsonLines(path, name)
+            return text_files.JsonLines(path, name, content)
         case ".json":
-            return text_files.open_json(path, name)
+            return text_files.open_json(path, name, content)
         case ".csv":
-            return arrow_sets.open_csv(path, name)
-        case ".parquet":
+            return arrow_sets.open_csv(path, name, content)
+        case ".txt":
+            return TextFile(path, name, content)
+        case ".parquet" if content is None:
             return arrow_sets.open_parquet(path, name)
     raise DataError(
-        f"{spec}: expected a file that ends with {', '.join(FILE_SUFFIXES)}; got {path.suffix or 'no suffix'!r}"
+        f"{path}: expected a file that ends with {', '.join(SUFFIXES)}, or, but for Parquet, with .gz behind it; got "
+        f"{path.suffix or 'no suffix'!r}"
     )
 
 
+def _open_pattern(pattern: str, name: str) -> Source:
+    files = files_of(pattern)
+    if not files:
+        raise DataError(f"{pattern}: no file is called so; looked from {Path.cwd()}")
+    return JoinedFiles([open_source(file) for file in files], name)
+
+
 def short_name(spec: str) -> str:
-    """Return a file's name without suffix, a folder's name, or the last part of a hub name."""
-    if Path(spec).suffix.lower() in FILE_SUFFIXES:
-        return Path(spec).stem
+    """Return a file's name without suffix, what a pattern's name begins with, a folder's name, or the last part of a
+    hub name."""
+    if is_pattern(spec):
+        begin = re.split(r"[*?[]", Path(spec).name)[0].strip("._-")
+        return begin or Path(spec).parent.name or "files"
+    if suffix_of(spec) in SUFFIXES:
+        return Path(Path(spec).stem).stem if is_packed(spec) else Path(spec).stem
     return Path(spec).name if Path(spec).exists() else spec.partition(":")[0].rpartition("/")[2]
 
 
@@ -73,7 +111,7 @@ def split_name(entry: str) -> tuple[str | None, str]:
 
 def _is_surely_a_path(spec: str) -> bool:
     return (
-        Path(spec).suffix.lower() in FILE_SUFFIXES
+        suffix_of(spec) in SUFFIXES
         or spec.startswith(("/", ".", "~"))
         or spec.endswith("/")
         or spec.count("/") > 1

@@ -20,6 +20,8 @@ from ..errors import DataError
 from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
+from .forms.form import RowKind
+from .forms.recognizing import formed
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
 from .made.players import Players
@@ -69,9 +71,9 @@ def load_task_set(
     side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
-        source = open_source(spec, split=data.split)
-        reader.add(source, _rows_of(run, source, images, side, spec), start, spec=spec)
-        start += len(source)
+        opened = reader.open(spec, data.split)
+        reader.add(opened, _rows_of(run, opened, side), start)
+        start += len(opened.source)
     return TaskSet(
         reader.parts(),
         probabilities=data.probabilities,
@@ -88,13 +90,12 @@ def load_prompts(
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``.
     """
-    reader = _Reader(data, renderer, "data.train", data.train, images)
-    start = 0
+    reader, start = _Reader(data, renderer, "data.train", data.train, images), 0
     for spec in data.train:
-        source = open_source(spec, split=data.split)
-        used = _limited(len(source), data.max_samples)
-        reader.add(source, np.ones(used, dtype=bool), start, spec=spec)
-        start += len(source)
+        opened = reader.open(spec, data.split)
+        used = np.ones(_limited(len(opened.source), data.max_samples), dtype=bool)
+        reader.add(opened, used, start)
+        start += len(opened.source)
     return TaskSet(reader.parts())
 
 
@@ -166,15 +167,16 @@ def load_sets(
     sets: dict[str, TaskSet] = {}
     for entry in wanted.entries:
         name, spec = split_name(entry)
-        source = open_source(spec, split=wanted.split, name=name)
-        if source.name in sets:
-            raise DataError(
-                f"{wanted.option}: two sets are called {source.name!r}; name them with NAME=PATH"
-            )
         reader = _Reader(data, renderer, wanted.option, [spec], images)
-        used = np.ones(_limited(len(source), wanted.max_samples), dtype=bool)
-        reader.add(source, used, spec=spec)
-        sets[source.name] = TaskSet(reader.parts(compact=True), players=players)
+        opened = reader.open(spec, wanted.split, name)
+        called = opened.source.name
+        if called in sets:
+            raise DataError(
+                f"{wanted.option}: two sets are called {called!r}; name them with NAME=PATH"
+            )
+        used = np.ones(_limited(len(opened.source), wanted.max_samples), dtype=bool)
+        reader.add(opened, used)
+        sets[called] = TaskSet(reader.parts(compact=True), players=players)
     return sets
 
 
@@ -205,14 +207,11 @@ def _held_out_sets(
     readers: dict[str, _Reader] = {}
     side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
     for spec in run.data.train:
-        source = open_source(spec, split=run.data.split)
-        held = _rows_of(run, source, images, side, spec)
+        reader = _Reader(run.data, renderer, "eval.fraction", run.data.train, images)
+        opened = reader.open(spec, run.data.split)
+        held = _rows_of(run, opened, side)
         if held.any():
-            reader = readers.setdefault(
-                source.name,
-                _Reader(run.data, renderer, "eval.fraction", run.data.train, images),
-            )
-            reader.add(source, held, spec=spec)
+            readers.setdefault(opened.source.name, reader).add(opened, held)
     if not readers:
         raise DataError(f"eval.fraction: {side.lacks}")
     return {
@@ -221,15 +220,14 @@ def _held_out_sets(
     }
 
 
-def _rows_of(
-    run: RunConfig, source: Source, images: ImageReader | None, side: Side, spec: str
-) -> NDArray[np.bool_]:
+def _rows_of(run: RunConfig, opened: _Opened, side: Side) -> NDArray[np.bool_]:
     """Return a mask of the used rows of a source, True at those of a side."""
+    source = opened.source
     used = _limited(len(source), run.data.max_samples)
     # An environment shows the policy what stands in the row, also where all rows have one prompt.
     asked = None
     if not run.env.use:
-        asked = (*PromptFormat.of(run.data).columns, *RowImages.of(images, spec).columns)
+        asked = (*opened.format.columns, *opened.images.columns)
     return side.wanted(lambda: hashes_of(source, used, asked), used)
 
 
@@ -251,14 +249,23 @@ def check_held_out(run: RunConfig, tasks: object, sets: Mapping[str, object]) ->
     )
 
 
+class _Opened(NamedTuple):
+    """A source in the form of its rows."""
+
+    source: Source
+    format: PromptFormat
+    """Format of its prompts."""
+    images: RowImages
+    """Reader of its images."""
+
+
 class _Read(NamedTuple):
     """A source whose prompts were read."""
 
-    source: Source
+    opened: _Opened
     prompts: Prompts
     start: int
     """Index of its first row in the set."""
-    images: RowImages
 
 
 class _Reader:
@@ -273,7 +280,6 @@ class _Reader:
         images: ImageReader | None = None,
     ) -> None:
         self._data = data
-        self._format = PromptFormat.of(data)
         self._renderer = renderer
         self._option = option
         self._specs = specs
@@ -281,15 +287,24 @@ class _Reader:
         self._read: list[_Read] = []
         self._total = 0
 
-    def add(
-        self, source: Source, wanted: NDArray[np.bool_], start: int = 0, *, spec: str = ""
-    ) -> None:
-        """Tokenize the wanted rows of a source, ``spec``, whose first row has index ``start``."""
+    def open(self, spec: str, split: str, name: str | None = None) -> _Opened:
+        """Open a source, ``spec``, and find the form of its rows.
+
+        Raises:
+            DataError: it cannot be opened, or its rows are of a form that something else learns from.
+        """
+        source = open_source(spec, split=split, name=name)
+        found = formed(source, self._data, (RowKind.PROMPTS,), spec=spec, option=self._option)
         images = RowImages.of(self._images, spec)
+        return _Opened(found.source, PromptFormat.of(found.columns), images)
+
+    def add(self, opened: _Opened, wanted: NDArray[np.bool_], start: int = 0) -> None:
+        """Tokenize the wanted rows of a source whose first row has index ``start``."""
+        source, format, images = opened
         prompts = tokenize_prompts(
-            source, wanted, self._format, self._renderer, self._data.max_prompt_tokens, images
+            source, wanted, format, self._renderer, self._data.max_prompt_tokens, images
         )
-        self._read.append(_Read(source, prompts, start, images))
+        self._read.append(_Read(opened, prompts, start))
         self._total += int(wanted.sum())
 
     def parts(self, *, compact: bool = False) -> list[TaskSetPart]:
@@ -306,11 +321,10 @@ class _Reader:
         inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
         if inert.rows:
             log.warning("%s", inert.describe(self._total, self._option))
-        seen = [SeenRows(read.source, read.prompts.num_images) for read in self._read]
+        seen = [SeenRows(read.opened.source, read.prompts.num_images) for read in self._read]
         check_seen(self._images, self._option, seen)
-        parts = []
-        count = 0
-        for source, prompts, start, images in self._read:
+        parts, count = list[TaskSetPart](), 0
+        for (source, format, images), prompts, start in self._read:
             if not len(prompts):
                 raise DataError(
                     f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use"
@@ -320,7 +334,7 @@ class _Reader:
             parts.append(
                 TaskSetPart(
                     source=source,
-                    format=self._format,
+                    format=format,
                     prompts=prompts,
                     dataset=source.name,
                     ids=ids.astype(np.int64),

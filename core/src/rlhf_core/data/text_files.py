@@ -24,15 +24,20 @@ class JsonLines:
 
     The source holds 12 bytes per row: the start of the line in the file, and the line's number. The file must not
     change while it is open.
+
+    Args:
+        path: the file, for messages.
+        content: where its content is, if that is elsewhere.
     """
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, content: Path | None = None) -> None:
         self.name = name
         self._path = path
+        self._content = content or path
         self._starts = array("q")
         self._line_numbers = array("i")
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = os.open(self._content, os.O_RDONLY)
         except OSError as error:
             raise DataError(f"{path}: cannot read it: {error.strerror}") from error
         weakref.finalize(self, os.close, self._file)
@@ -60,7 +65,7 @@ class JsonLines:
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
         """Yield all rows in order."""
-        with open(self._path, "rb") as file:
+        with open(self._content, "rb") as file:
             for line in _without_bom(file):
                 if line.strip():
                     yield parse_row(line)
@@ -75,7 +80,7 @@ class JsonLines:
         A row's bytes end where the next row starts, so blank lines between belong to the row before, as JSON allows.
         """
         position = len(_BOM) if os.pread(self._file, len(_BOM), 0) == _BOM else 0
-        with open(self._path, "rb") as file:
+        with open(self._content, "rb") as file:
             for number, line in enumerate(_without_bom(file), start=1):
                 if line.strip():
                     self._starts.append(position)
@@ -122,21 +127,21 @@ class JsonArray:
         return f"{self._path}:{self._line_numbers[index]}"
 
 
-def open_json(path: Path, name: str) -> Source:
+def open_json(path: Path, name: str, content: Path | None = None) -> Source:
     """Open a ``.json`` file: a list of objects, or one object a line as in ``.jsonl``.
 
     Raises:
         DataError: the file has neither form, is not UTF-8, or its list is broken; the message has the line.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = (content or path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DataError(f"{path}: cannot read it: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise DataError(f"{path}:{line}: expected UTF-8 text ({error.reason})") from error
     if not text.lstrip().startswith("["):
-        return JsonLines(path, name)
+        return JsonLines(path, name, content)
     rows: list[Row | Unreadable] = []
     line_numbers = array("i")
     for value, line in _array_entries(text, path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from math import isfinite, nan
@@ -105,12 +106,34 @@ def next_commands(output: Path, result: RunResult, resume: str) -> list[str]:
     commands = []
     if result.status != "finished":
         commands.append(resume)
+    if result.model is not None and (use := command_of(result.model)):
+        commands.append(f"{use} {shlex.quote(str(result.model))}")
     samples = output / "samples.jsonl"
     if samples.exists() and samples.stat().st_size:
         commands.append(f"rlhf show {folder}")
     if (output / "tensorboard").exists():
         commands.append(f"tensorboard --logdir {folder}")
     return commands
+
+
+def command_of(model: Path) -> str | None:
+    """Return the command that uses an exported folder as it is; None for others than language and reward models.
+
+    A model that reads images is none of them: who chats with it has to say so.
+    """
+    config = _json(model / "config.json")
+    if not config:
+        adapts = _json(model / "adapter_config.json").get("task_type")
+        return "rlhf chat" if adapts == "CAUSAL_LM" else None
+    kinds = config.get("architectures") or [""]
+    if "vision_config" in config:
+        return None
+    return "rlhf serve-rm" if kinds[0].endswith("ForSequenceClassification") else "rlhf chat"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 def _files(output: Path, result: RunResult) -> Rows:

@@ -295,7 +295,7 @@ def test_a_hundred_thoughts_that_the_template_drops_are_counted(load):
 
     assert "rows.jsonl:1: message 2: the chat template does not show" in str(error.value)
     assert "and 95 more\n" in str(error.value)
-    assert "rlhf data check" not in str(error.value), "which knows prompts only"
+    assert "rlhf data check" not in str(error.value), "which would need the model"
 
 
 def test_skipped_rows_are_logged_by_kind(load, caplog):

@@ -30,7 +30,16 @@ def test_the_last_answer_of_a_conversation_is_the_judged_one(load, shown):
     assert shown(rows, 0).endswith("assistant\n[So.<|im_end|>]\n")
 
 
-@pytest.mark.parametrize("label", [1, 0, 1.0, "true", None, [True]])
+@pytest.mark.parametrize(
+    ("label", "reward"), [(1, 1.0), (0, 0.0), (1.0, 1.0), ("true", 1.0), ("False", 0.0), ("0", 0.0)]
+)
+def test_a_label_may_be_a_number_or_text(load, label, reward):
+    rows = load(LabeledColumns(), [{"prompt": "a", "completion": "b", "label": label}])
+
+    assert rows.columns.reward.tolist() == [reward]
+
+
+@pytest.mark.parametrize("label", [2, -1, 0.5, "yes", "", None, [True]])
 def test_a_label_that_is_neither_true_nor_false_is_bad(load, label):
     good = {"prompt": "a", "completion": "b", "label": True}
 

@@ -122,6 +122,8 @@ def _without_effect(
                 f"data.{name}",
                 "rows of --data.source come in their order, and each has to be good.",
             )
+    if not (run.data.train or run.eval.data):
+        yield "data.form", "there are no sets whose rows have a form. Leave it out."
     yield from _rollouts_without_effect(run, selections, labels)
     yield from images_without_effect(selections)
     yield from _drawn_images_without_effect(selections)

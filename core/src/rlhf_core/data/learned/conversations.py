@@ -8,6 +8,7 @@ from ...errors import DataError
 from ...media.reader import ImageReader
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
+from ..forms.form import RowKind
 from ..held_out.sides import ALL, Side
 from ..prompts import check_plain, plain_prompt, renderer_of_row
 from ..row_images import RowImages
@@ -26,13 +27,17 @@ from .messages import (
     with_system_prompt,
 )
 from .options import ConversationColumns, LabeledColumns, PromptColumns, SequenceOptions
-from .reading import LearnedRows, read_rows
+from .reading import Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
+from .sets.gathered import LearnedRows
 from .tokens import LearnedTokens, SpanTokenizer
 from .weights import check_judged, learned_answers
 
 _MAX_CHATS = 64
 """Finders of spans that are kept, each for other variables of the chat template."""
+
+IMITATED = (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.TEXTS)
+"""Kinds of rows whose answers are imitated."""
 
 
 def load_conversations(
@@ -63,13 +68,14 @@ def load_conversations(
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no row is left, the tokenizer does
             not tell the characters of its tokens, or chats have no chat template.
     """
-    tokenizer = SpanTokenizer(renderer, eos)
-    form: TextPieces | Conversations
-    if columns.text_key is not None:
-        form = TextPieces(columns.text_key, options, renderer)
-    else:
-        form = Conversations(columns, options, renderer)
-    return read_rows(sets, form, columns, tokenizer, options, option, images, side)
+
+    def form(found: ConversationColumns) -> TextPieces | Conversations:
+        if found.text_key is not None:
+            return TextPieces(found.text_key, options, renderer)
+        return Conversations(found, options, renderer)
+
+    reading = Reading(columns=columns, kinds=IMITATED, form=form)
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
 
 
 class AnswerTexts:

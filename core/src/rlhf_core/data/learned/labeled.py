@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..forms.answers import truth_of
+from ..forms.form import RowKind
 from ..held_out.sides import ALL, Side
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -15,8 +17,9 @@ from .conversations import Conversations
 from .learned_text import LearnedText
 from .messages import value_of
 from .options import LabeledColumns, SequenceOptions
-from .reading import LearnedRows, read_rows
+from .reading import Reading, read_rows
 from .sequences import LearnedSequence
+from .sets.gathered import LearnedRows
 from .tokens import LearnedTokens, SpanTokenizer
 
 
@@ -36,10 +39,12 @@ def load_labeled_answers(
     The action mask marks the answer: the response, or the last assistant turn of a conversation. The arguments and
     errors are those of ``load_conversations``; a label that is neither true nor false is a bad row.
     """
-    form = LabeledAnswers(columns, options, renderer)
-    return read_rows(
-        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    reading = Reading(
+        columns=columns,
+        kinds=(RowKind.JUDGED,),
+        form=lambda found: LabeledAnswers(found, options, renderer),
     )
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
 
 
 class LabeledAnswers:
@@ -56,19 +61,26 @@ class LabeledAnswers:
 
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return the conversation's rendering."""
-        self._label(row)
+        label_of(row, self._label_key)
         return self._conversations.texts(row, images)
 
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the one sequence, with its label."""
-        label = float(self._label(row))
+        label = float(label_of(row, self._label_key))
         return [replace(one, reward=label) for one in self._conversations.sequences(row, tokens)]
 
-    def _label(self, row: Row) -> bool:
-        label = value_of(row, self._label_key, "label_key")
-        if not isinstance(label, bool):
-            raise RowProblem(
-                "bad label",
-                f"column {self._label_key!r}: expected true or false, got {label!r:.60}",
-            )
-        return label
+
+def label_of(row: Row, key: str) -> bool:
+    """Return whether a row's answer is good.
+
+    Raises:
+        RowProblem: the column is missing, or says neither true nor false.
+    """
+    label = value_of(row, key, "label_key")
+    truth = truth_of(label)
+    if truth is None:
+        raise RowProblem(
+            "bad label",
+            f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
+        )
+    return truth

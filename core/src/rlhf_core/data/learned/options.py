@@ -7,7 +7,14 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from ...component import Config
-from ...config.common import CONTROL_WORDS, TEMPLATE_KWARGS, TOKEN_CACHE, TemplateVariables
+from ...config.common import (
+    CONTROL_WORDS,
+    FORM,
+    TEMPLATE_KWARGS,
+    TOKEN_CACHE,
+    FormName,
+    TemplateVariables,
+)
 from ...contracts.executor import ControlWordUse
 from ..rows import PromptFormat
 
@@ -35,6 +42,7 @@ class SequenceOptions(Config):
 class PromptColumns(Config):
     """Columns of a prompt, as ``data.*`` of a run has them."""
 
+    form: FormName | None = Field(None, description=FORM)
     prompt_key: str = Field(
         "prompt", description="column with the prompt: text, or a list of chat messages"
     )
@@ -104,7 +112,9 @@ class LabeledColumns(PromptColumns):
     tools_key: str | None = Field(
         None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
     )
-    label_key: str = Field("label", description="column with true for a good answer, or false")
+    label_key: str = Field(
+        "label", description="column with true or 1 for a good answer, else false or 0"
+    )
 
 
 class PairColumns(PromptColumns):

@@ -11,6 +11,7 @@ import numpy as np
 from ...batch.task import Message
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..forms.form import RowKind
 from ..held_out.sides import ALL, Side
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -27,8 +28,9 @@ from .messages import (
     with_system_prompt,
 )
 from .options import PairColumns, SequenceOptions
-from .reading import LearnedRows, read_rows
+from .reading import Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of
+from .sets.gathered import LearnedRows
 from .tokens import LearnedTokens, SpanTokenizer
 from .weights import check_judged, without_weights
 
@@ -50,10 +52,12 @@ def load_pairs(
     ``margin_key`` ``rewards["margin"]`` is the pair's margin. The arguments and errors are those of
     ``load_conversations``.
     """
-    form = Pairs(columns, options, renderer)
-    return read_rows(
-        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    reading = Reading(
+        columns=columns,
+        kinds=(RowKind.PAIRS,),
+        form=lambda found: Pairs(found, options, renderer),
     )
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
 
 
 class Pairs:
@@ -88,26 +92,13 @@ class Pairs:
         """Return the renderings of the preferred answer and of the other, each with the prompt."""
         names = self._columns
         self._margin(row)
-        chosen = value_of(row, names.chosen_key, "chosen_key")
-        rejected = value_of(row, names.rejected_key, "rejected_key")
-        if chosen == rejected:
-            raise RowProblem("no difference", "the preferred answer and the other are the same")
-        if isinstance(chosen, str) != isinstance(rejected, str):
-            raise RowProblem(
-                "wrong type",
-                f"expected two texts or two lists of messages; got {type(chosen).__name__} and "
-                f"{type(rejected).__name__}",
-            )
-        if not isinstance(chosen, str):
-            texts = self._conversations(row, chosen, rejected, images)
-        else:
+        if are_texts(row, names):
             texts = [
-                self._answers.answer(row, text_of(row, key, option), names.tools_key, images)
-                for key, option in (
-                    (names.chosen_key, "chosen_key"),
-                    (names.rejected_key, "rejected_key"),
-                )
+                self._answers.answer(row, text, names.tools_key, images)
+                for text in answer_texts(row, names)
             ]
+        else:
+            texts = self._conversations(row, images)
         prompts = [text.text[: text.spans[0].start] for text in texts]
         if prompts[0] != prompts[1]:
             raise RowProblem(
@@ -132,34 +123,16 @@ class Pairs:
             replace(rejected, sample=1, reward=0.0, margin=margin),
         ]
 
-    def _conversations(
-        self, row: Row, chosen: object, rejected: object, images: RowImages
-    ) -> list[LearnedText]:
-        names = self._columns
-        both = [
-            conversation_of(one, key, parts=images.sees)
-            for one, key in ((chosen, names.chosen_key), (rejected, names.rejected_key))
-        ]
-        prompt = self._chat_prompt(row, images)
-        if prompt and any(one[: len(prompt)] != prompt for one in both):
-            both = [(*prompt, *one) for one in both]
-        both = [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
-        shared = _shared_messages(*map(without_weights, both))
-        tools = tools_of(row, names.tools_key)
+    def _conversations(self, row: Row, images: RowImages) -> list[LearnedText]:
+        both = pair_conversations(row, self._columns, images)
+        shared = shared_messages(*map(without_weights, both))
+        tools = tools_of(row, self._columns.tools_key)
         found = []
         for one in both:
             answers = answers_in(one, start=shared)
             check_judged(one, answers)
             found.append(self._answers.chats(row).find(one, answers, tools))
         return found
-
-    def _chat_prompt(self, row: Row, images: RowImages) -> tuple[Message, ...]:
-        """Return the messages of the prompt's column; none where it has no messages."""
-        key = self._columns.prompt_key
-        value = row.get(key)
-        if value is None or isinstance(value, str):
-            return ()
-        return conversation_of(value, key, parts=images.sees)
 
     def _margin(self, row: Row) -> float | None:
         key = self._columns.margin_key
@@ -177,7 +150,69 @@ class Pairs:
         return float(margin)
 
 
-def _shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
+def are_texts(row: Row, names: PairColumns) -> bool:
+    """Return whether the answers of a row are texts, and not lists of messages.
+
+    Raises:
+        RowProblem: one is missing or of another type than the other, or they are the same.
+    """
+    chosen = value_of(row, names.chosen_key, "chosen_key")
+    rejected = value_of(row, names.rejected_key, "rejected_key")
+    if chosen == rejected:
+        raise RowProblem("no difference", "the preferred answer and the other are the same")
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        raise RowProblem(
+            "wrong type",
+            f"expected two texts or two lists of messages; got {type(chosen).__name__} and {type(rejected).__name__}",
+        )
+    return isinstance(chosen, str)
+
+
+def answer_texts(row: Row, names: PairColumns) -> tuple[str, str]:
+    """Return the preferred answer and the other.
+
+    Raises:
+        RowProblem: one has no text that can be used.
+    """
+    chosen = text_of(row, names.chosen_key, "chosen_key")
+    return chosen, text_of(row, names.rejected_key, "rejected_key")
+
+
+def pair_conversations(
+    row: Row, names: PairColumns, images: RowImages
+) -> list[tuple[Message, ...]]:
+    """Return the preferred conversation and the other, each with the prompt and the system prompt.
+
+    Raises:
+        RowProblem: one is no conversation that can be used.
+    """
+    both = [
+        conversation_of(row[key], key, parts=images.sees)
+        for key in (names.chosen_key, names.rejected_key)
+    ]
+    prompt = _chat_prompt(row, names, images, is_whole=both[0][0]["role"] != ASSISTANT)
+    if prompt and any(one[: len(prompt)] != prompt for one in both):
+        both = [(*prompt, *one) for one in both]
+    return [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
+
+
+def _chat_prompt(
+    row: Row, names: PairColumns, images: RowImages, *, is_whole: bool
+) -> tuple[Message, ...]:
+    """Return the messages of the prompt's column; none where it has no messages.
+
+    Args:
+        is_whole: the answers are whole conversations, in which a prompt of text is already.
+    """
+    value = row.get(names.prompt_key)
+    if isinstance(value, str) and not is_whole:
+        return ({"role": "user", "content": value},)
+    if value is None or isinstance(value, str):
+        return ()
+    return conversation_of(value, names.prompt_key, parts=images.sees)
+
+
+def shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
     """Return the number of messages before the answers, which both conversations begin with.
 
     Raises:

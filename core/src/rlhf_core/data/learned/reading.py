@@ -3,89 +3,34 @@
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import compress, islice
-from typing import Any, NamedTuple, Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...batch.trajectory_columns import TrajectoryColumns
-from ...component import Config
-from ...errors import DataError
 from ...media.reader import ImageReader
-from ..chat.control_words import InertWords
-from ..held_out.sides import ALL, Hashes, Side, hashes_of, number_of
+from ..forms.form import RowKind
+from ..forms.recognizing import formed
+from ..held_out.sides import ALL, Side, hashes_of
 from ..prompts import check_characters
-from ..row_images import RowImages, SeenRows, check_seen
-from ..rows import BadRow, RowProblem, bad_row_error, describe_skipped
+from ..row_images import RowImages, check_seen
+from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
 from ..sources import open_source, split_name
 from .images import with_images
 from .learned_text import LearnedText
-from .options import SequenceOptions
-from .sequences import LearnedSequence, SequenceColumns
-from .sets.columns_on_disk import StoredColumns
-from .sets.token_cache import EntryWriter, TokenCache, folder_of, key_of
+from .options import PromptColumns, SequenceOptions
+from .sequences import LearnedSequence
+from .sets.gathered import Gathered, LearnedRows, MadeRow
+from .sets.token_cache import TokenCache, folder_of, key_of
 from .tokens import LearnedTokens, SpanTokenizer
 
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedSet:
-    """Sequences of one set among those of all."""
-
-    name: str
-    first: int
-    """Index of its first sequence."""
-    end: int
-    """Index behind its last one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedRows:
-    """Sequences to learn from, and an account of the rows that they were made of."""
-
-    columns: TrajectoryColumns
-    """The sequences, ordered by uid: ``uid.prompt`` is the row's index in the concatenation of all sets, bad rows
-    included. The action mask marks the learned tokens; every span of them is a turn."""
-    total: int
-    """Number of rows that were read."""
-    bad: tuple[BadRow, ...]
-    """Rows that were left out, with the reasons."""
-    inert: InertWords = field(default_factory=InertWords)
-    """Count of the rows whose control words are ordinary text."""
-    sets: tuple[LearnedSet, ...]
-    """The sets, in their order."""
-    read: Hashes
-    """(B,) hash of what the model reads of each sequence's row: tokens and images of all its sequences."""
-
-    def by_name(self) -> dict[str, NDArray[np.int64]]:
-        """Return the indices of the sequences of each set by its name; sets of one name are one."""
-        found: dict[str, list[NDArray[np.int64]]] = {}
-        for one in self.sets:
-            if one.end > one.first:
-                found.setdefault(one.name, []).append(np.arange(one.first, one.end))
-        return {name: np.concatenate(parts) for name, parts in found.items()}
-
-    @property
-    def num_truncated(self) -> int:
-        """Number of sequences whose end was cut off."""
-        return int(self.columns.truncated.sum())
-
-    def describe(self) -> str:
-        """Return one line for a log: rows, sequences, tokens, and how many of them are learned."""
-        columns = self.columns
-        return (
-            f"{self.total - len(self.bad)} of {self.total} rows are {len(columns)} sequences with "
-            f"{int(columns.num_tokens.sum())} tokens, {int(columns.num_actions.sum())} of them learned; "
-            f"{self.num_truncated} sequences were cut off"
-        )
 
 
 class RowForm(Protocol):
@@ -123,10 +68,24 @@ class RowForm(Protocol):
         ...
 
 
+ColumnsT = TypeVar("ColumnsT", bound=PromptColumns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading(Generic[ColumnsT]):
+    """Way of reading the rows of a command's sets."""
+
+    columns: ColumnsT
+    """Columns as the options name them."""
+    kinds: tuple[RowKind, ...]
+    """Kinds of rows that are read."""
+    form: Callable[[ColumnsT], RowForm]
+    """Maker of the way from a row to its sequences, from the columns that the rows of a set have."""
+
+
 def read_rows(
     sets: Sequence[str],
-    form: RowForm,
-    columns: Config,
+    reading: Reading[ColumnsT],
     tokenizer: SpanTokenizer,
     options: SequenceOptions,
     option: str,
@@ -148,26 +107,26 @@ def read_rows(
     """
     folder = folder_of(options.cache) if images is None else None
     if folder is None:
-        gathered = _Gathered()
-        _gather(gathered, sets, form, tokenizer, options, images, side)
+        gathered = Gathered()
+        _gather(gathered, sets, reading, tokenizer, options, option, images, side)
         gathered.check(options, option, side)
         check_seen(images, option, gathered.seen)
         return gathered.rows(option)
-    words = type(form).__name__
+    kinds = ",".join(reading.kinds)
     key = key_of(
-        sets, columns, options, tokenizer.renderer, form=words, eos=tokenizer.eos, side=side
+        sets, reading.columns, options, tokenizer.renderer, form=kinds, eos=tokenizer.eos, side=side
     )
     entry = TokenCache(folder, key)
     if found := entry.find():
         stored, account = found
-        gathered = _Gathered.of(account)
+        gathered = Gathered.of(account)
         gathered.check(options, option, side)
         log.info("%s: the tokens of these rows are those of %s", option, folder / key)
         return gathered.rows(option, stored)
     writer = entry.writer()
     try:
-        gathered = _Gathered(writer)
-        _gather(gathered, sets, form, tokenizer, options, images, side)
+        gathered = Gathered(writer)
+        _gather(gathered, sets, reading, tokenizer, options, option, images, side)
         gathered.check(options, option, side)
     except BaseException:
         writer.discard()
@@ -176,11 +135,12 @@ def read_rows(
 
 
 def _gather(
-    gathered: _Gathered,
+    gathered: Gathered,
     sets: Sequence[str],
-    form: RowForm,
+    reading: Reading[ColumnsT],
     tokenizer: SpanTokenizer,
     options: SequenceOptions,
+    option: str,
     images: ImageReader | None,
     side: Side,
 ) -> None:
@@ -188,13 +148,15 @@ def _gather(
     start = 0
     for entry in sets:
         name, spec = split_name(entry)
-        source = open_source(spec, split=options.split, name=name)
+        opened = open_source(spec, split=options.split, name=name)
+        found = formed(opened, reading.columns, reading.kinds, spec=spec, option=option)
+        source, form = found.source, reading.form(found.columns)
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
         rows = compress(enumerate(source.scan((*form.columns, *own_images.columns))), wanted)
         gathered.begin(source)
         while batch := list(islice(rows, _BATCH_ROWS)):
-            gathered.add(source, start, batch, _made(batch, form, tokenizer, own_images))
+            gathered.add(source, start, batch, made_rows(batch, form, tokenizer, own_images))
         start += len(source)
 
 
@@ -207,137 +169,12 @@ def _wanted(
     return side.wanted(lambda: hashes_of(source, count, asked, form.columns), count)
 
 
-class _Gathered:
-    """Sequences and bad rows of all sets so far.
-
-    Args:
-        writer: takes the sequences, a batch at a time; None: they stay in memory.
-    """
-
-    def __init__(self, writer: EntryWriter | None = None) -> None:
-        self._writer = writer
-        self._sequences = SequenceColumns()
-        self._read = array("Q")
-        self._written = 0
-        self._bad: list[BadRow] = []
-        self._inert = InertWords()
-        self._total = 0
-        self._sets: list[LearnedSet] = []
-        self.seen: list[SeenRows] = []
-        """Number of images of each set, of those that were read here."""
-
-    @classmethod
-    def of(cls, account: Mapping[str, Any]) -> _Gathered:
-        """Return what ``account`` described, without the sequences."""
-        found = cls()
-        found._total = account["total"]
-        found._bad = [BadRow(**row) for row in account["bad"]]
-        rows, words, first = account["inert"]
-        found._inert = InertWords(rows, tuple(words), first)
-        found._sets = [LearnedSet(**one) for one in account["sets"]]
-        return found
-
-    def account(self) -> dict[str, Any]:
-        """Return all but the sequences as values that JSON carries."""
-        inert = self._inert
-        return {
-            "total": self._total,
-            "bad": [asdict(row) for row in self._bad],
-            "inert": [inert.rows, inert.words, inert.first],
-            "sets": [asdict(one) for one in self._sets],
-        }
-
-    def begin(self, source: Source) -> None:
-        """Begin a set, to which the rows that follow belong."""
-        count = self._written + len(self._sequences)
-        self._sets.append(LearnedSet(name=source.name, first=count, end=count))
-        self.seen.append(SeenRows(source, 0))
-
-    def add(
-        self,
-        source: Source,
-        start: int,
-        batch: Sequence[tuple[int, Row | Unreadable]],
-        rows: Iterable[tuple[int, _MadeRow | RowProblem]],
-    ) -> None:
-        """Add rows of a source whose first row has the index ``start``."""
-        self._total += len(batch)
-        for index, made in rows:
-            if isinstance(made, RowProblem):
-                self._bad.append(_located(made, source, index))
-                continue
-            if made.inert:
-                self._inert = self._inert.plus(made.inert, source.where(index))
-            seen = self.seen[-1]
-            self.seen[-1] = seen._replace(num_images=seen.num_images + made.num_images)
-            read = number_of(b"".join(map(_content, made.sequences)))
-            for sequence in made.sequences:
-                self._read.append(read)
-                self._sequences.add(start + index, sequence)
-        end = self._written + len(self._sequences)
-        self._sets[-1] = replace(self._sets[-1], end=end)
-        if self._writer is not None and len(self._sequences):
-            self._writer.add(self._sequences.columns(), np.array(self._read, dtype=np.uint64))
-            self._sequences, self._read, self._written = SequenceColumns(), array("Q"), end
-
-    def check(self, options: SequenceOptions, option: str, side: Side) -> None:
-        """Say which rows are left out.
-
-        Raises:
-            DataError: rows are bad (with ``on_bad_row = fail``), or no row is left.
-        """
-        bad, total, inert = self._bad, self._total, self._inert
-        if bad and (options.on_bad_row == "fail" or len(bad) == total):
-            raise bad_row_error(bad, total, option, ())
-        if bad:
-            log.warning("%s", describe_skipped(bad, total, option))
-        if not self._sets or not self._sets[-1].end:
-            raise DataError(f"{option}: {side.lacks}")
-        if inert.rows:
-            log.warning("%s", inert.describe(total, option))
-
-    def rows(self, option: str, stored: StoredColumns | None = None) -> LearnedRows:
-        """Return all rows.
-
-        Args:
-            stored: the sequences; None: they are in memory.
-        """
-        if stored is None:
-            read = np.array(self._read, dtype=np.uint64)
-            stored = StoredColumns(self._sequences.columns(), read)
-        found = LearnedRows(
-            columns=stored.columns,
-            total=self._total,
-            bad=tuple(self._bad),
-            inert=self._inert,
-            sets=tuple(self._sets),
-            read=stored.read,
-        )
-        log.info("%s: %s", option, found.describe())
-        return found
-
-
-def _content(sequence: LearnedSequence) -> bytes:
-    """Return what the model reads of a sequence as bytes."""
-    images = "".join(span.image.sha256 for span in sequence.media)
-    return sequence.token_ids.astype(np.int32).tobytes() + images.encode()
-
-
-class _MadeRow(NamedTuple):
-    """Sequences of a row, and its control words that are ordinary text."""
-
-    sequences: list[LearnedSequence]
-    inert: tuple[str, ...]
-    num_images: int
-    """Number of its images, those behind a cut too."""
-
-
-def _made(
+def made_rows(
     batch: Sequence[tuple[int, Row | Unreadable]],
     form: RowForm,
     tokenizer: SpanTokenizer,
     images: RowImages,
-) -> Iterator[tuple[int, _MadeRow | RowProblem]]:
+) -> Iterator[tuple[int, MadeRow | RowProblem]]:
     """Yield the index of each row with its sequences or its problem; calls the tokenizer once."""
     texts = [_texts(row, form, images) for _, row in batch]
     all_texts = [text for row in texts if isinstance(row, list) for text in row]
@@ -355,14 +192,14 @@ def _made(
             yield index, sequences
         else:
             inert = tuple(dict.fromkeys(word for text in of_row for word in text.inert))
-            yield index, _MadeRow(sequences, inert, sum(len(text.media) for text in of_row))
+            yield index, MadeRow(sequences, inert, sum(len(text.media) for text in of_row))
 
 
 def _texts(
     row: Row | Unreadable, form: RowForm, images: RowImages
 ) -> list[LearnedText] | RowProblem:
     if isinstance(row, Unreadable):
-        return RowProblem("unreadable", row.reason)
+        return RowProblem(row.kind, row.reason)
     try:
         texts = list(form.texts(row, images))
         for text in texts:
@@ -384,7 +221,3 @@ def _sequences(
         return list(form.sequences(row, usable))
     except RowProblem as problem:
         return problem
-
-
-def _located(problem: RowProblem, source: Source, index: int) -> BadRow:
-    return BadRow(source.where(index), problem.kind, problem.reason)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...media.reader import ImageReader
 from ..chat.renderer import TokenizerRenderer
+from ..forms.form import RowKind
 from ..held_out.sides import ALL, Side
 from ..prompts import check_plain
 from ..row_images import RowImages
@@ -19,8 +20,9 @@ from .conversations import AnswerTexts
 from .learned_text import LearnedText, Span, plain_text
 from .messages import text_of, value_of
 from .options import SequenceOptions, StepLabelColumns
-from .reading import LearnedRows, read_rows
+from .reading import Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of
+from .sets.gathered import LearnedRows
 from .tokens import LearnedTokens, SpanTokenizer
 
 
@@ -40,10 +42,12 @@ def load_step_labels(
     At this token a process reward model predicts the step's label, ``turn_rewards``: 1 for a good step, 0 for a bad
     one. The arguments and errors are those of ``load_conversations``.
     """
-    form = StepLabels(columns, options, renderer)
-    return read_rows(
-        sets, form, columns, SpanTokenizer(renderer, eos), options, option, images, side
+    reading = Reading(
+        columns=columns,
+        kinds=(RowKind.STEPS,),
+        form=lambda found: StepLabels(found, options, renderer),
     )
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
 
 
 class StepLabels:
@@ -85,11 +89,11 @@ class StepLabels:
             made = plain_text(self._answers.policy_text(text))
             ends = _ends_of(text, names.separator)
         else:
-            steps = [step + names.separator for step in self._steps(row)]
+            steps = [step + names.separator for step in steps_of(row, names.steps_key)]
             made = self._answers.answer(row, "".join(steps), None, images)
             start = _place_of("".join(steps), made)
             ends = [start + length for length in accumulate(map(len, steps))]
-        count = len(self._labels(row))
+        count = len(labels_of(row, names.labels_key))
         if len(ends) != count:
             raise RowProblem(
                 "step counts",
@@ -111,43 +115,54 @@ class StepLabels:
         # Of several tokens of a separator the last has seen the whole.
         turns = np.stack([one.turns[:, 1] - 1, one.turns[:, 1]], axis=1)  # (K, 2)
         sequence = cut_to(replace(one, turns=turns), self._options)
-        labels = np.array(self._labels(row)[: len(sequence.turns)], dtype=np.float32)
+        found = labels_of(row, self._columns.labels_key)
+        labels = np.array(found[: len(sequence.turns)], dtype=np.float32)
         return [replace(sequence, turn_rewards=labels)]
 
-    def _steps(self, row: Row) -> list[str]:
-        key = self._columns.steps_key
-        steps = value_of(row, key, "steps_key")
-        if not isinstance(steps, Sequence) or isinstance(steps, str | bytes):
-            raise RowProblem(
-                "wrong type",
-                f"column {key!r}: expected a list of steps, got {type(steps).__name__}",
-            )
-        for number, step in enumerate(steps, start=1):
-            if not isinstance(step, str):
-                raise RowProblem(
-                    "wrong type", f"step {number}: expected text, got {type(step).__name__}"
-                )
-            check_text(step, f"step {number}")
-        return list(steps)
 
-    def _labels(self, row: Row) -> list[float]:
-        key = self._columns.labels_key
-        labels = value_of(row, key, "labels_key")
-        if not isinstance(labels, Sequence) or isinstance(labels, str | bytes):
+def steps_of(row: Row, key: str) -> list[str]:
+    """Return the steps of a row.
+
+    Raises:
+        RowProblem: the column has no list of texts that can be used.
+    """
+    steps = value_of(row, key, "steps_key")
+    if not isinstance(steps, Sequence) or isinstance(steps, str | bytes):
+        raise RowProblem(
+            "wrong type",
+            f"column {key!r}: expected a list of steps, got {type(steps).__name__}",
+        )
+    for number, step in enumerate(steps, start=1):
+        if not isinstance(step, str):
             raise RowProblem(
-                "wrong type",
-                f"column {key!r}: expected a list of labels, got {type(labels).__name__}",
+                "wrong type", f"step {number}: expected text, got {type(step).__name__}"
             )
-        if not labels:
-            raise RowProblem("no steps", f"column {key!r}: expected a label at least, got none")
-        for number, label in enumerate(labels, start=1):
-            # bool is an int, and NaN is not between 0 and 1.
-            if not isinstance(label, int | float) or not 0 <= label <= 1:
-                raise RowProblem(
-                    "bad label",
-                    f"label {number}: expected true, false or a number from 0 to 1; got {label!r:.60}",
-                )
-        return [float(label) for label in labels]
+        check_text(step, f"step {number}")
+    return list(steps)
+
+
+def labels_of(row: Row, key: str) -> list[float]:
+    """Return the labels of a row's steps, from 0 to 1.
+
+    Raises:
+        RowProblem: the column has no list of such labels, or an empty one.
+    """
+    labels = value_of(row, key, "labels_key")
+    if not isinstance(labels, Sequence) or isinstance(labels, str | bytes):
+        raise RowProblem(
+            "wrong type",
+            f"column {key!r}: expected a list of labels, got {type(labels).__name__}",
+        )
+    if not labels:
+        raise RowProblem("no steps", f"column {key!r}: expected a label at least, got none")
+    for number, label in enumerate(labels, start=1):
+        # bool is an int, and NaN is not between 0 and 1.
+        if not isinstance(label, int | float) or not 0 <= label <= 1:
+            raise RowProblem(
+                "bad label",
+                f"label {number}: expected true, false or a number from 0 to 1; got {label!r:.60}",
+            )
+    return [float(label) for label in labels]
 
 
 def _ends_of(text: str, separator: str) -> list[int]:

@@ -30,6 +30,7 @@ from rlhf_core.inference import (
     metrics_of,
     remove,
     run_to_its_end,
+    shown_forms,
     write_text_atomically,
 )
 from rlhf_core.plugins import Plugins
@@ -129,7 +130,8 @@ async def _evaluate(
         )
         renderer = _renderer(options, sight)
         images = None if sight is None else sight.images
-        work = work_of(options, chosen, makers, renderer, images)
+        with shown_forms():
+            work = work_of(options, chosen, makers, renderer, images)
         done = keep_whole_jobs(folder / EPISODES, work.jobs())
         cut_lines(folder / SECONDS, done)
         progress = WorkProgress(options.log.progress, total=len(work), done=done, unit="episodes")

@@ -22,6 +22,7 @@ from rlhf_core.inference import (
     fault_point,
     load_prompts,
     run_to_its_end,
+    shown_forms,
 )
 from rlhf_core.plugins import Plugins
 
@@ -71,7 +72,8 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
         renderer = renderer_of(options.model, data.control_words, data.chat_template_kwargs, sight)
         images = None if sight is None else sight.images
         prompter = Prompter(PromptFormat.of(options.data), renderer, images)
-        prompts = load_prompts(options.data, renderer, images)
+        with shown_forms():
+            prompts = load_prompts(options.data, renderer, images)
         order = prompts.order(0, 0).tolist()
         cut_half_line(path)
         written = check_same_prompts(

@@ -26,6 +26,7 @@ from rlhf_core.config import (
     small_adapter_rates,
 )
 from rlhf_core.config.common import (
+    SETS,
     TOKEN_CACHE,
     BackendSelection,
     CheckpointConfig,
@@ -52,7 +53,7 @@ TRAINED_ROLES = {"rm": REWARD_MODEL, "prm": REWARD_MODEL}
 class ExampleData(ImageData, SequenceOptions):
     train: tuple[str, ...] = Field(
         (),
-        description="JSONL, CSV or Parquet files, save_to_disk folders, or hub names (NAME or NAME:CONFIG)",
+        description=SETS,
     )
     probabilities: tuple[Probability, ...] = Field(
         (), description="mix the sets with these shares; without it they are concatenated"

@@ -17,7 +17,7 @@ from ...held_out.sides import ALL, Side
 from ...held_out.trained_rows import refuse_trained_rows
 from ...sources import short_name, split_name
 from ..options import SequenceOptions
-from ..reading import LearnedRows
+from .gathered import LearnedRows
 
 
 class LoadRows(Protocol):

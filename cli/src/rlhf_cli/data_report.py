@@ -1,0 +1,104 @@
+"""Lines of ``rlhf data check``: the form of each file, bad rows by kind, a table, and the command to run next."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rlhf_core.data.checking import SourceReport
+    from rlhf_core.data.forms.form import RowKind
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def print_text(text: str) -> None:
+    """Print any text, with the characters escaped that a terminal cannot show or would obey."""
+    encodable = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    typer.echo(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", encodable))
+
+
+def print_report(spec: str, report: SourceReport, *, all_rows: bool) -> None:
+    """Print the form of a set, its bad rows, and what may be wrong with others.
+
+    Args:
+        all_rows: print a line for each bad row, and not for the first ones of each kind alone.
+    """
+    from rlhf_core.data.rows import SHOWN, first_of_each_kind
+
+    if report.form is not None:
+        print_text(f"data: {report.form.title} ({spec}), as with --data.form {report.form.name}")
+    for row in report.bad if all_rows else first_of_each_kind(report.bad):
+        print_text(f"{row.where}: {row.reason}")
+    for kind, count in Counter(row.kind for row in report.bad).items():
+        if count > SHOWN and not all_rows:
+            print_text(f"  and {count - SHOWN} more: {kind} (--all lists them)")
+    if report.inert.rows:
+        print_text(f"warning: {report.inert.describe(report.total, spec)}")
+    if report.duplicates:
+        here, first = report.duplicates[0]
+        print_text(
+            f"warning: {len(report.duplicates)} prompts of {spec} occur more than once; "
+            f"{here} repeats {first}"
+        )
+
+
+def print_summary(reports: Mapping[str, SourceReport | None], unit: str) -> None:
+    """Print a table of the sets, and how many rows have a problem of each kind."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for column in ("data", "rows", "usable", "bad", f"prompt {unit}: min / median / max"):
+        table.add_column(column, justify="left" if column == "data" else "right", overflow="fold")
+    kinds: Counter[str] = Counter()
+    for spec, report in reports.items():
+        if report is None:
+            table.add_row(Text(spec), "-", "-", "all", "cannot be read")
+            continue
+        kinds.update(row.kind for row in report.bad)
+        usable = report.total - report.num_bad
+        table.add_row(
+            Text(spec), str(report.total), str(usable), str(report.num_bad), _spread(report)
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    for kind, count in kinds.most_common():
+        console.print(f"{count:>8}  {kind}", markup=False)
+
+
+def print_next(
+    reports: Mapping[str, SourceReport | None], model: str | None, options: Sequence[str]
+) -> None:
+    """Print the commands that learn from the sets, or answer them: one set of commands for each kind of rows.
+
+    Args:
+        model: the model that the user named.
+        options: further words, by which the rows were read.
+    """
+    from rlhf_core.data.forms.commands import commands_for
+
+    sets: dict[RowKind, list[str]] = defaultdict(list)
+    has_bad = False
+    for spec, report in reports.items():
+        if report is not None and report.form is not None and report.num_bad < report.total:
+            sets[report.form.kind].append(spec)
+            has_bad |= bool(report.bad)
+    words = [*options, *(["--data.on_bad_row", "skip"] if has_bad else [])]
+    for kind, specs in sets.items():
+        for command in commands_for(kind, specs, model=model or "MODEL", options=words):
+            print_text(f"next: {command}")
+    if has_bad:
+        print_text("The bad rows would be left out; repair them, and leave --data.on_bad_row out.")
+
+
+def _spread(report: SourceReport) -> str:
+    if not len(report.lengths):
+        return "-"
+    ordered = sorted(report.lengths.tolist())
+    return f"{ordered[0]} / {ordered[len(ordered) // 2]} / {ordered[-1]}"

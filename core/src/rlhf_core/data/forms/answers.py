@@ -1,0 +1,179 @@
+"""Prompts with answers in the columns of a row: Alpaca's, prompts with completions, answers with labels and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from ..rows import RowProblem
+from ..source import Row
+from .chats import ASSISTANT, MESSAGES, USER, conversation, has_chat, is_chat, with_system
+
+PROMPT, RESPONSE, COMPLETION, LABEL = "prompt", "response", "completion", "label"
+STEPS, STEP_LABELS = "completions", "labels"
+INSTRUCTION, INPUT, OUTPUT, HISTORY = "instruction", "input", "output", "history"
+
+
+def has_prompt(row: Row) -> bool:
+    """Return whether a row has a prompt, as text or as messages."""
+    return isinstance(row.get(PROMPT), str) or is_chat(row.get(PROMPT))
+
+
+def has_response(row: Row) -> bool:
+    """Return whether a row has a prompt and a response."""
+    return has_prompt(row) and isinstance(row.get(RESPONSE), str)
+
+
+def has_completion(row: Row) -> bool:
+    """Return whether a row has a prompt and a completion of text, to imitate: no label says that it may be bad."""
+    return _has_text_completion(row) and not is_judged(row)
+
+
+def has_chat_completion(row: Row) -> bool:
+    """Return whether a row has a prompt and a completion of messages, to imitate as in ``has_completion``."""
+    return _has_chat_completion(row) and not is_judged(row)
+
+
+def has_conversation(row: Row) -> bool:
+    """Return whether a row has a conversation of messages, to imitate as in ``has_completion``."""
+    return has_chat(row) and not isinstance(row.get(LABEL), bool)
+
+
+def is_judged(row: Row) -> bool:
+    """Return whether a label says of a row's answer whether it is good."""
+    return truth_of(row.get(LABEL)) is not None
+
+
+def truth_of(label: object) -> bool | None:
+    """Return whether a label is true; None if it says neither.
+
+    It may be a number, and a text: cells of CSV are text, and a table of mixed values is written as such.
+    """
+    if isinstance(label, str):
+        return {"true": True, "1": True, "false": False, "0": False}.get(label.strip().lower())
+    return bool(label) if isinstance(label, int | float) and label in (0, 1) else None
+
+
+def has_judged_completion(row: Row) -> bool:
+    """Return whether a row is a prompt with a completion of text, and a label."""
+    return is_judged(row) and _has_text_completion(row)
+
+
+def has_judged_chat(row: Row) -> bool:
+    """Return whether a row is a conversation with a label of its last answer."""
+    if has_chat(row):
+        return isinstance(row.get(LABEL), bool)
+    return is_judged(row) and _has_chat_completion(row)
+
+
+def has_steps(row: Row) -> bool:
+    """Return whether a row is a prompt with a list of steps and a list of labels."""
+    return has_prompt(row) and all(_is_list(row.get(name)) for name in (STEPS, STEP_LABELS))
+
+
+def is_alpaca(row: Row) -> bool:
+    """Return whether a row has Alpaca's columns; ``input`` may be left out."""
+    return (
+        isinstance(row.get(INSTRUCTION), str)
+        and isinstance(row.get(OUTPUT), str)
+        and isinstance(row.get(INPUT), str | None)
+    )
+
+
+def alpaca(row: Row) -> Row:
+    """Return a row of Alpaca's columns as a conversation: ``instruction``, a new line, ``input``; then ``output``.
+
+    Source: LLaMA-Factory's data/README.md, which says the same of ``system`` and ``history``, a list of earlier
+    questions with their answers. Alpaca's own text ("Below is an instruction ...") is for models without a template.
+
+    Raises:
+        RowProblem: a column is missing or no text, or the history is no list of pairs.
+    """
+    answer = {"role": ASSISTANT, "content": _text(row, OUTPUT)}
+    return {**row, MESSAGES: [*instruction(row), answer]}
+
+
+def instruction(row: Row) -> list[dict[str, Any]]:
+    """Return the messages before the answer in a row of Alpaca's columns.
+
+    Raises:
+        RowProblem: as from ``alpaca``.
+    """
+    asks = [_text(row, INSTRUCTION)]
+    if row.get(INPUT):
+        asks.append(_text(row, INPUT))
+    messages = [*_history(row.get(HISTORY)), {"role": USER, "content": "\n".join(asks)}]
+    return with_system(row, messages)
+
+
+def chat_completion(row: Row) -> Row:
+    """Return a row as one conversation of which the completion alone is learned.
+
+    Raises:
+        RowProblem: the prompt or the completion is no list of messages.
+    """
+    for name in (PROMPT, COMPLETION):
+        if not is_chat(row.get(name)):
+            raise RowProblem(
+                "another form",
+                f"column {name!r}: expected a list of chat messages, got {type(row.get(name)).__name__}",
+            )
+    given = [
+        {**message, "train": False} if message["role"] == ASSISTANT else message
+        for message in row[PROMPT]
+    ]
+    return {**row, MESSAGES: [*given, *row[COMPLETION]]}
+
+
+def judged_chat(row: Row) -> Row:
+    """Return a row as one conversation whose last answer has the label.
+
+    Raises:
+        RowProblem: the completion is not one message: a label judges one answer.
+    """
+    if not is_chat(row.get(COMPLETION)):
+        return conversation(row)
+    if len(row[COMPLETION]) != 1:
+        raise RowProblem(
+            "several answers",
+            f"column {COMPLETION!r}: expected one message of the assistant, since the label judges one answer; got "
+            f"{len(row[COMPLETION])} messages",
+        )
+    return {**row, MESSAGES: [*row[PROMPT], *row[COMPLETION]]}
+
+
+def _has_text_completion(row: Row) -> bool:
+    return has_prompt(row) and isinstance(row.get(COMPLETION), str)
+
+
+def _has_chat_completion(row: Row) -> bool:
+    return is_chat(row.get(PROMPT)) and is_chat(row.get(COMPLETION))
+
+
+def _text(row: Row, name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise RowProblem(
+            "another form", f"column {name!r}: expected text, got {type(value).__name__}"
+        )
+    return value
+
+
+def _history(value: object) -> list[dict[str, Any]]:
+    if not value:
+        return []
+    if not _is_list(value) or not all(_is_list(pair) and len(pair) == 2 for pair in value):
+        raise RowProblem(
+            "bad history",
+            f"column {HISTORY!r}: expected a list of questions with their answers, got {value!r:.60}",
+        )
+    roles = (USER, ASSISTANT)
+    return [
+        {"role": role, "content": text}
+        for pair in value
+        for role, text in zip(roles, pair, strict=True)
+    ]
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | Mapping)

@@ -1,0 +1,125 @@
+"""Preference pairs in the columns of a row: texts, messages, and the transcripts of HH-RLHF."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..rows import RowProblem
+from ..source import Row
+from .answers import INSTRUCTION, PROMPT, has_prompt, instruction
+from .chats import (
+    ASSISTANT,
+    MESSAGES,
+    USER,
+    conversation,
+    has_sharegpt,
+    is_chat,
+    is_sharegpt,
+    messages_of,
+)
+
+CHOSEN, REJECTED = _BOTH = ("chosen", "rejected")
+_SPEAKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
+_ROLES = {"Human": USER, "Assistant": ASSISTANT}
+
+
+def is_transcripts(row: Row) -> bool:
+    """Return whether both answers are whole transcripts of HH-RLHF, ``\\n\\nHuman: ...\\n\\nAssistant: ...``."""
+    return all(_is_transcript(row.get(name)) for name in _BOTH)
+
+
+def is_pair(row: Row) -> bool:
+    """Return whether a row has two answers: texts behind a prompt, or messages of a whole conversation or its end."""
+    return (has_prompt(row) and _are_texts(row)) or all(is_chat(row.get(name)) for name in _BOTH)
+
+
+def is_sharegpt_pair(row: Row) -> bool:
+    """Return whether a row has a conversation of ShareGPT, and two answers that are a turn or a list of turns."""
+    return has_sharegpt(row) and all(is_sharegpt(_turns(row.get(name))) for name in _BOTH)
+
+
+def is_alpaca_pair(row: Row) -> bool:
+    """Return whether a row has Alpaca's instruction, and two answers as texts."""
+    return isinstance(row.get(INSTRUCTION), str) and _are_texts(row)
+
+
+def transcripts(row: Row) -> Row:
+    """Return a row of HH-RLHF with both transcripts as chat messages.
+
+    Raises:
+        RowProblem: a column has no transcript, or one that does not end with the assistant.
+    """
+    return {**row, **{name: _messages(row.get(name), name) for name in _BOTH}}
+
+
+def sharegpt_pair(row: Row) -> Row:
+    """Return a row of ShareGPT's turns with prompt and answers as chat messages.
+
+    Raises:
+        RowProblem: one of them is none, or as from ``chats.conversation``.
+    """
+    both = {name: _turns(row.get(name)) for name in _BOTH}
+    for name, turns in both.items():
+        if not is_sharegpt(turns):
+            raise RowProblem(
+                "another form",
+                f"column {name!r}: expected a turn with 'from' and 'value'; got {row.get(name)!r:.60}",
+            )
+    answers = {name: messages_of(turns) for name, turns in both.items()}
+    return {**row, PROMPT: conversation(row)[MESSAGES], **answers}
+
+
+def alpaca_pair(row: Row) -> Row:
+    """Return a row with Alpaca's instruction as the prompt of its two answers.
+
+    Raises:
+        RowProblem: as from ``answers.alpaca``.
+    """
+    return {**row, PROMPT: instruction(row)}
+
+
+def asked(row: Row) -> Row:
+    """Return a row whose prompt is its own, or the messages with which both answers begin."""
+    if has_prompt(row):
+        return row
+    both = (list(row[CHOSEN]), list(row[REJECTED]))
+    shared = 0
+    while shared < min(map(len, both)) and both[0][shared] == both[1][shared]:
+        shared += 1
+    return {**row, PROMPT: both[0][:shared]}
+
+
+def _turns(value: Any) -> Any:
+    """Return a single turn as a list of one."""
+    return [value] if isinstance(value, Mapping) else value
+
+
+def _are_texts(row: Row) -> bool:
+    return all(isinstance(row.get(name), str) for name in _BOTH)
+
+
+def _is_transcript(value: object) -> bool:
+    return isinstance(value, str) and value.lstrip().startswith("Human:") and "Assistant:" in value
+
+
+def _messages(value: object, name: str) -> list[dict[str, Any]]:
+    if not _is_transcript(value):
+        raise RowProblem(
+            "another form",
+            f"column {name!r}: expected a transcript that begins with '\\n\\nHuman:' and has an '\\n\\nAssistant:'; "
+            f"got {value!r:.60}",
+        )
+    assert isinstance(value, str)
+    pieces = _SPEAKER.split(value.lstrip())
+    messages = [
+        {"role": _ROLES[speaker], "content": text.strip()}
+        for speaker, text in zip(pieces[1::2], pieces[2::2], strict=True)
+    ]
+    if messages[-1]["role"] != ASSISTANT:
+        raise RowProblem(
+            "no answer",
+            f"column {name!r}: expected a transcript that ends with the assistant's answer",
+        )
+    return messages
