@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.trl_templates import released_tokenizer
+from tests.released_templates import released_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.main import main

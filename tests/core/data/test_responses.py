@@ -1,7 +1,7 @@
 """Responses to imitate: prompt, response, end-of-sequence; bad rows by file and line."""
 
 import pytest
-from tests.trl_templates import released_tokenizer
+from tests.released_templates import released_tokenizer
 
 from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.data.responses import load_responses

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.trl_templates import RELEASED, released_tokenizer
+from tests.released_templates import RELEASED, released_tokenizer
 
 from rlhf_core.data.tokenizer import (
     describe_ends,

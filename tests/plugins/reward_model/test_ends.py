@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from tests.plugins.reward_model.conftest import plain_score, request_of, write_reward_model
-from tests.trl_templates import RELEASED, released_tokenizer
+from tests.released_templates import RELEASED, released_tokenizer
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import Turn

@@ -1,4 +1,4 @@
-"""Chat templates of released models, as TRL 1.16.0 ships them (``trl/chat_templates``, Apache License 2.0), unchanged.
+"""Chat templates of released models, as TRL ships them, on small tokenizers with their special tokens.
 
 Each is set on a small tokenizer that has the special tokens of the template. Like that of a base model it calls another
 token the end of a text than the one by which the template ends a turn, unless the template's own is that token.
@@ -7,14 +7,12 @@ token the end of a text than the one by which the template ends a turn, unless t
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
+from tests.core.data.chat.template.shipped import FOLDER
 from tests.core.data.learned.families import bpe
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
-
-FOLDER = Path(__file__).parent
 
 
 class Released(NamedTuple):
