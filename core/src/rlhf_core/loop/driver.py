@@ -280,9 +280,9 @@ class _Run(Generic[RunT, StateT]):
     ) -> None:
         for sample in samples:
             self.samples.write({"step": step, **sample})
-        shown = [shown(sample, self.folder.root) for sample in samples]
-        self._tell("rollout_end", step=step, samples=shown, metrics=metrics)
-        self.loggers.log_samples(step, shown)
+        texts = [shown(sample, self.folder.root) for sample in samples]
+        self._tell("rollout_end", step=step, samples=texts, metrics=metrics)
+        self.loggers.log_samples(step, texts)
 
     async def _evaluate(self, course: Course) -> bool:
         """Evaluate, record the results, and return whether this is the best model so far."""
