@@ -198,7 +198,7 @@ FLAGS = {
     ),
     "checkpoint that is not there": (
         "--resume ./gone",
-        "--resume ./gone: expected auto or a checkpoint's folder",
+        "--resume ./gone: expected auto, restart, or a checkpoint's folder",
     ),
 }
 

@@ -86,7 +86,7 @@ def test_a_recipe_is_refused_on_less_than_it_needs(planned):
 
     assert code == 1
     fitting = [remedy["flags"] for remedy in result["remedies"] if remedy["fits"]]
-    assert ["--runtime.sleep", "always"] in fitting
+    assert ["--runtime.sleep", "state"] in fitting
 
 
 def test_a_recipe_whose_engine_sleeps_fits_on_less(planned):

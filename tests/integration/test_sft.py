@@ -201,7 +201,7 @@ def test_sigterm_saves_and_the_message_names_the_command(folder, capfd):
     [
         ([], "--data: expected data files; got none"),
         (["--data", "gone.jsonl"], "--data gone.jsonl: there is no such file"),
-        (["--data", "chats.jsonl"], "chats.jsonl"),
+        (["--data", "chats.jsonl", "--data.form", "response"], "chats.jsonl:1: "),
         (["--data", "sums.jsonl", "--data.max_length", "3"], "sums.jsonl"),
         (["--data", "sums.jsonl", "--rollout.batch_size", "3"], "there is no such option"),
         (

@@ -49,10 +49,10 @@ def gpu_layers(asked: str | None, accelerators: Sequence[Accelerator] | None = N
 
 
 def idle_gpus(resolved: ResolvedOptions[Any]) -> str | None:
-    """Return one line on the GPUs of this machine that the run leaves idle; None where it leaves none, or where its
-    runtime may use other machines."""
-    runtime = resolved.one("runtime.name")
-    if isinstance(runtime.options, PlansPlacement):
+    """Return one line on the GPUs of this machine that the run leaves idle; None: it leaves none, its runtime
+    may use other machines, or the command has none."""
+    runtime = resolved.optional("runtime.name")
+    if runtime is None or isinstance(runtime.options, PlansPlacement):
         return None
     visible = len(visible_accelerators())
     if visible < 2:

@@ -50,6 +50,12 @@ ALLOWED = {
     ("data/chat/short_histories.py", "function"): "a key of tools and of their calls",
     ("data/chat/turns.py", "function"): "a key of tool calls",
     ("data/chat/template_kwargs.py", "tools"): "a variable of chat templates",
+    **{
+        (f"data/chat/template/{name}.py", "function"): "a key of tool calls"
+        for name in ("pieces", "contents", "presence")
+    },
+    ("data/forms/chats.py", "function"): "a key of tool calls",
+    ("data/forms/recognizing.py", "tools"): "a column of rows",
     ("contracts/environment.py", "single_turn"): "a kind of episodes",
     ("contracts/environment.py", "multi_turn"): "a kind of episodes",
     ("contracts/environment.py", "tools"): "a kind of episodes",

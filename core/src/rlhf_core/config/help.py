@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -113,7 +114,17 @@ def _option(
     wrapped = textwrap.wrap(text, width - column)
     if len(head) < column - 1 and wrapped:
         return [head.ljust(column) + wrapped[0], *(" " * column + line for line in wrapped[1:])]
-    return [head, *(" " * column + line for line in wrapped)]
+    return [*_broken(head, width), *(" " * column + line for line in wrapped)]
+
+
+def _broken(head: str, width: int) -> list[str]:
+    """Return the lines of an option's head, whose choices go on below where they are too many for a line."""
+    lines = [""]
+    for piece in re.findall(r"[^|]+\|?", head):
+        if len(lines[-1]) + len(piece) > width:
+            lines.append(" " * 8)
+        lines[-1] += piece
+    return lines
 
 
 def _value(paths: Sequence[str], info: FieldInfo, tree: Layer) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from rlhf_core.data import ConversationColumns, LabeledColumns, PairColumns
+from rlhf_core.data.checked.structure import AnyColumns
 from rlhf_core.data.checking import Expectations, check_source
 from rlhf_core.data.rows import PromptFormat
 from rlhf_core.data.sources import open_source
@@ -81,7 +82,8 @@ def test_rows_without_anything_to_learn_are_found_without_a_run(write_rows):
     path = write_rows([{"messages": chat(weight=0)}, {"messages": [ASKED, {**WRONG, "weight": 0}]}])
 
     report = check_source(
-        open_source(path), Expectations(format=PromptFormat(), messages_key="messages")
+        open_source(path),
+        Expectations(format=PromptFormat(), columns=AnyColumns(messages_key="messages")),
     )
 
     assert [bad.kind for bad in report.bad] == ["nothing to learn"]
