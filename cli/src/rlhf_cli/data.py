@@ -122,16 +122,15 @@ def check(
     )
     reports = {spec: _report(spec, split, expected, all_rows) for spec in dict.fromkeys(files)}
     print_summary(reports, "characters" if model is None else "tokens")
-    typed = {
-        "form": form,
-        "prompt_key": None if prompt_key == "prompt" else prompt_key,
-        "template": template,
-        "system_prompt": system_prompt,
-        "messages_key": messages_key,
-        "split": None if split == "train" else split,
-        "image_key": image_key,
-    }
-    words = [word for key, value in typed.items() if value for word in (f"--data.{key}", value)]
+    words = _option_words(
+        form=form,
+        prompt_key=None if prompt_key == "prompt" else prompt_key,
+        template=template,
+        system_prompt=system_prompt,
+        messages_key=messages_key,
+        split=None if split == "train" else split,
+        image_key=image_key,
+    )
     print_next(reports, model, [*words, "--data.chat"] if chat else words)
     if any(report is None or report.bad for report in reports.values()):
         raise typer.Exit(1)
@@ -187,6 +186,11 @@ def show(
                 for name, value in row.items():
                     print_text(f"  {name}: {_shortened(value)}")
         print_text(f"{spec}: {len(source)} rows")
+
+
+def _option_words(**values: str | None) -> list[str]:
+    """Return options of ``data`` as a training command has them; None and empty text: it is as it is."""
+    return [word for key, value in values.items() if value for word in (f"--data.{key}", value)]
 
 
 def _format(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..config.checks.data_files import SUFFIXES, files_of, is_packed, is_pattern, suffix_of
 from ..errors import DataError
-from . import arrow_sets, text_files
+from . import arrow_sets
+from .files import text_files
 from .files.joined import JoinedFiles
 from .files.packed import unpacked
 from .files.texts import TextFile

@@ -120,7 +120,7 @@ class Course(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeStep:
-    """What the checkpoint of a finished step has beside the roles."""
+    """Contents of the checkpoint of a finished step beside the roles."""
 
     state: RunState
     """The state between steps."""

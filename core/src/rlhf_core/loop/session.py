@@ -112,9 +112,8 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
     shapers = _build_all(resolved, "reward.shapers")
     parts = learning_parts(resolved, demands, tokenizer)
-
-    spec = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
-    spec = with_sleep(resolved, spec, plugins)
+    planned = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
+    spec = with_sleep(resolved, planned, plugins)
     runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)

@@ -84,8 +84,7 @@ class DeepSpeedBackend(ScoringBackend):
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._objective: BuiltObjective | None = None
         self._offloading: Offloading | None = None
-        self.updates_begun = 0
-        """Number of optimizer updates of this process, from the moment on at which they may change weights."""
+        self.updates_begun = 0  # counted where an update may begin to change weights
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
         """Join the process group of the ranks, load the model and create the optimizer.
@@ -112,9 +111,8 @@ class DeepSpeedBackend(ScoringBackend):
         else:
             self._scoring = WholeScoring()
         if spec.leaving != "nothing":
-            moves = Offloading(self._scoring, model, self._device)
-            moves.prepare(weights=spec.leaving == "all", state=True)
-            self._offloading = moves
+            self._offloading = Offloading(self._scoring, model, self._device)
+            self._offloading.prepare(weights=spec.leaving == "all", state=True)
 
     def _join_groups(self) -> None:
         """Join the rank groups that ``sequence_parallel`` and ``tensor_parallel`` ask for."""
@@ -173,8 +171,7 @@ class DeepSpeedBackend(ScoringBackend):
         with self._model.updating(self._dropout_seed(training.updates)):
             for number, work in enumerate(works, start=1):
                 training.backward(training.forward(work), last=number == len(works))
-        if self._offloading is not None:
-            self._offloading.finish_reload()  # until here nothing has needed the state
+        self._wait_for_state()  # until here nothing has needed it
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
         last: Metrics = {
@@ -400,5 +397,4 @@ class DeepSpeedBackend(ScoringBackend):
             self._scoring.close()
         if self._offloading is not None:
             self._offloading.close()
-        self._training = self._scoring = self._offloading = None
-        self._open = self._objective = None
+        self._training = self._scoring = self._offloading = self._open = self._objective = None

@@ -1,1 +1,1 @@
-"""Files that are no table by themselves: packed ones, patterns of several, and plain texts."""
+"""Files that are no table by themselves: JSON Lines and JSON, packed ones, patterns of several, and plain texts."""

@@ -28,7 +28,7 @@ from .distill_options import DistillOptions
 from .sft_options import SftOptions
 
 STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
-"""What held-out tokens are asked for."""
+"""Numbers that the model gives for each held-out token."""
 
 
 class ImitatedRows:

@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import DataError
-from .source import Row, Source, Unreadable
+from ...errors import DataError
+from ..source import Row, Source, Unreadable
 
 _BOM = b"\xef\xbb\xbf"
 
