@@ -109,12 +109,14 @@ class Writer:
             return [*self.text("<|vision_start|>"), *features, *self.text("<|vision_end|>")]
         before, after = {
             "internvl": ("<img>", "</img>"),
-            "gemma3": ("\n\n<start_of_image>", "<end_of_image>\n\n"),
+            "gemma3": ("<start_of_image>", "<end_of_image>"),
         }.get(self.family, ("", ""))
         own = [
             [Expected(one.token, number) for one in self.text(words)] for words in (before, after)
         ]
-        return [*own[0], *features, *own[1]]
+        # The line breaks around an image of Gemma are the processor's text.
+        beside = self.text("\n\n") if self.family == "gemma3" else []
+        return [*beside, *own[0], *features, *own[1], *beside]
 
     def conversation(self, messages: list[Message], *, asks: bool = False) -> Sequence:
         """A conversation in the template's words; ``asks``: with the words before the next answer."""

@@ -153,7 +153,10 @@ def test_a_chat_is_rendered_with_its_images_wherever_the_row_has_them(stage, rew
     tokenizer = stage.renderer.tokenizer
     text = tokenizer.apply_chat_template([*messages, answer], tokenize=False)
     text = stage.images.tokens.writing.written(text)
-    whole = stage.images.expand(tokenizer(text, add_special_tokens=False)["input_ids"], shown)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    # The model was trained to score at the token that ends a turn, and not at what the template writes behind it.
+    ids = ids[: len(ids) - ids[::-1].index(tokenizer.eos_token_id)]
+    whole = stage.images.expand(ids, shown)
     as_ids = request_of(stage, whole, prompt=len(whole.token_ids) - 3)
     # What the policy read has other tokens: those of its own template.
     asked = stage.images.expand(stage.renderer.render(messages), shown)

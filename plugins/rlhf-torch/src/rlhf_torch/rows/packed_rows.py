@@ -140,15 +140,24 @@ class _Seen(NamedTuple):
     """See ``PackedLayout``; None: all tokens look back."""
 
 
+def refuse_images(rows: TrajectoryColumns) -> None:
+    """Refuse rows with images, for a model that reads text alone.
+
+    Raises:
+        PluginError: a row has an image.
+    """
+    if len(rows.media):
+        raise PluginError(
+            f"{next(rows.uids())}: the batch has images, and this model reads text alone; set --model.vision"
+        )
+
+
 def _seen(
     part: TrajectoryColumns, reader: PictureReader | None, device: torch.device
 ) -> _Seen | None:
     """Return positions and images of rows for a model that reads images."""
     if reader is None:
-        if len(part.media):
-            raise PluginError(
-                f"{next(part.uids())}: the batch has images, and this model reads text alone; set --model.vision"
-            )
+        refuse_images(part)
         return None
     firsts = part.token_offsets[:-1].tolist()
     rows = [

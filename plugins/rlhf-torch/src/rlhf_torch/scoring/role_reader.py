@@ -16,6 +16,7 @@ from rlhf_core.objective import ActionScores
 from ..heads.action_head import action_scores
 from ..heads.statistics import action_statistics, top_tokens
 from ..models.role_model import RoleModel
+from ..models.vision_lm import VisionLM
 from ..rows.packed_rows import PackedRows
 
 
@@ -31,6 +32,8 @@ class RoleReader:
         # Read now: a backend that cuts weights over ranks (ZeRO stage 3) leaves parameters without a shape later.
         self._vocab_size = role.lm.vocab_size
         self._num_sampled = role.lm.num_sampled
+        self.sees = isinstance(role.lm, VisionLM)
+        """Whether the model reads images."""
 
     def hidden(self, rows: PackedRows) -> Float[Tensor, "U D"]:
         """Return the hidden states (U, D) of the tokens that are read for the different actions."""

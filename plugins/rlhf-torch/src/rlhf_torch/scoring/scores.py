@@ -12,7 +12,7 @@ from torch import Tensor
 from rlhf_core.contracts import RoleSpec, Statistic, TopTokens, TrajectoryColumns
 
 from ..models.role_model import RoleModel
-from ..rows.packed_rows import PackedRows
+from ..rows.packed_rows import PackedRows, refuse_images
 from .role_reader import RoleReader
 
 Floats = NDArray[np.float32]
@@ -68,6 +68,10 @@ class RowScores:
         return values
 
     def _checked_passes(self, batch: TrajectoryColumns, score: Score) -> list[Floats]:
+        if not self._reader.sees:
+            refuse_images(
+                batch
+            )  # first: the ids of their places are likely to be none of the model's
         self._reader.check_ids(batch.token_ids)
         return self._passes(batch, score)
 
