@@ -80,7 +80,8 @@ def test_a_script_a_cell_and_the_command_line_train_the_same_weights(folder, nam
     async def cell():
         return command.train(**options(name, "cell"))
 
-    result = command(**options(name, "script"), eval={"data": ROWS[name]})
+    others = [{**row, "prompt": "9" + row["prompt"]} for row in ROWS[name]]
+    result = command(**options(name, "script"), eval={"data": others})
     assert asyncio.run(cell()).status == "finished"
 
     assert weights_of("script") == weights_of("cell") == as_command(name, "cli")
