@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
+from rlhf_core.durable.run_folder import RunFolder
 from rlhf_core.testing.tiny import write_tiny_model
 
 STEPS = 12
@@ -143,6 +144,12 @@ def weights_digest(run: Path) -> dict[str, str]:
     }
 
 
+def how_to_resume(run: Path) -> str:
+    """``auto``, or ``restart`` for a run that was killed before its first checkpoint: its steps are done again only if
+    that is asked for."""
+    return "restart" if RunFolder(run).no_checkpoint() else "auto"
+
+
 def check_that_killed_runs_resume(
     folder: Path, words: list[str], phase: str, steps: Iterable[int]
 ) -> None:
@@ -155,7 +162,8 @@ def check_that_killed_runs_resume(
         killed = run_in_a_fork(folder, name, [*words, "--output", name], fault=f"{phase}:{step}")
         assert os.WIFSIGNALED(killed)
         assert os.WTERMSIG(killed) == signal.SIGKILL
-        assert run_in_a_fork(folder, name, [*words, "--output", name, "--resume", "auto"]) == 0
+        again = [*words, "--output", name, "--resume", how_to_resume(folder / name)]
+        assert run_in_a_fork(folder, name, again) == 0
 
         assert metrics_without_times(folder / name) == metrics_without_times(folder / "whole")
         assert weights_digest(folder / name) == weights_digest(folder / "whole")

@@ -17,6 +17,7 @@ from rlhf_core.testing.tiny import write_tiny_model
 
 from .forked_runs import (
     QUIET,
+    how_to_resume,
     metrics_without_times,
     records,
     run_in_a_fork,
@@ -82,7 +83,8 @@ def test_a_killed_run_goes_on_to_the_bit(workspace, uninterrupted, point):
     assert os.WIFSIGNALED(killed), (workspace / f"{output}.log").read_text()
     assert os.WTERMSIG(killed) == signal.SIGKILL
 
-    resumed = train_in_a_fork(workspace, output, *ADAPTED, "--resume", "auto")
+    how = how_to_resume(workspace / output)
+    resumed = train_in_a_fork(workspace, output, *ADAPTED, "--resume", how)
 
     assert resumed == 0, (workspace / f"{output}.log").read_text()
     assert metrics_without_times(workspace / output) == metrics_without_times(uninterrupted)

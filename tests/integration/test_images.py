@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 from tests.images import SHOWS, noisy, saved
-from tests.integration.forked_runs import metrics_without_times, run_in_a_fork
+from tests.integration.forked_runs import how_to_resume, metrics_without_times, run_in_a_fork
 
 from rlhf_cli.main import main
 from rlhf_core.testing.tiny import write_tiny_model
@@ -138,7 +138,8 @@ def test_a_run_killed_in_any_phase_goes_on_to_the_bit(workspace, words):
         killed = run_in_a_fork(workspace, name, [*run, "--output", name], fault=f"{phase}:{step}")
         assert os.WIFSIGNALED(killed), (workspace / f"{name}.log").read_text()
 
-        again = run_in_a_fork(workspace, name, [*run, "--output", name, "--resume", "auto"])
+        how = how_to_resume(workspace / name)
+        again = run_in_a_fork(workspace, name, [*run, "--output", name, "--resume", how])
 
         assert again == 0, (workspace / f"{name}.log").read_text()
         assert metrics_without_times(workspace / name) == metrics_without_times(workspace / "whole")

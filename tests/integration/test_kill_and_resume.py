@@ -10,13 +10,13 @@ import sys
 import pytest
 from tests.cases import one_in
 
-from rlhf_core.durable.checkpoint import complete
 from rlhf_core.durable.faults import PHASES
 from rlhf_core.durable.ledger import replay
 
 from .forked_runs import (
     CHECKPOINT_EVERY,
     STEPS,
+    how_to_resume,
     metrics_without_times,
     train_in_a_fork,
     weights_digest,
@@ -62,10 +62,7 @@ def check_killed_and_resumed(workspace, uninterrupted, phase, step, *flags):
     assert os.WIFSIGNALED(killed), (workspace / f"{output}.log").read_text()
     assert os.WTERMSIG(killed) == signal.SIGKILL
 
-    # Steps that no checkpoint has are done again only if that is asked for.
-    lost = step > 1 and not complete(run / "checkpoints")
-    how = "restart" if lost else "auto"
-    resumed = train_in_a_fork(workspace, output, *flags, "--resume", how)
+    resumed = train_in_a_fork(workspace, output, *flags, "--resume", how_to_resume(run))
     assert resumed == 0, (workspace / f"{output}.log").read_text()
 
     assert metrics_without_times(run) == uninterrupted[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.forked_runs import (
+    how_to_resume,
     metrics_without_times,
     run_in_a_fork,
     weights_digest,
@@ -56,7 +57,8 @@ def test_a_killed_run_resumes_to_the_same_bits(workspace):
         output = f"killed-{fault.replace(':', '-')}"
         killed = train(workspace, output, *small, fault=fault)
         assert killed == -signal.SIGKILL, (workspace / f"{output}.log").read_text()
-        assert train(workspace, output, *small, "--resume", "auto") == 0
+        how = how_to_resume(workspace / output)
+        assert train(workspace, output, *small, "--resume", how) == 0
 
         assert metrics_without_times(workspace / output) == metrics_without_times(
             workspace / "whole"
