@@ -2,8 +2,9 @@
 
     python examples/rlhf-env-calculator/prepare.py
 
-The tokenizer has a token for each digit and operator, control tokens around a call, and a token for each piece of JSON
-between the arguments of a call: with one for each character a call would be 75 tokens long.
+The tokenizer has a token for each digit and operator, control tokens around a call, one for the whole description of
+the tool, and a token for each piece of JSON between the arguments of a call: with one for each character a call would
+be 75 tokens long.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.testing.tiny import tiny_config, tiny_tokenizer
 from rlhf_env_calculator.config import CalculatorConfig
 from rlhf_env_calculator.environment import Calculator
+from rlhf_tools import Toolbox
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -25,6 +27,7 @@ ROLES = ["<|user|>", "<|assistant|>", "<|tool|>"]
 CALL = ["<tool_call>", "</tool_call>"]
 PIECES = ['{"name": "calculate", "arguments": {"left": ', ', "operator": "', '", "right": ', "}}"]
 TEMPLATE = (
+    "{%- for tool in tools or [] -%}{{ tool | tojson }}{%- endfor -%}"
     "{%- for message in messages -%}<|{{ message.role }}|>{{ message.content or '' }}"
     "{%- for call in message.tool_calls or [] -%}<tool_call>"
     '{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}'
@@ -63,9 +66,15 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
     made = tiny_tokenizer(ALPHABET)
     made.add_special_tokens({"additional_special_tokens": ROLES})
-    made.add_tokens([AddedToken(text, normalized=False) for text in [*CALL, *PIECES]])
+    described = [json.dumps(tool, ensure_ascii=False) for tool in tools()]
+    made.add_tokens([AddedToken(text, normalized=False) for text in [*CALL, *PIECES, *described]])
     made.chat_template = TEMPLATE
     return made
+
+
+def tools() -> list[dict[str, Any]]:
+    """Return the description of the calculator, as the environment shows it."""
+    return [dict(tool) for tool in Toolbox([Calculator(CalculatorConfig()).calculate]).schemas]
 
 
 def write_model(folder: Path, seed: int) -> None:
@@ -106,7 +115,8 @@ def demonstration(row: dict[str, Any]) -> dict[str, Any]:
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "name": "calculate", "content": row["answer"]},
             {"role": "assistant", "content": row["answer"]},
-        ]
+        ],
+        "tools": tools(),
     }
 
 

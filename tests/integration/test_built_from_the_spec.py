@@ -24,7 +24,7 @@ RUNS = {
         *("--rollout.max_length", "64"),
     ],
     "ahead": ["--rollout.max_staleness", "1", "--algo.correction.kind", "tis"],
-    "held-out prompts": ["--eval.data", "mine.jsonl", "--eval.at_start", "--steps", "1"],
+    "held-out prompts": ["--eval.fraction", "0.3", "--eval.at_start", "--steps", "1"],
 }
 
 

@@ -118,7 +118,7 @@ def test_a_loss_without_a_reference_and_the_likelihood_beside_it(folder):
 
 
 def test_several_losses_add_up_with_their_weights(folder):
-    words = ["--train.batch_size", "16", "--steps", "1", "--eval.data", "pairs.jsonl"]
+    words = ["--train.batch_size", "16", "--steps", "1", *seen_and_new("pairs.jsonl")]
     words += ["--preference.weight", "0.8", "--preference.terms.use", "bco", "apo_zero"]
     words += ["--preference.terms.bco.weight", "0.2", "--preference.terms.bco.beta", "0.5"]
 
