@@ -14,11 +14,12 @@ from typing import Any
 
 from transformers.utils import cached_file
 
-IMAGES, WHOLE = "preprocessor_config.json", "processor_config.json"
-VIDEOS, TEMPLATE = "video_preprocessor_config.json", "chat_template.json"
-FILES = (IMAGES, WHOLE, VIDEOS, TEMPLATE)
+_IMAGES, _WHOLE = "preprocessor_config.json", "processor_config.json"
+_VIDEOS, _TEMPLATE = "video_preprocessor_config.json", "chat_template.json"
+FILES = (_IMAGES, _WHOLE, _VIDEOS, _TEMPLATE)
+"""Files that a processor may have."""
 _TOKENIZER_TEMPLATE = "chat_template.jinja"
-"""File of the tokenizer, which takes the place of ``TEMPLATE``."""
+"""File of the tokenizer, which takes the place of ``_TEMPLATE``."""
 
 
 def copy_processor(source: str, folder: Path, changed: Mapping[str, Any] | None = None) -> None:
@@ -34,23 +35,23 @@ def copy_processor(source: str, folder: Path, changed: Mapping[str, Any] | None 
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-        if found is None or (name == TEMPLATE and (folder / _TOKENIZER_TEMPLATE).is_file()):
+        if found is None or (name == _TEMPLATE and (folder / _TOKENIZER_TEMPLATE).is_file()):
             continue
         target = folder / name
         if Path(found).resolve() != target.resolve():
             shutil.copyfile(found, target)
-        if changed and name in (IMAGES, WHOLE):
+        if changed and name in (_IMAGES, _WHOLE):
             _change(target, changed)
 
 
 def has_processor(folder: Path) -> bool:
     """Return whether a folder has a processor's files."""
-    return any((folder / name).is_file() for name in (IMAGES, WHOLE))
+    return any((folder / name).is_file() for name in (_IMAGES, _WHOLE))
 
 
 def _change(file: Path, changed: Mapping[str, Any]) -> None:
     values = json.loads(file.read_text(encoding="utf-8"))
-    options = values.get("image_processor") if file.name == WHOLE else values
+    options = values.get("image_processor") if file.name == _WHOLE else values
     if options is None:
         return
     for name, value in changed.items():

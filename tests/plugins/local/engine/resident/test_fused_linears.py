@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from tests.rounding import rounding
 from torch import nn
 
 from rlhf_plugin_local.engine.precast import Precast
@@ -54,7 +55,10 @@ def test_compiled_layers_join_too_and_leave_nothing_behind(lm_of):
         layout = PackedLayout([0, length], torch.device("cpu"))
         with torch.no_grad():
             own, other = (part.hidden(tokens, places, layout) for part in (lm, joined.lm))
-        torch.testing.assert_close(own, other, atol=5e-6, rtol=5e-6)
+        # Two layers, each with sums over 32 channels in six products and two norms, over 128 in one, and over the
+        # tokens in the scores' softmax and in the values.
+        bound = rounding(2 * (8 * 32 + 128 + 2 * length), float(own.abs().max()))
+        torch.testing.assert_close(own, other, atol=bound, rtol=0.0)
         parts = [module for module in joined.lm.modules() if hasattr(module, "joined")]
         assert parts
         assert all(part.joined.products == () for part in parts)
