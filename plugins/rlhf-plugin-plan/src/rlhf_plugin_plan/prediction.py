@@ -246,7 +246,7 @@ def _least_that_fits(shared: Sequence[GpuMemory], gpu: GpuSpec) -> Leaving:
 
     usable = (1 - assumed.SPARE) * gpu.memory
     enough = [leaving for leaving in ASLEEP.values() if peak(leaving) <= usable]
-    return enough[0] if enough else min(reversed(ASLEEP.values()), key=peak)
+    return enough[0] if enough else min(list(ASLEEP.values())[::-1], key=peak)
 
 
 def _gpu_memory(
