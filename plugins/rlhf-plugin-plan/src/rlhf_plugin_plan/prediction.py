@@ -238,7 +238,7 @@ def with_sleep(
 
 
 def _least_that_fits(shared: Sequence[GpuMemory], gpu: GpuSpec) -> Leaving:
-    """Return the least that has to leave so that some memory is to spare; if nothing is enough, what leaves most."""
+    """Return the least that has to leave so that some memory is to spare; if nothing is enough, that of least need."""
 
     def peak(leaving: Leaving) -> float:
         peaks = (max(memory.choices[leaving].asleep.values()) for memory in shared)
@@ -246,7 +246,7 @@ def _least_that_fits(shared: Sequence[GpuMemory], gpu: GpuSpec) -> Leaving:
 
     usable = (1 - assumed.SPARE) * gpu.memory
     enough = [leaving for leaving in ASLEEP.values() if peak(leaving) <= usable]
-    return enough[0] if enough else min(list(ASLEEP.values())[::-1], key=peak)
+    return enough[0] if enough else min(ASLEEP.values(), key=peak)
 
 
 def _gpu_memory(
