@@ -118,13 +118,14 @@ class TaskSet:
 
 
 def _hashes_of(part: TaskSetPart, with_rows: bool) -> Iterator[int]:
+    images = part.images.measuring()
     for position, index in enumerate(part.prompts.rows.tolist()):
         start, end = part.prompts.offsets[position : position + 2]
         content = part.prompts.token_ids[start:end].tobytes()
-        if part.images.sees or with_rows:
+        if images.sees or with_rows:
             row = part.source.row(index)
             where = part.source.where(index)
-            prompt = part.images.measuring().prompt_again(row, part.format.prompt(row), where)
+            prompt = images.prompt_again(row, part.format.prompt(row), where)
             content += "".join(image.sha256 for image in media_of(prompt)).encode()
             if with_rows:
                 content += whole_row_hash(row).to_bytes(8, "big")
