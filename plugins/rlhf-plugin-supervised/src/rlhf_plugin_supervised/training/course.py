@@ -55,6 +55,7 @@ from rlhf_core.runs import (
     vision_spec,
 )
 
+from .drawn import with_drawn_rows
 from .options import ExampleOptions
 from .order import UnitOrder
 
@@ -360,7 +361,8 @@ def kind_of(
         state: ExampleState,
         stack: AsyncExitStack,
     ) -> ExampleCourse:
-        examples, model = load(resolved), trained(resolved)
+        drawn = with_drawn_rows(resolved, folder, is_resumed=state.step > 0)
+        examples, model = load(drawn), trained(resolved)
         updates = total_steps(resolved.run, examples)
         spec = RuntimeSpec(
             roles=roles_of(resolved, model, examples.rows, updates),
