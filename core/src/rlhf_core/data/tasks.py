@@ -21,7 +21,7 @@ from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .forms.form import RowKind
-from .forms.recognizing import formed
+from .forms.recognizing import FormedSet, formed
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
 from .made.players import Players
@@ -44,6 +44,7 @@ def load_task_set(
     players: Players | None = None,
     makers: MakesRows | None = None,
     images: ImageReader | None = None,
+    opened: OpenedSets | None = None,
 ) -> TaskSet | MadeTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
@@ -53,6 +54,7 @@ def load_task_set(
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
         images: reader of images; None: the run's model reads text alone.
+        opened: sets that are open already.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
@@ -67,13 +69,13 @@ def load_task_set(
             shuffle=data.shuffle,
             prompts=PromptReader(data, renderer, images),
         )
-    reader = _Reader(data, renderer, "data.train", data.train, images)
+    reader = _Reader(data, renderer, "data.train", data.train, images, opened)
     side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
-        opened = reader.open(spec, data.split)
-        reader.add(opened, _rows_of(run, opened, side), start)
-        start += len(opened.source)
+        found = reader.open(spec, data.split)
+        reader.add(found, _rows_of(run, found, side), start)
+        start += len(found.source)
     return TaskSet(
         reader.parts(),
         probabilities=data.probabilities,
@@ -105,6 +107,7 @@ def load_eval_sets(
     players: Players | None = None,
     makers: MakesRows | None = None,
     images: ImageReader | None = None,
+    opened: OpenedSets | None = None,
 ) -> Mapping[str, TaskSet | MadeTasks]:
     """Return the evaluation sets by name: the sets of ``eval.data``, and the rows that ``eval.fraction`` holds out.
 
@@ -114,6 +117,7 @@ def load_eval_sets(
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
         images: reader of images; None: the run's model reads text alone.
+        opened: sets that are open already.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
@@ -130,7 +134,7 @@ def load_eval_sets(
         **load_sets(wanted, run.data, renderer, players, images)
     }
     if run.eval.fraction:
-        sets |= _held_out_sets(run, renderer, players, images)
+        sets |= _held_out_sets(run, renderer, players, images, opened)
     return sets
 
 
@@ -203,15 +207,16 @@ def _held_out_sets(
     renderer: TokenizerRenderer,
     players: Players | None,
     images: ImageReader | None,
+    opened: OpenedSets | None,
 ) -> dict[str, TaskSet]:
     readers: dict[str, _Reader] = {}
     side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
     for spec in run.data.train:
-        reader = _Reader(run.data, renderer, "eval.fraction", run.data.train, images)
-        opened = reader.open(spec, run.data.split)
-        held = _rows_of(run, opened, side)
+        reader = _Reader(run.data, renderer, "eval.fraction", run.data.train, images, opened)
+        found = reader.open(spec, run.data.split)
+        held = _rows_of(run, found, side)
         if held.any():
-            readers.setdefault(opened.source.name, reader).add(opened, held)
+            readers.setdefault(found.source.name, reader).add(found, held)
     if not readers:
         raise DataError(f"eval.fraction: {side.lacks}")
     return {
@@ -249,6 +254,31 @@ def check_held_out(run: RunConfig, tasks: object, sets: Mapping[str, object]) ->
     )
 
 
+class OpenedSets:
+    """The sets of a run's prompts, each of which is opened, and its form recognized and said, once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str | None], FormedSet[PromptData]] = {}
+
+    def open(
+        self, data: PromptData, spec: str, split: str, name: str | None, option: str
+    ) -> FormedSet[PromptData]:
+        """Return a set of prompts.
+
+        Args:
+            name: its own name; None: it is called as ``spec`` says.
+            option: option that names it.
+
+        Raises:
+            DataError: it cannot be opened, or its rows are of a form that something else learns from.
+        """
+        key = (spec, split, name)
+        if key not in self._found:
+            source = open_source(spec, split=split, name=name)
+            self._found[key] = formed(source, data, (RowKind.PROMPTS,), spec=spec, option=option)
+        return self._found[key]
+
+
 class _Opened(NamedTuple):
     """A source in the form of its rows."""
 
@@ -278,7 +308,9 @@ class _Reader:
         option: str,
         specs: Sequence[str],
         images: ImageReader | None = None,
+        opened: OpenedSets | None = None,
     ) -> None:
+        self._opened = opened or OpenedSets()
         self._data = data
         self._renderer = renderer
         self._option = option
@@ -293,8 +325,7 @@ class _Reader:
         Raises:
             DataError: it cannot be opened, or its rows are of a form that something else learns from.
         """
-        source = open_source(spec, split=split, name=name)
-        found = formed(source, self._data, (RowKind.PROMPTS,), spec=spec, option=self._option)
+        found = self._opened.open(self._data, spec, split, name, self._option)
         images = RowImages.of(self._images, spec)
         return _Opened(found.source, PromptFormat.of(found.columns), images)
 
