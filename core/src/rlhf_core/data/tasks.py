@@ -20,6 +20,7 @@ from ..errors import DataError
 from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
+from .forms.beside import warn_of_tools
 from .forms.form import RowKind
 from .forms.recognizing import formed
 from .held_out.sides import Side, hashes_of
@@ -67,7 +68,7 @@ def load_task_set(
             shuffle=data.shuffle,
             prompts=PromptReader(data, renderer, images),
         )
-    reader = _Reader(data, renderer, "data.train", data.train, images)
+    reader = _Reader(data, renderer, "data.train", data.train, images, is_played=_plays(players))
     side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
@@ -167,7 +168,7 @@ def load_sets(
     sets: dict[str, TaskSet] = {}
     for entry in wanted.entries:
         name, spec = split_name(entry)
-        reader = _Reader(data, renderer, wanted.option, [spec], images)
+        reader = _Reader(data, renderer, wanted.option, [spec], images, is_played=_plays(players))
         opened = reader.open(spec, wanted.split, name)
         called = opened.source.name
         if called in sets:
@@ -207,7 +208,14 @@ def _held_out_sets(
     readers: dict[str, _Reader] = {}
     side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
     for spec in run.data.train:
-        reader = _Reader(run.data, renderer, "eval.fraction", run.data.train, images)
+        reader = _Reader(
+            run.data,
+            renderer,
+            "eval.fraction",
+            run.data.train,
+            images,
+            is_played=_plays(players),
+        )
         opened = reader.open(spec, run.data.split)
         held = _rows_of(run, opened, side)
         if held.any():
@@ -268,8 +276,16 @@ class _Read(NamedTuple):
     """Index of its first row in the set."""
 
 
+def _plays(players: Players | None) -> bool:
+    return players is not None and bool(players.shares)
+
+
 class _Reader:
-    """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message.
+
+    Args:
+        is_played: an environment plays the rows, and may offer the tools that they have.
+    """
 
     def __init__(
         self,
@@ -278,7 +294,10 @@ class _Reader:
         option: str,
         specs: Sequence[str],
         images: ImageReader | None = None,
+        *,
+        is_played: bool = False,
     ) -> None:
+        self._is_played = is_played
         self._data = data
         self._renderer = renderer
         self._option = option
@@ -295,6 +314,8 @@ class _Reader:
         """
         source = open_source(spec, split=split, name=name)
         found = formed(source, self._data, (RowKind.PROMPTS,), spec=spec, option=self._option)
+        if not self._is_played and found.form is not None:
+            warn_of_tools(found.source, self._option)
         images = RowImages.of(self._images, spec)
         return _Opened(found.source, PromptFormat.of(found.columns), images)
 

@@ -58,8 +58,8 @@ def check_judged(messages: Sequence[Message], answers: Sequence[int]) -> None:
         if _is_learned(message, index) is False and index in answers:
             raise RowProblem(
                 "weight",
-                f'message {index + 1}: it is not to be learned ("weight" 0, "train" or "loss" false), but belongs to an '
-                "answer that was judged as a whole. Leave the field out, or put the message into the prompt",
+                f'message {index + 1}: it is not to be learned ("weight" 0, "train" or "loss" false), but belongs '
+                "to an answer that was judged as a whole. Leave the field out, or put the message into the prompt",
             )
 
 
