@@ -262,7 +262,7 @@ def _warn_of_unread(source: Source, option: str) -> None:
         found = [] if isinstance(row, Unreadable) else [name for name in USUAL if row.get(name)]
         if found:
             log.warning(
-                "%s: rows have images in the column %r (from %s on), and the model reads text alone: it learns or answers "
+                "%s: rows have images in the column %r (from %s on), and the model reads text alone: it does "
                 "without them. Choose what reads images with --model.vision",
                 option,
                 found[0],
