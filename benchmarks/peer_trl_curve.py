@@ -1,4 +1,4 @@
-"""TRL's GRPO on the rows, prompts, rewards and rates of ``examples/gsm_symbolic``: a curve beside ours at equal samples.
+"""TRL's GRPO on the rows, prompts, rewards and rates of ``examples/gsm_symbolic``: a curve beside ours, equal samples.
 
 python examples/gsm_symbolic/prepare.py
 python benchmarks/peer_trl_curve.py --model Qwen/Qwen2.5-Coder-0.5B-Instruct --output runs/trl

@@ -24,7 +24,8 @@ from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
 from ..data.made.tasks import MadeTasks
-from ..data.tasks import OpenedSets, check_held_out, load_eval_sets, load_task_set
+from ..data.forms.opened_sets import OpenedSets
+from ..data.tasks import check_held_out, load_eval_sets, load_task_set
 from ..data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
 from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
