@@ -5,8 +5,8 @@
     environment   the observation
 
 An environment that renders text (``render_mode="ansi"``) is shown so; of another one, the observation is written out.
-Rewards, ends and randomness are the environment's: the episode's seed goes to its ``reset``. An answer without an
-action never earns more than playing: it ends the episode with the least that the game can give, or plays a fixed action.
+Rewards, ends and randomness are the environment's: the episode's seed goes to its ``reset``. An answer without
+an action never earns more than playing: it ends the episode with the least that the game can give, or plays an action.
 """
 
 from __future__ import annotations
