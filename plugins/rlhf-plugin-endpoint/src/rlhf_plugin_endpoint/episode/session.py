@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlhf_core import RolloutError
+from rlhf_core import RequestError, RolloutError
 from rlhf_core.contracts import (
     Completion,
     EpisodeEnd,
@@ -257,6 +257,8 @@ class EpisodeSession:
                 status=504,
                 code="timeout",
             ) from error
+        except RequestError as error:
+            raise RequestProblem(str(error), code="unservable", parameter="prompt") from error
         except Exception as error:
             self._break(error)
             raise RequestProblem(
