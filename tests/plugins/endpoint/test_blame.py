@@ -58,9 +58,7 @@ def test_a_request_that_no_engine_could_serve_is_the_clients(play, post, prompt,
 
     def agent(context):
         hello(context, post)
-        replies.append(
-            post(context, "/v1/completions", {"model": context.model, "prompt": prompt})
-        )
+        replies.append(post(context, "/v1/completions", {"model": context.model, "prompt": prompt}))
         hello(context, post)
         return 1.0
 
@@ -140,12 +138,16 @@ VALUES = (
     [{"type": "function", "function": {"name": "f", "parameters": {"type": "nonsense"}}}],
     {"a": {"b": [{"c": {}}] * 3}},
 )
+# fmt: off
 FIELDS = (
-    "model messages prompt input tools tool_choice stop n max_tokens max_completion_tokens logprobs top_logprobs "
-    "stream stream_options temperature top_p top_k seed response_format text reasoning instructions system "
-    "previous_response_id chat_template_kwargs reasoning_effort return_token_ids agent echo suffix stop_sequences "
-    "max_output_tokens metadata unheard_of structured_outputs guided_json"
-).split()
+    "model", "messages", "prompt", "input", "tools", "tool_choice", "stop", "n", "max_tokens",
+    "max_completion_tokens", "logprobs", "top_logprobs", "stream", "stream_options",
+    "temperature", "top_p", "top_k", "seed", "response_format", "text", "reasoning",
+    "instructions", "system", "previous_response_id", "chat_template_kwargs",
+    "reasoning_effort", "return_token_ids", "agent", "echo", "suffix", "stop_sequences",
+    "max_output_tokens", "metadata", "unheard_of", "structured_outputs", "guided_json",
+)
+# fmt: on
 ROUTES = (
     "/v1/chat/completions",
     "/v1/completions",
