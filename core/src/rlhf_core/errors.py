@@ -12,6 +12,7 @@
     ├── RolloutError             an executor, environment or engine failed
     ├── RewardError              a reward raised, timed out, or returned an unusable result
     ├── NonFiniteError           NaN or infinity where it would have reached the weights
+    ├── EmptyStepsError          too many steps in a row had nothing to train on
     └── CheckpointError          a checkpoint could not be written, is missing or damaged, or belongs to another run
         └── ResumeError          a run cannot go on from where it was left                       (exit code 2)
 
@@ -76,6 +77,10 @@ class RewardError(RLHFError, RuntimeError):
 
 class NonFiniteError(RLHFError, ArithmeticError):
     """NaN or infinity appeared where it would have reached the weights."""
+
+
+class EmptyStepsError(RLHFError, RuntimeError):
+    """Too many steps in a row had nothing to train on."""
 
 
 class CheckpointError(RLHFError, RuntimeError):

@@ -10,6 +10,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.learner import LearnOutcome, LearnRequest
 from ..durable.faults import fault_point
 from ..durable.ledger import Ledger
+from ..learning.bad_updates.empty_steps import EmptySteps
 from ..learning.bad_updates.symptoms import Symptoms, symptoms_of
 from ..learning.bad_updates.zero_gradients import ZeroGradients
 from ..learning.roles import POLICY
@@ -38,6 +39,7 @@ class Trainer:
         self.ledger = ledger
         self._run = run = session.resolved.run
         self._zero_gradients = ZeroGradients(CAUSES, run.backend.name, run.output)
+        self._empty_steps = EmptySteps(run.train.max_empty_steps, state.empty_steps)
         self._symptoms = Symptoms(run.output, symptoms_of(run.rollout.max_new_tokens))
 
     async def step(self) -> FinishedStep:
@@ -45,6 +47,7 @@ class Trainer:
 
         Raises:
             NonFiniteError: see ``Learner.learn``.
+            EmptyStepsError: too many steps in a row had no update.
         """
         step, run, session = self.state.step + 1, self._run, self.session
         clock, before = _Clock(), session.source.work_done
@@ -97,12 +100,14 @@ class Trainer:
         for phase, seconds in session.sleeping.take_seconds().items():
             clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
+        self._empty_steps.note(step, values, updated=batch is not None)
         self._zero_gradients.note(step, values)
         self._symptoms.note(step, values)
         values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
         self.state.step = step
+        self.state.empty_steps = self._empty_steps.in_a_row
         self.state.prompts_taken = self.cursor.taken
         if session.rows is not None:
             self.state.source = deepcopy(session.rows.state_dict())
