@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..batch.vocabulary import Vocabulary
+from ..capabilities import JUDGES_REWARDS
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
@@ -17,7 +18,7 @@ from ..contracts.data.sampler import PromptSampler
 from ..contracts.engine import Engine
 from ..contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
-from ..contracts.reward import RewardShaper
+from ..contracts.reward import RewardShaper, SampleFilter
 from ..contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from ..data.chat.renderer import TokenizerRenderer
 from ..data.made.players import Players
@@ -131,11 +132,13 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
     )
     evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
+    filters = _build_all(resolved, "rollout.filters")
     source = RolloutSource(
         episodes,
         groups=placement.groups,
         shapers=shapers,
-        filters=_build_all(resolved, "rollout.filters"),
+        filters=filters,
+        judges=_judges(resolved, demands, filters),
         ahead=_ahead(run.rollout),
         engine=engine,
     )
@@ -354,6 +357,20 @@ def _build_all(resolved: Resolved, slot: str) -> list[Any]:
     return [
         selection.registered.build(selection.options)
         for selection in resolved.selections.get(slot, ())
+    ]
+
+
+def _judges(
+    resolved: Resolved, demands: Demands, filters: Sequence[SampleFilter]
+) -> list[SampleFilter]:
+    """Return the filters whose dropped groups train the terms of the loss that need no advantages, if there are any."""
+    if not (demands.trains_unjudged or demands.supervised):
+        return []
+    chosen = resolved.selections.get("rollout.filters", ())
+    return [
+        built
+        for built, selection in zip(filters, chosen, strict=True)
+        if JUDGES_REWARDS in selection.registered.component.provides
     ]
 
 

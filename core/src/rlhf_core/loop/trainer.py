@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from copy import deepcopy
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..batch.metric import Metric, merge_metrics, metric_values
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.learner import LearnOutcome, LearnRequest
@@ -69,13 +72,14 @@ class Trainer:
         fault_point("model_outputs", step)
         metrics = [rollouts.metrics]
         batch = rollouts.batch
-        if batch is None:
+        to_learn = rollouts.to_learn(trains_unjudged=session.demands.trains_unjudged)
+        if to_learn is None:
             metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
         else:
             await session.source.hold_to_train()
             clock.lap("hold_s")
             await self._make_room(step)
-            outcome = await session.learner.learn(self._request(step, batch))
+            outcome = await session.learner.learn(self._request(step, *to_learn))
             metrics.append(outcome.metrics)
             self._take_over(outcome)
             clock.record("score_s", outcome.score_s)
@@ -100,7 +104,8 @@ class Trainer:
         for phase, seconds in session.sleeping.take_seconds().items():
             clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
-        self._empty_steps.note(step, values, updated=batch is not None)
+        learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
+        self._empty_steps.note(step, values, updated=learned)
         self._zero_gradients.note(step, values)
         self._symptoms.note(step, values)
         values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
@@ -132,10 +137,13 @@ class Trainer:
             )  # what was started beside the batch may still be ending
             await self.session.sleeping.for_roles(step)
 
-    def _request(self, step: int, batch: TrajectoryColumns) -> LearnRequest:
+    def _request(
+        self, step: int, batch: TrajectoryColumns, judged: NDArray[np.bool_] | None
+    ) -> LearnRequest:
         return LearnRequest(
             step=step,
             batch=batch,
+            judged=judged,
             kl_coef=self.state.kl_coef,
             entropy_coef=self._entropy_coef(),
             supervised_taken=self.state.supervised_taken,

@@ -62,6 +62,6 @@ class EmptySteps:
 
 
 _FIX = (
-    "Look at what drops them: the rewards (their on_error), and --rollout.filters with its options; draw more prompts a "
-    "step with --rollout.max_refills, or wait longer with --train.max_empty_steps."
+    "Look at what drops them: the rewards (their on_error), and --rollout.filters with its options; draw more prompts "
+    "a step with --rollout.max_refills, or wait longer with --train.max_empty_steps."
 )
