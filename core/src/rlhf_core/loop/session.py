@@ -132,16 +132,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
     )
     evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
-    filters = _build_all(resolved, "rollout.filters")
-    source = RolloutSource(
-        episodes,
-        groups=placement.groups,
-        shapers=shapers,
-        filters=filters,
-        judges=_judges(resolved, demands, filters),
-        ahead=_ahead(run.rollout),
-        engine=engine,
-    )
+    source = _source(resolved, demands, episodes, placement, shapers)
     stack.push_async_callback(source.close)
     return Session(
         resolved=resolved,
@@ -358,6 +349,25 @@ def _build_all(resolved: Resolved, slot: str) -> list[Any]:
         selection.registered.build(selection.options)
         for selection in resolved.selections.get(slot, ())
     ]
+
+
+def _source(
+    resolved: Resolved,
+    demands: Demands,
+    episodes: EpisodeRunner,
+    placement: Placement,
+    shapers: Sequence[RewardShaper],
+) -> RolloutSource:
+    filters = _build_all(resolved, "rollout.filters")
+    return RolloutSource(
+        episodes,
+        groups=placement.groups,
+        shapers=shapers,
+        filters=filters,
+        judges=_judges(resolved, demands, filters),
+        ahead=_ahead(resolved.run.rollout),
+        engine=placement.engine,
+    )
 
 
 def _judges(

@@ -111,6 +111,17 @@ class Trainer:
         values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
+        self._remember(step)
+        timing = clock.timing(batch, session.source.work_done - before)
+        self.state.seconds += timing["step_s"]
+        samples = (
+            sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
+        )
+        return FinishedStep(metrics=values, timing=timing, samples=samples)
+
+    def _remember(self, step: int) -> None:
+        """Put what the next step depends on into the state."""
+        session = self.session
         self.state.step = step
         self.state.empty_steps = self._empty_steps.in_a_row
         self.state.prompts_taken = self.cursor.taken
@@ -122,12 +133,6 @@ class Trainer:
         self.state.lengths = session.source.lengths.to_json()
         # Copies: components may go on with what they have given out.
         self.state.shapers = [deepcopy(shaper.state_dict()) for shaper in session.shapers]
-        timing = clock.timing(batch, session.source.work_done - before)
-        self.state.seconds += timing["step_s"]
-        samples = (
-            sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
-        )
-        return FinishedStep(metrics=values, timing=timing, samples=samples)
 
     async def _make_room(self, step: int) -> None:
         """Have the engine give its memory to the roles, if this run has them take turns."""
