@@ -16,6 +16,7 @@ from .errors import (
     RewardError,
     RLHFError,
     RolloutError,
+    StorageError,
     UnknownComponent,
     UnknownTokenError,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "ResumeError",
     "RewardError",
     "RolloutError",
+    "StorageError",
     "UnknownComponent",
     "UnknownTokenError",
     "hookimpl",
