@@ -342,7 +342,7 @@ def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
         if PREPARES_STEP in selection.registered.component.provides:
             yield (
                 f"{labels('algo.terms.use')} {selection.registered.name}: it has to see the whole step first, which "
-                f"only the policy loss can. Set --loss {selection.registered.name}."
+                f"only the policy loss can. Set --loss {selection.registered.name} in place of --algo.terms.use."
             )
 
 
