@@ -21,11 +21,11 @@ from ..contracts.learner import Learner
 from ..contracts.reward import RewardShaper, SampleFilter
 from ..contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from ..data.chat.renderer import TokenizerRenderer
+from ..data.forms.opened_sets import OpenedSets
 from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
 from ..data.made.tasks import MadeTasks
-from ..data.forms.opened_sets import OpenedSets
 from ..data.tasks import check_held_out, load_eval_sets, load_task_set
 from ..data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
 from ..errors import ConfigError
