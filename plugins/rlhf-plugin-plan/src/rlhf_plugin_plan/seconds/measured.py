@@ -30,6 +30,8 @@ class Measured:
     """Origin of the measurements, for the report."""
     training: Mapping[tuple[bool, bool, Kind], Rows]
     """Shares of the limit that training reached, by (layers recomputed, layers compiled, weights)."""
+    exchange_share: float
+    """Share of the link's rate that ZeRO's exchange reached, with what else each micro-batch costs."""
     host_us: float
     """Microseconds of the host for one running request in one decoding step of vLLM."""
     host_us_logprobs: float
@@ -45,13 +47,14 @@ class Measured:
     ) -> float:
         """Return the share of the limit that forward and backward passes reach; recomputing counts in the limit.
 
-        Without a measurement of an adapter the share of training whole models is returned, without one of compiled
-        layers that of layers that are not compiled.
+        Without a measurement of an adapter the share of training whole models is returned, without one of recomputed
+        layers that of layers that keep their activations: the same kernels run, one pass more.
         """
-        rows = (
-            self.training.get((recompute, compiled, weights))
-            or self.training.get((recompute, compiled, "trained"))
-            or self.training[recompute, False, "trained"]
+        rows = next(
+            found
+            for kind in (weights, "trained")
+            for again in (recompute, False)
+            if (found := self.training.get((again, compiled, kind)))
         )
         return between(rows, shape.parameters)
 
@@ -88,6 +91,7 @@ def load() -> Measured:
     return Measured(
         source=data["source"],
         training={kind: tuple(sorted(rows)) for kind, rows in shares.items()},
+        exchange_share=data["exchange"]["share"],
         host_us=data["vllm"]["host_us_per_request"],
         host_us_logprobs=data["vllm"]["host_us_per_request_for_logprobs"],
     )

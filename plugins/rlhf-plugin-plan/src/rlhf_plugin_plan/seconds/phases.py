@@ -214,10 +214,11 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         planned.micro_batches,
         4.0 * trained,
     )
+    exchange = updates * sent / setting.link(sharing.ranks)
     yield Phase(
         name=f"exchange {name}",
-        limit_s=updates * sent / setting.link(sharing.ranks),
-        measured_s=None,
+        limit_s=exchange,
+        measured_s=exchange / measured.load().exchange_share,
         bound="links between GPUs, if nothing overlaps",
     )
 
