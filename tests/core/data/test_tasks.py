@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.contracts import Uid
-from rlhf_core.data.tasks import OpenedSets, check_held_out, load_eval_sets, load_task_set
+from rlhf_core.data.forms.opened_sets import OpenedSets
+from rlhf_core.data.tasks import check_held_out, load_eval_sets, load_task_set
 from rlhf_core.errors import DataError
 
 

@@ -20,8 +20,8 @@ from ..errors import DataError
 from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
-from .forms.form import RowKind
-from .forms.recognizing import FormedSet, formed
+from .forms.beside import warn_of_tools
+from .forms.opened_sets import OpenedSets
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
 from .made.players import Players
@@ -32,7 +32,7 @@ from .prompts import Prompts, tokenize_prompts
 from .row_images import RowImages, SeenRows, check_seen
 from .rows import PromptFormat, bad_row_error, describe_skipped
 from .source import Source
-from .sources import open_source, split_name
+from .sources import split_name
 from .task_set import TaskSet, TaskSetPart
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,9 @@ def load_task_set(
             shuffle=data.shuffle,
             prompts=PromptReader(data, renderer, images),
         )
-    reader = _Reader(data, renderer, "data.train", data.train, images, opened)
+    reader = _Reader(
+        data, renderer, "data.train", data.train, images, opened, is_played=_plays(players)
+    )
     side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
@@ -171,7 +173,7 @@ def load_sets(
     sets: dict[str, TaskSet] = {}
     for entry in wanted.entries:
         name, spec = split_name(entry)
-        reader = _Reader(data, renderer, wanted.option, [spec], images)
+        reader = _Reader(data, renderer, wanted.option, [spec], images, is_played=_plays(players))
         opened = reader.open(spec, wanted.split, name)
         called = opened.source.name
         if called in sets:
@@ -212,7 +214,15 @@ def _held_out_sets(
     readers: dict[str, _Reader] = {}
     side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
     for spec in run.data.train:
-        reader = _Reader(run.data, renderer, "eval.fraction", run.data.train, images, opened)
+        reader = _Reader(
+            run.data,
+            renderer,
+            "eval.fraction",
+            run.data.train,
+            images,
+            opened,
+            is_played=_plays(players),
+        )
         found = reader.open(spec, run.data.split)
         held = _rows_of(run, found, side)
         if held.any():
@@ -254,31 +264,6 @@ def check_held_out(run: RunConfig, tasks: object, sets: Mapping[str, object]) ->
     )
 
 
-class OpenedSets:
-    """The sets of a run's prompts, each of which is opened, and its form recognized and said, once."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str | None], FormedSet[PromptData]] = {}
-
-    def open(
-        self, data: PromptData, spec: str, split: str, name: str | None, option: str
-    ) -> FormedSet[PromptData]:
-        """Return a set of prompts.
-
-        Args:
-            name: its own name; None: it is called as ``spec`` says.
-            option: option that names it.
-
-        Raises:
-            DataError: it cannot be opened, or its rows are of a form that something else learns from.
-        """
-        key = (spec, split, name)
-        if key not in self._found:
-            source = open_source(spec, split=split, name=name)
-            self._found[key] = formed(source, data, (RowKind.PROMPTS,), spec=spec, option=option)
-        return self._found[key]
-
-
 class _Opened(NamedTuple):
     """A source in the form of its rows."""
 
@@ -298,8 +283,16 @@ class _Read(NamedTuple):
     """Index of its first row in the set."""
 
 
+def _plays(players: Players | None) -> bool:
+    return players is not None and bool(players.shares)
+
+
 class _Reader:
-    """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message.
+
+    Args:
+        is_played: an environment plays the rows, and may offer the tools that they have.
+    """
 
     def __init__(
         self,
@@ -309,8 +302,11 @@ class _Reader:
         specs: Sequence[str],
         images: ImageReader | None = None,
         opened: OpenedSets | None = None,
+        *,
+        is_played: bool = False,
     ) -> None:
         self._opened = opened or OpenedSets()
+        self._is_played = is_played
         self._data = data
         self._renderer = renderer
         self._option = option
@@ -326,6 +322,8 @@ class _Reader:
             DataError: it cannot be opened, or its rows are of a form that something else learns from.
         """
         found = self._opened.open(self._data, spec, split, name, self._option)
+        if not self._is_played and found.form is not None:
+            warn_of_tools(found.source, self._option)
         images = RowImages.of(self._images, spec)
         return _Opened(found.source, PromptFormat.of(found.columns), images)
 

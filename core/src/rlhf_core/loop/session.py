@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..batch.vocabulary import Vocabulary
+from ..capabilities import JUDGES_REWARDS
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
@@ -17,14 +18,15 @@ from ..contracts.data.sampler import PromptSampler
 from ..contracts.engine import Engine
 from ..contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
-from ..contracts.reward import RewardShaper
+from ..contracts.reward import RewardShaper, SampleFilter
 from ..contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from ..data.chat.renderer import TokenizerRenderer
+from ..data.forms.opened_sets import OpenedSets
 from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
 from ..data.made.tasks import MadeTasks
-from ..data.tasks import OpenedSets, check_held_out, load_eval_sets, load_task_set
+from ..data.tasks import check_held_out, load_eval_sets, load_task_set
 from ..data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
 from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
@@ -131,14 +133,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
     )
     evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
-    source = RolloutSource(
-        episodes,
-        groups=placement.groups,
-        shapers=shapers,
-        filters=_build_all(resolved, "rollout.filters"),
-        ahead=_ahead(run.rollout),
-        engine=engine,
-    )
+    source = _source(resolved, demands, episodes, placement, shapers)
     stack.push_async_callback(source.close)
     return Session(
         resolved=resolved,
@@ -354,6 +349,39 @@ def _build_all(resolved: Resolved, slot: str) -> list[Any]:
     return [
         selection.registered.build(selection.options)
         for selection in resolved.selections.get(slot, ())
+    ]
+
+
+def _source(
+    resolved: Resolved,
+    demands: Demands,
+    episodes: EpisodeRunner,
+    placement: Placement,
+    shapers: Sequence[RewardShaper],
+) -> RolloutSource:
+    filters = _build_all(resolved, "rollout.filters")
+    return RolloutSource(
+        episodes,
+        groups=placement.groups,
+        shapers=shapers,
+        filters=filters,
+        judges=_judges(resolved, demands, filters),
+        ahead=_ahead(resolved.run.rollout),
+        engine=placement.engine,
+    )
+
+
+def _judges(
+    resolved: Resolved, demands: Demands, filters: Sequence[SampleFilter]
+) -> list[SampleFilter]:
+    """Return the filters whose dropped groups train the terms of the loss that need no advantages, if there are any."""
+    if not (demands.trains_unjudged or demands.supervised):
+        return []
+    chosen = resolved.selections.get("rollout.filters", ())
+    return [
+        built
+        for built, selection in zip(filters, chosen, strict=True)
+        if JUDGES_REWARDS in selection.registered.component.provides
     ]
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from ...errors import DataError
 from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
+from .beside import has_system, with_system_column
 from .chats import decoded
 from .form import DataForm
 from .table import FORMS
@@ -45,22 +46,22 @@ class FormedRows:
         """Return a row in our own columns; unreadable where it is of another form."""
         named = with_names(row, self._names)
         given = decoded(named)
-        is_renamed = self._is_renamed or given is not named
-        if not self._form.matches(given):
-            # Where options name columns, a row without them lacks them, whatever else it is.
-            if not self._names and (other := another_form(given, self._form)):
-                return Unreadable(
-                    f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this "
-                    f"one looks like {other.name} ({other.title}). Put it into a file of its own",
-                    "another form",
-                )
-        elif missing := [name for name in self._extra if name not in row]:
+        is_renamed = self._is_renamed or given is not named or has_system(given)
+        # Where options name columns, a row without them lacks them, whatever else it is.
+        is_other = not self._names and not self._form.matches(given)
+        if is_other and (other := another_form(given, self._form)):
+            return Unreadable(
+                f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this one "
+                f"looks like {other.name} ({other.title}). Put it into a file of its own",
+                "another form",
+            )
+        if missing := [name for name in self._extra if name not in row]:
             row = {**row, **dict.fromkeys(missing)}
             given = {**given, **dict.fromkeys(missing)}
         if not is_renamed:
             return row
         try:
-            made = self._form.own(given)
+            made = with_system_column(self._form.own(given), self._form.keys)
             if self._as_prompts and self._form.prompt is not None:
                 made = self._form.prompt(made)
         except RowProblem as problem:

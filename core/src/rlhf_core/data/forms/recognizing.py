@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from ...config.common import FormName
 from ...errors import DataError
 from ..source import Row, Source
+from .beside import TOOLS
 from .chats import decoded
 from .commands import commands_for
 from .form import DataForm, RowKind
@@ -22,8 +23,14 @@ from .table import BY_NAME, FORMS
 AS_GIVEN = "columns"
 """Value of ``data.form`` with which rows are read by the options that name columns alone."""
 COLUMN_OPTIONS = tuple(dict.fromkeys(key for form in FORMS for key in form.keys))
-TOOLS_KEY, TOOLS = "tools_key", "tools"
-_WITH_TOOLS = (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.PAIRS, RowKind.JUDGED)
+TOOLS_KEY = "tools_key"
+_WITH_TOOLS = (
+    RowKind.CONVERSATIONS,
+    RowKind.RESPONSES,
+    RowKind.PAIRS,
+    RowKind.JUDGED,
+    RowKind.STEPS,
+)
 
 log = logging.getLogger(__name__)
 

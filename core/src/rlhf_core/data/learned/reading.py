@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...durable.writing import writing
 from ...media.reader import ImageReader
 from ..forms.form import RowKind
 from ..forms.recognizing import formed
@@ -125,15 +126,18 @@ def read_rows(
             gathered.say_forms(option, [split_name(one)[1] for one in sets])
         log.info("%s: the tokens of these rows are those of %s", option, folder / key)
         return gathered.rows(option, stored)
-    writer = entry.writer()
-    try:
-        gathered = Gathered(writer)
-        _gather(gathered, sets, reading, tokenizer, options, option, images, side)
-        gathered.check(options, option, side)
-    except BaseException:
-        writer.discard()
-        raise
-    return gathered.rows(option, writer.keep(gathered.account()))
+    advice = "Set --data.cache to a folder with room, or off"
+    with writing(f"{folder}, the cache of tokens,", advice=advice):
+        writer = entry.writer()
+        try:
+            gathered = Gathered(writer)
+            _gather(gathered, sets, reading, tokenizer, options, option, images, side)
+            gathered.check(options, option, side)
+            stored = writer.keep(gathered.account())
+        except BaseException:
+            writer.discard()
+            raise
+    return gathered.rows(option, stored)
 
 
 def _gather(
