@@ -121,3 +121,26 @@ def test_of_a_judged_conversation_the_answers_before_are_context(load):
     rows = load(LABELED, [{"messages": chat(weight=0), "label": True}]).columns
 
     assert rows.num_turns.tolist() == [1]
+
+
+@pytest.mark.parametrize("fields", [{"weight": 1}, {"train": True}])
+def test_an_answer_in_a_prompt_that_is_to_be_learned_is_bad_by_name(load, fields):
+    prompt = [ASKED, {**WRONG, **fields}, SURE]
+
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl:1: message 2 of the prompt: .* the response alone"
+    ):
+        load(ConversationColumns(), [{"prompt": prompt, "response": "2"}])
+
+
+def test_an_answer_in_a_prompt_of_weight_0_is_context(load):
+    rows = load(
+        ConversationColumns(),
+        [
+            {"prompt": [ASKED, {**WRONG, **fields}, SURE], "response": "2"}
+            for fields in ({}, {"weight": 0})
+        ],
+    )
+
+    first, second = (rows.columns.tokens_of(row).tolist() for row in range(2))
+    assert first == second

@@ -63,6 +63,23 @@ def check_judged(messages: Sequence[Message], answers: Sequence[int]) -> None:
             )
 
 
+def check_prompt(messages: Sequence[Message]) -> None:
+    """Refuse a message of a prompt that is to be learned: of prompt and response, the response alone is.
+
+    Raises:
+        RowProblem: there is one, or a field cannot be obeyed.
+    """
+    for index, message in enumerate(messages):
+        if _is_learned(message, index):
+            field = next(field for field in FIELDS if field in message)
+            raise RowProblem(
+                "weight",
+                f"message {index + 1} of the prompt: {field!r} is {message[field]!r}, but of a row with a prompt and a "
+                "response the response alone is learned; put the whole conversation into a column 'messages', or leave "
+                "the field out",
+            )
+
+
 def without_weights(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages without these fields."""
     return tuple(
