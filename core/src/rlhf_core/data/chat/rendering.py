@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...batch.task import Message
 from ...errors import DataError
@@ -21,11 +21,23 @@ if TYPE_CHECKING:
 Tools = Sequence[Mapping[str, Any]]
 
 
+class _Size(NamedTuple):
+    """Size of a conversation."""
+
+    messages: int
+    characters: int
+    """Number of characters of messages and tools, as Python writes them."""
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], tools: Tools | None) -> _Size:
+        return cls(len(messages), len(repr(messages)) + len(repr(tools)))
+
+
 class ChatTemplate:
     """Chat template of a tokenizer.
 
     A template is a program that came with the model: whatever it raises is a problem of the messages, and its work and
-    its text have limits (``template.limits``).
+    its text have limits (``template.limits``). Once it was stopped, longer conversations are refused without a try.
 
     Args:
         kwargs: variables for the template beside messages and tools.
@@ -36,6 +48,7 @@ class ChatTemplate:
     ) -> None:
         self._tokenizer = tokenizer
         self._kwargs = dict(kwargs or {})
+        self._stopped: dict[_Size, str] = {}
 
     def text(self, messages: Sequence[Message], *, reply: bool, tools: Tools | None = None) -> str:
         """Return a conversation as text; with ``reply`` the text ends where the policy's turn begins.
@@ -86,10 +99,18 @@ class ChatTemplate:
         return Presence(self.text)
 
     def _run(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> Rendered:
+        if self._stopped:
+            self._refuse_longer(_Size.of(messages, tools))
         try:
             return self._made(messages, reply, tools)
         except Exception as error:  # a template is a program, and raises what it will
             raise self._problem(error, messages, reply, tools) from error
+
+    def _refuse_longer(self, size: _Size) -> None:
+        """Refuse a conversation no smaller than one at which the template was stopped: each row would take as long."""
+        for smaller, said in self._stopped.items():
+            if smaller.messages <= size.messages and smaller.characters <= size.characters:
+                raise TemplateProblem(said)
 
     def _made(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> Rendered:
         from transformers import PreTrainedTokenizerBase
@@ -118,7 +139,9 @@ class ChatTemplate:
 
         said = shortened(error)
         if isinstance(error, TemplateLimit):
-            return TemplateProblem(f"the chat template is stopped: {said}")
+            said = f"the chat template is stopped: {said}"
+            self._stopped[_Size.of(messages, tools)] = said
+            return TemplateProblem(said)
         if not isinstance(error, TemplateError | ValueError | TypeError | KeyError):
             said = f"{type(error).__name__}: {said}"
         where = self._refused_message(error, messages, tools)

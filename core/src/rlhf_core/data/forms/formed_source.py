@@ -47,15 +47,15 @@ class FormedRows:
         named = with_names(row, self._names)
         given = decoded(named)
         is_renamed = self._is_renamed or given is not named or has_system(given)
-        # Where options name columns, a row without them lacks them, whatever else it is.
-        is_other = not self._names and not self._form.matches(given)
-        if is_other and (other := another_form(given, self._form)):
-            return Unreadable(
-                f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this one "
-                f"looks like {other.name} ({other.title}). Put it into a file of its own",
-                "another form",
-            )
-        if missing := [name for name in self._extra if name not in row]:
+        if not self._form.matches(given):
+            # Where options name columns, a row without them lacks them, whatever else it is.
+            if not self._names and (other := another_form(given, self._form)):
+                return Unreadable(
+                    f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this "
+                    f"one looks like {other.name} ({other.title}). Put it into a file of its own",
+                    "another form",
+                )
+        elif missing := [name for name in self._extra if name not in row]:
             row = {**row, **dict.fromkeys(missing)}
             given = {**given, **dict.fromkeys(missing)}
         if not is_renamed:

@@ -83,6 +83,7 @@ class StepLabels:
     def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
         """Return prompt and steps, with each separator as a span."""
         names = self._columns
+        count = len(labels_of(row, names.labels_key))
         if names.text_key is not None:
             text = text_of(row, names.text_key, "text_key")
             check_plain(row, self._renderer)
@@ -94,7 +95,6 @@ class StepLabels:
             made = self._answers.answer(row, "".join(steps), names.tools_key, images)
             start = _place_of("".join(steps), made)
             ends = [start + length for length in accumulate(map(len, steps))]
-        count = len(labels_of(row, names.labels_key))
         if len(ends) != count:
             raise RowProblem(
                 "step counts",

@@ -173,3 +173,30 @@ def test_a_long_conversation_stays_within_the_limits():
     text = TokenizerRenderer(tokenizer_with(source_of("gptoss"))).render_text(chat)
 
     assert text.count("functions.look to=assistant") == 500
+
+
+SHOWS = "{% for m in messages %}{{ m.role }}: {{ m.content }}<eos>{% endfor %}"
+
+
+def test_a_template_that_was_stopped_is_not_tried_again_for_what_is_longer(monkeypatch):
+    tries = []
+    render = BoundedTemplate.render
+    monkeypatch.setattr(limits, "MAX_STEPS", 1000)
+    monkeypatch.setattr(
+        BoundedTemplate,
+        "render",
+        lambda self, chat, **rest: tries.append(len(chat)) or render(self, chat, **rest),
+    )
+    loop = "{% if messages | length > 2 %}{% for i in range(9999) %}{% endfor %}{% endif %}"
+    template = TokenizerRenderer(tokenizer_with(loop + SHOWS)).template
+    long = [USER, ANSWER, USER]
+
+    with pytest.raises(DataError, match="is stopped: it does not come to an end"):
+        template.text(long, reply=True)
+    first = len(tries)
+    for chat in (long, [*long, ANSWER, USER]):
+        with pytest.raises(DataError, match="is stopped: it does not come to an end"):
+            template.text(chat, reply=True)
+
+    assert len(tries) == first
+    assert "Hello" in template.text([USER, ANSWER], reply=True), "a shorter one is tried"
