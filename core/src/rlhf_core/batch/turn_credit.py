@@ -48,6 +48,6 @@ def turn_credit(batch: TrajectoryColumns) -> TurnCredit:
     # Differences of sums are rounded: where no other row was asked in between, nothing was earned.
     follows = np.diff(number, append=0) == 1
     gap[follows] = 0.0
-    inner = np.bincount(row, weights=gap, minlength=len(batch))  # (B,)
+    inner = np.bincount(row, weights=gap, minlength=len(batch)).astype(np.float64)  # (B,)
     outer = np.where(number[first] > 0, earned_before[first], 0.0)
     return TurnCredit(number=number, meanwhile=gap, before=inner + outer)

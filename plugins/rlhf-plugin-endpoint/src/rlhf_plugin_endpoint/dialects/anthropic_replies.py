@@ -96,7 +96,7 @@ def _blocks(answer: ModelAnswer) -> list[dict[str, Any]]:
     blocks += [
         {
             "type": "tool_use",
-            "id": call.id,
+            "id": f"toolu_{call.id}",
             "name": call.name,
             "input": call_input(call.arguments),
         }

@@ -57,7 +57,7 @@ class ModelAnswer:
     content: str
     """The answer without reasoning and tool calls."""
     tool_calls: tuple[ToolCall, ...]
-    """With ids that are unique in the episode."""
+    """With ids that are unique in the episode. Clients get them with the prefix of their dialect."""
     stop: Stop
     stop_string: str | None = None
     """The stop string of the client at which the answer ended."""

@@ -116,7 +116,7 @@ def chat_message(answer: ModelAnswer) -> dict[str, Any]:
     if answer.tool_calls:
         message["tool_calls"] = [
             {
-                "id": call.id,
+                "id": f"call_{call.id}",
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
@@ -190,7 +190,12 @@ def _deltas(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
         function = {"name": call.name, "arguments": ""}
         yield {
             "tool_calls": [
-                {"index": index, "id": call.id, "type": "function", "function": function}
+                {
+                    "index": index,
+                    "id": f"call_{call.id}",
+                    "type": "function",
+                    "function": function,
+                }
             ]
         }
         for piece in pieces(call.arguments):

@@ -133,7 +133,7 @@ def _items(answer: ModelAnswer, shown: ShownFields) -> list[dict[str, Any]]:
         {
             "id": f"fc_{call.id}",
             "type": "function_call",
-            "call_id": call.id,
+            "call_id": f"call_{call.id}",
             "name": call.name,
             "arguments": call.arguments,
             "status": "completed",

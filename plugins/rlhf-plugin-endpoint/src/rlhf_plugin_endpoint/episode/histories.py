@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..dialects.model_request import ModelRequest
 from .calls import SampledCall
 from .identity import chain_of, start_of, with_message
+from .renaming import CallNames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +35,13 @@ class Histories:
         self._answers: dict[bytes, list[SampledCall]] = {}
         self._bare_answers: dict[bytes, list[SampledCall]] = {}
         self._last_chain: tuple[ModelRequest | None, list[bytes]] = (None, [])
+        self.names = CallNames()
         self.num_thoughts_dropped = 0
         """Requests that fork because the client left a thought out."""
 
     def add(self, request: ModelRequest, call: SampledCall) -> None:
         """Remember the answer to a request's conversation."""
+        self.names.add(request, call)
         before = self._chain(request)[-1] if request.messages else _start_of(request)
         key = with_message(before, call.message)
         self._answers.setdefault(key, []).append(call)

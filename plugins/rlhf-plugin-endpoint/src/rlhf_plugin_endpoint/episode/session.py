@@ -178,6 +178,7 @@ class EpisodeSession:
     async def _work(self, request: ModelRequest) -> list[SampledCall]:
         """Render a request, have it sampled, and keep what came."""
         self._admit(request)
+        request = self._rendering.histories.names.put_back(request)
         try:
             read = self._rendering.input_of(request)
         except RequestProblem as problem:
