@@ -65,7 +65,13 @@ def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
             [node.completion.weight_version[node.learned] for node in nodes]
         ),
         turns=tuple(
-            Turn(start=node.start, end=node.end, reward=node.reward, stop=node.stop)
+            Turn(
+                start=node.start,
+                end=node.end,
+                reward=node.reward,
+                stop=node.stop,
+                place=node.index,
+            )
             for node in nodes
         ),
         media=nodes[-1].media,

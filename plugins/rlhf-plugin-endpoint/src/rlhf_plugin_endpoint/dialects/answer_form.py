@@ -12,6 +12,8 @@ from .problems import RequestProblem
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 FORCING = ("required", "any")
 """Values of ``tool_choice`` that force some call."""
+JSON_FORMATS = ("json_object", "json_schema")
+"""Formats that an engine can enforce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,12 @@ def format_of(body: Mapping[str, Any]) -> tuple[object, str]:
         return body["response_format"], "response_format"
     text = body.get("text")
     return (text.get("format"), "text.format") if isinstance(text, dict) else (None, "text.format")
+
+
+def has_json_form(body: Mapping[str, Any]) -> bool:
+    """Return whether a body asks for JSON."""
+    form, _ = format_of(body)
+    return isinstance(form, dict) and form.get("type") in JSON_FORMATS
 
 
 def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

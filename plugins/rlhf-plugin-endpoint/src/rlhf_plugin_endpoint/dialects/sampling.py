@@ -1,4 +1,4 @@
-"""Fields that a client sends and a run decides: how tokens are drawn.
+"""Fields that a client sends and a run decides: how tokens are drawn, names of speakers.
 
 The trainer computes log-probs at ``rollout.temperature`` and without penalties. An answer that was drawn in another way
 would be trained as if it had been drawn so. A field that asks for what the run does anyway is accepted; any other is
@@ -7,12 +7,12 @@ refused, or with ``overrides = ignore`` left aside and counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_core.contracts import SamplingParams
 
-from .answer_form import forced_tool, format_of
+from .answer_form import forced_tool, format_of, has_json_form
 from .problems import RequestProblem
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -95,7 +95,34 @@ def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
         and not (one_call and name == "parallel_tool_calls")
     ]
     found += _forced(body)
+    found += _unshown(body, holds_schemas=one_call or has_json_form(body))
     return found
+
+
+def _unshown(body: Mapping[str, Any], *, holds_schemas: bool) -> Iterator[str]:
+    """Yield the fields of tools and of messages that no template shows and no engine enforces.
+
+    Args:
+        holds_schemas: the answer has a form, below which arguments are of their schemas.
+
+    The name of a tool's result is read: it is that of the function.
+    """
+    for index, tool in enumerate(_objects(body.get("tools"))):
+        within = tool.get("function")
+        where = f"tools[{index}]" + (".function" if isinstance(within, dict) else "")
+        is_strict = (within if isinstance(within, dict) else tool).get("strict")
+        if is_strict and not holds_schemas:
+            yield f"{where}.strict = true (the policy writes arguments as it does)"
+    for index, message in enumerate(_objects(body.get("messages"))):
+        if message.get("role") != "tool" and message.get("name") is not None:
+            name = str(message["name"])[:60]
+            yield f"messages[{index}].name = {name} (the policy reads roles and contents alone)"
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of an array; what is none is named where the array is read."""
+    for each in value if isinstance(value, list) else ():
+        yield each if isinstance(each, dict) else {}
 
 
 def _forced(body: Mapping[str, Any]) -> list[str]:
@@ -116,8 +143,8 @@ def _forced(body: Mapping[str, Any]) -> list[str]:
     verbosity = text.get("verbosity") if isinstance(text, dict) else None
     if verbosity not in ("medium", None):
         found.append(f"text.verbosity = {verbosity!r} (nothing tells the policy)")
-    kinds = ("text", "json_object", "json_schema")
-    if form is not None and (not isinstance(form, dict) or form.get("type") not in kinds):
+    is_text = isinstance(form, dict) and form.get("type") == "text"
+    if form is not None and not is_text and not has_json_form(body):
         found.append(f"a response format {str(form)[:60]} (answers are text)")
     return found
 
