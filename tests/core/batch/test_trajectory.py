@@ -33,6 +33,11 @@ def test_a_last_turn_that_hit_the_limit_makes_the_trajectory_truncated():
         ({"turns": ()}, "do not cover"),
         ({"turns": (Turn(start=1, end=1),)}, "is empty"),
         ({"turns": (Turn(start=1, end=9),)}, "outside"),
+        (
+            {"action_mask": np.array([False, False]), "rollout_logprobs": np.zeros(0, np.float32)}
+            | {"weight_version": np.zeros(0, np.int32)},
+            "a turn has no action token",
+        ),
     ],
 )
 def test_an_impossible_trajectory_is_refused_with_its_uid(change, message):

@@ -32,12 +32,12 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One answer of the policy: a span of action tokens, and its reward."""
+    """One answer of the policy: a span of tokens with at least one action, and its reward."""
 
     start: int
-    """Index in ``token_ids`` of the turn's first action token."""
+    """Index in ``token_ids`` of the answer's first token."""
     end: int
-    """Index after the turn's last action token."""
+    """Index after the answer's last token. All tokens between are actions, but those that a grammar decided."""
     reward: float = 0.0
     """Reward that the environment gave for this turn, placed on the turn's last action token."""
     stop: Stop = Stop.EOS
@@ -52,8 +52,8 @@ class Trajectory:
     """One training sequence, exactly as it was sampled (token in, token out).
 
     Raises:
-        ValueError: the arrays' lengths disagree, a turn lies outside of the sequence, the actions and the turns do not
-            cover the same tokens, a step reward stands on no action, or an image's tokens are none.
+        ValueError: the arrays' lengths disagree, a turn lies outside of the sequence, an action is in no turn or a turn
+            has no action, a step reward stands on no action, or an image's tokens are none.
     """
 
     uid: Uid
@@ -67,7 +67,7 @@ class Trajectory:
     weight_version: NDArray[np.int32]
     """(A,) version of the weights that sampled each action."""
     turns: tuple[Turn, ...]
-    """Turns in order; together they cover exactly the action tokens."""
+    """Turns in order; together they cover the action tokens, and each has some."""
     reward: float | None = None
     """Reward of the whole episode; None: there is none. What an executor gives is kept: the rewards add theirs. Turn
     rewards come on top. Of several segments each has the episode's reward, and in it the turn rewards of the others."""
@@ -107,8 +107,10 @@ class Trajectory:
                     f"of {num_tokens} tokens"
                 )
             covered[turn.start : turn.end] = True
-        if not np.array_equal(covered, self.action_mask):
-            raise ValueError(f"{self.uid}: the turns do not cover exactly the action tokens")
+        if (self.action_mask & ~covered).any():
+            raise ValueError(f"{self.uid}: the turns do not cover all action tokens")
+        if not all(self.turn_actions):
+            raise ValueError(f"{self.uid}: a turn has no action token; expected at least one")
         self._check_media()
         for action, _ in self.step_rewards:
             if not 0 <= action < num_actions:
@@ -129,6 +131,11 @@ class Trajectory:
                     f"{self.uid}: the policy wrote tokens of the image at [{span.start}, {span.end})"
                 )
             behind = span.end
+
+    @property
+    def turn_actions(self) -> list[int]:
+        """(U,) action tokens of each turn."""
+        return [int(self.action_mask[turn.start : turn.end].sum()) for turn in self.turns]
 
     @property
     def truncated(self) -> bool:

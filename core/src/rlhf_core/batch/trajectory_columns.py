@@ -284,7 +284,7 @@ class TrajectoryColumns:
             ),
             uid=np.array([row.uid for row in rows], dtype=np.int64),
             num_turns=np.array([len(row.turns) for row in rows], dtype=np.int64),
-            turn_actions=np.array([turn.end - turn.start for turn in turns], dtype=np.int64),
+            turn_actions=np.array([n for row in rows for n in row.turn_actions], dtype=np.int64),
             turn_rewards=np.array([turn.reward for turn in turns], dtype=np.float32),
             turn_places=np.array([turn.place for turn in turns], dtype=np.int64),
             num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),

@@ -40,6 +40,9 @@ class SamplingParams:
     """Tokens of an answer at most, its end included."""
     logprobs: bool = True
     """False: nobody reads ``Completion.logprobs``, so an engine may fill them with NaN to save work."""
+    grammar: str | None = None
+    """Grammar in the form of Lark, as llguidance reads it, that the text of the answer has to match; tokens that would
+    leave it have no probability. An engine that cannot enforce it raises ``RequestError``. None: any text."""
 
     @property
     def truncates(self) -> bool:
@@ -119,6 +122,9 @@ class Completion:
     """(A,) version of the weights that sampled each token."""
     stop: Stop
     """Reason for its end."""
+    allowed_mass: NDArray[np.float32] | None = None
+    """(A,) share of the probability, after temperature, that the tokens had which the request's grammar allowed at each
+    place; ``logprobs`` are those of these tokens alone. None: the request had no grammar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,6 +176,9 @@ class EpisodeGraph:
             metrics: numbers to record for the episode, by name.
             rewards: rewards of the whole episode, by name; their sum is the episode's reward beside its turns'.
 
+        Answers, and tokens of answers, that a grammar decided (``RequestNode.learned``) are context too; a path on
+        which no token was left to the policy gives no trajectory.
+
         Raises:
             RolloutError: there is no request.
         """

@@ -50,8 +50,8 @@ class EndpointConfig(Config):
     )
     overrides: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="a request that asks for another temperature, penalties, a forced tool or a format, which the run "
-        "decides since it trains on what is sampled, or that has a field which nothing reads",
+        description="a request that asks for another temperature or penalties, which the run decides since it trains "
+        "on what is sampled, for a form that the engine does not enforce, or that has a field which nothing reads",
     )
     thoughts: Literal["as_sent", "keep"] = Field(
         "as_sent",

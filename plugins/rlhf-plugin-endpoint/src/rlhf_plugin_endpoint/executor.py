@@ -126,6 +126,12 @@ class Endpoint:
         if not graph.nodes and failure is None:
             what = "never got an answer" if session.refusals.count else "never asked the policy"
             failure = AgentFailure(f"{what} (it ended by {end})")
+        has_actions = any(node.learned.any() for node in graph.nodes)
+        if failure is None and not has_actions:
+            failure = AgentFailure(
+                f"left nothing to train on: every token of its {len(graph.nodes)} answers was decided by temperature 0 "
+                "or by the form that it asked for"
+            )
         if failure is None:
             failure = _credited(graph, session, outcome)
         if failure is not None:
@@ -133,7 +139,7 @@ class Endpoint:
             if self._config.on_error == "fail":
                 raise problem from failure
             log.warning("%s", problem)
-            if self._config.on_error == "drop" or not graph.nodes:
+            if self._config.on_error == "drop" or not has_actions:
                 context.drop(uid, DROPPED)
                 return []
             outcome = AgentOutcome(rewards={"agent": self._config.error_reward})

@@ -18,6 +18,7 @@ from .dialects import (
     openai_completions,
     openai_responses,
 )
+from .dialects.answer_form import form_of
 from .dialects.anthropic_messages import read_anthropic
 from .dialects.anthropic_replies import anthropic_events, anthropic_reply
 from .dialects.fields import flag, read_object, text_of
@@ -42,7 +43,7 @@ from .dialects.problems import RequestProblem, problem_body
 from .dialects.request_fields import EFFORT, effort_of, unread, unread_problem
 from .dialects.request_images import RequestImages
 from .dialects.response_replies import response_events, response_id, response_reply
-from .dialects.sampling import check_overrides
+from .dialects.sampling import check_overrides, is_greedy
 from .episode.answering import message_of
 from .episode.identity import digest_of
 from .episode.session import EpisodeSession
@@ -74,6 +75,8 @@ class _Dialect:
     fields: frozenset[str]
     """Names of the fields that it reads, beside those that all do."""
     is_anthropic: bool = False
+    has_forms: bool = True
+    """Its requests may ask for JSON or for the call of a tool."""
 
 
 class Routes:
@@ -137,6 +140,10 @@ class Routes:
         agent = headers.get("x-rlhf-agent") or text_of(body.get("agent") or "", "agent")
         images = self._images()
         wanted = dialect.read(body, images, session, self._options)
+        if dialect.has_forms:
+            wanted = replace(wanted, form=form_of(body, wanted.tools))
+        if is_greedy("temperature", body.get("temperature")) and session.sampling.temperature:
+            wanted = replace(wanted, greedy=True)
         session.num_ignored += images.num_ignored
         self._check_read(body, dialect.fields, route)
         wanted = self._with_effort(wanted, body)
@@ -305,6 +312,7 @@ _DIALECTS: Mapping[str, _Dialect] = {
     ),
     "/v1/completions": _Dialect(
         fields=openai_completions.FIELDS,
+        has_forms=False,
         read=lambda body, images, session, options: read_completion(body, max_n=options.max_n),
         shown=read_shown_text,
         whole=lambda answers, model, shown, body: completion_reply(answers, model, shown),

@@ -24,6 +24,7 @@ def session_limits(config: EndpointConfig) -> SessionLimits:
         request_timeout_s=config.request_timeout_s,
         keeps_thoughts=config.thoughts == "keep",
         measures_all=config.trace_folder is not None,
+        leaves_forms=config.overrides == "ignore",
     )
 
 

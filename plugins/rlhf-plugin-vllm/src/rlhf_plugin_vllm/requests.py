@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core import ConfigError, RolloutError
+from rlhf_core import ConfigError, RequestError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, Stop
 
 if TYPE_CHECKING:
@@ -49,11 +49,20 @@ def sampling_params(
     Args:
         never_sampled: tokens without probability. vLLM lays the bias on the logits before anything else, so the
             log-probs are those of the distribution without these tokens.
+
+    Raises:
+        RequestError: the request has a grammar.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     wanted = request.sampling
+    if wanted.grammar is not None:
+        # vLLM masks logits before its sampler measures them, so nobody could tell which tokens the grammar decided.
+        raise RequestError(
+            f"request {request.uid} asks for an answer of a given form, which the engine vllm does not enforce here; "
+            "use --engine embedded --engine.embedded.decode stepwise"
+        )
     return SamplingParams(
         temperature=wanted.temperature,
         top_p=wanted.top_p,

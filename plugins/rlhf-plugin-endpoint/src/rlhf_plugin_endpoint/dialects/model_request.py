@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from rlhf_core.contracts import Message, Stop, ToolCall
 
+from .answer_form import AnswerForm
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
@@ -32,6 +34,10 @@ class ModelRequest:
     """Number of answers."""
     logprobs: bool = False
     """The client reads log-probs, so they have to be measured."""
+    form: AnswerForm | None = None
+    """What the answer has to be; None: any text."""
+    greedy: bool = False
+    """Take the most probable tokens. Such an answer is read, and is no action."""
     agent: str = ""
     """Role or lineage of the agent that asks; empty: the main one, or not told."""
 

@@ -159,7 +159,7 @@ def _head(answer: ModelAnswer, model: str, body: Mapping[str, Any]) -> dict[str,
         "temperature": body.get("temperature"),
         "top_p": body.get("top_p"),
         "max_output_tokens": body.get("max_output_tokens"),
-        "text": {"format": {"type": "text"}},
+        "text": {"format": {"type": "text"}, **(body.get("text") or {})},
         "truncation": "disabled",
         "store": True,
     }

@@ -1,4 +1,4 @@
-"""Fields that a client sends and a run decides: how tokens are drawn, forced tools and formats, names of speakers.
+"""Fields that a client sends and a run decides: how tokens are drawn, names of speakers.
 
 The trainer computes log-probs at ``rollout.temperature`` and without penalties. An answer that was drawn in another way
 would be trained as if it had been drawn so. A field that asks for what the run does anyway is accepted; any other is
@@ -12,6 +12,7 @@ from typing import Any
 
 from rlhf_core.contracts import SamplingParams
 
+from .answer_form import forced_tool, format_of, has_json_form
 from .problems import RequestProblem
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -61,6 +62,11 @@ DECIDED = frozenset(
 """Fields that the run decides; those of one route, such as ``text``, are its own."""
 
 
+def is_greedy(name: str, value: object) -> bool:
+    """Return whether a field asks for the most probable tokens."""
+    return name == "temperature" and type(value) in (int, float) and value == 0
+
+
 def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
     """Return the fields that ask for something else than the run does, each with what the run does."""
     own = {
@@ -71,7 +77,7 @@ def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
     found = [
         f"{name} = {body[name]!r} (the run has {value:g})"
         for name, value in own.items()
-        if body.get(name) is not None and body[name] != value
+        if body.get(name) is not None and body[name] != value and not is_greedy(name, body[name])
     ]
     if body.get("top_k") not in (None, sampling.top_k, *((-1,) if sampling.top_k == 0 else ())):
         found.append(f"top_k = {body['top_k']!r} (the run has {sampling.top_k})")
@@ -80,25 +86,32 @@ def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
         for name, neutral in _NEUTRAL.items()
         if name in body and body[name] not in neutral
     ]
+    one_call = forced_tool(body.get("tool_choice")) is not None
     found += [
         f"{name} = {str(body[name])[:60]} ({instead})"
         for name, (neutral, instead) in _UNFORCED.items()
-        if name in body and body[name] not in neutral
+        if name in body
+        and body[name] not in neutral
+        and not (one_call and name == "parallel_tool_calls")
     ]
     found += _forced(body)
-    found += _unshown(body)
+    found += _unshown(body, holds_schemas=one_call or has_json_form(body))
     return found
 
 
-def _unshown(body: Mapping[str, Any]) -> Iterator[str]:
+def _unshown(body: Mapping[str, Any], *, holds_schemas: bool) -> Iterator[str]:
     """Yield the fields of tools and of messages that no template shows and no engine enforces.
+
+    Args:
+        holds_schemas: the answer has a form, below which arguments are of their schemas.
 
     The name of a tool's result is read: it is that of the function.
     """
     for index, tool in enumerate(_objects(body.get("tools"))):
         within = tool.get("function")
         where = f"tools[{index}]" + (".function" if isinstance(within, dict) else "")
-        if (within if isinstance(within, dict) else tool).get("strict"):
+        is_strict = (within if isinstance(within, dict) else tool).get("strict")
+        if is_strict and not holds_schemas:
             yield f"{where}.strict = true (the policy writes arguments as it does)"
     for index, message in enumerate(_objects(body.get("messages"))):
         if message.get("role") != "tool" and message.get("name") is not None:
@@ -113,24 +126,25 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _forced(body: Mapping[str, Any]) -> list[str]:
-    """Return what a client demands of an answer's form, which no engine here enforces."""
+    """Return what a client demands of an answer's form that is neither JSON nor a call."""
     found = []
     choice = body.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice
-    if kind not in (None, "auto", "none"):
+    if forced_tool(choice) is not None:
+        pass
+    elif kind not in (None, "auto", "none"):
         found.append(f"tool_choice = {str(choice)[:60]} (the policy chooses)")
     elif isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
         found.append(
             "tool_choice.disable_parallel_tool_use = true (the policy calls as many tools as it likes)"
         )
-    form = body.get("response_format")
-    if form is None and isinstance(body.get("text"), dict):
-        form = body["text"].get("format")
-        if body["text"].get("verbosity") not in ("medium", None):
-            found.append(
-                f"text.verbosity = {body['text']['verbosity']!r} (nothing tells the policy)"
-            )
-    if form is not None and (not isinstance(form, dict) or form.get("type") != "text"):
+    form, _ = format_of(body)
+    text = body.get("text")
+    verbosity = text.get("verbosity") if isinstance(text, dict) else None
+    if verbosity not in ("medium", None):
+        found.append(f"text.verbosity = {verbosity!r} (nothing tells the policy)")
+    is_text = isinstance(form, dict) and form.get("type") == "text"
+    if form is not None and not is_text and not has_json_form(body):
         found.append(f"a response format {str(form)[:60]} (answers are text)")
     return found
 

@@ -27,11 +27,13 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.episodes import EpisodeGraph, RequestNode
 
+from ..dialects.answer_form import AnswerForm
 from ..dialects.model_request import ModelAnswer, ModelRequest
 from ..dialects.problems import RequestProblem
 from .answering import answer_of, message_of
 from .attempts import Attempts
 from .calls import ModelInput, PlaceCounter, SampledCall, graph_of, turn_of
+from .forms import grammar_of
 from .refusals import Refusals
 from .rendering import Rendering
 
@@ -52,6 +54,8 @@ class SessionLimits:
     keeps_thoughts: bool
     measures_all: bool = False
     """The engine gives log-probs of all answers, whether or not the run reads them."""
+    leaves_forms: bool = False
+    """Forms that the engine cannot enforce are left aside, and counted."""
 
 
 class _Wanted(NamedTuple):
@@ -60,6 +64,8 @@ class _Wanted(NamedTuple):
     stop: tuple[str, ...]
     max_new_tokens: int
     logprobs: bool
+    grammar: str | None
+    temperature: float
 
 
 class EpisodeSession:
@@ -164,6 +170,7 @@ class EpisodeSession:
         - ``endpoint/whole_chats``: requests whose cost grew with the chat, since the template had to show all of it.
         - ``endpoint/thoughts_dropped``: requests that fork because the client left a thought out.
         - ``endpoint/ignored_fields``: fields of sampling that were left aside.
+        - ``endpoint/unlearned_tokens``: tokens that a form or temperature 0 decided, which are no actions.
         """
         return {
             "endpoint/requests": float(self._num_requests),
@@ -173,6 +180,9 @@ class EpisodeSession:
             "endpoint/whole_chats": float(self._num_shown_whole),
             "endpoint/thoughts_dropped": float(self._rendering.histories.num_thoughts_dropped),
             "endpoint/ignored_fields": float(self.num_ignored),
+            "endpoint/unlearned_tokens": float(
+                sum((~call.node.learned).sum() for call in self._calls if call.node is not None)
+            ),
         }
 
     async def _work(self, request: ModelRequest) -> list[SampledCall]:
@@ -184,7 +194,7 @@ class EpisodeSession:
         except RequestProblem as problem:
             self.note_refusal(problem)
             raise
-        sampling = self._sampling(request, len(read.token_ids))
+        sampling = self._sampling(request, read)
         places = self._places.take(read, request.agent, request.n)
         self._num_fresh += read.parent is None
         self._num_shown_whole += read.showed_all
@@ -213,7 +223,8 @@ class EpisodeSession:
     def _over(self, why: str) -> RequestProblem:
         return RequestProblem(f"the episode is over: {why}", status=403, code="episode_over")
 
-    def _sampling(self, request: ModelRequest, num_read: int) -> SamplingParams:
+    def _sampling(self, request: ModelRequest, read: ModelInput) -> SamplingParams:
+        num_read = len(read.token_ids)
         room = self._context.max_length - num_read
         if room <= 0:
             self.limit_hit = EpisodeEnd.CONTEXT
@@ -231,6 +242,8 @@ class EpisodeSession:
             stop=tuple(dict.fromkeys((*own.stop, *request.stop))) if request.stop else own.stop,
             max_new_tokens=most,
             logprobs=own.logprobs or request.logprobs or self._limits.measures_all,
+            grammar=None if request.form is None else self._grammar(request, request.form, read),
+            temperature=0.0 if request.greedy else own.temperature,
         )
         if wanted != self._last_wanted:
             self._last_wanted = wanted
@@ -238,6 +251,9 @@ class EpisodeSession:
                 own, **wanted._asdict(), min_new_tokens=min(own.min_new_tokens, most)
             )
         return self._last_sampling
+
+    def _grammar(self, request: ModelRequest, form: AnswerForm, read: ModelInput) -> str:
+        return grammar_of(form, self._rendering.renderer_of(request), read.token_ids.tolist())
 
     async def _generate(
         self,
@@ -258,7 +274,7 @@ class EpisodeSession:
         limit = asyncio.timeout(self._limits.request_timeout_s)
         try:
             async with limit, self._turns:
-                completions = await self._context.engine.generate(wanted)
+                completions = await self._sampled(wanted)
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -277,6 +293,30 @@ class EpisodeSession:
                 f"the engine failed: {error}", status=500, code="engine"
             ) from error
         self._check(completions, request.n)
+        if request.greedy:
+            # A draw without a choice is no action.
+            return [
+                replace(each, allowed_mass=np.zeros(len(each.token_ids), dtype=np.float32))
+                for each in completions
+            ]
+        return completions
+
+    async def _sampled(self, wanted: GenerationRequest) -> list[Completion]:
+        """Have the engine answer, without a form that it cannot enforce where such may be left aside."""
+        engine, grammar = self._context.engine, wanted.sampling.grammar
+        try:
+            completions = await engine.generate(wanted)
+        except RequestError:
+            if grammar is None or not self._limits.leaves_forms:
+                raise
+            self.num_ignored += 1
+            free = replace(wanted, sampling=replace(wanted.sampling, grammar=None))
+            return await engine.generate(free)
+        if grammar is not None and any(each.allowed_mass is None for each in completions):
+            raise RolloutError(
+                f"{self.uid}: the engine answered a request with a grammar without allowed_mass; expected one that "
+                "enforces grammars, or that raises RequestError"
+            )
         return completions
 
     def _check(self, completions: Sequence[Completion], count: int) -> None:

@@ -20,6 +20,7 @@ from rlhf_torch.models.vision_lm import VisionLM
 from .cache import KVCache, round_up, storage_dtype
 from .decode import DecodeLayout
 from .drawing import DrawKind, draw_rows
+from .guides import Guide
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
 from .sequence import FLOATS, INTEGERS, Finished, Sequence
 
@@ -193,6 +194,13 @@ class Batch:
     def _sample(self, first: int, logits: Tensor) -> list[Finished]:
         """Draw one token for each row from ``first`` on and release the rows that it finishes."""
         rows = slice(first, first + len(logits))
+        guided = [
+            (row, guide)
+            for row, sequence in enumerate(self.active[rows])
+            if (guide := sequence.guide) is not None
+        ]
+        if guided:
+            logits = self._restricted(logits, guided, first)
         tokens, logprobs = self._draw(logits, rows)  # (R,)
         count = self._column["index"][rows]
         index = count[:, None]
@@ -203,10 +211,21 @@ class Batch:
         done = self._is_eos[tokens] | (count >= self._column["limit"][rows]) | ~logprobs.isfinite()
         if self._watched:
             self._watch(first, done)
+        for row, guide in guided:
+            guide.push(int(tokens[row]))
+            done[row] |= guide.is_stuck
         finished_rows = [first + row for row in done.nonzero()[:, 0].tolist()]
         finished = [self._finish(row) for row in finished_rows]
         self._release(finished_rows)
         return finished
+
+    def _restricted(self, logits: Tensor, guided: list[tuple[int, Guide]], first: int) -> Tensor:
+        """Return the logits (R, V) without what the grammars of some rows forbid."""
+        logits = logits.clone()
+        for row, guide in guided:
+            temperature = self.active[first + row].sampling.temperature
+            logits[row] = guide.restrict(logits[row], temperature)
+        return logits
 
     def _draw(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Tokens (R,) and their log-probabilities (R,)."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from rlhf_core import ConfigError, RolloutError
+from rlhf_core import ConfigError, RequestError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.models.vision_lm import VisionLM
@@ -25,6 +25,7 @@ from .batch import Batch
 from .beside.decision import is_beside_training
 from .beside.lanes import EventLoopLane, OwnLane
 from .config import EmbeddedEngineConfig
+from .guides import Guide, GuideMaker
 from .memory import keep_freed_memory
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
@@ -73,6 +74,7 @@ class EmbeddedEngine:
         self._weights: ServedWeights
         self._batch: Batch | ResidentBatch
         self._decode: Decode | None = None
+        self._guides: GuideMaker | None = None
         self._calls: dict[int, _Call] = {}
         """In flight, by number, in order of arrival."""
         self._num_calls = 0
@@ -153,6 +155,7 @@ class EmbeddedEngine:
             raise RolloutError(
                 f"request {request.uid} has images, and the model reads text alone; set --model.vision"
             )
+        guides = [self._guide(request) for _ in request.seeds]
         number = self._num_calls = self._num_calls + 1
         call = _Call(request, asyncio.get_running_loop().create_future())
         self._calls[number] = call
@@ -163,8 +166,9 @@ class EmbeddedEngine:
                 sample=sample,
                 limit=limit,
                 watcher=self._watcher(request),
+                guide=guide,
             )
-            for sample in range(len(request.seeds))
+            for sample, guide in enumerate(guides)
         )
         self._drive()
         try:
@@ -256,6 +260,25 @@ class EmbeddedEngine:
                 self._spec.model_path, trust_remote_code=self._spec.trust_remote_code
             )
         return StopWatcher(self._decode, request.sampling.stop)
+
+    def _guide(self, request: GenerationRequest) -> Guide | None:
+        grammar = request.sampling.grammar
+        if grammar is None:
+            return None
+        if isinstance(self._batch, ResidentBatch):
+            raise RequestError(
+                f"request {request.uid} asks for an answer of a given form, which the embedded engine enforces only "
+                "where the host looks at each token; run with --engine.embedded.decode stepwise"
+            )
+        if self._guides is None:
+            spec = self._spec
+            self._guides = GuideMaker(
+                spec.model_path,
+                self._weights.lm.vocab_size,
+                spec.eos_token_ids,
+                trust_remote_code=spec.trust_remote_code,
+            )
+        return self._guides.make(grammar)
 
     def _drive(self) -> None:
         """Have the batch stepped as long as there is work."""

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core import RolloutError
+from rlhf_core import RequestError, RolloutError
 from rlhf_core.contracts import Completion, GenerationRequest, SamplingParams, Stop
 from rlhf_core.media import MediaSpan
 
 from .counter import signed_seed
+from .guides import Guide
 from .stop import StopWatcher
 
 INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k", "shift")
@@ -41,6 +42,8 @@ class Sequence:
     limit: int
     """New tokens at most: what the request allows and the model's length leaves."""
     watcher: StopWatcher | None = None
+    guide: Guide | None = None
+    """Keeps the answer within the request's grammar."""
     versions: list[tuple[int, int]] = field(default_factory=list)
     """(index of the first token, version of the weights) whenever the version changed."""
 
@@ -65,7 +68,9 @@ class Sequence:
         seed = signed_seed(self.request.seeds[self.sample])
         params = self.sampling
         state = (0, len(self.prompt_ids) - 1, 0)
-        return (*state, seed, self.limit, params.min_new_tokens, params.top_k, shift)
+        # Where a grammar ends an answer, nothing else is allowed.
+        fewest = 0 if self.guide is not None else params.min_new_tokens
+        return (*state, seed, self.limit, fewest, params.top_k, shift)
 
     @property
     def floats(self) -> tuple[float, ...]:
@@ -95,7 +100,11 @@ class Finished:
         logprobs: NDArray[np.float32],
         eos_token_ids: Collection[int],
     ) -> Finished:
-        """Return the completion of these tokens (A,), or the error of one whose last log-prob (A,) is not a number."""
+        """Return the completion of these tokens (A,), or the error of one whose last log-prob (A,) is not a number, or
+        whose grammar leads where the model has no token to go on with."""
+        guide = sequence.guide
+        if guide is not None and guide.is_stuck:
+            return cls(sequence, _stuck(sequence, len(tokens)))
         if not np.isfinite(logprobs[-1]):
             return cls(sequence, _not_finite(sequence, len(tokens)))
         if int(tokens[-1]) in eos_token_ids:
@@ -109,8 +118,16 @@ class Finished:
             logprobs=logprobs,
             weight_version=sequence.weight_version(len(tokens)),
             stop=stop,
+            allowed_mass=None if guide is None else np.array(guide.masses, dtype=np.float32),
         )
         return cls(sequence, completion)
+
+
+def _stuck(sequence: Sequence, count: int) -> RequestError:
+    return RequestError(
+        f"request {sequence.request.uid}: no token of the model can be token {count} of an answer of this form; its "
+        "vocabulary lacks what the form asks for"
+    )
 
 
 def _not_finite(sequence: Sequence, count: int) -> RolloutError:

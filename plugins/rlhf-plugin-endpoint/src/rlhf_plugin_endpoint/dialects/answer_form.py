@@ -1,0 +1,92 @@
+"""Forms that clients demand of answers: JSON, JSON of a schema, or the call of a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .fields import object_of, text_of
+from .problems import RequestProblem
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+FORCING = ("required", "any")
+"""Values of ``tool_choice`` that force some call."""
+JSON_FORMATS = ("json_object", "json_schema")
+"""Formats that an engine can enforce."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerForm:
+    """What an answer has to be."""
+
+    schema: Mapping[str, Any] | None = None
+    """JSON schema of the whole answer; None: it is no JSON."""
+    calls: tuple[Mapping[str, Any], ...] = ()
+    """Functions of which the answer may be a call, in OpenAI's form for chats."""
+
+
+def form_of(body: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> AnswerForm | None:
+    """Return the form that a body asks for; None: any text.
+
+    A forced tool wins over a format, which is that of an answer without a call. Where tools may be called, an answer of
+    a format may be a call instead.
+
+    Args:
+        tools: the functions that the policy may call.
+
+    Raises:
+        RequestProblem: a forced tool or a schema is missing.
+    """
+    name = forced_tool(body.get("tool_choice"))
+    if name is not None:
+        calls = tuple(tool for tool in tools if name in ("", tool["function"]["name"]))
+        if not calls:
+            known = ", ".join(repr(tool["function"]["name"]) for tool in tools) or "none"
+            raise RequestProblem(
+                f"tool_choice asks for {f'the tool {name!r}' if name else 'a tool'}, and tools has {known}",
+                parameter="tool_choice",
+            )
+        return AnswerForm(calls=calls)
+    schema = _schema(body)
+    return None if schema is None else AnswerForm(schema=schema, calls=tuple(tools))
+
+
+def forced_tool(choice: object) -> str | None:
+    """Return the name of the tool that a choice forces; empty: any; None: it forces none."""
+    if choice in FORCING:
+        return ""
+    if not isinstance(choice, dict):
+        return None
+    if choice.get("type") in FORCING:
+        return ""
+    if choice.get("type") not in ("function", "tool"):
+        return None
+    named = choice.get("function", choice)
+    return text_of(object_of(named, "tool_choice.function").get("name"), "tool_choice.name")
+
+
+def format_of(body: Mapping[str, Any]) -> tuple[object, str]:
+    """Return the format that a chat or a response asks for, and the field that has it; None: there is none."""
+    if body.get("response_format") is not None:
+        return body["response_format"], "response_format"
+    text = body.get("text")
+    return (text.get("format"), "text.format") if isinstance(text, dict) else (None, "text.format")
+
+
+def has_json_form(body: Mapping[str, Any]) -> bool:
+    """Return whether a body asks for JSON."""
+    form, _ = format_of(body)
+    return isinstance(form, dict) and form.get("type") in JSON_FORMATS
+
+
+def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    form, where = format_of(body)
+    if not isinstance(form, dict):
+        return None
+    if form.get("type") == "json_object":
+        return ANY_OBJECT
+    if form.get("type") != "json_schema":
+        return None
+    told = form.get("json_schema", form)
+    return object_of(object_of(told, f"{where}.json_schema").get("schema"), f"{where}.schema")
