@@ -22,6 +22,7 @@ from ..contracts.learner import Learner
 from ..contracts.reward import RewardShaper, SampleFilter
 from ..contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from ..data.chat.renderer import TokenizerRenderer
+from ..data.forms.opened_sets import OpenedSets
 from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
@@ -100,12 +101,12 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
-    rows = _rows(resolved)
+    rows, opened = _rows(resolved), OpenedSets()
     if rows is not None:
         tasks: Tasks = source_tasks(run, rows, renderer, images)
     else:
-        tasks = load_task_set(run, renderer, players, makers, images)
-    eval_sets = load_eval_sets(run, renderer, players, makers, images)
+        tasks = load_task_set(run, renderer, players, makers, images, opened)
+    eval_sets = load_eval_sets(run, renderer, players, makers, images, opened)
     check_held_out(run, tasks, eval_sets)
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)

@@ -123,6 +123,8 @@ def read_rows(
         stored, account = found
         gathered = Gathered.of(account)
         gathered.check(options, option, side)
+        if not side.is_evaluated:
+            gathered.say_forms(option, [split_name(one)[1] for one in sets])
         log.info("%s: the tokens of these rows are those of %s", option, folder / key)
         return gathered.rows(option, stored)
     advice = "Set --data.cache to a folder with room, or off"
@@ -154,12 +156,14 @@ def _gather(
     for entry in sets:
         name, spec = split_name(entry)
         opened = open_source(spec, split=options.split, name=name)
-        found = formed(opened, reading.columns, reading.kinds, spec=spec, option=option)
+        # Of rows that a share holds out of training rows, those say the form.
+        says = not side.is_evaluated
+        found = formed(opened, reading.columns, reading.kinds, spec=spec, option=option, says=says)
         source, form = found.source, reading.form(found.columns)
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
         rows = compress(enumerate(source.scan((*form.columns, *own_images.columns))), wanted)
-        gathered.begin(source)
+        gathered.begin(found)
         while batch := list(islice(rows, _BATCH_ROWS)):
             gathered.add(source, start, batch, made_rows(batch, form, tokenizer, own_images))
         start += len(source)
