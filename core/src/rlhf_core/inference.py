@@ -5,6 +5,7 @@ Importing this module imports no torch.
 """
 
 from .concurrency import run_to_its_end
+from .config.checks.eval_names import samples_at
 from .config.checks.features import environment_shares
 from .data.chat.template_kwargs import renderer_of
 from .data.forms.showing import shown_forms
@@ -20,7 +21,7 @@ from .durable.atomic import remove, sync_folder, sync_tree
 from .durable.faults import fault_point
 from .durable.run_folder import RunFolder, claim
 from .durable.writing import write_text_atomically, writing
-from .loop.evaluation import EPOCH, pass_at_k, samples_at
+from .loop.evaluation import EPOCH, pass_at_k
 from .loop.interrupts import Interrupts
 from .loop.measuring.eval_metrics import NamedMetric, measured, metrics_of
 from .rewards.panel import RewardPanel, SampleScore

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from rlhf_core.config.checks.data_files import short_name, split_name
 from rlhf_core.data.source import Unreadable
-from rlhf_core.data.sources import open_source, short_name, split_name
+from rlhf_core.data.sources import open_source
 from rlhf_core.errors import DataError
 
 ROWS = [

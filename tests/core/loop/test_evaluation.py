@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rlhf_core.config.checks.eval_names import metric_names
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_core.loop.evaluation import metric_names, pass_at_k, summarize
+from rlhf_core.loop.evaluation import pass_at_k, summarize
 
 
 def trajectory(prompt, sample, reward, length=1, segment=0):

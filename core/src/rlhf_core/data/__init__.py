@@ -7,6 +7,7 @@ Rows to learn from without rollouts come from ``load_conversations``, ``load_pai
     rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
 """
 
+from ..config.checks.held_out import set_names
 from .answered import AnsweredChats
 from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
@@ -21,7 +22,7 @@ from .learned.options import (
     StepLabelColumns,
 )
 from .learned.pairs import load_pairs
-from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets, set_names
+from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets
 from .learned.sets.gathered import LearnedRows
 from .learned.steps import load_step_labels
 from .made.drawn_rows import draw_rows

@@ -7,7 +7,14 @@ import re
 import weakref
 from pathlib import Path
 
-from ..config.checks.data_files import SUFFIXES, files_of, is_packed, is_pattern, suffix_of
+from ..config.checks.data_files import (
+    SUFFIXES,
+    files_of,
+    is_packed,
+    is_pattern,
+    short_name,
+    suffix_of,
+)
 from ..errors import DataError
 from . import arrow_sets
 from .files import text_files
@@ -17,7 +24,6 @@ from .files.texts import TextFile
 from .source import Source
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
-_NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<source>.+)")
 
 
 def open_source(spec: str, *, split: str = "train", name: str | None = None) -> Source:
@@ -89,25 +95,6 @@ def _open_pattern(pattern: str, name: str) -> Source:
     if not files:
         raise DataError(f"{pattern}: no file is called so; looked from {Path.cwd()}")
     return JoinedFiles([open_source(file) for file in files], name)
-
-
-def short_name(spec: str) -> str:
-    """Return a file's name without suffix, what a pattern's name begins with, a folder's name, or the last part of a
-    hub name."""
-    if is_pattern(spec):
-        begin = re.split(r"[*?[]", Path(spec).name)[0].strip("._-")
-        return begin or Path(spec).parent.name or "files"
-    if suffix_of(spec) in SUFFIXES:
-        return Path(Path(spec).stem).stem if is_packed(spec) else Path(spec).stem
-    return Path(spec).name if Path(spec).exists() else spec.partition(":")[0].rpartition("/")[2]
-
-
-def split_name(entry: str) -> tuple[str | None, str]:
-    """Return name and source of ``NAME=SOURCE``; the name is None without ``=``, or if the whole text is a file."""
-    match = _NAMED.fullmatch(entry)
-    if match is None or Path(entry).exists():
-        return None, entry
-    return match["name"], match["source"]
 
 
 def _is_surely_a_path(spec: str) -> bool:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.checks.data_files import split_name
 from ..config.run import PromptData, RunConfig
 from ..errors import DataError
 from ..media.reader import ImageReader
@@ -32,7 +33,6 @@ from .prompts import Prompts, tokenize_prompts
 from .row_images import RowImages, SeenRows, check_seen
 from .rows import PromptFormat, bad_row_error, describe_skipped
 from .source import Source
-from .sources import split_name
 from .task_set import TaskSet, TaskSetPart
 
 log = logging.getLogger(__name__)

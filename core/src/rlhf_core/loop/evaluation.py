@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..batch.metric import metric_values
 from ..batch.trajectory_columns import TrajectoryColumns
+from ..config.checks.eval_names import full_name, powers_of_two, samples_at
 from ..contracts.executor import FinishedGroup, GroupPlayer, RolloutContext, RolloutExecutor
 from ..rng import eval_seed
 from ..rollouts.batch_metrics import named_metrics
@@ -84,7 +85,7 @@ class Evaluator:
                 values = summarize(batches, self._pass_threshold) | _losses(groups)
                 values |= self._measured(batches, name, temperature, values)
                 for metric, value in values.items():
-                    metrics[_full_name(name, temperature, metric)] = value
+                    metrics[full_name(name, temperature, metric)] = value
                 samples += self._texts(batches, f"{name}/T{temperature:g}")
         return Evaluated(metrics=metrics, samples=samples)
 
@@ -140,39 +141,6 @@ def _losses(groups: Sequence[FinishedGroup]) -> dict[str, float]:
     return {name: count for name, count in lost.items() if count}
 
 
-def metric_names(
-    sets: Iterable[str], temperatures: Sequence[float], num_samples: int, *, draws: bool
-) -> list[str]:
-    """Return the names that ``Evaluator.run`` gives of sets of which something could be scored.
-
-    Args:
-        draws: the run has an environment, which may draw.
-    """
-    return [
-        _full_name(name, temperature, metric)
-        for name in sets
-        for temperature in temperatures
-        for metric in (
-            *("reward", "response_length", "truncated"),
-            *(f"pass@{k}" for k in _ks(samples_at(temperature, num_samples, draws=draws))),
-        )
-    ]
-
-
-def samples_at(temperature: float, num_samples: int, *, draws: bool) -> int:
-    """Episodes per prompt: greedy ones are all the same, unless an environment draws."""
-    return 1 if temperature == 0 and not draws else num_samples
-
-
-def _full_name(set_name: str, temperature: float, metric: str) -> str:
-    return f"eval/{set_name}/T{temperature:g}/{metric}"
-
-
-def _ks(num_samples: int) -> list[int]:
-    """1, 2, 4, ... up to the number of samples."""
-    return [1 << exponent for exponent in range(num_samples.bit_length())]
-
-
 def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> dict[str, float]:
     """Return mean reward, mean response length, share of truncated samples, pass@k for k = 1, 2, 4, ..., and means of
     ``reward/NAME`` for each reward and ``rollout/NAME`` for each metric of rewards, environment and executor.
@@ -194,7 +162,10 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
         "reward": float(rewards.mean()),
         "response_length": float(batch.num_actions.sum() / len(first)),
         "truncated": float(np.mean(np.bincount(batch.episode, weights=batch.truncated) > 0)),
-        **{f"pass@{k}": float(np.mean(pass_at_k(passed, total, k))) for k in _ks(int(total.min()))},
+        **{
+            f"pass@{k}": float(np.mean(pass_at_k(passed, total, k)))
+            for k in powers_of_two(int(total.min()))
+        },
         **metric_values(named_metrics(batch)),
     }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch.vocabulary import Vocabulary
 from ..capabilities import JUDGES_REWARDS
+from ..config.checks.eval_names import best_metric_problems
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
@@ -44,7 +45,7 @@ from ..rollouts.environments import Environments, TaskMakers, environments_of, l
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import drawn_images, image_reader
 from ..rollouts.source import Ahead, RolloutSource
-from .evaluation import Evaluator, metric_names
+from .evaluation import Evaluator
 from .measuring.eval_metrics import NamedMetric, metrics_of
 from .memory.decision import with_sleep
 from .memory.sleeping import Sleeping
@@ -208,32 +209,14 @@ def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
 def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedMetric]:
     """Build the metrics of evaluations, and refuse what no evaluation gives."""
     metrics = metrics_of(resolved.selections["eval.metrics"])
-    _check_evaluations(resolved.run, eval_sets, others=bool(metrics))
+    _check_evaluations(resolved.run, eval_sets)
     return metrics
 
 
-def _check_evaluations(run: RunConfig, eval_sets: Collection[str], *, others: bool) -> None:
-    """Refuse a best metric, or an interval, that no evaluation gives.
-
-    Args:
-        others: there are metrics of plugins, whose names are known once they are asked.
-    """
-    wanted = run.checkpoint.best_metric
-    names = metric_names(
-        eval_sets,
-        run.eval.temperatures,
-        run.eval.n_samples,
-        draws=bool(run.env.use),
-    )
-    folders = {name.rpartition("/")[0] for name in names}
-    may_come = (
-        others and wanted is not None and any(wanted.startswith(f"{one}/") for one in folders)
-    )
-    if wanted is not None and wanted not in names and not may_come:
-        raise ConfigError(
-            f"--checkpoint.best_metric {wanted}: expected a metric that this run evaluates: {', '.join(names)}"
-        )
-
+def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
+    """Refuse a best metric, or an interval, that no evaluation gives."""
+    for problem in best_metric_problems(run, eval_sets):
+        raise ConfigError(problem)
     if run.eval.every and not eval_sets:
         raise ConfigError(
             f"eval.every is {run.eval.every}, but there is nothing to evaluate on: {' and '.join(run.env.use)} makes "

@@ -115,7 +115,11 @@ COUNTS = [
     ("--reward.pattern.on_error", "value", "--reward.pattern.error_value", "1"),
     ("--eval.data", "x", "--eval.split", "test", "--eval.every", "5"),
     ("--env=maze", "--executor=turns", "--rollout.max_length=2048", "--eval.every", "5"),
-    ("--eval.fraction=0.1", "--checkpoint.best_metric=m", "--checkpoint.best_mode=min"),
+    (
+        "--eval.fraction=0.1",
+        "--checkpoint.best_metric=eval/set/T0/reward",
+        "--checkpoint.best_mode=min",
+    ),
     (
         "--executor=turns",
         "--env=maze",

@@ -100,6 +100,10 @@ CONTRADICTIONS = {
         ["--eval.fraction", "0.1", "--eval.n_samples", "8"],
         "at temperature 0 all samples",
     ),
+    "best of a misspelled metric": (
+        ["--eval.data", "hard=x.jsonl", "--checkpoint.best_metric", "eval/hrad/T0/reward"],
+        "expected a metric that this run evaluates: eval/hard/T0/reward",
+    ),
     "best of no evaluation": (["--checkpoint.best_metric", "x"], "there is no evaluation"),
     "stale samples with recomputed log-probs": (
         [*AHEAD, "--algo.loss.old_logprobs", "recompute"],

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rlhf_core.data.sources import open_source, short_name
+from rlhf_core.config.checks.data_files import short_name
+from rlhf_core.data.sources import open_source
 from rlhf_core.errors import DataError
 
 

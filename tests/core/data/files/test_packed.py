@@ -6,7 +6,8 @@ import tempfile
 
 import pytest
 
-from rlhf_core.data.sources import open_source, short_name
+from rlhf_core.config.checks.data_files import short_name
+from rlhf_core.data.sources import open_source
 from rlhf_core.errors import DataError
 
 ROWS = [{"prompt": "a", "n": 1}, {"prompt": "é"}]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..common import HeldOutRows
 from ..option_tree import NamedPaths
 from ..problems import Labels
+from .data_files import set_name
 
 
 def held_out_problems(
@@ -63,3 +64,9 @@ def held_out_paths(evaluation: HeldOutRows) -> NamedPaths:
 def _without_name(source: str) -> str:
     """Return ``PATH`` of ``NAME=PATH``. An existing file may itself have ``=`` in its name."""
     return source if os.path.exists(source) else source.partition("=")[2] or source
+
+
+def set_names(evaluation: HeldOutRows, train: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the held-out sets of a run, each once."""
+    entries = evaluation.data or (train if evaluation.fraction else ())
+    return tuple(dict.fromkeys(map(set_name, entries)))

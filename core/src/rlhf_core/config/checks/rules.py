@@ -19,6 +19,7 @@ from ...plugins import Plugins
 from ..problems import Labels, flag
 from ..resolved import EnvironmentOptions, Selections
 from ..run import RunConfig
+from .eval_names import best_metric_problems
 from .features import (
     environment_shares,
     is_off_policy,
@@ -26,7 +27,7 @@ from .features import (
     updates_per_batch,
     weighs_samples,
 )
-from .held_out import held_out_problems
+from .held_out import held_out_problems, set_names
 from .in_process import in_process_rules
 from .mixes import mix_problems
 
@@ -375,7 +376,8 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('data.source')} and {labels('env.use')}: rows of a source go to one environment; expected at "
             "most one"
         )
-    held_out = evaluation.data or evaluation.fraction
+    if held_out := set_names(evaluation, run.data.train):
+        yield from best_metric_problems(run, held_out)
     if evaluation.every and not held_out and not (run.env.use and evaluation.environment_split):
         yield (
             f"{labels('eval.every')} is {evaluation.every}, but there is nothing to evaluate on. Set --eval.data FILE, "
@@ -391,7 +393,7 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('eval.n_samples')} is {evaluation.n_samples}, but at temperature 0 all samples of a prompt are "
             "the same. Set --eval.temperatures 1.0, or --eval.n_samples 1."
         )
-    if run.checkpoint.best_metric is not None and not (evaluation.data or evaluation.fraction):
+    if run.checkpoint.best_metric is not None and not held_out:
         yield (
             f"{labels('checkpoint.best_metric')}: there is no evaluation to take it from. "
             "Add --eval.data FILE or --eval.fraction 0.05."

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...config.checks.data_files import split_name
 from ...durable.writing import writing
 from ...media.reader import ImageReader
 from ..forms.form import RowKind
@@ -20,7 +21,7 @@ from ..prompts import check_characters
 from ..row_images import RowImages, check_seen
 from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
-from ..sources import open_source, split_name
+from ..sources import open_source
 from .images import with_images
 from .learned_text import LearnedText
 from .options import PromptColumns, SequenceOptions

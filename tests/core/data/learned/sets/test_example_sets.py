@@ -7,6 +7,7 @@ from tests.core.data.learned.conftest import LOADERS
 from tests.core.data.learned.families import renderer_of
 
 from rlhf_core import DataError
+from rlhf_core.config.checks.held_out import set_names
 from rlhf_core.config.common import HeldOutRows
 from rlhf_core.data import (
     ConversationColumns,
@@ -15,7 +16,6 @@ from rlhf_core.data import (
     SequenceOptions,
     StepLabelColumns,
     load_example_sets,
-    set_names,
 )
 
 FORMS = {

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....batch.trajectory_columns import TrajectoryColumns
+from ....config.checks.data_files import set_name
 from ....config.common import HeldOutRows
 from ....errors import DataError
 from ...held_out.sides import ALL, Side
 from ...held_out.trained_rows import refuse_trained_rows
-from ...sources import short_name, split_name
 from ..options import SequenceOptions
 from .gathered import LearnedRows
 
@@ -80,19 +80,8 @@ def load_example_sets(
     return ExampleSets(train=rows.columns, sizes=sizes, held_out=held_out)
 
 
-def set_names(evaluation: HeldOutRows, train: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the held-out sets of a run, each once."""
-    entries = evaluation.data or (train if evaluation.fraction else ())
-    return tuple(dict.fromkeys(map(_name_of, entries)))
-
-
-def _name_of(entry: str) -> str:
-    name, spec = split_name(entry)
-    return name or short_name(spec)
-
-
 def _require_own_names(entries: Sequence[str]) -> None:
-    names = list(map(_name_of, entries))
+    names = list(map(set_name, entries))
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"eval.data: two sets are called {twice[0]!r}; name them with NAME=PATH")
 

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....batch.trajectory_columns import TrajectoryColumns
+from ....config.checks.data_files import split_name
 from ....durable.atomic import remove, sync_tree
 from ....errors import DataError
 from ...arrow_sets import hub_fingerprint
 from ...chat.control_words import template_text
 from ...chat.renderer import TokenizerRenderer
 from ...held_out.sides import Side
-from ...sources import split_name
 from ..options import SequenceOptions
 from .columns_on_disk import ColumnWriter, StoredColumns, mapped, sizes_of
 
