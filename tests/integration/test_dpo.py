@@ -92,6 +92,50 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(folder):
     assert found[1]["preference/margin"] > 0.0
 
 
+def naive_matched_loss(model, reference, pairs, kind):
+    """AOT of a whole update, with sorted margins or log-ratios, beta 0.3."""
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    sums = {
+        (name, key): torch.stack(
+            [answer_logprob(one, tokenizer, pair["prompt"], pair[key]) for pair in pairs]
+        )
+        for name, one in (("policy", model), ("reference", reference))
+        for key in ("chosen", "rejected")
+    }
+    if kind == "aot":
+        high, low = (sums[n, "chosen"] - sums[n, "rejected"] for n in ("policy", "reference"))
+    else:
+        high, low = (sums["policy", k] - sums["reference", k] for k in ("chosen", "rejected"))
+    return -torch.nn.functional.logsigmoid(0.3 * (high.sort().values - low.sort().values)).mean()
+
+
+@pytest.mark.parametrize("kind", ["aot", "aot_unpaired"])
+def test_pairs_are_matched_over_the_whole_update_however_it_is_cut(folder, kind):
+    code = dpo(
+        *("--steps", "2", "--output", "run", "--train.batch_size", "16", "--optim", "sgd"),
+        *("--actor.sgd.lr", "1.0", "--actor.max_norm", "none", "--actor.warmup_ratio", "0"),
+        *("--preference.loss", kind, f"--preference.{kind}.beta", "0.3"),
+        *("--train.max_tokens_per_micro_batch", "40", "--data.max_length", "40"),
+    )
+
+    assert code == 0
+    model, reference = (
+        AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32) for _ in range(2)
+    )
+    found = records(Path("run"), "metrics")
+    for step in range(2):
+        loss = naive_matched_loss(model, reference.requires_grad_(False), PAIRS, kind)
+        model.zero_grad()
+        loss.backward()
+        assert found[step]["loss/preference"] == pytest.approx(loss.item(), abs=1e-6)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= weight.grad
+    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(after[name], weight, atol=2e-6, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_margins_grow_and_held_out_pairs_are_told_apart(folder):
     code = dpo(

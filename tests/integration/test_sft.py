@@ -105,6 +105,29 @@ def test_loss_and_gradient_of_packed_conversations_are_those_of_a_plain_model(fo
         torch.testing.assert_close(moved, weight.grad, atol=1e-6, rtol=1e-5)
 
 
+def test_smoothed_labels_are_those_of_a_plain_model(folder):
+    before = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
+    code = sft(
+        *("--data", "sums.jsonl", "--data.max_samples", "5", "--output", "run", "--steps", "1"),
+        *("--optim", "sgd", "--actor.sgd.lr", "1.0", "--actor.max_norm", "none"),
+        *("--actor.warmup_ratio", "0", "--train.label_smoothing", "0.3"),
+    )
+
+    assert code == 0
+    tokenizer, losses = AutoTokenizer.from_pretrained("model"), []
+    for b in range(5):
+        asked = tokenizer.encode(f"0+{b}=", add_special_tokens=False)
+        said = [*tokenizer.encode(f"{b:02d}", add_special_tokens=False), tokenizer.eos_token_id]
+        logits = before(input_ids=torch.tensor([asked + said])).logits[0, len(asked) - 1 : -1]
+        losses.append((logits, torch.tensor(said)))
+    logits, labels = (torch.cat(part) for part in zip(*losses, strict=True))
+    torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.3).backward()
+    after = dict(AutoModelForCausalLM.from_pretrained("run/model").named_parameters())
+    for name, weight in before.named_parameters():
+        moved = weight.detach() - after[name].detach()
+        torch.testing.assert_close(moved, weight.grad, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_it_learns_answers_and_evaluates_them(folder):
     code = sft(

@@ -131,6 +131,43 @@ def kto(
     ]
 
 
+def logistic(difference: float, label_smoothing: float) -> float:
+    right, wrong = (-math.log(sigmoid(sign * difference)) for sign in (1, -1))
+    return (1.0 - label_smoothing) * right + label_smoothing * wrong
+
+
+def aot(
+    chosen: list[Answer], rejected: list[Answer], beta: float, label_smoothing: float
+) -> list[float]:
+    pairs = list(zip(chosen, rejected, strict=True))
+    margins = [better.policy - worse.policy for better, worse in pairs]
+    references = sorted(better.reference - worse.reference for better, worse in pairs)
+    return [
+        logistic(beta * (margin - references[sorted(margins).index(margin)]), label_smoothing)
+        for margin in margins
+    ]
+
+
+def aot_unpaired(
+    chosen: list[Answer], rejected: list[Answer], beta: float, label_smoothing: float
+) -> list[float]:
+    gains, losses = ([answer.log_ratio for answer in kind] for kind in (chosen, rejected))
+    matches = [
+        logistic(beta * (gain - loss), label_smoothing)
+        for gain, loss in zip(sorted(gains), sorted(losses), strict=True)
+    ]
+    return [
+        (matches[sorted(gains).index(gain)] + matches[sorted(losses).index(loss)]) / 2
+        for gain, loss in zip(gains, losses, strict=True)
+    ]
+
+
+UPDATES: dict[str, Callable[..., list[float]]] = {
+    each.__name__: each for each in (aot, aot_unpaired)
+}
+"""Losses of all pairs of an update, by the name of the component."""
+
+
 def answers_of(case: AnswerCase) -> list[Answer]:
     columns = (case.policy.tolist(), case.reference.tolist(), case.num_tokens.tolist())
     return [Answer(*row) for row in zip(*columns, strict=True)]
@@ -141,6 +178,8 @@ def written_out(name: str, options: dict[str, Any], case: PreferenceCase) -> lis
     chosen, rejected = answers_of(case.chosen), answers_of(case.rejected)
     if name == "kto":
         return kto(chosen, rejected, case.mismatched_kl, options)
+    if name in UPDATES:
+        return UPDATES[name](chosen, rejected, **options)
     return [PAIRS[name](*pair, **options) for pair in zip(chosen, rejected, strict=True)]
 
 

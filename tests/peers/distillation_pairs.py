@@ -8,13 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.integrations.neftune import neftune_post_forward_hook
+from transformers.trainer_pt_utils import LabelSmoother
 
 from rlhf_core.contracts import LossInputs
 from rlhf_plugin_supervised.distill import DistillConfig, DistillLoss, top_k_kl
-from rlhf_plugin_supervised.sft import SftConfig, SftLoss
+from rlhf_plugin_supervised.sft import SftConfig, SftLoss, smoothed_loss
+from rlhf_torch.heads.action_head import action_scores
+from rlhf_torch.heads.statistics import top_tokens
+from rlhf_torch.packed.embedding_noise import noise_of
 
 from .batches import VOCABULARY, Batch
 from .core_pairs import step_mean
+from .head_pairs import OURS_IS_FLOAT32, IdentityHead
 from .pairs import Both, pair
 from .policy_loss_pairs import CORE_ALGOS, TO_POLICY
 from .released import load
@@ -91,7 +97,43 @@ def trl_mixture(batch: Batch) -> Both:
     return Both(ours=step_mean(batch, ours), theirs=theirs)
 
 
-def trl_sft_loss(batch: Batch, loss_type: str) -> Tensor:
+@pair(
+    "trl",
+    "experimental.gkd.gkd_trainer.GKDTrainer.generalized_jsd_loss",
+    "torch.heads.action_head.action_scores",
+    case="temperature 2, forward",
+    gradient="logits",
+    float32=OURS_IS_FLOAT32,
+)
+def trl_temperature(batch: Batch) -> Both:
+    """By the head, which divides logits of the student, and by the teacher's own top tokens."""
+    labels = batch.actions.masked_fill(~batch.mask, -100)
+    theirs = load("trl.experimental.gkd.gkd_trainer").GKDTrainer.generalized_jsd_loss(
+        batch.logits, batch.teacher_logits, labels, beta=0.0, temperature=2.0
+    )
+    ids, taught = top_tokens(
+        IdentityHead(),
+        batch.teacher_logits[batch.mask].float(),
+        VOCABULARY - 1,
+        temperature=2.0,
+        chunk=5,
+    )
+    scores = action_scores(
+        IdentityHead(),
+        batch.logits[batch.mask],
+        batch.actions[batch.mask],
+        temperature=1.0,
+        chunk=5,
+        others=ids,
+        others_temperature=2.0,
+    )
+    assert scores.others is not None
+    every = torch.ones(1, len(ids), dtype=torch.bool)
+    ours = top_k_kl(scores.others[None], taught[None], every, forward=True).kl
+    return Both(ours=ours.mean().double(), theirs=theirs)
+
+
+def trl_sft_loss(batch: Batch, loss_type: str, label_smoothing: float = 0.0) -> Tensor:
     """Return the loss of TRL's SFT trainer: its own method, unbound, without a model."""
     logprobs = torch.where(batch.mask, batch.policy_logprobs, 0.0)
     outputs = SimpleNamespace(
@@ -109,13 +151,19 @@ def trl_sft_loss(batch: Batch, loss_type: str) -> Tensor:
         accelerator=accelerator,
         aux_loss_enabled=False,
         compute_loss_func=None,
-        label_smoother=None,
+        label_smoother=LabelSmoother(label_smoothing) if label_smoothing else None,
         _metrics={"eval": defaultdict(list)},
         _total_train_tokens=0,
     )
-    loss: Tensor = load("trl.trainer.sft_trainer").SFTTrainer.compute_loss(
-        trainer, lambda **_: outputs, {"labels": batch.actions}
-    )
+    labels = batch.actions.masked_fill(~batch.mask, -100)
+    # The smoother predicts each label from the logits of the token before.
+    asked = {"labels": torch.nn.functional.pad(labels, (1, 0), value=-100)}
+    logits = torch.nn.functional.pad(batch.logits, (0, 0, 0, 1))
+
+    def model(*, fused_lm_head: bool = False, **_: Any) -> Any:
+        return outputs if fused_lm_head else {"logits": logits}
+
+    loss: Tensor = load("trl.trainer.sft_trainer").SFTTrainer.compute_loss(trainer, model, asked)
     return loss
 
 
@@ -174,3 +222,40 @@ def trl_dft(batch: Batch) -> Both:
     return Both(
         ours=our_loss(batch, SftLoss(SftConfig(loss="dft"))), theirs=trl_sft_loss(batch, "dft")
     )
+
+
+@pair(
+    "trl",
+    "trainer.sft_trainer.SFTTrainer.compute_loss",
+    "supervised.sft.smoothed_loss",
+    case="label_smoothing_factor 0.2",
+    gradient="logits",
+    float32="it sums the log-probs in float32",
+)
+def trl_label_smoothing(batch: Batch) -> Both:
+    logprobs = batch.logits.log_softmax(-1)
+    nll = -logprobs.gather(-1, batch.actions[..., None])[..., 0]
+    ours = smoothed_loss(nll, -logprobs.mean(-1), label_smoothing=0.2)
+    return Both(ours=step_mean(batch, ours), theirs=trl_sft_loss(batch, "nll", 0.2))
+
+
+@pair(
+    "trl",
+    "trainer.sft_trainer.SFTTrainer (neftune_noise_alpha)",
+    "torch.packed.embedding_noise.noise_of",
+    float32="the draws are in float32",
+)
+def trl_neftune(batch: Batch) -> Both:
+    """Its trainer registers this hook of Transformers; a row is one sequence, so both scale by its length."""
+    embeddings = batch.logits.detach()[:1].float()  # (1, N, D)
+    module = SimpleNamespace(training=True, neftune_noise_alpha=5.0)
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        theirs = neftune_post_forward_hook(module, None, embeddings)
+    ours = embeddings + noise_of(
+        embeddings,
+        torch.full((embeddings.shape[1],), embeddings.shape[1]),
+        alpha=5.0,
+        generator=torch.Generator().manual_seed(7),
+    )
+    return Both(ours=ours.double(), theirs=theirs.double())

@@ -18,7 +18,7 @@ from .released import load
 OURS_IS_FLOAT32 = "ours: the head returns float32"
 
 
-class _IdentityHead:
+class IdentityHead:
     """A language model whose hidden states are the logits."""
 
     model = SimpleNamespace(get_output_embeddings=lambda: torch.nn.Module())
@@ -33,7 +33,7 @@ class _IdentityHead:
 def _ours_of_head(batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies at the actions of all rows, in chunks of 5."""
     scores = action_scores(
-        _IdentityHead(),
+        IdentityHead(),
         batch.logits[batch.mask],
         batch.actions[batch.mask],
         temperature=temperature,
@@ -133,7 +133,7 @@ def verl_sum_pi_squared(batch: Batch) -> Both:
     functional = load("verl.utils.torch_functional")
     theirs = functional.calculate_sum_pi_squared_from_logits(batch.logits)[batch.mask]
     ours = action_statistics(
-        _IdentityHead(),
+        IdentityHead(),
         batch.logits[batch.mask].detach(),
         batch.actions[batch.mask],
         ["sum_pi_squared"],

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
+from rlhf_plugin_preference.aot import AotConfig, AotLoss
+from rlhf_plugin_preference.aot_unpaired import AotUnpairedConfig, AotUnpairedLoss
 from rlhf_plugin_preference.apo_down import ApoDownConfig, ApoDownLoss
 from rlhf_plugin_preference.apo_zero import ApoZeroConfig, ApoZeroLoss
 from rlhf_plugin_preference.bco import BcoConfig, BcoLoss
@@ -108,6 +110,13 @@ _trl_dpo("bco.BcoLoss", BcoLoss(BcoConfig(beta=BETA)), "bco_pair", beta=BETA)
 _trl_dpo("hinge.HingeLoss", HingeLoss(HingeConfig(beta=BETA)), "hinge", beta=BETA)
 _trl_dpo("robust.RobustLoss", RobustLoss(RobustConfig(**NOISE)), "robust", **NOISE)
 _trl_dpo("ipo.IpoLoss", IpoLoss(IpoConfig(beta=BETA, length_normalized=True)), "ipo", beta=BETA)
+
+
+for _name, _loss in (
+    ("aot.AotLoss", AotLoss(AotConfig(**NOISE))),
+    ("aot_unpaired.AotUnpairedLoss", AotUnpairedLoss(AotUnpairedConfig(**NOISE))),
+):
+    _trl_dpo(_name, _loss, _name.partition(".")[0], **NOISE)
 
 
 @pair("trl", DPO_TRAINER, "core.objective.PreferenceSum", case="several losses", gradient=TO_POLICY)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_core.contracts import AnswerLogprobs, PreferenceInputs
+from rlhf_core.contracts import AnswerLogprobs, MatchedPairs, PreferenceInputs
 
 from .batches import Batch, rows_of
 from .released import load
@@ -32,9 +32,11 @@ def answers_of(batch: Batch) -> AnswerLogprobs:
 def pairs_of(batch: Batch) -> PreferenceInputs:
     """Return the rows as pairs: the first half is chosen, the second rejected, as TRL has them."""
     half = len(batch.mask) // 2
+    chosen, rejected = (
+        answers_of(rows_of(batch, slice(first, first + half))) for first in (0, half)
+    )
     return PreferenceInputs(
-        chosen=answers_of(rows_of(batch, slice(0, half))),
-        rejected=answers_of(rows_of(batch, slice(half, 2 * half))),
+        chosen=chosen, rejected=rejected, matched=MatchedPairs.of(chosen, rejected)
     )
 
 

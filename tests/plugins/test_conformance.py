@@ -110,6 +110,8 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
     "preference:apo_zero": [{"beta": 2.0}],
     "preference:apo_down": [{"beta": 2.0}],
     "preference:bco": [{"beta": 2.0}],
+    "preference:aot": [{"beta": 2.0}, {"label_smoothing": 0.3}],
+    "preference:aot_unpaired": [{"beta": 2.0}, {"label_smoothing": 0.3}],
     "preference:cdpo": [{"label_smoothing": 0.4}],
     "preference:robust": [{"label_smoothing": 0.4}],
     "preference:ipo": [{"length_normalized": True}],

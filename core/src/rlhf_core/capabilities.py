@@ -94,11 +94,13 @@ SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "old_logprobs": "the policy gives its log-probs for each batch before its updates",
     "rollout_logprobs": "the engine returns the log-probs of its samples",
     "entropy": "the trainer computes the entropy at each action",
+    "mean_logprobs": "the trainer computes the mean log-prob over the vocabulary at each action",
     "final_values": "the critic values the state after a truncated response",
     "sum_pi_squared": "the policy gives the sum of its squared probabilities at each action, before its updates",
     "greedy_rewards": "one more episode per prompt is sampled greedily and scored",
     "observations": "what the policy read before its turns, texts and images, is indexed",
     "mismatched_kl": "policy and reference give their log-probs of answers beside the prompts of others",
+    "matched_pairs": "policy and reference give their log-probs of all pairs of an update, which are matched by rank",
     "teacher_logprobs": "the teacher gives its log-probs for each batch",
     "teacher_top_k": "the teacher gives its most probable tokens at each action",
 }

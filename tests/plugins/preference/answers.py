@@ -2,7 +2,7 @@
 
 import torch
 
-from rlhf_core.contracts import AnswerLogprobs, PreferenceInputs
+from rlhf_core.contracts import AnswerLogprobs, MatchedPairs, PreferenceInputs
 
 ROWS = 6
 
@@ -25,6 +25,12 @@ def openrlhf_pairs():
     )
 
 
+def update_of(chosen, rejected):
+    """The pairs of a whole update, with what is matched with each."""
+    matched = MatchedPairs.of(chosen, rejected)
+    return PreferenceInputs(chosen=chosen, rejected=rejected, matched=matched)
+
+
 def log_ratios(seed=0):
     """Random log-ratios of chosen and rejected answers, up to some tens of nats, with a gradient."""
     generator = torch.Generator().manual_seed(seed)
@@ -41,8 +47,6 @@ def mean_logprobs(seed=0):
 
 def gradients_at_the_start(loss_of, num_tokens=None):
     """Gradients of a loss by the log-probs of a chosen and of a rejected answer, where policy and reference agree."""
-    pair = PreferenceInputs(
-        chosen=answers([-4.0], [-4.0], num_tokens), rejected=answers([-4.0], [-4.0], num_tokens)
-    )
+    pair = update_of(answers([-4.0], [-4.0], num_tokens), answers([-4.0], [-4.0], num_tokens))
     loss_of(pair).loss.sum().backward()
     return pair.chosen.policy.grad.item(), pair.rejected.policy.grad.item()

@@ -20,6 +20,8 @@ NEEDS = {
     "apo_zero": REFERENCE,
     "apo_down": REFERENCE,
     "bco": REFERENCE,
+    "aot": REFERENCE | {"matched_pairs"},
+    "aot_unpaired": REFERENCE | {"matched_pairs"},
     "kto": REFERENCE | {"mismatched_kl"},
     "orpo": frozenset(),
     "simpo": frozenset(),

@@ -1,13 +1,14 @@
 """Supervised fine-tuning as a term."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
 from rlhf_core.math import aggregate
-from rlhf_plugin_supervised.sft import SftConfig, SftLoss, dft_loss
+from rlhf_plugin_supervised.sft import SftConfig, SftLoss, dft_loss, smoothed_loss
 
 
 def inputs_of(policy: torch.Tensor, mask: torch.Tensor) -> LossInputs:
@@ -106,3 +107,59 @@ def test_dft_against_a_slow_loop():
     for row, token in torch.nonzero(nll).tolist():
         nats = nll[row, token].item()
         assert actual[row, token].item() == pytest.approx(nats * math.exp(-nats), rel=1e-12)
+
+
+def test_smoothed_labels_by_hand():
+    probs = torch.tensor([[[0.5, 0.25, 0.125, 0.125]]])
+    policy = probs[..., 1].log().requires_grad_()
+    means = probs.log().mean(-1).requires_grad_()
+    inputs = replace(inputs_of(policy, torch.tensor([[True]])), mean_logprobs=means)
+
+    result = SftLoss(SftConfig(label_smoothing=0.2))(inputs)
+    result.loss.sum().backward()
+
+    # 0.8 * 2 log 2, and 0.2 times the mean of 1, 2, 3 and 3 log 2, which is 9/4 log 2
+    two = math.log(2)
+    torch.testing.assert_close(result.loss, torch.tensor([[(1.6 + 0.45) * two]]))
+    assert policy.grad.item() == pytest.approx(-0.8)
+    assert means.grad.item() == pytest.approx(-0.2)
+    assert metric_values(result.metrics) == pytest.approx({"sft/nll": 2 * two})
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.9])
+def test_smoothed_labels_are_those_of_torch(label_smoothing):
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(6, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    tokens = torch.tensor([0, 4, 2, 1, 3, 3])
+    logprobs = logits.log_softmax(-1)
+    nll = -logprobs.gather(-1, tokens[:, None])[:, 0]
+
+    loss = smoothed_loss(
+        nll[None], -logprobs.mean(-1)[None], label_smoothing=label_smoothing
+    ).mean()
+    (actual,) = torch.autograd.grad(loss, logits)
+    theirs = torch.nn.functional.cross_entropy(logits, tokens, label_smoothing=label_smoothing)
+    (expected,) = torch.autograd.grad(theirs, logits)
+
+    torch.testing.assert_close(loss, theirs)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_nan_at_padding_has_no_effect_on_smoothed_labels():
+    policy = torch.tensor([[-1.0, float("nan")]], requires_grad=True)
+    means = torch.tensor([[-2.0, float("nan")]], requires_grad=True)
+    inputs = replace(inputs_of(policy, torch.tensor([[True, False]])), mean_logprobs=means)
+
+    result = SftLoss(SftConfig(label_smoothing=0.5))(inputs)
+    result.loss.sum().backward()
+
+    assert result.loss.tolist() == [[1.5, 0.0]]
+    assert policy.grad.tolist() == [[-0.5, 0.0]]
+    assert means.grad.tolist() == [[-0.5, 0.0]]
+
+
+def test_smoothed_labels_belong_to_the_likelihood():
+    assert SftConfig().needed_by_options() == frozenset()
+    assert SftConfig(label_smoothing=0.1).needed_by_options() == {"mean_logprobs"}
+    with pytest.raises(ValueError, match=r"label_smoothing 0.1 with loss dft: expected loss nll"):
+        SftConfig(loss="dft", label_smoothing=0.1)

@@ -87,7 +87,14 @@ from .logger import Logger
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
 from .model_adapter import ModelAdapter
 from .optimizer import NamedParameters, Optimizer, ParameterGroup, norm_parameters
-from .preference import AnswerLogprobs, PreferenceInputs, PreferenceLoss, PreferenceResult
+from .preference import (
+    MATCHED,
+    AnswerLogprobs,
+    MatchedPairs,
+    PreferenceInputs,
+    PreferenceLoss,
+    PreferenceResult,
+)
 from .reward import (
     Reward,
     RewardRequest,
@@ -114,6 +121,7 @@ from .runtime import (
 __all__ = [
     "ENGINE",
     "MARGIN",
+    "MATCHED",
     "PREPARED",
     "ROLLOUT",
     "ROW_WEIGHTS",
@@ -164,6 +172,7 @@ __all__ = [
     "LossTerm",
     "LrSchedule",
     "MakesTasks",
+    "MatchedPairs",
     "MemoryFitter",
     "MemoryOptions",
     "MemoryPlanner",

@@ -18,8 +18,8 @@ class LossInputs:
     """One micro-batch, action tokens only, right-padded. Values at padding are undefined (they may be NaN)."""
 
     policy_logprobs: Float[Tensor, "b a"]
-    """Log-probs under the policy being trained, after the sampling temperature. Only this field and
-    ``policy_top_logprobs`` have a gradient."""
+    """Log-probs under the policy being trained, after the sampling temperature. Only this field,
+    ``policy_top_logprobs`` and ``mean_logprobs`` have a gradient."""
     old_logprobs: Float[Tensor, "b a"]
     """Log-probs under the policy at the start of this rollout batch's updates. Before the first update they *are* the
     policy's, to the bit, so the ratio is exactly 1."""
@@ -44,6 +44,9 @@ class LossInputs:
     components that need ``teacher_top_k``."""
     policy_top_logprobs: Float[Tensor, "b a k"] | None = None
     """Log-probs of the same tokens under the policy being trained, with a gradient."""
+    mean_logprobs: Float[Tensor, "b a"] | None = None
+    """Mean over the vocabulary of the log-probs under the policy being trained, with a gradient; given to components
+    that need ``mean_logprobs``. Ids without a probability do not count."""
     prepared: Mapping[str, Float[Tensor, "b a"]] = field(default_factory=dict)
     """Columns that the component's own ``prepare`` returned, of these rows."""
 

@@ -43,6 +43,47 @@ class AnswerLogprobs:
         return self.policy - self.reference.detach()
 
 
+MATCHED = "matched/"
+"""Prefix of the columns of a ``TrainBatch`` with ``MatchedPairs``: both rows of a pair hold its numbers everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedPairs:
+    """What has a pair's rank among all pairs of the optimizer update, by the weights before it, in nats."""
+
+    reference_margin: Float[Tensor, " n"]
+    """Of the reference's differences ``log-prob(chosen) - log-prob(rejected)`` the one that has the rank which the
+    pair's difference has among the policy's."""
+    rejected_log_ratio: Float[Tensor, " n"]
+    """Of the rejected answers' log-ratios the one with the rank of the pair's chosen answer among the chosen ones."""
+    chosen_log_ratio: Float[Tensor, " n"]
+    """Of the chosen answers' log-ratios the one with the rank of the pair's rejected answer among the rejected ones."""
+
+    @classmethod
+    def of(cls, chosen: AnswerLogprobs, rejected: AnswerLogprobs) -> MatchedPairs:
+        """Match all pairs of an update; of equal numbers the pair that comes first has the lower rank.
+
+        Raises:
+            PluginError: there is no reference.
+        """
+        gains, losses = chosen.log_ratio.detach(), rejected.log_ratio.detach()
+        assert chosen.reference is not None
+        assert rejected.reference is not None
+        policy = (chosen.policy - rejected.policy).detach()
+        reference = (chosen.reference - rejected.reference).detach()
+        return cls(
+            reference_margin=_at_ranks_of(policy, reference),
+            rejected_log_ratio=_at_ranks_of(gains, losses),
+            chosen_log_ratio=_at_ranks_of(losses, gains),
+        )
+
+
+def _at_ranks_of(values: Float[Tensor, " n"], others: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return for each value the one of the others that has its rank."""
+    ranks = values.argsort(stable=True).argsort()
+    return others.sort().values[ranks]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceInputs:
     """The answers of one micro-batch.
@@ -59,6 +100,9 @@ class PreferenceInputs:
     """Mean of ``policy - reference`` over answers beside the prompts of others, in nats: over the answers of the whole
     optimizer update, so that it is the same in all of its micro-batches. No gradient, and not clamped: the estimate may
     be negative. Given to components that need ``mismatched_kl``."""
+    matched: MatchedPairs | None = None
+    """What is matched with each pair, over the whole optimizer update. Given to losses on pairs that need
+    ``matched_pairs``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +125,9 @@ class PreferenceLoss(Protocol):
     """A loss per unit. It must give finite losses and gradients for finite inputs.
 
     The caller sums the losses of a micro-batch and divides by the number of units of the whole optimizer update. A loss
-    must therefore never look at other rows than the unit's own, except through ``mismatched_kl``: a step must not
-    depend on how it is cut. No gradient flows to the reference or to ``mismatched_kl``, even where they carry one:
-    ``AnswerLogprobs.log_ratio`` sees to the former.
+    must therefore never look at other rows than the unit's own, except through ``mismatched_kl`` and ``matched``: a
+    step must not depend on how it is cut. No gradient flows to the reference, to ``mismatched_kl`` or to ``matched``,
+    even where they carry one: ``AnswerLogprobs.log_ratio`` sees to the first.
 
     Losses and rewards have the dtype of the log-probs.
     """

@@ -39,6 +39,8 @@ class PolicyComponents:
     """True: the policy loss multiplies itself by the correction's weights."""
     wants_entropy: bool
     """True: some loss reads the entropy."""
+    wants_mean_logprobs: bool = False
+    """True: some loss reads the mean log-prob over the vocabulary."""
     kl_estimator: KlEstimator | None = None
     """None: no KL term in the loss."""
     terms: tuple[BuiltTerm, ...] = ()
@@ -55,12 +57,14 @@ class PolicyComponents:
         correction = plugins.build(objective.correction) if objective.correction else None
         kl = plugins.build(objective.kl_estimator) if objective.kl_estimator else None
         losses = [objective.loss, *(term.loss for term in objective.terms)]
+        needs = frozenset[str]().union(*(_needs(loss, plugins) for loss in losses))
         return cls(
             objective=objective,
             loss=plugins.build(objective.loss),
             correction=correction,
             applies_is_weights=APPLIES_IS_WEIGHTS in component.provides,
-            wants_entropy=any("entropy" in _needs(loss, plugins) for loss in losses),
+            wants_entropy="entropy" in needs,
+            wants_mean_logprobs="mean_logprobs" in needs,
             kl_estimator=kl,
             terms=tuple(
                 BuiltTerm(

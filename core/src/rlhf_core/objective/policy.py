@@ -204,6 +204,7 @@ def _loss_inputs(
         teacher_logprobs=columns.optional("teacher_logprobs"),
         teacher_top_logprobs=columns.optional(TEACHER_TOP_LOGPROBS),  # (B, A, K)
         policy_top_logprobs=pad(scores.others) if scores.others is not None else None,  # (B, A, K)
+        mean_logprobs=None if scores.mean_logprobs is None else pad(scores.mean_logprobs),
         prepared=columns.prepared(),
     )
 

@@ -5,13 +5,22 @@ Axes: ``B`` rows, ``A`` actions of the longest row, ``M`` actions of all rows. A
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
+
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from ..batch.metric import Metric, Metrics
 from ..contracts.backend import StepPlan
-from ..contracts.preference import AnswerLogprobs, PreferenceInputs, PreferenceLoss
+from ..contracts.preference import (
+    MATCHED,
+    AnswerLogprobs,
+    MatchedPairs,
+    PreferenceInputs,
+    PreferenceLoss,
+)
 from ..errors import PluginError
 from .columns import ActionColumns
 from .reduction import LossParts, loss_metric
@@ -35,7 +44,7 @@ def preference_objective(
 
     Args:
         scores: the policy's results (M,) for the answers' tokens, with gradients.
-        columns: ``ref_logprobs`` where the component needs them.
+        columns: ``ref_logprobs``, and those of ``MatchedPairs``, where the component needs them.
         rows_per_unit: 2: rows are pairs, each in one micro-batch, the chosen answer first; 1: rows have no partner.
         nll_coef: has to be 0 where rows have no partner.
 
@@ -63,8 +72,12 @@ def preference_objective(
     mismatched_kl = None
     if plan.mismatched_kl is not None:
         mismatched_kl = policy.new_tensor(plan.mismatched_kl)
+    has_matches = any(name.startswith(MATCHED) for name in columns.flat)
     inputs = PreferenceInputs(
-        chosen=answers(chosen), rejected=answers(~chosen), mismatched_kl=mismatched_kl
+        chosen=answers(chosen),
+        rejected=answers(~chosen),
+        mismatched_kl=mismatched_kl,
+        matched=_matched(columns.padded, chosen) if has_matches else None,
     )
     result = loss(inputs)
     units = plan.normalizers.num_sequences / rows_per_unit
@@ -83,6 +96,17 @@ def preference_objective(
         metrics["preference/margin"] = _mean(margins)
         metrics["preference/accuracy"] = _mean((margins > 0).to(margins.dtype))
     return parts.total, metrics | result.metrics | parts.metrics
+
+
+def _matched(
+    padded: Callable[[str], Shaped[Tensor, "b a"]], chosen: Bool[Tensor, " b"]
+) -> MatchedPairs:
+    """Return what is matched with each pair, by the columns of the batch as rows."""
+    rows = chosen.nonzero()[:, 0]
+    found = {field.name: padded(MATCHED + field.name) for field in fields(MatchedPairs)}
+    return MatchedPairs(
+        **{name: column[rows.to(column.device), 0] for name, column in found.items()}  # (P,)
+    )
 
 
 def _sums(logprobs: Float[Tensor, "b a"], mask: Bool[Tensor, "b a"]) -> Float[Tensor, " b"]:

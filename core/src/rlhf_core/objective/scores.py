@@ -21,4 +21,8 @@ class ActionScores:
     entropies: Float[Tensor, " m"]
     """Entropy of the distribution that the action was drawn from."""
     others: Float[Tensor, "m k"] | None = None
-    """Log-probs of the tokens ``ActionColumns.teacher_top_ids`` at the same positions, where there are such ids."""
+    """Log-probs of the tokens ``ActionColumns.teacher_top_ids`` at the same positions, where there are such ids; after
+    ``RoleSpec.top_temperature``."""
+    mean_logprobs: Float[Tensor, " m"] | None = None
+    """Mean log-probability over all ids that have one; supplied where the objective wants it
+    (``PolicyComponents.wants_mean_logprobs``)."""

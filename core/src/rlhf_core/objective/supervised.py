@@ -35,6 +35,7 @@ def supervised_objective(
         advantages=torch.ones_like(policy),
         action_mask=grid.mask,
         entropy=grid.pad(scores.entropies).detach(),
+        mean_logprobs=None if scores.mean_logprobs is None else grid.pad(scores.mean_logprobs),
     )
     parts = LossParts(policy.new_zeros(()))
     metrics: Metrics = {}

@@ -51,6 +51,7 @@ from .files.loading import load_role
 from .files.offloading import Offloading
 from .files.state_files import load_training, save_training
 from .files.weights import served_weights
+from .parallel.embedding_noise import refuse_cut_noise
 from .parallel.group_batch import group_batch, group_rows
 from .parallel.images import PassImages, refuse_cut_images
 from .parallel.passes import Rows, agreed_passes, nothing
@@ -97,6 +98,7 @@ class DeepSpeedBackend(ScoringBackend):
         self._spec = spec
         if spec.vision is not None:
             refuse_cut_images(self._config)
+        refuse_cut_noise(spec, self._config)
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
         model = load_role(spec, self._config, plugins, self._device)
@@ -134,6 +136,7 @@ class DeepSpeedBackend(ScoringBackend):
     def _start_training(self, plugins: Plugins) -> Training:
         spec = self._spec
         self._objective, optimizer = trained_parts(spec, plugins)
+        self._role.reader.serve(self._objective)
         if self._config.zero_stage == 0:
             return ReplicatedTraining(self._model, spec, optimizer, self._ranks)
         return ZeroTraining(self._model, spec, optimizer, self._config, self._ranks)
@@ -265,9 +268,8 @@ class DeepSpeedBackend(ScoringBackend):
         )
 
     def _shares(self, lengths: NDArray[np.int64]) -> bool:
-        # A beginning of sequences of different lengths is not the same to a model that looks at the length.
         may = self._config.share_prompts and self._slices.size == 1
-        return may and self._lm.ropes.let_share(lengths)
+        return may and self._model.lets_share(lengths)
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to each micro-batch; return one column (sum of A, ...) per result, for this rank's rows."""

@@ -95,6 +95,7 @@ class TorchBackend(ScoringBackend):
         self._open = OpenRole.of(model, spec, chunk, self._score)
         if spec.objective is not None:
             self._objective, optimizer = trained_parts(spec, plugins)
+            self._open.reader.serve(self._objective)
             self._updater = updater = Updater(model.named_trainable(), spec, optimizer)
             if spec.leaving != "nothing":
                 self._state_out.prepare(updater.state())
@@ -181,8 +182,7 @@ class TorchBackend(ScoringBackend):
         )
 
     def _shares(self, lengths: NDArray[np.int64]) -> bool:
-        # A beginning of sequences of different lengths is not the same to a model that looks at the length.
-        return self._config.share_prompts and self._lm.ropes.let_share(lengths)
+        return self._config.share_prompts and self._model.lets_share(lengths)
 
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""

@@ -4,7 +4,21 @@ from typing import Any
 
 from rlhf_core import Component, hookimpl
 
-from . import apo_down, apo_zero, bco, cdpo, dpo, hinge, ipo, kto, orpo, robust, simpo
+from . import (
+    aot,
+    aot_unpaired,
+    apo_down,
+    apo_zero,
+    bco,
+    cdpo,
+    dpo,
+    hinge,
+    ipo,
+    kto,
+    orpo,
+    robust,
+    simpo,
+)
 
 
 @hookimpl
@@ -18,6 +32,8 @@ def rlhf_preference_losses() -> list[Component[Any]]:
         apo_zero.COMPONENT,
         apo_down.COMPONENT,
         bco.COMPONENT,
+        aot.COMPONENT,
+        aot_unpaired.COMPONENT,
         kto.COMPONENT,
         orpo.COMPONENT,
         simpo.COMPONENT,

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from rlhf_core import Config
+from rlhf_core.config.common import TemplateVariables
 
 
 class ModelFiles(Config):
@@ -115,10 +116,23 @@ class RewardModelConfig(ModelOptions):
         "prompt",
         description="column with the prompt, as text or as chat messages, for input = chat",
     )
+    chat_template_kwargs: TemplateVariables = Field(
+        default_factory=dict,
+        description="variables for this model's own chat template with input = chat, such as {enable_thinking = "
+        "false}; those of data.chat_template_kwargs and of rows are for the policy's",
+    )
     truncated_reward: float | None = Field(
         None,
         description="reward of a response that hit a token limit; unset: the model's score",
     )
+
+    @model_validator(mode="after")
+    def _check_template_variables(self) -> Self:
+        if self.chat_template_kwargs and self.input != "chat":
+            raise ValueError(
+                f"chat_template_kwargs would change nothing: input is {self.input}. Leave it out, or set input = chat"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_vision(self) -> Self:

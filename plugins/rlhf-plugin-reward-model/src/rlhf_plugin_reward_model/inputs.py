@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core import DataError, RewardError
+from rlhf_core import ConfigError, DataError, RewardError
 from rlhf_core.contracts import RewardRequest
 from rlhf_core.data import AnsweredChats, TokenizerRenderer
 from rlhf_core.media import ProcessorText, image_parts
@@ -24,6 +23,10 @@ class ScoredInputs:
         tokenizer: the model's.
         end: what ends its sequences.
         writing: text of the model's processor around images; None: the model reads text alone.
+        template_kwargs: variables for the model's chat template.
+
+    Raises:
+        ConfigError: the model's chat template does not read such a variable.
     """
 
     def __init__(
@@ -31,10 +34,18 @@ class ScoredInputs:
         tokenizer: PreTrainedTokenizerBase,
         end: SequenceEnd,
         writing: ProcessorText | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._end = end
-        self._writing = writing
+        try:
+            self._renderer = (
+                TokenizerRenderer(tokenizer, template_kwargs=template_kwargs)
+                if writing is None
+                else TokenizerRenderer(tokenizer, template_kwargs=template_kwargs, writing=writing)
+            )
+        except DataError as error:
+            raise ConfigError(f"the reward model's {error}") from error
 
     def sampled(self, token_ids: Sequence[int], prompt: str) -> Sequence[int]:
         """Return a sample's own tokens, with the end at which the model scores.
@@ -74,7 +85,8 @@ class ScoredInputs:
             messages_key: column of the row with the prompt, as text or as chat messages.
 
         Raises:
-            RewardError: the column has no prompt, the tokenizer has no template, or the template refuses the messages.
+            RewardError: the column has no prompt, the tokenizer has no template, or the template refuses the messages
+                or leaves out what one of them says.
         """
         prompt = map(_without_images, chat_messages(request, messages_key))
         return self.conversation([*prompt, {"role": "assistant", "content": request.response}])
@@ -84,12 +96,21 @@ class ScoredInputs:
         score is read there.
 
         Raises:
-            RewardError: the tokenizer has no template, or the template refuses the messages.
+            RewardError: the tokenizer has no template, or the template refuses the messages or leaves out what one of
+                them says.
         """
+        conversation = [*map(dict, messages)]
         if not self._end.at_end:
-            return rendered(messages, self._tokenizer, self._writing)
+            try:
+                shown = self._renderer.chat_text(conversation, reply=False)
+            except DataError as error:
+                raise RewardError(
+                    f"the conversation in the reward model's own chat template: {error} Use input = text, or name "
+                    "another tokenizer with tokenizer"
+                ) from error
+            return self._renderer.texts.encode([shown])[0]
         try:
-            ids = self._answered.tokens([*map(dict, messages)])
+            ids = self._answered.tokens(conversation)
         except DataError as error:
             raise RewardError(
                 f"the end of the conversation's last turn, where the reward model scores, cannot be told: {error}"
@@ -98,9 +119,7 @@ class ScoredInputs:
 
     @cached_property
     def _answered(self) -> AnsweredChats:
-        if self._writing is None:
-            return AnsweredChats(TokenizerRenderer(self._tokenizer))
-        return AnsweredChats(TokenizerRenderer(self._tokenizer, writing=self._writing))
+        return AnsweredChats(self._renderer)
 
 
 def chat_messages(request: RewardRequest, messages_key: str) -> list[Mapping[str, Any]]:
@@ -118,32 +137,6 @@ def chat_messages(request: RewardRequest, messages_key: str) -> list[Mapping[str
             f"messages_key names the column with the prompt; there are: {', '.join(request.row) or 'none'}"
         )
     return prompt
-
-
-def rendered(
-    messages: Sequence[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
-    writing: ProcessorText | None = None,
-) -> list[int]:
-    """Return the tokens of a conversation in the tokenizer's chat template.
-
-    Args:
-        writing: text of the model's processor around images; None: the model reads text alone.
-
-    Raises:
-        RewardError: the tokenizer has no template, or the template refuses the messages.
-    """
-    if tokenizer.chat_template is None:
-        raise RewardError(
-            "the reward model's tokenizer has no chat template; use input = text, or name another with tokenizer"
-        )
-    try:
-        text: Any = tokenizer.apply_chat_template([*map(dict, messages)], tokenize=False)
-    except (TemplateError, TypeError, ValueError, KeyError) as error:
-        raise RewardError(
-            f"the reward model's chat template refuses the messages: {error}"
-        ) from error
-    return _encoded(text if writing is None else writing.written(text), tokenizer)
 
 
 def _without_images(message: Mapping[str, Any]) -> dict[str, Any]:

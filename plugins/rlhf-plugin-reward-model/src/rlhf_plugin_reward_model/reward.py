@@ -64,7 +64,9 @@ class TextReader:
         self._config = config
         is_own = config.base == "own"
         self._scorer = Scorer(config) if is_own else ScorerOnHeldBase(config)
-        self._inputs = ScoredInputs(self._scorer.tokenizer, self._scorer.end)
+        self._inputs = ScoredInputs(
+            self._scorer.tokenizer, self._scorer.end, template_kwargs=config.chat_template_kwargs
+        )
 
     def read(self, request: RewardRequest) -> TokenIds:
         match self._config.input:

@@ -38,7 +38,12 @@ class SeeingReader:
         self._config = config
         self._model = SeeingScorer(config, vision)
         tokens = self._model.family.tokens
-        self._inputs = ScoredInputs(self._model.tokenizer, self._model.end, tokens.writing)
+        self._inputs = ScoredInputs(
+            self._model.tokenizer,
+            self._model.end,
+            tokens.writing,
+            template_kwargs=config.chat_template_kwargs,
+        )
         desk = MediaDesk(MediaOptions(limits=NO_LIMITS))
         self._images = ImageReader(desk, tokens)
 

@@ -51,6 +51,10 @@ def test_rlhf_dpo_accepts_the_result(run, workspace, tmp_path, capsys):
             {"loss": "robust", "robust.beta": 0.1, "robust.label_smoothing": 0.2},
         ),
         ("loss_type: [hinge]\nbeta: 0.5", {"loss": "hinge", "hinge.beta": 0.5}),
+        (
+            "loss_type: aot\nlabel_smoothing: 0.1",
+            {"loss": "aot", "aot.beta": 0.1, "aot.label_smoothing": 0.1},
+        ),
         ("loss_type: apo_zero", {"loss": "apo_zero", "apo_zero.beta": 0.1}),
         ("loss_type: apo_down", {"loss": "apo_down", "apo_down.beta": 0.1}),
         ("loss_type: bco_pair", {"loss": "bco", "bco.beta": 0.1}),

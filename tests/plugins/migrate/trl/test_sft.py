@@ -117,3 +117,16 @@ def test_no_limit_of_the_length_is_told(sft):
 
     assert "data.on_too_long" not in settings
     assert rows["max_length: None"].status is Status.DIFFERS
+
+
+def test_noise_and_smoothed_labels_are_set(sft):
+    settings, rows = sft(
+        FILE.format(model="m") + "neftune_noise_alpha: 5\nlabel_smoothing_factor: 0.1"
+    )
+
+    assert settings["train.neftune_alpha"] == 5
+    assert settings["train.label_smoothing"] == 0.1
+    assert rows["label_smoothing_factor: 0.1"].status is Status.MAPPED
+    plain, rows = sft(FILE.format(model="m") + "loss_type: dft\nlabel_smoothing_factor: 0.1")
+    assert "train.label_smoothing" not in plain
+    assert rows["label_smoothing_factor: 0.1"].text == "TRL smooths no labels with dft"

@@ -222,3 +222,50 @@ def test_where_nothing_can_be_compiled_the_plain_function_is_used(monkeypatch, c
     assert [record.getMessage() for record in caplog.records] == [
         "double is not compiled, so it is slower and needs more memory: Failed to find C compiler."
     ]
+
+
+@pytest.mark.parametrize("chunk", [4, 13])
+def test_other_tokens_may_have_a_temperature_of_their_own(lm, inputs, chunk):
+    """Values and gradients, beside those of the action and the entropy at the first temperature."""
+    hidden, targets = inputs
+    scores = action_scores(
+        lm, hidden, targets, temperature=0.7, chunk=chunk, others=OTHERS, others_temperature=2.0
+    )
+    first, tempered = plain(lm, hidden, targets, 0.7), plain(lm, hidden, targets, 2.0)
+    expected = (*first[:2], tempered[2])
+
+    torch.testing.assert_close(columns(scores), expected, atol=1e-5, rtol=1e-5)
+    _assert_equal_gradients(lm, hidden, columns(scores), expected)
+
+
+@pytest.mark.parametrize("chunk", [4, 13])
+@pytest.mark.parametrize("never", [(), (0, 97)])
+def test_the_mean_log_prob_is_over_ids_that_have_a_probability(lm, inputs, chunk, never):
+    if never and lm.logit_form.softcap is not None:
+        pytest.skip("a soft cap leaves every id a probability")
+    lm.never_sample(never)
+    hidden, targets = inputs
+    targets = torch.where(torch.isin(targets, torch.tensor(never)), 5, targets)
+    scores = action_scores(lm, hidden, targets, temperature=0.7, chunk=chunk, with_mean=True)
+    logprobs = (lm.logits(hidden) / 0.7).log_softmax(-1)
+    sampled = torch.tensor([token for token in range(logprobs.shape[1]) if token not in never])
+    expected = (
+        logprobs.gather(1, targets[:, None])[:, 0],
+        logprobs[:, sampled].mean(-1),
+    )
+
+    actual = (scores.logprobs, scores.mean_logprobs)
+
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    _assert_equal_gradients(lm, hidden, actual, expected)
+
+
+def _assert_equal_gradients(lm, hidden, actual, expected):
+    """Compare the gradients of both, weighted with fixed random numbers, to the hidden states and to the head."""
+    leaves = [hidden, *lm.model.get_output_embeddings().parameters()]
+    found = []
+    for columns_ in (actual, expected):
+        draw = torch.Generator().manual_seed(3)
+        total = sum((torch.rand(part.shape, generator=draw) * part).sum() for part in columns_)
+        found.append(torch.autograd.grad(total, leaves))
+    torch.testing.assert_close(found[0], found[1], atol=2e-5, rtol=1e-4)

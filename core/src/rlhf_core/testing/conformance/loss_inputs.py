@@ -101,6 +101,7 @@ def loss_case(
         "teacher_top_logprobs": _top(drawn(0.0, 2.0, TOP_K)),
         "policy_top_logprobs": _top(drawn(0.0, 2.0, TOP_K)).flip(-1),
     }
+    columns["mean_logprobs"] = drawn(-6.0, -3.0)  # last: the draws before it stay what they were
     return LossCase(action_mask=mask, columns=columns)
 
 
@@ -155,6 +156,8 @@ def loss_inputs(
     if APPLIES_IS_WEIGHTS in provides:
         given["is_weights"] = column("is_weights")
     policy = column("policy_logprobs").requires_grad_(gradient)
+    if "mean_logprobs" in needs:
+        given["mean_logprobs"] = column("mean_logprobs").requires_grad_(gradient)
     if "teacher_top_k" in needs:
         given["policy_top_logprobs"] = column("policy_top_logprobs").requires_grad_(gradient)
     made = {

@@ -6,12 +6,12 @@ A step is made once, in float64, and cut afterwards, so that parts and whole hol
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-from ...contracts.preference import AnswerLogprobs, PreferenceInputs
+from ...contracts.preference import AnswerLogprobs, MatchedPairs, PreferenceInputs
 
 NUM_CHOSEN = 5
 NUM_REJECTED = {True: 5, False: 3}
@@ -25,6 +25,12 @@ class AnswerCase:
     policy: Tensor
     reference: Tensor
     num_tokens: Tensor
+
+    def logprobs(self) -> AnswerLogprobs:
+        """Return the columns as a loss gets them."""
+        return AnswerLogprobs(
+            policy=self.policy, reference=self.reference, num_tokens=self.num_tokens
+        )
 
     def rows(self, index: Sequence[int]) -> AnswerCase:
         """Return some of the answers."""
@@ -43,14 +49,33 @@ class PreferenceCase:
     chosen: AnswerCase
     rejected: AnswerCase
     mismatched_kl: float = 0.7
+    cut_from: PreferenceCase | None = None
+    """The whole step, of which these are some answers."""
+    places: tuple[int, ...] = ()
+    """Indices of the chosen answers in the whole step."""
 
     def rows(self, chosen: Sequence[int], rejected: Sequence[int]) -> PreferenceCase:
-        """Return some of the answers; ``mismatched_kl`` remains that of the whole step."""
-        return replace(self, chosen=self.chosen.rows(chosen), rejected=self.rejected.rows(rejected))
+        """Return some of the answers; ``mismatched_kl`` and what is matched remain those of the whole step."""
+        return replace(
+            self,
+            chosen=self.chosen.rows(chosen),
+            rejected=self.rejected.rows(rejected),
+            cut_from=self,
+            places=tuple(chosen),
+        )
 
     def changed(self, change: Callable[[AnswerCase], AnswerCase]) -> PreferenceCase:
         """Return the step with the answers of both kinds changed."""
         return replace(self, chosen=change(self.chosen), rejected=change(self.rejected))
+
+    def matched(self) -> MatchedPairs:
+        """Return what is matched with each pair."""
+        if self.cut_from is None:
+            return MatchedPairs.of(self.chosen.logprobs(), self.rejected.logprobs())
+        whole, places = self.cut_from.matched(), list(self.places)
+        return MatchedPairs(
+            **{each.name: getattr(whole, each.name)[places] for each in fields(MatchedPairs)}
+        )
 
 
 def answer_case(num: int, generator: torch.Generator, *, drift: float) -> AnswerCase:
@@ -114,8 +139,20 @@ def preference_inputs(
     mismatched_kl = None
     if "mismatched_kl" in needs:
         mismatched_kl = torch.tensor(case.mismatched_kl, dtype=dtype).requires_grad_(all_gradients)
+    matched = None
+    if "matched_pairs" in needs:
+        columns = {each.name: getattr(case.matched(), each.name) for each in fields(MatchedPairs)}
+        matched = MatchedPairs(
+            **{
+                name: column.to(dtype, copy=True).requires_grad_(all_gradients)
+                for name, column in columns.items()
+            }
+        )
     return PreferenceInputs(
-        chosen=answers(case.chosen), rejected=answers(case.rejected), mismatched_kl=mismatched_kl
+        chosen=answers(case.chosen),
+        rejected=answers(case.rejected),
+        mismatched_kl=mismatched_kl,
+        matched=matched,
     )
 
 
@@ -127,4 +164,7 @@ def tensors_by_name(inputs: PreferenceInputs) -> dict[str, Tensor]:
         for name in ("policy", "reference", "num_tokens")
     }
     named["mismatched_kl"] = inputs.mismatched_kl
+    for each in fields(MatchedPairs):
+        column = None if inputs.matched is None else getattr(inputs.matched, each.name)
+        named[f"matched.{each.name}"] = column
     return {name: tensor for name, tensor in named.items() if tensor is not None}

@@ -52,10 +52,12 @@ class GroupRows:
     def whole_scores(self, own: ActionScores) -> ActionScores:
         """Return log-probs, entropies and top log-probs of all actions for those of this rank; a collective call."""
         others = None if own.others is None else self.whole(own.others)
+        means = None if own.mean_logprobs is None else self.whole(own.mean_logprobs)
         return ActionScores(
             logprobs=self.whole(own.logprobs),
             entropies=self.whole(own.entropies),
             others=others,
+            mean_logprobs=means,
         )
 
 

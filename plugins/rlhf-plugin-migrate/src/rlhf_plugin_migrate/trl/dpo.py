@@ -13,12 +13,14 @@ _LOSSES = {
     "robust": "robust",
     "ipo": "ipo",
     "hinge": "hinge",
+    "aot": "aot",
+    "aot_unpaired": "aot_unpaired",
     "apo_zero": "apo_zero",
     "apo_down": "apo_down",
     "bco_pair": "bco",
 }
 """TRL's loss on pairs -> ours."""
-_SMOOTHED = ("cdpo", "robust")
+_SMOOTHED = ("cdpo", "robust", "aot", "aot_unpaired")
 
 
 def read(text: str, name: str) -> SourceOptions:

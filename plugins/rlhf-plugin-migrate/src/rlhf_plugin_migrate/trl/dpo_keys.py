@@ -7,7 +7,19 @@ from ..table.kinds import NUMBER, SWITCH, TEXT, choice
 from .common.shared_keys import COMPUTED, REFERENCE, REFERENCE_DETAIL, Group, Line, table
 from .sft_keys import EXAMPLE_GROUPS, EXAMPLES
 
-_LOSSES = ("dpo", "cdpo", "robust", "ipo", "hinge", "apo_zero", "apo_down", "bco")
+_LOSSES = (
+    "dpo",
+    "cdpo",
+    "robust",
+    "ipo",
+    "hinge",
+    "aot",
+    "aot_unpaired",
+    "apo_zero",
+    "apo_down",
+    "bco",
+)
+_SMOOTHED = ("cdpo", "robust", "aot", "aot_unpaired")
 _BEFOREHAND = Nothing("the reference's log-probs are always computed before the first update")
 
 # fmt: off
@@ -17,7 +29,7 @@ _LINES: tuple[Line, ...] = (
     ("loss_weights", TEXT, None, Rule("preference.nll_coef", "preference.weight", "preference.terms.bco.weight")),
     ("beta", NUMBER, 0.1, Rule(*(f"preference.{loss}.beta" for loss in _LOSSES))),
     ("label_smoothing", NUMBER, 0.0,
-     Rule("preference.loss", "preference.cdpo.label_smoothing", "preference.robust.label_smoothing")),
+     Rule("preference.loss", *(f"preference.{loss}.label_smoothing" for loss in _SMOOTHED))),
     ("f_divergence_type", choice("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"), "reverse_kl",
      Rule("preference.dpo.f_divergence")),
     ("f_alpha_divergence_coef", NUMBER, 0.5, Rule("preference.dpo.alpha")),

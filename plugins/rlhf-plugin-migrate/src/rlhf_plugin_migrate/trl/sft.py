@@ -28,6 +28,13 @@ def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:
     out = Outcome(source, command="sft")
     set_run(source, out, processes, sequences_per_row=1)
     _set_columns(source, out)
+    smoothing = source.number("label_smoothing_factor")
+    if source.text("loss_type") == "dft":
+        out.nothing("label_smoothing_factor", "TRL smooths no labels with dft")
+    elif smoothing:
+        out.set("train.label_smoothing", smoothing, "label_smoothing_factor")
+    else:
+        out.nothing("label_smoothing_factor", "0 smooths nothing")
     if source.flag("packing"):
         out.differs(
             "packing",

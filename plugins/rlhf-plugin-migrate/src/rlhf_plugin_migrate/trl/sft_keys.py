@@ -34,6 +34,8 @@ _LINES: tuple[Line, ...] = (
     ("learning_rate", NUMBER, 2e-5, Rule("actor.adam.lr", "actor.adam8bit.lr", "actor.sgd.lr")),
     ("loss_type", choice("nll", "dft", "chunked_nll"), "nll",
      To("train.loss", lambda loss: "dft" if loss == "dft" else "nll", if_given=True)),
+    ("neftune_noise_alpha", NUMBER, None, To("train.neftune_alpha", lambda alpha: alpha or 0.0, if_given=True)),
+    ("label_smoothing_factor", NUMBER, 0.0, Rule("train.label_smoothing")),
     ("dataset_text_field", TEXT, "text", Rule("data.text_key")),
     ("completion_only_loss", SWITCH, None, Rule("data.response_key")),
     ("assistant_only_loss", SWITCH, False, Rule("data.messages_key")),

@@ -124,6 +124,10 @@ class TrainedModel:
     head: Literal["lm", "score"] = "lm"
     beside: Mapping[str, RoleSpec] = field(default_factory=dict)
     """Models that are asked and not trained, by their roles."""
+    embedding_noise: float = 0.0
+    """See ``RoleSpec.embedding_noise``."""
+    top_temperature: float | None = None
+    """See ``RoleSpec.top_temperature``."""
     learns_ends: bool = True
     """Whether the model learns of the tokens that end its rows; False: of other places in them alone."""
 
@@ -335,6 +339,8 @@ def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: in
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+        top_temperature=trained.top_temperature,
+        embedding_noise=trained.embedding_noise,
         seed=seed_of(run.seed, f"role/{trained.role}"),
         vision=vision_spec(resolved, frozen=run.actor.freeze_visual_encoder),
     )

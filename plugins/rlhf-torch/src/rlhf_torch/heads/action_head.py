@@ -45,6 +45,8 @@ def action_scores(
     temperature: float,
     chunk: int,
     others: Int[Tensor, "M k"] | None = None,
+    others_temperature: float | None = None,
+    with_mean: bool = False,
 ) -> ActionScores:
     """Return log-probs (M,) of ``targets`` (M,) and entropies (M,), in nats and float32, given hidden states (M, D).
 
@@ -54,15 +56,32 @@ def action_scores(
     Args:
         chunk: number of actions whose logits are in memory at once.
         others: (M, k) ids of further tokens whose log-probs (M, k) are wanted.
+        others_temperature: divides the logits before the log-probs of ``others``; None: ``temperature`` does.
+        with_mean: return the mean log-prob (M,) over all ids that have a probability, too.
     """
     parameters = [p for p in lm.model.get_output_embeddings().parameters() if p.requires_grad]
     ids = targets[:, None] if others is None else torch.cat([targets[:, None], others], dim=1)
-    logprobs, entropies = _ChunkedHead.apply(hidden, ids, lm, temperature, chunk, *parameters)  # type: ignore[no-untyped-call]
+    asked = _Asked(temperature, others_temperature or temperature, with_mean)
+    logprobs, entropies, means = _ChunkedHead.apply(hidden, ids, lm, asked, chunk, *parameters)  # type: ignore[no-untyped-call]
     return ActionScores(
         logprobs=logprobs[:, 0],
         entropies=entropies,
         others=None if others is None else logprobs[:, 1:],
+        mean_logprobs=means if with_mean else None,
     )
+
+
+class _Asked(NamedTuple):
+    """The numbers that are wanted at each action."""
+
+    temperature: float
+    others_temperature: float
+    with_mean: bool
+
+    @property
+    def splits(self) -> bool:
+        """Whether the tokens beside the action have a temperature of their own."""
+        return self.others_temperature != self.temperature
 
 
 class _ChunkedHead(torch.autograd.Function):
@@ -72,13 +91,13 @@ class _ChunkedHead(torch.autograd.Function):
         hidden: Tensor,
         ids: Tensor,
         lm: CausalLM,
-        temperature: float,
+        asked: _Asked,
         chunk: int,
         *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         logprobs = torch.empty(ids.shape, dtype=torch.float32, device=hidden.device)  # (M, 1 + k)
-        entropies, logsumexps = logprobs.new_empty(2, len(hidden))
-        form = lm.logit_form._replace(temperature=temperature)
+        entropies, logsumexps, means = logprobs.new_empty(3, len(hidden))
+        form = lm.logit_form._replace(temperature=asked.temperature)
         is_one_chunk = len(hidden) <= chunk and any(ctx.needs_input_grad)
         ctx.kept = None
         for start in range(0, len(hidden), chunk):
@@ -87,27 +106,37 @@ class _ChunkedHead(torch.autograd.Function):
             if is_one_chunk:
                 ctx.kept = products
             raw = products.raw.detach()
+            if asked.with_mean:
+                logits = form.apply(raw)
+                means[span] = lm.mean_of_sampled(logits) - logits.logsumexp(-1)
+            if asked.splits:
+                logits = form._replace(temperature=asked.others_temperature).apply(raw)
+                logprobs[span, 1:] = logits.log_softmax(-1).gather(1, ids[span, 1:])
+            own = slice(0, 1) if asked.splits else slice(None)
             if hidden.is_cuda:
-                scores = head_scores(raw, ids[span], form)
-                logprobs[span], entropies[span], logsumexps[span] = scores
+                scores = head_scores(raw, ids[span, own], form)
+                logprobs[span, own], entropies[span], logsumexps[span] = scores
                 continue
             all_logprobs = form.apply(raw).log_softmax(-1)  # (m, V)
-            logprobs[span] = all_logprobs.gather(1, ids[span])
+            logprobs[span, own] = all_logprobs.gather(1, ids[span, own])
             entropies[span] = -expected(all_logprobs.exp(), all_logprobs)
         ctx.save_for_backward(hidden, ids, entropies, logsumexps, *parameters)
-        ctx.lm, ctx.form, ctx.chunk = lm, form, chunk
+        ctx.lm, ctx.form, ctx.chunk, ctx.asked = lm, form, chunk, asked
         ctx.set_materialize_grads(False)
-        return logprobs, entropies
+        return logprobs, entropies, means
 
     @staticmethod
     def backward(
-        ctx: Any, grad_logprobs: Tensor | None, grad_entropies: Tensor | None
+        ctx: Any,
+        grad_logprobs: Tensor | None,
+        grad_entropies: Tensor | None,
+        grad_means: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
         hidden, ids, entropies, logsumexps, *parameters = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grads: list[Tensor | None] = [None] * len(parameters)
-        # Only distillation needs gradients of other tokens than the action: not worth a kernel of its own.
-        is_fused = hidden.is_cuda and ids.shape[1] == 1
+        # Only distillation and smoothed labels need gradients of other tokens than the action: not worth a kernel.
+        is_fused = hidden.is_cuda and ids.shape[1] == 1 and grad_means is None
         for start in range(0, len(hidden), ctx.chunk):
             span = slice(start, start + ctx.chunk)
             leaf, raw = ctx.kept or _Products.of(ctx.lm, hidden[span], with_graph=True)
@@ -125,12 +154,17 @@ class _ChunkedHead(torch.autograd.Function):
                     entropies[span],
                 )
             else:
-                grad_products = _grad_of_logits(
+                grad_products = _grad_of_products(
                     products.detach(),
                     ids[span],
+                    ctx.asked,
                     None if grad_logprobs is None else grad_logprobs[span],
                     None if grad_entropies is None else (grad_entropies[span], entropies[span]),
                 )
+                if grad_means is not None:
+                    grad_products += ctx.lm.grad_of_mean_logprobs(
+                        products.detach(), grad_means[span]
+                    )
             grad_hidden[span], *parts = torch.autograd.grad(
                 products, [leaf, *parameters], grad_products
             )
@@ -163,6 +197,23 @@ class _Products(NamedTuple):
             return cls(leaf, lm.raw_logits(leaf))
 
 
+def _grad_of_products(
+    logits: Float[Tensor, "m V"],
+    ids: Int[Tensor, "m j"],
+    asked: _Asked,
+    grad_logprobs: Float[Tensor, "m j"] | None,
+    entropy: tuple[Float[Tensor, " m"], Float[Tensor, " m"]] | None,
+) -> Float[Tensor, "m V"]:
+    """Return dL/ds (m, V) for s = ``logits``, of the actions' log-probs, the entropies, and the others' log-probs."""
+    if not asked.splits or grad_logprobs is None:
+        return _grad_of_logits(logits, ids, grad_logprobs, entropy)
+    grad = _grad_of_logits(logits, ids[:, :1], grad_logprobs[:, :1], entropy)
+    ratio = asked.temperature / asked.others_temperature
+    return grad.add_(
+        _grad_of_logits(logits * ratio, ids[:, 1:], grad_logprobs[:, 1:], None), alpha=ratio
+    )
+
+
 def _grad_of_logits(
     logits: Float[Tensor, "m V"],
     ids: Int[Tensor, "m j"],
@@ -174,8 +225,7 @@ def _grad_of_logits(
     probs = all_logprobs.exp()
     grad_of_all = None if grad_logprobs is None else grad_logprobs.sum(dim=1, keepdim=True)
     if entropy is None:
-        assert grad_of_all is not None
-        grad = probs.mul_(-grad_of_all)
+        grad = probs.zero_() if grad_of_all is None else probs.mul_(-grad_of_all)
     else:
         grad_entropy, entropies = entropy
         factor = all_logprobs.add_(entropies[:, None]).mul_(-grad_entropy[:, None])

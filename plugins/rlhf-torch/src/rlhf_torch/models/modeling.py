@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from rlhf_core import PluginError
 
 from ..packed.attention import Layout
+from ..packed.embedding_noise import EmbeddingNoise
 from ..packed.rope import PerSequenceRopes
 from ..packed.whole_graph import WholeGraph
 from ..vision.pictures import PackedImages
@@ -66,6 +67,7 @@ class CausalLM(nn.Module):
         self.model = model
         self.compute_dtype = compute_dtype
         self.ropes = PerSequenceRopes(model)
+        self.noise = EmbeddingNoise(model)
         self.whole_graph: WholeGraph | None = None
         """Computes the hidden states, once the layers are compiled together."""
         self._config = config = model.config.get_text_config()
@@ -89,7 +91,7 @@ class CausalLM(nn.Module):
         """
         if images is not None:
             raise PluginError(f"{type(self.model).__name__} reads text alone, and was given images")
-        with self.autocast(), self.ropes.of(layout):
+        with self.autocast(), self.ropes.of(layout), self.noise.of(layout):
             if self.whole_graph is not None:
                 return self.whole_graph(input_ids, position_ids, layout)
             output = self.model.base_model(
@@ -143,6 +145,20 @@ class CausalLM(nn.Module):
                 "another one"
             )
         self._never = torch.tensor(never, dtype=torch.int64, device=self._never.device)
+
+    def mean_of_sampled(self, logits: Tensor) -> Tensor:
+        """Return the mean (M,) of logits (M, V) over the ids that have a probability."""
+        if len(self._never):
+            logits = logits.index_fill(-1, self._never, 0.0)
+        return logits.sum(-1) / self.num_sampled
+
+    def grad_of_mean_logprobs(self, logits: Tensor, grad: Tensor) -> Tensor:
+        """Return dL/ds (M, V) for s = ``logits``, given the gradient (M,) of the mean log-prob of the ids that have a
+        probability: ``grad * (1 / V - p)``."""
+        shares = torch.full_like(logits, 1.0 / self.num_sampled)
+        if len(self._never):
+            shares.index_fill_(-1, self._never, 0.0)
+        return shares.sub_(logits.softmax(-1)).mul_(grad[:, None])
 
     @property
     def num_sampled(self) -> int:

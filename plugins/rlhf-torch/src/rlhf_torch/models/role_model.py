@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -75,6 +77,8 @@ class RoleModel(nn.Module):
         """The weights that other roles of this process may compute with too; None: they are this role's alone."""
         self.row_ends: tuple[int, ...] = ()
         """``RoleSpec.row_ends``, for the export."""
+        self.embedding_noise = 0.0
+        """``RoleSpec.embedding_noise``, of updates."""
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return the values (M,), in float32, of hidden states (M, D); the head's weights may have any dtype."""
@@ -107,11 +111,21 @@ class RoleModel(nn.Module):
             )
         return self.adapter.disabled(self.lm.model)
 
-    def updating(self, seed: int) -> AbstractContextManager[None]:
-        """Return a context for the passes of one update, in which the adapter's dropout, if any, is on."""
-        if self.adapter is None:
-            return nullcontext()
-        return self.adapter.training(self.lm.model, seed)
+    def lets_share(self, lengths: NDArray[np.int64]) -> bool:
+        """Return whether a beginning of sequences of these lengths may be computed once. It is not the same to a model
+        that looks at the length, and none is the same where each sequence has noise of its own."""
+        return not self.embedding_noise and self.lm.ropes.let_share(lengths)
+
+    @contextmanager
+    def updating(self, seed: int) -> Iterator[None]:
+        """Return a context for the passes of one update, in which the adapter's dropout and the noise on embeddings are
+        on, if there are any."""
+        with self.lm.noise.on(self.embedding_noise, seed):
+            if self.adapter is None:
+                yield
+                return
+            with self.adapter.training(self.lm.model, seed):
+                yield
 
     def served(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights that engines get, by Hugging Face names: those of the plain model, merged under an adapter;
@@ -218,6 +232,7 @@ def build_role_model(
         value_head, head_name = score_head(spec, lm.model), SCORE_HEAD
     role = RoleModel(lm, value_head, adapter, head_name).to(device).eval()
     role.base, role.row_ends = base, spec.row_ends
+    role.embedding_noise = spec.embedding_noise
     if spec.objective is None:
         role.requires_grad_(False)
     elif value_head is not None:

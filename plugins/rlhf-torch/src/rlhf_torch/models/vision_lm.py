@@ -47,7 +47,7 @@ class VisionLM(CausalLM):
             images: images of the row; None: it has none.
         """
         family, model = self.reader.family, self.model
-        with self.autocast(), self.ropes.of(layout):
+        with self.autocast(), self.ropes.of(layout), self.noise.of(layout):
             embeddings = model.get_input_embeddings()(input_ids)  # (N, D)
             more = {}
             if images is not None:

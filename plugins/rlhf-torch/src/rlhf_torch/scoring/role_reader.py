@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import RoleSpec, Statistic
-from rlhf_core.objective import ActionScores
+from rlhf_core.objective import ActionScores, BuiltObjective, BuiltPolicyObjective
 
 from ..heads.action_head import action_scores
 from ..heads.statistics import action_statistics, top_tokens
@@ -34,6 +34,12 @@ class RoleReader:
         self._num_sampled = role.lm.num_sampled
         self.sees = isinstance(role.lm, VisionLM)
         """Whether the model reads images."""
+        self._with_mean = False
+
+    def serve(self, objective: BuiltObjective) -> None:
+        """Give what the role's objective wants of each action from now on."""
+        if isinstance(objective, BuiltPolicyObjective):
+            self._with_mean = objective.components.wants_mean_logprobs
 
     def hidden(self, rows: PackedRows) -> Float[Tensor, "U D"]:
         """Return the hidden states (U, D) of the tokens that are read for the different actions."""
@@ -43,7 +49,8 @@ class RoleReader:
     def action_scores(
         self, rows: PackedRows, others: Int[Tensor, "M k"] | None = None
     ) -> ActionScores:
-        """Return log-probs and entropies (M,), and log-probs of the ids ``others`` (M, k); all with gradients."""
+        """Return log-probs and entropies (M,), log-probs of the ids ``others`` (M, k), and the mean log-prob over the
+        vocabulary (M,) if the objective wants it; all with gradients."""
         hidden, targets, each = self.hidden(rows), rows.targets, rows.each
         if others is not None:
             # Sequences that share an action may ask for other ids there.
@@ -55,9 +62,15 @@ class RoleReader:
             temperature=self._spec.temperature,
             chunk=self._chunk,
             others=others,
+            others_temperature=self._spec.top_temperature,
+            with_mean=self._with_mean,
         )
+        means = scores.mean_logprobs
         return ActionScores(
-            logprobs=each(scores.logprobs), entropies=each(scores.entropies), others=scores.others
+            logprobs=each(scores.logprobs),
+            entropies=each(scores.entropies),
+            others=scores.others,
+            mean_logprobs=None if means is None else each(means),
         )
 
     def values(self, rows: PackedRows) -> Float[Tensor, " M"]:
@@ -92,7 +105,7 @@ class RoleReader:
             self._role.lm,
             self.hidden(rows),
             k,
-            temperature=self._spec.temperature,
+            temperature=self._spec.top_temperature or self._spec.temperature,
             chunk=self._chunk,
         )
         return rows.each(token_ids), rows.each(logprobs)

@@ -98,6 +98,7 @@ ENDLESS = {
 LARGE = {
     "a product": "{{ 'x' * 2000000000 }}",
     "a power": "{{ 3 ** 99999999 }}",
+    "a long list": "{{ messages * 999999999 }}",
     "a text that doubles": "{% set ns = namespace(s='x') %}{% for i in range(99) %}"
     "{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
     "a text that a filter doubles": "{% set ns = namespace(s='x') %}{% for i in range(99) %}"

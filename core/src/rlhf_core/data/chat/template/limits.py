@@ -107,9 +107,9 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
             _check_length(left.bit_length() * right)
         if operator == "*":
-            for text, times in ((left, right), (right, left)):
-                if isinstance(text, str) and isinstance(times, int):
-                    _check_length(len(text) * times)
+            for value, times in ((left, right), (right, left)):
+                if isinstance(value, str | list | tuple) and isinstance(times, int):
+                    _check_length(len(value) * times)
         return _counted(super().call_binop(context, operator, left, right))
 
 

@@ -135,9 +135,12 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
         dtype=run.model.dtype,
         trust_remote_code=run.model.trust_remote_code,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+        top_temperature=teacher.temperature,
         vision=vision_spec(resolved),
     )
-    return TrainedModel(objective=objective, beside={TEACHER: spec})
+    return TrainedModel(
+        objective=objective, beside={TEACHER: spec}, top_temperature=teacher.temperature
+    )
 
 
 def run(

@@ -40,6 +40,13 @@ class DistillTeacher(Config):
         lt=1.0,
         description="of the teacher in the mixture of jsd, which needs it: 0.5 is the Jensen-Shannon divergence",
     )
+    temperature: float = Field(
+        1.0,
+        gt=0.0,
+        le=100.0,
+        description="divides the logits of teacher and student before the divergence, whose gradient it makes about "
+        "its square times smaller; above 1 unlikely tokens count more",
+    )
     nll_coef: float = Field(
         0.0,
         ge=0.0,

@@ -96,15 +96,16 @@ def load_rows(
 
 
 def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
+    train = resolved.run.train
     objective = PolicyObjective(
         loss=ComponentRef(
             kind="rlhf_policy_losses",
             name="supervised:sft",
-            options={"loss": resolved.run.train.loss},
+            options={"loss": train.loss, "label_smoothing": train.label_smoothing},
         ),
-        aggregation=resolved.run.train.aggregation,
+        aggregation=train.aggregation,
     )
-    return TrainedModel(objective=objective)
+    return TrainedModel(objective=objective, embedding_noise=train.neftune_alpha)
 
 
 def run(

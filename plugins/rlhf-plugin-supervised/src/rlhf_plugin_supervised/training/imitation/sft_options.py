@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rlhf_core import ConfigError
 from rlhf_core.config import Labels, OptionTree, Selections, small_adapter_rates
 from rlhf_core.contracts import Aggregation
 from rlhf_core.data import ConversationColumns
@@ -41,6 +42,19 @@ class SftLossOptions(SftTraining):
         "nll",
         description="nll: negative log-likelihood; dft: the same times the token's probability (dynamic fine-tuning)",
     )
+    label_smoothing: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of the target that all tokens of the vocabulary have alike; the given token has the rest",
+    )
+    neftune_alpha: float = Field(
+        0.0,
+        ge=0.0,
+        le=1000.0,
+        description="add uniform noise of up to alpha / sqrt(tokens of the sequence * width) to the embeddings in "
+        "updates (NEFTune; its authors take 5 to 15); 0: none",
+    )
 
 
 class SftOptions(ExampleOptions):
@@ -53,6 +67,11 @@ class SftOptions(ExampleOptions):
 
 def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     check(run, selections, labels, METRICS)
+    if run.train.label_smoothing and run.train.loss != "nll":
+        raise ConfigError(
+            f"{labels('train.label_smoothing')} {run.train.label_smoothing:g} with --train.loss {run.train.loss}: "
+            "expected loss nll, whose target it changes. Leave one of them out."
+        )
 
 
 def _cautions(run: SftOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:

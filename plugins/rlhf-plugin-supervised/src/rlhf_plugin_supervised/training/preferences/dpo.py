@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import (
     AnswerLogprobs,
+    MatchedPairs,
     PreferenceInputs,
     PreferenceLoss,
     PreferenceObjective,
@@ -29,6 +30,7 @@ from ..course import TrainedModel, Update, kind_of, logprobs_of
 from ..sets import held_out_metrics, load_sets
 from .dpo_options import DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
+from .matching import matched_columns
 from .sums import answer_sums
 
 
@@ -40,6 +42,8 @@ class PreferredAnswers:
 
     Args:
         has_reference: False: the loss does not look at a reference.
+        needs_matches: True: the loss looks at what is matched with each pair, so the policy's log-probs are computed
+            before each update.
         has_adapter: True: the policy has an adapter.
     """
 
@@ -51,9 +55,11 @@ class PreferredAnswers:
         loss: PreferenceLoss,
         *,
         has_reference: bool,
+        needs_matches: bool,
         has_adapter: bool,
         eval_batch_size: int,
     ) -> None:
+        self._needs_matches = needs_matches
         self.rows, self.sizes = sets.train, sets.sizes
         self._held_out = sets.held_out
         self._loss = loss
@@ -76,9 +82,13 @@ class PreferredAnswers:
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         columns = {}
+        part = self.rows.select(rows)
         if self._reference is not None:
             columns["ref_logprobs"] = self._reference[self.rows.action_index(rows)]
-        return Update(batch=TrainBatch(trajectories=self.rows.select(rows), columns=columns))
+        if self._needs_matches:
+            logprobs = await logprobs_of(part, model.logprobs, self._eval_batch_size)
+            columns |= matched_columns(part, logprobs, columns["ref_logprobs"])
+        return Update(batch=TrainBatch(trajectories=part, columns=columns))
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,
@@ -101,8 +111,9 @@ class PreferredAnswers:
             )
 
         def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
-            inputs = PreferenceInputs(chosen=answers(rows[0::2]), rejected=answers(rows[1::2]))
-            result = self._loss(inputs)
+            chosen, rejected = answers(rows[0::2]), answers(rows[1::2])
+            matched = MatchedPairs.of(chosen, rejected) if self._needs_matches else None
+            result = self._loss(PreferenceInputs(chosen=chosen, rejected=rejected, matched=matched))
             margins = result.chosen_rewards - result.rejected_rewards  # (P,)
             return {
                 "loss": float(result.loss.mean()),
@@ -148,6 +159,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
         sets,
         loss,
         has_reference=has_reference,
+        needs_matches="matched_pairs" in needs,
         has_adapter=has_adapter,
         eval_batch_size=run.eval.batch_size,
     )

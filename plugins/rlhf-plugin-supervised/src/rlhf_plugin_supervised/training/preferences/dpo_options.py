@@ -22,7 +22,7 @@ from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, d
 
 METRICS = ("loss", "margin")
 """Metrics of held-out sets; pairs have accuracy too."""
-SUPPLIED = frozenset({"ref_logprobs", "mismatched_kl"})
+SUPPLIED = frozenset({"ref_logprobs", "mismatched_kl", "matched_pairs"})
 """Needs of losses that the command meets."""
 COLUMNS_OF_PAIRS = ("chosen_key", "rejected_key")
 COLUMNS_OF_ANSWERS = ("response_key", "messages_key", "label_key")
@@ -102,9 +102,12 @@ def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
     label, name = labels(loss.slot), loss.registered.name
     if unknown := sorted(loss.needs - SUPPLIED):
         raise ConfigError(f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply")
-    if not is_single(loss) and "mismatched_kl" in loss.needs:
+    other, rows = (
+        ("matched_pairs", "pairs") if is_single(loss) else ("mismatched_kl", "single answers")
+    )
+    if other in loss.needs:
         raise ConfigError(
-            f"{label} {name} needs 'mismatched_kl', which rlhf dpo supplies to losses on single answers only"
+            f"{label} {name} needs {other!r}, which rlhf dpo supplies to losses on {rows} only"
         )
     if is_single(loss) != is_single(first):
         raise ConfigError(
