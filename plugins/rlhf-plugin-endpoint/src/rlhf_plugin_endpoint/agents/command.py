@@ -7,6 +7,7 @@ earned in the last line of its standard output, as JSON. Its working folder is i
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -32,6 +33,16 @@ POLL_S = 0.02
 """Seconds between two looks at whether a command has ended."""
 LEAVE_S = 5.0
 """Seconds in which the output of a command that has ended has to end too."""
+
+
+def with_whole_paths(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command whose files are named from the root: it is started in a folder of its own, where a path from the
+    folder of the run would lead nowhere."""
+    # A program without a slash is looked for on PATH, whatever is in the folder.
+    return tuple(
+        os.path.abspath(word) if (index or "/" in word) and os.path.isfile(word) else word
+        for index, word in enumerate(words)
+    )
 
 
 class CommandAgent:
