@@ -44,6 +44,9 @@ PUBLIC = {
     "rlhf_core.math",
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
+    "rlhf_core.outside.json_reader",  # JSON of files, rows and answers, with limits
+    "rlhf_core.processes.kept",  # commands that agents are, which end with the run
+    "rlhf_core.processes.variables",  # what of the environment passes to code of others
     "rlhf_core.processes.program",  # servers that a bridge starts, which end with the run
     "rlhf_core.runs",  # the loop around the steps of a command that trains
     "rlhf_core.weights",  # both ends of the way that weights take between processes

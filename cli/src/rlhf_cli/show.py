@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlhf_core.errors import ConfigError
+from rlhf_core.outside.json_reader import parse_object
 
 SAMPLES, EVAL_SAMPLES, METRICS = "samples.jsonl", "eval_samples.jsonl", "metrics.jsonl"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -162,10 +163,10 @@ def _lines(path: Path) -> Iterator[Sample]:
             if not line.endswith(b"\n"):
                 return
             try:
-                sample = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                sample = parse_object(line)
+            except ValueError as error:
                 raise ConfigError(f"{path}:{number}: expected a JSON object: {error}") from error
-            if not isinstance(sample, dict) or not isinstance(sample.get("step"), int):
+            if not isinstance(sample.get("step"), int):
                 raise ConfigError(f"{path}:{number}: expected an object with a step")
             yield sample
 

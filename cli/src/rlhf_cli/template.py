@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlhf_core.errors import ConfigError, DataError
+from rlhf_core.outside.json_reader import parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -65,7 +66,7 @@ def check(
 
 def _read_tools(path: Path) -> list[dict[str, Any]]:
     try:
-        tools = json.loads(path.read_text(encoding="utf-8"))
+        tools = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"--tools {path}: expected a JSON file; {error}") from error
     if not isinstance(tools, list) or not tools or not all(isinstance(one, dict) for one in tools):

@@ -50,6 +50,11 @@ class Config(BaseModel):
         to give them the same tokens; None: it reads no ids."""
         return None
 
+    def variables_read(self) -> frozenset[str]:
+        """Return the names of environment variables that the component reads with these option values, such as the one
+        with its token. A process of its own gets no others than the usual ones and those of ``pass_env``."""
+        return frozenset()
+
     def check_outside(self) -> None:
         """Check what these options name outside of the configuration, such as a function in a file of the user's.
 

@@ -326,3 +326,23 @@ def test_an_external_environment_runs_elsewhere_under_its_own_name():
     assert config.component().options == {"size": 2}
     with pytest.raises(ConfigError, match=r"probe is not part of this process\. .*isolation"):
         refuse_here(config)
+
+
+def test_a_worker_sees_no_secret_of_the_environment(hosted, task, say, within, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "a secret")
+    monkeypatch.setenv("MY_JUDGE", "wanted")
+
+    async def run():
+        async with hosted(pass_env=("MY_JUDGE",)) as host:
+            environment = host.make()
+            await environment.reset(task(), 0)
+            seen = (await environment.step(say("variables"))).observation.text.split()
+            with pytest.raises(
+                RolloutError, match="WANDB_API_KEY is none of them: name it in pass_env"
+            ):
+                await environment.step(say("key WANDB_API_KEY"))
+            return seen
+
+    seen = within(run())
+    assert {"PATH", "RLHF_PLUGINS", "MY_JUDGE"} <= set(seen)
+    assert "WANDB_API_KEY" not in seen

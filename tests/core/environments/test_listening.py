@@ -333,3 +333,39 @@ def test_a_component_that_another_process_names_by_plugin_is_served(served, with
             return answer
 
     assert within(run())["ok"]["environment"] == "probe"
+
+
+def test_connections_without_a_token_keep_nobody_out(served, remote, task, within, monkeypatch):
+    monkeypatch.setattr(listening, "MAX_STRANGERS", 4)
+
+    async def run():
+        async with served() as port:
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            async with remote(port) as host:
+                observation = await host.make().reset(task(text="go"), 3)
+            for _, writer in idle:
+                writer.close()
+            return observation.text
+
+    assert within(run()) == "go3"
+
+
+@pytest.mark.parametrize("call", [None, [1], {"a": 1}, "1", True])
+def test_a_cancel_of_a_wrong_form_is_answered(served, within, call):
+    async def run():
+        async with served() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            answers = []
+            for message in (
+                HELLO,
+                {"op": "cancel", "id": 1, "call": call},
+                {"op": "ping", "id": 2},
+            ):
+                writer.write(packed(message))
+                answers.append(await read_frame(reader))
+            writer.close()
+            return answers
+
+    _, refused, pong = within(run())
+    assert "cancel names no request: expected its number in call" in refused["problem"]["text"]
+    assert pong == {"id": 2, "ok": {}}

@@ -9,7 +9,7 @@ from rlhf_core.environments.options import IsolationOptions
     [
         {},
         {"isolation": "process", "workers": 4},
-        {"isolation": "venv", "python": "/venv"},
+        {"isolation": "venv", "python": "/venv", "pass_env": ["KEY"]},
         {"isolation": "remote", "address": ["127.0.0.1:1"]},
     ],
 )
@@ -24,6 +24,7 @@ def test_a_place_with_what_it_needs_is_taken(options):
         ({"python": "/venv"}, "isolation = 'none' with python = '/venv'"),
         ({"isolation": "remote"}, "expected the HOST:PORT of a server"),
         ({"isolation": "process", "address": ["a:1"]}, "isolation = 'process' with address"),
+        ({"pass_env": ["KEY"]}, r"pass_env = \['KEY'\] with isolation = 'none'"),
     ],
 )
 def test_what_would_have_no_effect_or_no_place_is_refused(options, text):

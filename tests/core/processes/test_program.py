@@ -50,6 +50,18 @@ def test_stopping_ends_what_it_started_too(tmp_path):
     assert not program.alive
 
 
+def test_it_sees_no_secret_of_the_environment(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "a secret")
+    program = GuardedProgram(
+        [sys.executable, "-c", "import os; print('WANDB_API_KEY' in os.environ)"]
+    )
+
+    until(lambda: program.tail)
+
+    assert program.tail == ("False",)
+    program.stop()
+
+
 def test_it_ends_with_the_process_that_started_it():
     code = (
         "import os, sys\nfrom rlhf_core.processes.program import GuardedProgram\n"

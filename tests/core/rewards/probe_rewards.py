@@ -112,6 +112,13 @@ class Probe:
             time.sleep(1000)
         return await self.score_all(requests)
 
+    async def tells_variables(self, requests, bad):
+        """Raises for a bad row, whose value is the name of a variable; writes down the names of all."""
+        Path(self.config.file).write_text(" ".join(os.environ))
+        for request in bad:
+            os.environ[request.row["bad"]]
+        return await self.score_all(requests)
+
     async def forks(self, requests, bad):
         """Both processes return; only one of them may go on as the worker."""
         os.fork()

@@ -379,3 +379,39 @@ def test_a_part_too_large_for_float32_is_refused(probe, requests_for):
     (outcome,) = score(probe("places", isolate=False, weight=0.5), requests_for(rows))
 
     assert "returned 1e+38; expected at most 1e+35 after its weight" in outcome.problem.text
+
+
+def test_a_worker_sees_no_secret_of_the_environment(probe, requests_for, monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_API_KEY", "a secret")
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+    monkeypatch.setenv("MY_JUDGE", "wanted")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    seen = tmp_path / "seen"
+    selection = probe("tells_variables", file=seen, pass_env=("MY_JUDGE", "NOT_SET"))
+
+    outcomes = score(selection, requests_for([{}]))
+
+    assert outcomes[0].reward == 0.0
+    names = set(seen.read_text().split())
+    assert {"PATH", "HTTPS_PROXY", "RLHF_PLUGINS", "MY_JUDGE"} <= names
+    assert not {"WANDB_API_KEY", "HF_TOKEN", "NOT_SET"} & names
+
+
+def test_a_variable_that_is_missed_is_named_with_the_way_out(
+    probe, requests_for, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("JUDGE_KEY", "a secret")
+
+    outcomes = score(
+        probe("tells_variables", file=tmp_path / "seen"), requests_for([{"bad": "JUDGE_KEY"}])
+    )
+
+    assert outcomes[0].problem.text == (
+        "raised KeyError: 'JUDGE_KEY' (its process gets few variables, and JUDGE_KEY is none of them: name it in "
+        "pass_env)"
+    )
+
+
+def test_variables_for_a_reward_in_the_own_process_are_refused(probe):
+    with pytest.raises(ValueError, match=r"pass_env = \['A'\] with isolate = false"):
+        probe(isolate=False, pass_env=("A",))

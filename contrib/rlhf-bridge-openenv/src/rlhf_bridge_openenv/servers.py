@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.processes.program import GuardedProgram
+from rlhf_core.processes.variables import worker_variables
 
 from .absent import absent_module, advice
 from .address import Address, local_address
@@ -106,7 +107,7 @@ class StartedServer:
     def _variables(self) -> dict[str, str]:
         own = {
             name: value
-            for name, value in os.environ.items()
+            for name, value in worker_variables().items()
             if not (self._config.server_python and name in _OF_THE_RUN)
         }
         return own | self._config.server_variables

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..component import ComponentRef, Config, Registered
 from ..contracts.backend import Aggregation
@@ -42,6 +42,20 @@ class RewardOptions(Config):
     isolate: bool = Field(
         True, description="run in a process of its own, which can be stopped when it hangs"
     )
+    pass_env: tuple[str, ...] = Field(
+        (),
+        description="names of environment variables, such as a judge's key, that its process gets beside the usual "
+        "ones (docs/security.md); with isolate",
+    )
+
+    @model_validator(mode="after")
+    def _names_variables_of_a_process(self) -> Self:
+        if self.pass_env and not self.isolate:
+            raise ValueError(
+                f"pass_env = {list(self.pass_env)} with isolate = false: expected isolate = true; in the run's own "
+                "process the reward reads all variables"
+            )
+        return self
 
 
 class EnvironmentOptions(IsolationOptions):

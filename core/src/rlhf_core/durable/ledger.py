@@ -20,6 +20,7 @@ from typing import Any
 
 from ..batch.task import Uid
 from ..errors import CheckpointError
+from ..outside.json_reader import parse_object
 from .appending import AppendedFile, Extent, RunningDigest
 
 EVENTS = ("planned", "trained", "dropped")
@@ -138,8 +139,8 @@ def _record(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: the line is no record of a ledger.
     """
-    record = json.loads(line)
-    if not isinstance(record, dict) or record.get("event") not in (*EVENTS, RESUMED):
+    record = parse_object(line)
+    if record.get("event") not in (*EVENTS, RESUMED):
         raise ValueError(f"expected an event, one of {', '.join((*EVENTS, RESUMED))}")
     if record["event"] == RESUMED:
         if not isinstance(record.get("num_bytes"), int):

@@ -10,6 +10,7 @@ from ..batch.task import Task
 from ..contracts.environment import Action, Observation, StepResult
 from ..errors import RolloutError
 from ..processes.problem import Problem
+from ..processes.variables import with_hint, worker_variables
 from .connection import Connection, RequestFailed
 from .frames import FrameError
 from .messages import (
@@ -106,6 +107,9 @@ class IsolatedEnvironment:
             raise RolloutError(f"{self._where(op)} gave {error}") from error
 
     def _error(self, op: str, problem: Problem) -> RolloutError:
+        options = self._host.options
+        if options.isolation in ("process", "venv"):
+            problem = with_hint(problem, worker_variables(options.pass_env))
         lines = "".join(f"\n    {line}" for line in problem.where)
         return RolloutError(f"{self._where(op)} {problem.text}{lines}")
 

@@ -24,6 +24,10 @@ HELLO_LIMIT_S = 10.0
 MAX_HELLO_BYTES = 2**20
 """Largest number of bytes of the first message, which anybody may send."""
 MAX_CONNECTIONS = 256
+"""Largest number of connections that have shown the token."""
+MAX_STRANGERS = 64
+"""Largest number of connections that have not yet said who they are. Another one takes the place of the oldest, so that
+nobody without a token keeps out others."""
 MIN_TOKEN_LENGTH = 16
 
 log = logging.getLogger(__name__)
@@ -64,6 +68,8 @@ class EnvironmentListener:
         self._registered = registered
         self._token = token
         self._connections: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        """Those of the connections that have not yet shown the token, the oldest first."""
 
     async def serve(self, host: str, port: int, on_ready: Callable[[int], None]) -> None:
         """Answer connections until this is cancelled; then close all episodes.
@@ -92,18 +98,26 @@ class EnvironmentListener:
             await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS:
-            log.warning("a connection was refused: there are %d", MAX_CONNECTIONS)
-            writer.transport.abort()
-            return
+        if len(self._strangers) >= MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            log.warning("a connection without a greeting was ended: there are %d", MAX_STRANGERS)
+            self._strangers.pop(oldest).transport.abort()
         task = asyncio.create_task(self._answer(reader, writer))
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._strangers[task] = writer
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._strangers.pop(task, None)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
         try:
             made = await self._greeted(reader, writer)
+            task = asyncio.current_task()
+            assert task is not None
+            self._strangers.pop(task, None)
             if made is not None:
                 await EpisodeServer(made.make, reader, writer).serve()
         except TimeoutError:
@@ -123,6 +137,9 @@ class EnvironmentListener:
             return None
         made = None
         problem = self._refusal(hello)
+        known = len(self._connections) - len(self._strangers)
+        if problem is None and known >= MAX_CONNECTIONS:
+            problem = _refused(f"serves {MAX_CONNECTIONS} connections, and takes no more")
         if problem is None:
             try:
                 made = open_environment(hello, self._registered)

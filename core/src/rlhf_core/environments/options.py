@@ -34,6 +34,11 @@ class IsolationOptions(Config):
     token_file: str | None = Field(
         None, description="file with the servers' token; unset: the variable RLHF_ENV_TOKEN has it"
     )
+    pass_env: tuple[str, ...] = Field(
+        (),
+        description="names of environment variables, such as a judge's key, that its workers get beside the usual "
+        "ones (docs/security.md); process and venv",
+    )
     restarts: int = Field(
         16,
         ge=0,
@@ -62,5 +67,10 @@ class IsolationOptions(Config):
             raise ValueError(
                 f"isolation = {self.isolation!r} with address = {list(self.address)}: expected the HOST:PORT of a "
                 "server with isolation = 'remote' and with nothing else"
+            )
+        if self.pass_env and self.isolation not in ("process", "venv"):
+            raise ValueError(
+                f"pass_env = {list(self.pass_env)} with isolation = {self.isolation!r}: expected isolation = 'process' "
+                "or 'venv'; in the run's own process an environment reads all variables, and a server has its own"
             )
         return self

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,7 @@ from ..component import ComponentRef
 from ..errors import ConfigError, PluginError
 from ..processes.guarded import GuardedProcess
 from ..processes.problem import Problem, ProblemKind
+from ..processes.variables import with_hint, worker_variables
 from .connection import Connection, RequestFailed
 from .hello import hello_fields, require_protocol
 from .messages import Plain
@@ -65,7 +66,13 @@ def places_of(environment: ComponentRef, options: IsolationOptions) -> list[Epis
         return [ServerPlace(environment, address, token, limit_s) for address in options.address]
     python = interpreter(options.python) if options.python is not None else None
     return [
-        ProcessPlace(environment, f"worker process {index + 1}", python, options.start_timeout_s)
+        ProcessPlace(
+            environment,
+            f"worker process {index + 1}",
+            python,
+            options.start_timeout_s,
+            options.pass_env,
+        )
         for index in range(options.workers)
     ]
 
@@ -116,14 +123,22 @@ class ProcessPlace:
     Args:
         python: the interpreter; None: the run's own, with the run's ``sys.path``.
         start_limit_s: time for the start of the process and of the environment in it.
+        pass_env: names of variables that it gets beside the usual ones.
     """
 
     def __init__(
-        self, environment: ComponentRef, label: str, python: str | None, start_limit_s: float
+        self,
+        environment: ComponentRef,
+        label: str,
+        python: str | None,
+        start_limit_s: float,
+        pass_env: Sequence[str] = (),
     ) -> None:
         self.label = label
         self._environment = environment
         self._python = python
+        variables = worker_variables(pass_env)
+        self._variables = variables if python is None else _clean_variables(variables)
         self._start_limit_s = start_limit_s
         self._process = GuardedProcess(f"{environment.name}, {label}")
         self._connection: Connection | None = None
@@ -132,12 +147,12 @@ class ProcessPlace:
         """Start the process and build the environment in it."""
         await self.close()
         if self._python is None:
-            command, path, variables = [sys.executable, "-P"], list(sys.path), None
+            command, path = [sys.executable, "-P"], list(sys.path)
         else:
             # Isolated from variables and from the user's site: only what the interpreter's own environment has counts.
-            command, path, variables = [self._python, "-I"], None, _clean_variables(os.environ)
+            command, path = [self._python, "-I"], None
         await self._process.start(
-            [*command, "-m", "rlhf_core.environments.worker"], environment=variables
+            [*command, "-m", "rlhf_core.environments.worker"], environment=self._variables
         )
         reader, writer = self._process.reader, self._process.writer
         assert reader is not None
@@ -171,6 +186,7 @@ class ProcessPlace:
     def _not_started(self, problem: Problem) -> PluginError:
         if problem.kind is ProblemKind.TIMED_OUT:
             return too_slow(self._environment, self.label, self._start_limit_s)
+        problem = with_hint(problem, self._variables)
         text = f"environment {self._environment.name} could not be started in {self.label}: it {problem.text}"
         text += "".join(f"\n    {line}" for line in problem.where)
         if self._python is not None:

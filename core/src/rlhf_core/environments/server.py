@@ -70,6 +70,7 @@ class EpisodeServer:
             "tasks": self._pages.describe,
             "rows": self._pages.rows,
             "ping": _pong,
+            "cancel": _cancel_of_nothing,
         }
 
     async def serve(self) -> None:
@@ -93,8 +94,8 @@ class EpisodeServer:
         call = request.get("id")
         if type(call) is not int or call in self._answering:
             raise FrameError(f"a request with id {call!r:.60}; expected a new number")
-        if request.get("op") == "cancel":
-            answering = self._answering.get(request.get("call", -1))
+        if request.get("op") == "cancel" and type(request.get("call")) is int:
+            answering = self._answering.get(request["call"])
             if answering is not None:
                 answering.cancel()
             return
@@ -191,6 +192,12 @@ async def _closed(environment: Environment) -> None:
 
 async def _pong(request: Plain) -> Plain:
     return {}
+
+
+async def _cancel_of_nothing(request: Plain) -> Plain:
+    raise MessageError(
+        f"cancel names no request: expected its number in call, got {request.get('call')!r:.60}"
+    )
 
 
 def _read(read: Callable[[Mapping[str, Any]], ValueT], request: Plain, name: str) -> ValueT:

@@ -7,13 +7,11 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from . import keeper
+from .kept import keeper_command
 from .problem import Problem, ProblemKind
 
 MAX_LOGGED_BYTES = 64 * 2**10
@@ -56,17 +54,17 @@ class GuardedProcess:
         """Exit code of the process, 128 + signal after one; None while it runs or is not started."""
         return self._process.returncode if self._process is not None else None
 
-    async def start(
-        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None
-    ) -> None:
-        """Start the command under guard, with the number of a socket's descriptor as its last argument."""
+    async def start(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
+        """Start the command under guard, with the number of a socket's descriptor as its last argument.
+
+        Args:
+            environment: its variables, of ``variables.worker_variables``.
+        """
         ours, theirs = socket.socketpair()
-        script = str(Path(keeper.__file__))
         with theirs:
             descriptor = str(theirs.fileno())
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", script, str(os.getpid()), descriptor),
-                *(*command, descriptor),
+                *keeper_command([*command, descriptor], descriptor),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,

@@ -1,10 +1,11 @@
-"""Keeper: a tiny process between a run and a reward's worker, so that no process of user code outlives the run.
+"""Keeper: a tiny process between a run and a process of user code, so that no such process outlives the run.
 
 ``python -I -S keeper.py PARENT_PID FD COMMAND...`` runs the command with the descriptor and waits until the command
 ends, standard input closes or the parent is gone. Then the keeper kills every descendant and exits with the command's
-code (128 + signal if a signal ended the command). As Linux's "child subreaper" the keeper also gets the processes that
-detached themselves. The keeper runs no user code, so it cannot hang, and it imports only the standard library, so it
-starts in 20 ms.
+code (128 + signal if a signal ended the command, 127 if it cannot be started). In place of FD, ``IN:OUT:FOLDER`` are
+the descriptors of the command's standard input and output, and the folder in which it runs and which goes with it. As
+Linux's "child subreaper" the keeper also gets the processes that detached themselves. The keeper runs no user code, so
+it cannot hang, and it imports only the standard library, so it starts in 20 ms.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ SIGKILL = int(signal.SIGKILL)
 _SWEEP_LIMIT_S = 2.0
 _STDIN = 0
 _STDERR = 2
+_NOT_STARTED = 127
+"""Exit code for a command that cannot be started, as shells have it."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -34,19 +37,27 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def main(parent: int, descriptor: int, command: list[str]) -> int:
+def main(parent: int, given: str, command: list[str]) -> int:
     """Run the command under guard and return its exit code."""
+    passed, _, rest = given.partition(":")
+    output, _, folder = rest.partition(":")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
     awake = _wake_on(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    worker = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=_STDERR,
-        pass_fds=(descriptor,),
-        process_group=0,  # One of the worker's own: a signal to it does not hit the keeper.
-    )
-    os.close(descriptor)
+    try:
+        worker = subprocess.Popen(
+            command,
+            stdin=int(passed) if output else subprocess.DEVNULL,
+            stdout=int(output) if output else _STDERR,
+            pass_fds=() if output else (int(passed),),
+            cwd=folder or None,
+            process_group=0,  # One of the worker's own: a signal to it does not hit the keeper.
+        )
+    except (OSError, ValueError) as error:
+        print(f"cannot be started: {error}", file=sys.stderr)
+        return _NOT_STARTED
+    for descriptor in (passed, output) if output else (passed,):
+        os.close(int(descriptor))
     status = None
     while status is None and os.getppid() == parent:
         readable, _, _ = select.select([_STDIN, awake], [], [])
@@ -56,6 +67,8 @@ def main(parent: int, descriptor: int, command: list[str]) -> int:
             break
         status = dict(_reaped()).get(worker.pid)
     _kill_descendants(worker.pid)
+    if folder:
+        _remove(folder)
     code = os.waitstatus_to_exitcode(status) if status is not None else 0
     return code if code >= 0 else 128 - code
 
@@ -95,6 +108,12 @@ def _kill_descendants(process_group: int) -> None:
         time.sleep(0.002)
 
 
+def _remove(folder: str) -> None:
+    import shutil  # Most commands have no folder, and start sooner without.
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _children() -> Iterator[int]:
     """Yield the ids of this process's children, adopted orphans included."""
     me = os.getpid()
@@ -107,4 +126,4 @@ def _children() -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    os._exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    os._exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

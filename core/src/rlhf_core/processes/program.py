@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from . import keeper
+from .kept import STOP_LIMIT_S, end_kept, keeper_command
+from .variables import worker_variables
 
-_STOP_LIMIT_S = 5.0
 _TAIL_LINES = 20
 _LONGEST_LINE = 500
 
@@ -26,7 +23,7 @@ class GuardedProgram:
 
     Args:
         folder: where it runs; None: where this process does.
-        variables: its environment; None: this process's.
+        variables: its environment; None: what ``variables.worker_variables`` lets through of this process's.
         descriptor: an open file that it inherits under the same number, such as a listening socket.
 
     Raises:
@@ -46,17 +43,14 @@ class GuardedProgram:
         spare = os.open(os.devnull, os.O_RDONLY) if descriptor is None else descriptor
         try:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", str(Path(keeper.__file__))),
-                    *(str(os.getpid()), str(spare), *command),
-                ],
+                keeper_command(command, str(spare)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=(spare,),
                 start_new_session=True,
                 cwd=folder,
-                env=dict(variables) if variables is not None else None,
+                env=dict(variables) if variables is not None else worker_variables(),
             )
         finally:
             if descriptor is None:
@@ -73,21 +67,13 @@ class GuardedProgram:
     def tail(self) -> tuple[str, ...]:
         """The last lines that it printed, on both of its outputs."""
         if not self.alive:
-            self._reading.join(_STOP_LIMIT_S)  # What it said at its end is still on its way.
+            self._reading.join(STOP_LIMIT_S)  # What it said at its end is still on its way.
         return tuple(self._tail)
 
     def stop(self) -> None:
         """Kill it and everything that it started, and wait until they are gone."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()  # The keeper then kills all descendants.
-        try:
-            self._process.wait(_STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._reading.join(_STOP_LIMIT_S)
+        end_kept(self._process)
+        self._reading.join(STOP_LIMIT_S)
 
     def _read(self) -> None:
         assert self._process.stderr is not None

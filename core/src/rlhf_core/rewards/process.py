@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ..config.resolved import Selection
 from ..contracts.reward import RewardRequest
 from ..processes.guarded import GuardedProcess
 from ..processes.problem import Problem, ProblemKind
+from ..processes.variables import with_hint, worker_variables
 from . import wire
 from .outcome import RewardOutcome
 
@@ -27,6 +29,8 @@ class WorkerProcess:
         ref = selection.ref("rlhf_rewards")
         self._reference = {"kind": ref.kind, "name": ref.name, "options": dict(ref.options)}
         self._process = GuardedProcess(f"reward {name}", max_line_bytes=MAX_ANSWER_BYTES)
+        named = selection.reward.pass_env if selection.reward is not None else ()
+        self._variables = worker_variables((*named, *selection.options.variables_read()))
         self._call = 0
 
     @property
@@ -36,12 +40,13 @@ class WorkerProcess:
 
     async def start(self, limit_s: float) -> Problem | None:
         """Start the process and build the reward in it; return the problem if that failed."""
-        await self._process.start([sys.executable, "-P", "-m", "rlhf_core.rewards.worker"])
+        command = [sys.executable, "-P", "-m", "rlhf_core.rewards.worker"]
+        await self._process.start(command, environment=self._variables)
         line = wire.line({"path": sys.path, "reward": self._reference})
         answer = await self._exchange([line], 0, 0, limit_s)
         if isinstance(answer, Problem):
             await self.stop()
-            return answer
+            return with_hint(answer, self._variables)
         return None
 
     async def score(
@@ -54,11 +59,18 @@ class WorkerProcess:
         answer = await self._exchange(lines, self._call, len(requests), limit_s)
         if isinstance(answer, Problem) and answer.kind in (ProblemKind.TIMED_OUT, ProblemKind.DIED):
             await self.stop()
-        return answer
+        if isinstance(answer, Problem):
+            return with_hint(answer, self._variables)
+        return [self._explained(outcome) for outcome in answer]
 
     async def stop(self) -> None:
         """Kill the process and all its descendants, and wait until they are gone."""
         await self._process.stop()
+
+    def _explained(self, outcome: RewardOutcome) -> RewardOutcome:
+        if outcome.problem is None:
+            return outcome
+        return replace(outcome, problem=with_hint(outcome.problem, self._variables))
 
     async def _exchange(
         self, lines: Iterable[bytes], call: int, count: int, limit_s: float

@@ -1,8 +1,8 @@
 """Transfer of weights from a trainer's process to the processes of engines, in buckets.
 
 ``layout`` has the places of tensors in a bucket. ``places`` describes processes and the path between them. ``memory``
-and ``group`` are the two paths: memory that both processes map, and a broadcast. ``link`` joins all of these. A runtime
-holds the sending end of a link, an engine the receiving end.
+and ``group`` are the two paths: memory that both processes map, and a broadcast, whose members meet at a ``store``.
+``link`` joins all of these. A runtime holds the sending end of a link, an engine the receiving end.
 """
 
 from .digest import (
@@ -30,6 +30,7 @@ from .layout import (
 from .link import Invitation, ReceivingLink, SendingLink
 from .memory import CudaBuffer, Description, HostBuffer, buffer_for, open_buffer
 from .places import Path, Place, can_meet, place_of, same_memory
+from .store import is_loopback, open_store, reach_store
 
 __all__ = [
     "ALIGNMENT",
@@ -51,11 +52,14 @@ __all__ = [
     "can_meet",
     "digest_of_sums",
     "held_bits_digest",
+    "is_loopback",
     "num_words",
     "numbers_of",
     "open_buffer",
+    "open_store",
     "place_of",
     "plan_weights",
+    "reach_store",
     "read_sums",
     "same_memory",
     "slot_for",

@@ -22,6 +22,7 @@ import torch.distributed
 from torch import Tensor
 
 from ..errors import RLHFError
+from .store import open_store, reach_store
 
 dist: Any = torch.distributed
 """Untyped: torch declares neither its stores nor its process groups as exported."""
@@ -85,9 +86,7 @@ class LinkGroup:
             size: number of members, the sender included.
             timeout_s: time limit of every single wait, in seconds.
         """
-        store = dist.TCPStore(
-            host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
-        )
+        store = open_store(host, 0, timedelta(seconds=timeout_s))
         meeting = LinkMeeting(name=name, host=host, port=store.port, size=size, timeout_s=timeout_s)
         return cls(meeting, SENDER, store)
 
@@ -100,9 +99,7 @@ class LinkGroup:
         """
         limit = timedelta(seconds=meeting.timeout_s)
         try:
-            store = dist.TCPStore(
-                meeting.host, meeting.port, is_master=False, wait_for_workers=False, timeout=limit
-            )
+            store = reach_store(meeting.host, meeting.port, limit)
         except (RuntimeError, ValueError) as error:
             raise LinkBroken(
                 f"weight link {meeting.name}: nobody at {meeting.host}:{meeting.port}: {error}"

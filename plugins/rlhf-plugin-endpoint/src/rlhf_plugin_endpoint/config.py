@@ -28,8 +28,8 @@ class EndpointConfig(Config):
     )
     pass_env: tuple[str, ...] = Field(
         (),
-        description="names of environment variables that the command gets from this process, beside PATH, HOME and "
-        "those of the language",
+        description="names of environment variables that the command gets from this process, beside the usual ones "
+        "(docs/security.md)",
     )
     reward_from: Literal["agent", "rewards"] = Field(
         "agent",

@@ -188,6 +188,10 @@ class HttpConfig(Config):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="seed of the random factors of pauses")
 
+    def variables_read(self) -> frozenset[str]:
+        """The token's variable."""
+        return frozenset({self.token_env})
+
     @field_validator("urls")
     @classmethod
     def _check_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:

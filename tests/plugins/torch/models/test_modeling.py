@@ -264,6 +264,23 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x" * 100, (8).to_bytes(8, "little") + b"{}      "],
+    ids=["empty", "noise", "no tensors"],
+)
+def test_weights_that_cannot_be_read_advise_no_code(tmp_path, content):
+    LlamaConfig(
+        vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    ).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(content)
+
+    with pytest.raises(ConfigError) as caught:
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+    assert "trust_remote_code" not in str(caught.value)
+
+
 def _edited(folder, **changes):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ...component import Registered
 from ...contracts.engine import ChoiceSetting, Suitability
 from ...errors import ConfigError, PluginError
+from ...outside.json_reader import read_object
 from ...registry import AnyRegistry
 
 AUTO = "auto"
@@ -79,11 +79,7 @@ def model_config(name: str) -> Mapping[str, Any]:
         path = Path(cached) if isinstance(cached, str) else path
     if not name or not path.is_file():
         return {}
-    try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: expected JSON: {error}") from error
-    return read if isinstance(read, dict) else {}
+    return read_object(path, "a model's config.json")
 
 
 def _asked(entry: Registered[Any], suits: str, setting: ChoiceSetting) -> Suitability:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...contracts.executor import Renderer
 from ...errors import DataError
+from ...outside.json_reader import parse_json
 from ..source import TEMPLATE_KWARGS, Row
 from .control_words import ControlWords
 
@@ -45,9 +46,9 @@ def kwargs_of(row: Row) -> dict[str, Any]:
     value = row.get(TEMPLATE_KWARGS)
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.strip() else None
+            value = parse_json(value) if value.strip() else None
         except ValueError as error:
-            raise DataError(f"column {TEMPLATE_KWARGS!r}: broken JSON: {error}") from error
+            raise DataError(f"column {TEMPLATE_KWARGS!r}: {error}") from error
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+from ...outside.json_reader import parse_json
 from ..rows import RowProblem
 from ..source import Row
 
@@ -48,7 +48,7 @@ def is_sharegpt(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 def decoded(row: Row) -> Row:
     """Return a row whose conversations that are JSON text are lists; the row itself where none is."""
     found = {
-        name: json.loads(row[name]) for name in (*COLUMNS, *ANSWERS) if _is_text(row.get(name))
+        name: parse_json(row[name]) for name in (*COLUMNS, *ANSWERS) if _is_text(row.get(name))
     }
     return {**row, **found} if found else row
 
@@ -145,8 +145,8 @@ def _is_text(value: object) -> bool:
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return False
     try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
+        found = parse_json(value)
+    except ValueError:
         return False
     return is_chat(found) or is_sharegpt(found)
 
@@ -177,7 +177,7 @@ def _message(turn: Mapping[str, Any], number: int) -> dict[str, Any]:
 def _calls(value: object, number: int) -> list[dict[str, Any]]:
     """Return the tool calls of a turn: JSON with ``name`` and ``arguments``, or a list of such."""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        found = parse_json(value) if isinstance(value, str) else value
     except ValueError:
         found = None
     calls: list[Any] = found if isinstance(found, list) else [found]

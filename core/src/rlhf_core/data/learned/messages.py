@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...batch.task import Message
 from ...media.parts import is_image
+from ...outside.json_reader import parse_json
 from ..rows import RowProblem, check_text, read_messages
 from ..source import Row
 
@@ -192,9 +192,9 @@ def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
     value = row[key]
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.strip() else None
+            value = parse_json(value) if value.strip() else None
         except ValueError as error:
-            raise RowProblem("bad tools", f"column {key!r}: broken JSON: {error}") from error
+            raise RowProblem("bad tools", f"column {key!r}: {error}") from error
     if not value:
         return None
     if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):

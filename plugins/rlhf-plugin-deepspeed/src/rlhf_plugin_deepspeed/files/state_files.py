@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_core import CheckpointError
+from rlhf_core.outside.json_reader import parse_object
 from rlhf_torch.models.role_model import RoleModel
 from rlhf_torch.training.state_files import load_state, save_state
 
@@ -163,10 +164,9 @@ def _restore_optimizer(
 
 def _read_state(folder: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        return parse_object((folder / STATE).read_bytes())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
-    return state
 
 
 def _check_fits(state: Mapping[str, Any], training: ZeroTraining, folder: Path) -> None:

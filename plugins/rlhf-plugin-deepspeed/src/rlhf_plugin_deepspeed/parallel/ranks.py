@@ -11,8 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlhf_core import ConfigError
+from rlhf_core.weights import is_loopback, open_store, reach_store
 from rlhf_plugin_deepspeed.parallel.leaving import leave
 
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Variable of a launcher that holds the store at which ranks meet."""
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(minutes=30)
 """Time that a rank waits for the other ranks in one collective call."""
@@ -83,7 +86,7 @@ def join(device: torch.device) -> Ranks:
                 "launcher that sets all of them, or set none of them for a single process"
             )
         if given:
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            _join_others(backend)
         else:
             store = dist.HashStore()  # type: ignore[attr-defined]  # absent from torch's stubs
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -91,6 +94,20 @@ def join(device: torch.device) -> Ranks:
     # DeepSpeed requires the variable, and no launcher has set it for a single process.
     os.environ.setdefault("LOCAL_RANK", "0")
     return Ranks(dist.get_rank(), dist.get_world_size(), device)
+
+
+def _join_others(backend: str) -> None:
+    """Join the process group of the environment's ranks; ranks of one machine meet on its loopback alone."""
+    host, rank, size = os.environ["MASTER_ADDR"], os.environ["RANK"], os.environ["WORLD_SIZE"]
+    # A launcher such as torchrun may hold the store itself, which torch's own way finds.
+    if not is_loopback(host) or AGENT_STORE in os.environ:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+        return
+    port = int(os.environ["MASTER_PORT"])
+    store = (open_store if int(rank) == 0 else reach_store)(host, port, TIMEOUT)
+    dist.init_process_group(
+        backend, store=store, rank=int(rank), world_size=int(size), timeout=TIMEOUT
+    )
 
 
 def own_device(wanted: torch.device) -> torch.device:

@@ -1,4 +1,4 @@
-"""Agents that are commands: a process group of their own for each episode, killed with it.
+"""Agents that are commands: a process for each episode, killed with it and with the run, and all that it started.
 
 The command finds the policy in its environment, the task on its standard input and in a file, and says what the episode
 earned in the last line of its standard output, as JSON. Its working folder is its own, and is removed.
@@ -7,11 +7,9 @@ earned in the last line of its standard output, as JSON. Its working folder is i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,6 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import orjson
+
+from rlhf_core.processes.kept import end_kept, start_kept
+from rlhf_core.processes.variables import worker_variables
 
 from .context import AgentContext
 from .outcome import AgentFailure, AgentOutcome, read_outcome
@@ -32,7 +33,6 @@ POLL_S = 0.02
 """Seconds between two looks at whether a command has ended."""
 LEAVE_S = 5.0
 """Seconds in which the output of a command that has ended has to end too."""
-USUAL_ENV = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "USER")
 
 
 def with_whole_paths(words: Sequence[str]) -> tuple[str, ...]:
@@ -50,12 +50,12 @@ class CommandAgent:
 
     Args:
         words: the command, with fields in braces.
-        pass_env: further variables that it gets from this process.
+        pass_env: variables that it gets from this process beside the usual ones.
     """
 
     def __init__(self, words: Sequence[str], pass_env: Sequence[str]) -> None:
         self._words = tuple(words)
-        self._env_names = (*USUAL_ENV, *pass_env)
+        self._variables = worker_variables(pass_env)
 
     async def play(self, context: AgentContext) -> AgentOutcome:
         """Return what the command says of the episode.
@@ -86,23 +86,20 @@ class CommandAgent:
                 _tail(process.stdout, KEPT_BYTES) as output,
                 _tail(process.stderr, SHOWN_BYTES) as errors,
             ):
-                while not _has_ended(process):
+                while process.poll() is None:
                     await asyncio.sleep(POLL_S)
-                # What the command left running in its group would keep its output open.
-                _kill(process)
+                # All that the command left running is gone with its keeper, and holds its output no more.
                 async with asyncio.timeout(LEAVE_S):
                     written, shown = await output, (await errors).decode(errors="replace")
         except TimeoutError as error:
             raise AgentFailure(
-                "ended, and something that it started in another process group holds its output open"
+                f"ended, and its output did not within {LEAVE_S:g} s: something that it started holds it open"
             ) from error
         finally:
-            _kill(process)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LEAVE_S)
+            await asyncio.shield(asyncio.to_thread(end_kept, process))
         if process.returncode:
             raise AgentFailure(
-                f"ended with status {process.returncode}: {shown.strip() or 'it wrote no error'}"
+                f"ended with status {_status(process.returncode)}: {shown.strip() or 'it wrote no error'}"
             )
         return read_outcome(_last_line(written))
 
@@ -110,20 +107,16 @@ class CommandAgent:
         self, words: Sequence[str], context: AgentContext, task_file: Path
     ) -> subprocess.Popen[bytes]:
         with task_file.open("rb") as task:
-            return subprocess.Popen(
+            return start_kept(
                 words,
-                stdin=task,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment(context, task_file),
-                cwd=task_file.parent,
-                start_new_session=True,
+                task=task,
+                folder=task_file.parent,
+                variables=self._environment(context, task_file),
             )
 
     def _environment(self, context: AgentContext, task_file: Path) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in self._env_names if name in os.environ}
         return {
-            **kept,
+            **self._variables,
             "OPENAI_BASE_URL": context.base_url,
             "OPENAI_API_BASE": context.base_url,
             "OPENAI_API_KEY": context.api_key,
@@ -141,18 +134,9 @@ class CommandAgent:
         }
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a command has ended. It stays a zombie, so that the number of its group is nobody else's."""
-    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, process.pid, options) is not None
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command's process group, its leader included."""
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _status(code: int) -> int:
+    """Return the command's exit status; minus the number of the signal that ended it."""
+    return 128 - code if code > 128 else code
 
 
 def _task(context: AgentContext) -> dict[str, Any]:

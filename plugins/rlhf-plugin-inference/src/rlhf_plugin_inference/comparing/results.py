@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_core import ConfigError
+from rlhf_core.outside.json_reader import parse_object
 
 from ..evaluate.jobs import digest_of
 from ..evaluate.options import EPISODES, SUMMARY
@@ -60,7 +60,7 @@ def read_results(folder: Path) -> EvaluationResults:
             "rlhf eval command goes on with it."
         )
     try:
-        values = json.loads(summary.read_text(encoding="utf-8"))
+        values = parse_object(summary.read_bytes())
         return EvaluationResults(
             folder=folder,
             model=str(values["model"]),
@@ -68,7 +68,7 @@ def read_results(folder: Path) -> EvaluationResults:
             threshold=float(values["pass_threshold"]),
             cells=_cells(folder / EPISODES),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise ConfigError(
             f"{summary}: expected the summary of rlhf eval; it cannot be read: {error!r}"
         ) from error

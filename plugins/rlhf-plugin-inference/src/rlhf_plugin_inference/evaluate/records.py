@@ -15,6 +15,7 @@ from typing import Any
 
 from rlhf_core import ResumeError
 from rlhf_core.contracts import Message
+from rlhf_core.outside.json_reader import parse_form
 
 from .jobs import EvalJob
 
@@ -76,22 +77,13 @@ class EpisodeRecord:
         return json.dumps(asdict(self), ensure_ascii=True)
 
     @classmethod
-    def from_line(cls, line: str) -> EpisodeRecord:
+    def from_line(cls, line: str | bytes) -> EpisodeRecord:
         """Return the episode of a line.
 
         Raises:
             ValueError: the line is no JSON, or no such object.
         """
-        values = json.loads(line)
-        try:
-            segments, messages = values.pop("segments"), values.pop("messages")
-            return cls(
-                segments=None if segments is None else tuple(map(_segment, segments)),
-                messages=None if messages is None else tuple(messages),
-                **values,
-            )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"expected an episode: {error!r}") from error
+        return parse_form(line, cls)
 
 
 def left_out(job: EvalJob, sample: int, reason: str) -> EpisodeRecord:
@@ -116,19 +108,13 @@ def left_out(job: EvalJob, sample: int, reason: str) -> EpisodeRecord:
     )
 
 
-def _segment(values: Mapping[str, Any]) -> Segment:
-    turns = tuple((start, end) for start, end in values["turns"])
-    images = tuple(values.get("images", ()))
-    return Segment(token_ids=tuple(values["token_ids"]), turns=turns, images=images)
-
-
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
     """Yield the episodes of a file.
 
     Raises:
         ResumeError: a line cannot be read.
     """
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield EpisodeRecord.from_line(line)

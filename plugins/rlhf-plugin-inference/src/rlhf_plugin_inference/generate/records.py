@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from rlhf_core import ResumeError
 from rlhf_core.contracts import Message
+from rlhf_core.outside.json_reader import parse_form
 
 from ..worklist.image_files import files_in
 
@@ -77,23 +78,13 @@ class AnsweredPrompt:
         return json.dumps(values, ensure_ascii=True)
 
     @classmethod
-    def from_line(cls, line: str) -> AnsweredPrompt:
+    def from_line(cls, line: str | bytes) -> AnsweredPrompt:
         """Return the prompt of a line.
 
         Raises:
             ValueError: the line is no JSON, or no such object.
         """
-        values = json.loads(line)
-        try:
-            messages = values.pop("messages")
-            answers = tuple(ScoredAnswer(**answer) for answer in values.pop("completions"))
-            return cls(
-                messages=None if messages is None else tuple(messages),
-                completions=answers,
-                **values,
-            )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"expected a prompt with its completions: {error!r}") from error
+        return parse_form(line, cls)
 
 
 def cut_half_line(path: Path) -> None:
@@ -113,7 +104,7 @@ def read_lines(path: Path) -> Iterator[AnsweredPrompt]:
     """
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield AnsweredPrompt.from_line(line)

@@ -9,7 +9,6 @@ Torch is imported when the first adapter is counted, as the run's own adapter im
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.contracts import ModelAdapter, RoleSpec
+from rlhf_core.outside.json_reader import read_object
 from rlhf_core.plugins import Plugins
 
 from .activations import AdaptedLayer, Precision
@@ -176,7 +176,7 @@ def _plain_model(config: Path, dtype: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     file = config / "config.json" if config.is_dir() else config
-    values = json.loads(file.read_text(encoding="utf-8"))
+    values = read_object(file, "a model's config.json")
     family = values.pop("model_type")
     kind = AutoModelForImageTextToText if family in SEEING else AutoModelForCausalLM
     with torch.device("meta"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
+from rlhf_core.outside.json_reader import parse_object
 
 from .shapes import ModelShape, read_shape
 
@@ -94,7 +94,7 @@ def _find(model: str, role: str) -> Path:
 def _base_of(model: str) -> str:
     """Return the base that a PEFT folder names, whose shape its model has; of anything else the model itself."""
     try:
-        settings = json.loads((Path(model) / "adapter_config.json").read_text(encoding="utf-8"))
+        settings = parse_object((Path(model) / "adapter_config.json").read_bytes())
     except (OSError, ValueError):
         return model
     return settings.get("base_model_name_or_path") or model

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlhf_core import ConfigError
+from rlhf_core.outside.json_reader import read_object
 
 from .plain_towers import PlainTowerShape
 from .seeing import SEEING, text_config, tower_of_config
@@ -141,16 +141,7 @@ def read_shape(path: Path) -> ModelShape:
         ConfigError: the file is missing, is not JSON, or describes a model that is not one of ``FAMILIES``.
     """
     file = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"{file}: cannot be read ({error.strerror}); expected a model's config.json"
-        ) from error
-    except ValueError as error:
-        raise ConfigError(f"{file}: not JSON ({error}); expected a model's config.json") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{file}: expected an object as in a model's config.json")
+    config = read_object(file, "a model's config.json")
     return shape_of(config, str(file))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ import ray
 from rlhf_core import ConfigError
 
 from ..config import RayRuntimeConfig
+from . import own_cluster
 from .joining import require_welcome
+from .own_cluster import LOOPBACK, OwnFolder
 from .reaper import start_reaper
 
 ENVIRONMENT = {
@@ -28,11 +29,6 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Environment variables of this process and its children. A variable that the user has set keeps its value."""
-OWN_ENVIRONMENT = {
-    # When this process is killed, Ray's servers end with it; Ray's workers would look for the servers for 60 s.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-}
-"""Further environment variables for a cluster that the run starts itself."""
 
 
 class RayCluster:
@@ -40,11 +36,13 @@ class RayCluster:
 
     def __init__(self, config: RayRuntimeConfig) -> None:
         self._config = config
-        self._folder: Path | None = None
-        """Folder of our own cluster's sockets and logs; None without such a cluster."""
+        self._folder: OwnFolder | None = None
+        """Folder of our own cluster; None without such a cluster."""
         self._was_connected = False
         self._reaper: subprocess.Popen[bytes] | None = None
         """Process that ends our own cluster's agents if this process is killed."""
+        self._variables: tuple[str, ...] = ()
+        """Names of variables that this process has for our own cluster only."""
 
     def open(self) -> None:
         """Connect, or start a cluster.
@@ -55,19 +53,17 @@ class RayCluster:
         self._was_connected = ray.is_initialized()
         if self._was_connected:
             return
-        own = (address := self._address()) is None
-        if address is not None:
-            require_welcome(address, self._config.preflight_timeout_s)
-        for name, value in (ENVIRONMENT | (OWN_ENVIRONMENT if own else {})).items():
-            os.environ.setdefault(name, value)
+        if (address := self._address()) is None:
+            self._start()
+            return
+        require_welcome(address, self._config.preflight_timeout_s)
+        _set_defaults(ENVIRONMENT)
         try:
-            with _sigterm_kept(), _process_group_kept(), _hangups_left_to_the_driver():
-                ray.init(**self._options())
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            doing = "start Ray" if own else f"connect to the Ray cluster {self._address()!r}"
-            raise ConfigError(f"could not {doing}: {error}") from error
-        if own:
-            self._reaper = start_reaper(os.getpid())
+            self._init(address=address)
+        except Exception as error:  # Ray's errors have no common base class; some are bare
+            raise ConfigError(
+                f"could not connect to the Ray cluster {address!r}: {_first_line(error)}"
+            ) from error
 
     def close(self, *, keep_logs: bool) -> None:
         """Disconnect from Ray. A cluster of our own ends with all its processes.
@@ -84,36 +80,86 @@ class RayCluster:
             self._reaper.kill()
             self._reaper.wait()
             self._reaper = None
+        self._forget_own()
         if self._folder is not None and not keep_logs:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
 
     @property
     def logs(self) -> Path | None:
         """Folder in which our own cluster's processes write their logs; None without such a cluster."""
-        return self._folder
+        return self._folder.path if self._folder is not None else None
 
     def _address(self) -> str | None:
         """Return the address of an existing cluster; None if the run starts its own."""
         return self._config.address or os.environ.get("RAY_ADDRESS") or None
 
-    def _options(self) -> dict[str, Any]:
-        config = self._config
-        common = {
-            "log_to_driver": config.show_output,
-            "logging_level": "WARNING",
-            "configure_logging": False,
-        }
-        if (address := self._address()) is not None:
-            return common | {"address": address}
-        self._folder = Path(tempfile.mkdtemp(prefix="rlhf-ray-"))
-        memory = config.object_store_mib
-        return common | {
-            "address": "local",
-            "num_cpus": config.cpus or len(os.sched_getaffinity(0)),
-            "object_store_memory": None if memory is None else memory * 2**20,
-            "include_dashboard": False,
-            "_temp_dir": str(self._folder),
-        }
+    def _start(self) -> None:
+        """Start a cluster that other users of this machine cannot enter.
+
+        Raises:
+            ConfigError: Ray could not be started. Nothing of it is left.
+        """
+        config, memory = self._config, self._config.object_store_mib
+        _set_defaults(ENVIRONMENT)
+        self._variables = _set_defaults(own_cluster.ENVIRONMENT)
+        self._folder = folder = OwnFolder()
+        folder.offer_token()
+        try:
+            with own_cluster.on_loopback():
+                self._init(
+                    address="local",
+                    num_cpus=config.cpus or len(os.sched_getaffinity(0)),
+                    object_store_memory=None if memory is None else memory * 2**20,
+                    include_dashboard=False,
+                    _temp_dir=str(folder.sessions),
+                    _node_ip_address=LOOPBACK,
+                )
+        except BaseException as error:
+            ray.shutdown()
+            folder.end_processes()
+            self._forget_own()
+            folder.remove()
+            self._folder = None
+            if not isinstance(error, Exception):
+                raise  # Ctrl-C
+            raise ConfigError(
+                f"could not start Ray on this machine: {_first_line(error)}\nRay gives each of its servers 20 to 30 s, "
+                "which a machine under load may exceed: start the run again, with RAY_NUM_REDIS_GET_RETRIES=60 for "
+                "more time"
+            ) from error
+        self._reaper = start_reaper(os.getpid())
+
+    def _forget_own(self) -> None:
+        """Give this process back what it was before our own cluster, so that it can join or start another."""
+        for name in self._variables:
+            os.environ.pop(name, None)
+        self._variables = ()
+        if self._folder is not None:
+            self._folder.withdraw_token()
+
+    def _init(self, **options: Any) -> None:
+        with ExitStack() as kept:
+            for context in (_sigterm_kept, _process_group_kept, _hangups_left_to_the_driver):
+                kept.enter_context(context())
+            ray.init(
+                log_to_driver=self._config.show_output,
+                logging_level=logging.WARNING,
+                configure_logging=False,
+                **options,
+            )
+
+
+def _set_defaults(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Set the variables that this process does not have, and return their names."""
+    names = tuple(name for name in variables if name not in os.environ)
+    os.environ.update({name: variables[name] for name in names})
+    return names
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first sentence of Ray's error: what follows are pages of its own logs, or a traceback of another."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
+    return lines[0][:300] if lines else type(error).__name__
 
 
 @contextmanager

@@ -6,13 +6,13 @@ weights. ``rlhf plan`` predicts these.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ENGINE, Colocation, ProcessLayout, RuntimeSpec
+from rlhf_core.outside.json_reader import parse_object
 
 from .node_report import GpuReport, weight_bytes
 
@@ -107,7 +107,7 @@ def _need(part: Colocation, layout: ProcessLayout, spec: RuntimeSpec, folder: Pa
 def _bytes_in_memory(model: Path, dtype: str) -> int:
     """Return the bytes of a model's weights in ``dtype``; 0 if ``model`` is not a folder."""
     try:
-        config = json.loads((model / "config.json").read_text())
+        config = parse_object((model / "config.json").read_bytes())
     except (OSError, ValueError):
         return weight_bytes(model)
     saved = config.get("dtype") or config.get("torch_dtype") or dtype

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, BinaryIO
 from pydantic import Field
 
 from rlhf_core import Component, Config, ConfigError, DataError
+from rlhf_core.outside.json_reader import parse_json, parse_object
 
 POLL_S = 0.1
 
@@ -80,20 +80,15 @@ class JsonlStream:
 
     def _row(self, line: bytes, number: int) -> Mapping[str, Any]:
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            return parse_object(line)
+        except ValueError as error:
             raise DataError(f"{self.where(number)}: expected a JSON object; {error}") from error
-        if not isinstance(row, dict):
-            raise DataError(
-                f"{self.where(number)}: expected a JSON object, got {type(row).__name__}"
-            )
-        return row
 
 
 def _is_whole(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
+        return isinstance(parse_json(line), dict)
+    except ValueError:
         return False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from rlhf_core import ConfigError
+from rlhf_core.outside.json_reader import parse_object
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -109,7 +109,7 @@ def read_adapter(path: str) -> AdapterFolder:
         )
         raise ConfigError(f"adapter {path}: expected its weights in {WEIGHTS}; {why}")
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = parse_object((folder / CONFIG).read_bytes())
         with safe_open(str(folder / WEIGHTS), framework="pt") as tensors:
             shapes = {
                 name.removeprefix(PREFIX): tuple(tensors.get_slice(name).get_shape())
@@ -117,6 +117,6 @@ def read_adapter(path: str) -> AdapterFolder:
             }
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(f"adapter {path}: cannot be read: {error}") from error
-    if not isinstance(config, dict) or not isinstance(config.get("peft_type"), str):
+    if not isinstance(config.get("peft_type"), str):
         raise ConfigError(f"adapter {path}: expected a peft_type in {CONFIG}; there is none")
     return AdapterFolder(path=folder, config=config, shapes=shapes)

@@ -8,6 +8,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rlhf_core.outside.json_reader import read_object
+
 from .folder import CLASSIFIER, CONFIG, PREFIX, WEIGHTS
 
 
@@ -21,7 +23,7 @@ def add_score_head(folder: Path, name: str, weight: Tensor) -> None:
     path = folder / CONFIG
     if not path.is_file():
         return
-    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings = read_object(path, "a PEFT folder's settings")
     whole = [*(settings.get("modules_to_save") or ()), name]
     settings |= {"task_type": CLASSIFIER, "modules_to_save": whole}
     path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedModel
 
 from rlhf_core.data import end_of_turn, eos_token_ids
+from rlhf_core.outside.json_reader import read_object
 
 from ..adapters.merging import is_quantized
 from ..adapters.score_head import add_score_head
@@ -156,7 +157,7 @@ def copy_tokenizer(
 def _write_ends(folder: Path, ends: Sequence[int]) -> None:
     """Have the ``generation_config.json`` of a model's folder list the tokens that end a turn, unless it does."""
     path = folder / GENERATION
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    values = read_object(path, "a model's generation_config.json") if path.is_file() else {}
     listed = values.get("eos_token_id")
     if set(ends) == set(listed if isinstance(listed, list) else [listed]):
         return

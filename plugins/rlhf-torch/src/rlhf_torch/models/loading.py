@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError, PluginError
+from rlhf_core.outside.json_reader import parse_object
 
 from ..packed import attention
 from ..vision.pictures import PictureReader
@@ -186,7 +186,7 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 def _is_adapter(path: str) -> str:
     """Return an error text for a PEFT folder, which holds an adapter beside a base that is elsewhere."""
     try:
-        settings = json.loads((Path(path) / "adapter_config.json").read_text(encoding="utf-8"))
+        settings = parse_object((Path(path) / "adapter_config.json").read_bytes())
         base = settings["base_model_name_or_path"] or "BASE"
     except (OSError, ValueError, KeyError, TypeError):
         base = "BASE"
@@ -232,11 +232,19 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
                 f"model {path}: expected a language model; it reads images ({config.model_type}). Where it is trained, "
                 "set --model.vision; commands without this option run models that read text alone."
             )
-    hint = (
-        ""
-        if trust_remote_code
-        else " If it comes with its own code, --model.trust_remote_code true runs it."
-    )
+    hint = ""
+    if not trust_remote_code and _lacks_code(folder, str(error)):
+        hint = " If you trust the code that it comes with: --model.trust_remote_code true runs it."
     return ConfigError(
         f"model {path}: not a causal language model that can be loaded: {first_line}{hint}"
     )
+
+
+def _lacks_code(folder: Path, text: str) -> bool:
+    """Return whether a model's own code is what is missing: Transformers says so, or does not know the architecture."""
+    if "trust_remote_code" in text or "does not recognize this architecture" in text:
+        return True
+    try:
+        return "auto_map" in parse_object((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False

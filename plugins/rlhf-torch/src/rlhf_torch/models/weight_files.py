@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 from transformers.utils import cached_file
 
 from rlhf_core import ConfigError
+from rlhf_core.outside.json_reader import parse_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -33,7 +33,7 @@ def weight_files(path: str) -> list[Path]:
     if index is None:
         return []
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(parse_object(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"model {path}: {INDEX} cannot be read: {error!r}") from error
     files = {name: _file(path, name) for name in names}

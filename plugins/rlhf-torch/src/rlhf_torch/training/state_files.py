@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlhf_core import CheckpointError
+from rlhf_core.outside.json_reader import parse_object
 
 from ..models.role_model import RoleModel
 from .updater import Updater
@@ -163,10 +164,9 @@ def _read(folder: Path, name: str) -> dict[str, Tensor]:
 
 def _read_json(folder: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        return parse_object((folder / STATE).read_bytes())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
-    return state
 
 
 @torch.no_grad()

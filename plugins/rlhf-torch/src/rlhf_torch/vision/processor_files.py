@@ -14,6 +14,8 @@ from typing import Any
 
 from transformers.utils import cached_file
 
+from rlhf_core.outside.json_reader import read_object
+
 _IMAGES, _WHOLE = "preprocessor_config.json", "processor_config.json"
 _VIDEOS, _TEMPLATE = "video_preprocessor_config.json", "chat_template.json"
 FILES = (_IMAGES, _WHOLE, _VIDEOS, _TEMPLATE)
@@ -50,7 +52,7 @@ def has_processor(folder: Path) -> bool:
 
 
 def _change(file: Path, changed: Mapping[str, Any]) -> None:
-    values = json.loads(file.read_text(encoding="utf-8"))
+    values = read_object(file, "an image processor's settings")
     options = values.get("image_processor") if file.name == _WHOLE else values
     if options is None:
         return

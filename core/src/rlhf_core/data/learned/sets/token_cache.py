@@ -26,6 +26,7 @@ from ....batch.trajectory_columns import TrajectoryColumns
 from ....config.checks.data_files import split_name
 from ....durable.atomic import remove, sync_tree
 from ....errors import DataError
+from ....outside.json_reader import BrokenJson, parse_object
 from ...arrow_sets import hub_fingerprint
 from ...chat.control_words import template_text
 from ...chat.renderer import TokenizerRenderer
@@ -63,8 +64,11 @@ class TokenCache:
         account = self._entry / _ACCOUNT
         if not account.exists():
             return None
-        kept = json.loads(account.read_text(encoding="utf-8"))
-        if kept["sizes"] != sizes_of(self._entry):
+        try:
+            kept = parse_object(account.read_bytes())
+        except (OSError, BrokenJson):
+            kept = {}
+        if kept.get("sizes") != sizes_of(self._entry) or "account" not in kept:
             raise DataError(
                 f"{self._entry}: expected files of the sizes that were written, got others. Remove this folder; the "
                 "rows are read again."
