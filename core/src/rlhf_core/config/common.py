@@ -292,9 +292,7 @@ class CheckpointConfig(Config):
         "max", description="whether the best is the largest or the smallest"
     )
     on_write_error: Literal["stop", "skip"] = Field(
-        "stop",
-        description="when a checkpoint cannot be written, as on a full disk: stop: end the run; skip: warn, and go on "
-        "without it. Nothing of it is left, and earlier ones stay",
+        "stop", description="a checkpoint that cannot be written ends the run, or is left out"
     )
     export: bool = Field(True, description="write a Transformers folder at the end")
 

@@ -13,8 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ..durable.writing import writing
-from ..errors import DataError
+from ..errors import DataError, StorageError
 from .inspecting import MediaLimits, inspect
 from .reference import MediaRef
 
@@ -44,20 +43,28 @@ class MediaStore:
             _use(path)
             if path.exists():  # it was not just being removed
                 return
-        with writing(f"{path}, an image of this run,"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.chmod(name, 0o644)
-                os.replace(name, path)
-            except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
-                raise
+        try:
+            self._write(content, path)
+        except OSError as error:
+            raise StorageError(
+                f"{path}, an image of this run, could not be written: {error.strerror or error}"
+            ) from error
+
+    @staticmethod
+    def _write(content: bytes, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
 
     def link(self, origin: Path, reference: MediaRef) -> None:
         """Keep an image that stays in its file, whose bytes are now those of the reference."""

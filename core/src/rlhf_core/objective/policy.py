@@ -6,6 +6,7 @@ all micro-batches add up to the loss of the whole step, because every normalizer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -132,7 +133,7 @@ def _of_rows(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
         value = getattr(columns, each.name)
         if isinstance(value, Tensor):
             chosen[each.name] = value[rows]
-        elif each.name == "prepared":
+        elif isinstance(value, Mapping):
             chosen[each.name] = {name: column[rows] for name, column in value.items()}
     return replace(columns, **chosen)
 
