@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..lazy import NDArray, np
 from ..media.reference import FORMATS, MediaRef, PixelLimits
@@ -40,6 +41,14 @@ def media_rows(spans: Sequence[MediaSpan]) -> NDArray[np.void]:
             image.limits.max_pixels or 0,
         )
     return rows
+
+
+def with_references(
+    rows: NDArray[np.void], reference: Callable[[MediaRef], MediaRef]
+) -> NDArray[np.void]:
+    """Return (I,) the spans of an array of ``MEDIA`` with other references to their images."""
+    spans = media_spans(rows)
+    return media_rows([replace(span, image=reference(span.image)) for span in spans])
 
 
 def media_spans(rows: NDArray[np.void]) -> tuple[MediaSpan, ...]:

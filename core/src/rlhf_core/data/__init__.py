@@ -13,6 +13,7 @@ from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
 from .held_out.sides import Side
 from .learned.conversations import load_conversations
+from .learned.images import used_images
 from .learned.labeled import load_labeled_answers
 from .learned.options import (
     ConversationColumns,
@@ -58,5 +59,6 @@ __all__ = [
     "rows_as_written",
     "set_names",
     "token_difference",
+    "used_images",
     "vocabulary_of",
 ]

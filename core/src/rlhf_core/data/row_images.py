@@ -57,7 +57,9 @@ class RowImages:
         """
         if reader is None:
             return cls()
-        return cls(desk=reader.desk, reader=reader, key=reader.key, folder=start_of_paths(spec))
+        found = cls(desk=reader.desk, reader=reader, key=reader.key, folder=start_of_paths(spec))
+        on_use = reader.on_use
+        return found if on_use is None else found.measuring(reads=on_use.reads)
 
     @property
     def sees(self) -> bool:
@@ -71,9 +73,18 @@ class RowImages:
             return ()
         return (*(USUAL if self.key is None else (self.key,)), *LIMITS)
 
-    def measuring(self) -> RowImages:
-        """Return the reader for a first look at rows, in which no image is kept."""
-        return replace(self, intake=replace(self.intake, keeps=False))
+    def measuring(self, *, reads: bool = False) -> RowImages:
+        """Return the reader for a first look at rows, in which no image is kept.
+
+        Args:
+            reads: files are read, so that images are named by their contents; else their headers.
+        """
+        reads = reads or self.intake.decodes
+        return replace(self, intake=replace(self.intake, keeps=False, reads=reads))
+
+    def keeping(self) -> RowImages:
+        """Return the reader for rows whose images are used now."""
+        return replace(self, intake=replace(self.intake, keeps=True, reads=True))
 
     def column(self, row: Row) -> str | None:
         """Return the column in which a row has images beside its messages; None: it has none.

@@ -118,7 +118,7 @@ class TaskSet:
 
 
 def _hashes_of(part: TaskSetPart, with_rows: bool) -> Iterator[int]:
-    images = part.images.measuring()
+    images = part.images.measuring(reads=True)
     for position, index in enumerate(part.prompts.rows.tolist()):
         start, end = part.prompts.offsets[position : position + 2]
         content = part.prompts.token_ids[start:end].tobytes()

@@ -4,7 +4,7 @@ Between processes go references (``MediaRef``), never pixels. Modules here know 
 they know no model family and no tokenizer. Pillow is imported where an image is opened.
 """
 
-from .desk import Intake, MediaDesk, MediaOptions
+from .desk import ImagesOnUse, Intake, MediaDesk, MediaOptions
 from .drawn import DrawnImages
 from .inspecting import MediaLimits, decode
 from .parts import image_parts, references_in
@@ -22,6 +22,7 @@ __all__ = [
     "Expanded",
     "ImageReader",
     "ImageTokens",
+    "ImagesOnUse",
     "Intake",
     "MediaDesk",
     "MediaLimits",

@@ -1,22 +1,27 @@
-"""The way into a run for images: from what users give to references, with the bytes in the store."""
+"""The way into a run for images: from what users give to references, with the bytes in the store, at once or when a
+batch first has them."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .given import GivenImage, given_image
-from .inspecting import MediaLimits, inspect
+from ..errors import DataError
+from .given import GivenImage, given_image, unreadable
+from .inspecting import ImageFacts, MediaLimits, inspect, inspect_file
 from .parts import image_parts, marks_in, references_in, refuse_videos, with_references
 from .problem import MediaProblem, shown
 from .reference import MediaRef, PixelLimits
 from .store import MediaStore
 
 Message = Mapping[str, Any]
+TakeRow = Callable[[int], str]
+"""Takes in the images of the row of an index, and returns the row's place for messages."""
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,9 @@ class Intake:
     """Pixels are decoded at once; else where a model reads them, unless a file's end does not tell that it is whole."""
     keeps: bool = True
     """The store has them from now on, if there is one."""
+    reads: bool = True
+    """Files are read as a whole; else their headers are looked at, and an image is named by its file: see
+    ``MediaDesk.taken``."""
     marks: bool = False
     """``<image>`` in a text is a place, whether or not images come beside the messages."""
     pixels: PixelLimits = field(default_factory=PixelLimits)
@@ -52,7 +60,8 @@ class Intake:
 class MediaDesk:
     """Takes images in.
 
-    An image that came before is only hashed: it is looked at once a process.
+    An image that came before is only hashed: it is looked at once a process. At a first look (``Intake.reads`` is
+    False) not even that: reading the files of a large data set takes hours.
     """
 
     def __init__(self, options: MediaOptions) -> None:
@@ -63,6 +72,8 @@ class MediaDesk:
         self._copies = options.copies
         self._known: dict[str, MediaRef] = {}
         self._decoded: set[str] = set()
+        self._by_file: dict[str, MediaRef] = {}
+        """References to contents, by the names of their files; see ``taken``."""
         self._warned = False
 
     def take(
@@ -84,15 +95,31 @@ class MediaDesk:
             MissingDependency: Pillow is not installed.
         """
         intake = intake or Intake()
-        given = given_image(value, folder=folder, limits=self.limits, allow_urls=self._allow_urls)
-        reference = self._reference(given, value, decodes=intake.decodes)
+        limits = (pixels or PixelLimits()).otherwise(intake.pixels)
+        given = given_image(
+            value,
+            folder=folder,
+            limits=self.limits,
+            allow_urls=self._allow_urls,
+            reads=intake.reads,
+        )
+        if given.content is None:
+            assert given.origin is not None
+            return self._looked_at(given.origin).within(limits)
+        reference = self._reference(given, given.content, value, decodes=intake.decodes)
         if self.store is not None and intake.keeps:
             if given.origin is None or self._copies:
                 self.store.put(given.content, reference)
             else:
                 self.store.link(given.origin, reference)
-        limits = (pixels or PixelLimits()).otherwise(intake.pixels)
-        return replace(reference, limits=limits) if limits else reference
+        return reference.within(limits)
+
+    def taken(self, looked_at: MediaRef) -> MediaRef | None:
+        """Return the reference by content of an image that a first look named by its file, and that was taken since.
+
+        None: it was not taken, or the file was another one then.
+        """
+        return self._by_file.get(looked_at.sha256) or self._known.get(looked_at.sha256)
 
     def messages(
         self,
@@ -126,29 +153,94 @@ class MediaDesk:
         self.limits.check_count(len(references_in(whole)))
         return whole
 
-    def _reference(self, given: GivenImage, value: Any, *, decodes: bool) -> MediaRef:
-        digest = hashlib.sha256(given.content).hexdigest()
+    def _reference(
+        self, given: GivenImage, content: bytes, value: Any, *, decodes: bool
+    ) -> MediaRef:
+        digest = hashlib.sha256(content).hexdigest()
         reference = self._known.get(digest)
-        if reference is not None and (digest in self._decoded or not decodes):
-            return reference
-        facts = inspect(given.content, self.limits, decodes=decodes)
-        if decodes:
-            self._decoded.add(digest)
+        if reference is None or (decodes and digest not in self._decoded):
+            facts = inspect(content, self.limits, decodes=decodes)
+            if decodes:
+                self._decoded.add(digest)
+            self._warn_of_clipped(facts, value if given.origin is None else str(given.origin))
+            reference = self._known[digest] = _reference_of(facts, digest, len(content))
+        if given.origin is not None:
+            self._by_file[_name_of(given.origin)] = reference
+        return reference
+
+    def _looked_at(self, origin: Path) -> MediaRef:
+        """Return a reference to a file that is named by its place, size and time of change, and not by its content."""
+        try:
+            name, size = _name_of(origin), origin.stat().st_size
+            with origin.open("rb") as file:
+                facts = inspect_file(file, size, self.limits, decodes=False)
+        except OSError as error:
+            raise unreadable(origin, error) from error
+        self._warn_of_clipped(facts, str(origin))
+        return _reference_of(facts, name, size)
+
+    def _warn_of_clipped(self, facts: ImageFacts, value: Any) -> None:
         if facts.is_clipped and not self._warned:
             self._warned = True
             log.warning(
                 "an image has 16 bits a channel (%s): its values above 255 show white, as in Transformers. If it is to "
                 "be seen otherwise, scale it to 8 bits",
-                shown(value if given.origin is None else str(given.origin)),
+                shown(value),
             )
-        reference = self._known[digest] = MediaRef(
-            sha256=digest,
-            num_bytes=len(given.content),
-            format=facts.format,
-            width=facts.width,
-            height=facts.height,
-        )
-        return reference
+
+
+class ImagesOnUse:
+    """Images that were looked at, each with the row that has it.
+
+    Args:
+        reads: files are read at the first look, so that images can be compared by their contents; else their headers.
+    """
+
+    def __init__(self, desk: MediaDesk, *, reads: bool = False) -> None:
+        self.reads = reads
+        self._desk = desk
+        self._rows: dict[str, tuple[TakeRow, int]] = {}
+        self._taken: dict[str, MediaRef] = {}
+
+    def note(self, images: Sequence[MediaRef], take: TakeRow, index: int) -> None:
+        """Note images of a row that were looked at; of several rows with an image the first one is kept."""
+        for image in images:
+            self._rows.setdefault(image.sha256, (take, index))
+
+    def use(self, image: MediaRef) -> MediaRef:
+        """Return the reference by content of an image that was looked at, which is in the store from now on.
+
+        Raises:
+            DataError: the image is gone, or was changed.
+        """
+        if image.sha256 not in self._taken:
+            take, index = self._rows[image.sha256]
+            where = take(index)
+            found = self._desk.taken(image)
+            if found is None:
+                raise DataError(
+                    f"{where}: an image changed since the run looked at it; expected the same file. Put it "
+                    "back, or begin the run anew"
+                )
+            self._taken[image.sha256] = found
+        return self._taken[image.sha256].within(image.limits)
+
+
+def _reference_of(facts: ImageFacts, digest: str, num_bytes: int) -> MediaRef:
+    return MediaRef(
+        sha256=digest,
+        num_bytes=num_bytes,
+        format=facts.format,
+        width=facts.width,
+        height=facts.height,
+    )
+
+
+def _name_of(file: Path) -> str:
+    """Return a name in the form of a digest that a file has until it is changed."""
+    facts = file.stat()
+    named = f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
+    return hashlib.sha256(os.fsencode(named)).hexdigest()
 
 
 def images_in(value: Any) -> list[Any]:

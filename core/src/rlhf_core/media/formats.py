@@ -5,11 +5,10 @@ Nothing is decoded for that but where a file leaves it open. Decoding a data set
 
 from __future__ import annotations
 
-import io
 import struct
 import warnings
 from functools import cache
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import MissingDependency
 from .problem import MediaProblem
@@ -26,8 +25,8 @@ _LATE_NOTES = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
 """Chunks of a PNG that may hold a note on orientation."""
 
 
-def opened(content: bytes) -> Any:
-    """Return an image of Pillow whose header was read.
+def opened(file: BinaryIO) -> Any:
+    """Return an image of Pillow whose header was read; its pixels are read from the file when they are asked for.
 
     Raises:
         MediaProblem: the bytes are no image of ``FORMATS``.
@@ -38,7 +37,7 @@ def opened(content: bytes) -> Any:
         with warnings.catch_warnings():
             # Sizes have a limit of their own here.
             warnings.simplefilter("ignore", images.DecompressionBombWarning)
-            return images.open(io.BytesIO(content), formats=[each.upper() for each in FORMATS])
+            return images.open(file, formats=[each.upper() for each in FORMATS])
     except images.DecompressionBombError as error:
         raise MediaProblem(
             "image too large",
@@ -55,11 +54,15 @@ def file_format(image: Any) -> str:
     return "jpeg" if image.format == "MPO" else str(image.format).lower()
 
 
-def is_whole(image: Any, content: bytes) -> bool:
+def is_whole(image: Any, file: BinaryIO, num_bytes: int) -> bool:
     """Return whether a file's end is there, as far as the file says; False: decode it to find out."""
     ends = {"png": _ends_png, "jpeg": _ends_jpeg, "webp": _ends_webp, "gif": _ends_gif}
     end = ends.get(file_format(image))
-    return end is not None and end(content)
+    place = file.tell()
+    try:
+        return end is not None and end(file, num_bytes)
+    finally:
+        file.seek(place)  # Pillow reads on from there
 
 
 def num_frames(image: Any) -> int:
@@ -132,12 +135,12 @@ def pillow() -> Any:
     return images
 
 
-def _ends_png(content: bytes) -> bool:
+def _ends_png(file: BinaryIO, num_bytes: int) -> bool:
     """Return whether a PNG's chunks go on to its last one, with no note on orientation behind the pixels: Pillow finds
     that one only when it decodes."""
     place, has_pixels = _PNG_HEADER, False
-    while place + 12 <= len(content):
-        size, kind = struct.unpack_from(">I4s", content, place)
+    while place + 12 <= num_bytes:
+        size, kind = struct.unpack(">I4s", _read(file, place, 8))
         if kind == b"IEND":
             return True
         if has_pixels and kind in _LATE_NOTES:
@@ -147,14 +150,19 @@ def _ends_png(content: bytes) -> bool:
     return False
 
 
-def _ends_jpeg(content: bytes) -> bool:
-    return content.endswith(b"\xff\xd9")
+def _ends_jpeg(file: BinaryIO, num_bytes: int) -> bool:
+    return _read(file, num_bytes - 2, 2) == b"\xff\xd9"
 
 
-def _ends_webp(content: bytes) -> bool:
-    size: int = struct.unpack_from("<I", content, 4)[0]
-    return len(content) >= size + 8
+def _ends_webp(file: BinaryIO, num_bytes: int) -> bool:
+    size: int = struct.unpack("<I", _read(file, 4, 4))[0]
+    return num_bytes >= size + 8
 
 
-def _ends_gif(content: bytes) -> bool:
-    return content.endswith(b";")
+def _ends_gif(file: BinaryIO, num_bytes: int) -> bool:
+    return _read(file, num_bytes - 1, 1) == b";"
+
+
+def _read(file: BinaryIO, place: int, length: int) -> bytes:
+    file.seek(place)
+    return file.read(length)

@@ -33,17 +33,21 @@ _OF_PNG = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16", "F")
 class GivenImage(NamedTuple):
     """An image's file as it was given."""
 
-    content: bytes
+    content: bytes | None
+    """None: it was not read, since it stays where it is."""
     origin: Path | None = None
     """The file that it was read from; None: it was given itself, or fetched."""
 
 
-def given_image(value: Any, *, folder: Path, limits: MediaLimits, allow_urls: bool) -> GivenImage:
+def given_image(
+    value: Any, *, folder: Path, limits: MediaLimits, allow_urls: bool, reads: bool = True
+) -> GivenImage:
     """Return an image's file.
 
     Args:
         folder: start of relative paths.
         allow_urls: fetch ``http`` and ``https``; else they are refused.
+        reads: read files; else their places alone are returned.
 
     Raises:
         MediaProblem: the value is none of the forms, there is no such file, or it is too large.
@@ -52,16 +56,18 @@ def given_image(value: Any, *, folder: Path, limits: MediaLimits, allow_urls: bo
         limits.check_bytes(len(value))
         return GivenImage(bytes(value))
     if isinstance(value, Path):
-        return _file(value, folder, limits)
+        return _file(value, folder, limits, reads=reads)
     if isinstance(value, str):
-        return _from_text(value, folder, limits, allow_urls=allow_urls)
+        return _from_text(value, folder, limits, allow_urls=allow_urls, reads=reads)
     if isinstance(value, Mapping):
         for key in KEYS:
             found = value.get(key)
             if found is not None:
                 if key == "base64":
                     return GivenImage(_decoded(found, limits))
-                return given_image(found, folder=folder, limits=limits, allow_urls=allow_urls)
+                return given_image(
+                    found, folder=folder, limits=limits, allow_urls=allow_urls, reads=reads
+                )
     if is_pillow(value):
         content = _saved(value)
         limits.check_bytes(len(content))
@@ -95,7 +101,9 @@ def is_pillow(value: Any) -> bool:
     return hasattr(value, "save") and hasattr(value, "getbands")
 
 
-def _from_text(text: str, folder: Path, limits: MediaLimits, *, allow_urls: bool) -> GivenImage:
+def _from_text(
+    text: str, folder: Path, limits: MediaLimits, *, allow_urls: bool, reads: bool
+) -> GivenImage:
     if text.startswith("data:"):
         head, _, content = text.partition(",")
         if not head.endswith(";base64"):
@@ -117,7 +125,7 @@ def _from_text(text: str, folder: Path, limits: MediaLimits, *, allow_urls: bool
             f"expected the path of an image, or an image as base64 or a data URL; got a text that is none: "
             f"{shown(text)}",
         )
-    return _file(Path(text.removeprefix("file://")), folder, limits)
+    return _file(Path(text.removeprefix("file://")), folder, limits, reads=reads)
 
 
 def _is_base64(text: str, folder: Path) -> bool:
@@ -140,21 +148,24 @@ def _exists(path: Path) -> bool:
         return False  # too long a name, or one with a NUL
 
 
-def _file(path: Path, folder: Path, limits: MediaLimits) -> GivenImage:
+def _file(path: Path, folder: Path, limits: MediaLimits, *, reads: bool) -> GivenImage:
     whole = folder / path
     try:
         if not whole.is_file():
             # Not a FIFO or device either, which would hang.
             raise MediaProblem("missing image", f"there is no image file {shown(str(whole))}")
         limits.check_bytes(whole.stat().st_size)
-        return GivenImage(whole.read_bytes(), whole)
+        return GivenImage(whole.read_bytes() if reads else None, whole)
     except (OSError, ValueError) as error:
         if isinstance(error, MediaProblem):
             raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise MediaProblem(
-            "missing image", f"image file {shown(str(whole))} cannot be read: {reason}"
-        ) from error
+        raise unreadable(whole, error) from error
+
+
+def unreadable(path: Path, error: OSError | ValueError) -> MediaProblem:
+    """Return the problem of an image's file that the system does not read."""
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return MediaProblem("missing image", f"image file {shown(str(path))} cannot be read: {reason}")
 
 
 def _decoded(text: Any, limits: MediaLimits) -> bytes:

@@ -6,8 +6,9 @@ decompression bomb) costs nothing.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .formats import NAMES, becomes_rgb, file_format, is_whole, lies, num_frames, opened, words
 from .problem import MediaProblem
@@ -73,9 +74,17 @@ class ImageFacts:
 
 
 def inspect(content: bytes, limits: MediaLimits, *, decodes: bool = True) -> ImageFacts:
-    """Return format and size of an image's bytes.
+    """Return format and size of an image's bytes; see ``inspect_file``."""
+    return inspect_file(io.BytesIO(content), len(content), limits, decodes=decodes)
+
+
+def inspect_file(
+    file: BinaryIO, num_bytes: int, limits: MediaLimits, *, decodes: bool = True
+) -> ImageFacts:
+    """Return format and size of an image's file, of which no more is read than that takes.
 
     Args:
+        num_bytes: size of the file.
         decodes: decode all pixels, which alone finds every damaged file; without it they are decoded where the header
             and the file's end leave open whether the file is whole.
 
@@ -83,12 +92,12 @@ def inspect(content: bytes, limits: MediaLimits, *, decodes: bool = True) -> Ima
         MediaProblem: the image cannot be used.
         MissingDependency: Pillow is not installed.
     """
-    limits.check_bytes(len(content))
-    image = opened(content)
+    limits.check_bytes(num_bytes)
+    image = opened(file)
     width, height = image.size
     _check_size(width, height, limits)
     _check_kind(image)
-    is_decoded = decodes or not is_whole(image, content)
+    is_decoded = decodes or not is_whole(image, file, num_bytes)
     if is_decoded:
         _load(image)
     if lies(image, is_decoded=is_decoded):
@@ -112,7 +121,7 @@ def decode(content: bytes) -> Image:
     from PIL import Image as images
     from PIL import ImageOps
 
-    image = opened(content)
+    image = opened(io.BytesIO(content))
     _load(image)
     image = ImageOps.exif_transpose(image)
     if "A" not in image.getbands():

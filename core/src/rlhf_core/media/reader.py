@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .desk import Intake, MediaDesk
+from .desk import ImagesOnUse, Intake, MediaDesk
 from .parts import image_parts
 from .problem import MediaProblem
 from .processor_text import NOTHING, ProcessorText
@@ -25,6 +25,7 @@ class ImageReader:
         key: column of a row with its images, beside its messages; None: the columns that usually have them; empty:
             there is none, and rows need no images.
         draws: images may come in later turns, so that rows need none.
+        on_use: takes images of rows in when a batch has them; None: they are taken in when their rows are read.
     """
 
     def __init__(
@@ -34,11 +35,22 @@ class ImageReader:
         key: str | None = None,
         *,
         draws: bool = False,
+        on_use: ImagesOnUse | None = None,
     ) -> None:
         self.desk = desk
         self.tokens = tokens
         self.key = key
         self.draws = draws
+        self.on_use = on_use
+
+    def taking_on_use(self, *, compares: bool) -> ImageReader:
+        """Return a reader that looks at the images of rows, and takes them in when a batch has them.
+
+        Args:
+            compares: rows are compared by the contents of their images, which are read for that.
+        """
+        on_use = ImagesOnUse(self.desk, reads=compares)
+        return ImageReader(self.desk, self.tokens, self.key, draws=self.draws, on_use=on_use)
 
     def messages(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .problem import MediaProblem, shown
@@ -89,7 +89,8 @@ class MediaRef:
     """An image by its content: two files of the same bytes have one reference."""
 
     sha256: str
-    """Digest of the file's bytes, in 64 hexadecimal digits."""
+    """Digest of the file's bytes, in 64 hexadecimal digits; after a first look, of what names the file
+    (``MediaDesk.taken``)."""
     num_bytes: int
     """Bytes of the file."""
     format: str
@@ -111,6 +112,10 @@ class MediaRef:
         """Name that two images share exactly if a model sees the same in both."""
         limits = "".join(f";{name}={value}" for name, value in self.limits.fields().items())
         return self.sha256 + limits
+
+    def within(self, limits: PixelLimits) -> MediaRef:
+        """Return the image at an area within other limits."""
+        return self if limits == self.limits else replace(self, limits=limits)
 
     def fields(self) -> dict[str, Any]:
         """Return the reference as plain values; ``of`` inverts it."""

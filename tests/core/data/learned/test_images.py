@@ -1,15 +1,17 @@
 """Images of rows to learn from: their tokens, where learned turns move, and rows that are refused."""
 
+import base64
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.core.data.test_row_images import Tokens
-from tests.images import noisy, saved
+from tests.images import noisy, refused, saved
 
 from rlhf_core.data import ConversationColumns, PairColumns, SequenceOptions, TokenizerRenderer
 from rlhf_core.data.learned.conversations import load_conversations
-from rlhf_core.data.learned.images import moved, with_images
+from rlhf_core.data.learned.images import moved, used_images, with_images
 from rlhf_core.data.learned.pairs import load_pairs
 from rlhf_core.data.learned.tokens import LearnedTokens
 from rlhf_core.data.rows import RowProblem
@@ -59,6 +61,8 @@ def renderer() -> TokenizerRenderer:
 
 @pytest.fixture
 def reader(tmp_path, renderer) -> ImageReader:
+    for width in (3, 5):
+        (tmp_path / f"{width}.png").write_bytes(saved(noisy(width, 4)))
     (marker,) = renderer.encode("~")
     return ImageReader(
         MediaDesk(MediaOptions(folder=str(tmp_path / "media"))), Tokens(marker), "images"
@@ -67,9 +71,6 @@ def reader(tmp_path, renderer) -> ImageReader:
 
 @pytest.fixture
 def load(tmp_path, renderer, reader):
-    for width in (3, 5):
-        (tmp_path / f"{width}.png").write_bytes(saved(noisy(width, 4)))
-
     def load(columns, *rows, sees=True, **options):
         file = tmp_path / "rows.jsonl"
         file.write_text("\n".join(map(json.dumps, rows)))
@@ -182,3 +183,112 @@ def test_a_token_that_is_never_sampled_is_not_learned(reader):
 
     assert isinstance(found, RowProblem)
     assert found.kind == "image in an answer"
+
+
+def rows_of_forty(folder, **change):
+    for number in range(40):
+        (folder / f"of{number}.png").write_bytes(saved(noisy(6 + number % 7, 4)))
+    row = {"prompt": "a", "response": "b"}
+    return [row | {"images": [f"of{number}.png"]} | change for number in range(40)]
+
+
+@pytest.fixture
+def reads(monkeypatch) -> list[str]:
+    """Names of files that are read as a whole from now on."""
+    found = []
+    read_bytes = Path.read_bytes
+
+    def counted(path):
+        found.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    return found
+
+
+@pytest.fixture
+def on_use(reader) -> ImageReader:
+    return reader.taking_on_use(compares=False)
+
+
+def read(tmp_path, renderer, images, rows, **options):
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return load_conversations(
+        [str(tmp_path / "rows.jsonl")],
+        ConversationColumns(chat=True),
+        SequenceOptions(**options),
+        renderer,
+        eos=renderer.tokenizer.eos_token_id,
+        images=images,
+    ).columns
+
+
+def test_of_forty_images_the_first_batch_reads_its_own(tmp_path, renderer, reader, on_use, reads):
+    given = rows_of_forty(tmp_path)
+    rows = read(tmp_path, renderer, on_use, given)
+
+    assert reads == []
+    assert not reader.desk.store.folder.exists()
+    batch = used_images(rows.select(np.array([3])), on_use.on_use)
+
+    assert reads == ["of3.png"]
+    (kept,) = (one for one in reader.desk.store.folder.rglob("*") if one.is_file())
+    assert kept.resolve() == tmp_path / "of3.png"
+    (image,) = batch.media_of(0)
+    assert reader.desk.store.read(image.image) == kept.read_bytes()
+
+
+def test_batches_are_those_of_images_that_are_taken_in_at_once(tmp_path, renderer, reader, on_use):
+    given = rows_of_forty(tmp_path, max_pixels=1000)
+
+    expected = read(tmp_path, renderer, reader, given)
+    actual = used_images(read(tmp_path, renderer, on_use, given), on_use.on_use)
+
+    np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(actual.media, expected.media)
+
+
+def test_images_within_rows_are_written_when_they_are_used(tmp_path, renderer, reader, on_use):
+    content = base64.b64encode(saved(noisy(5, 4))).decode()
+    given = [{"prompt": "a", "images": [{"base64": content}], "response": "b"}]
+
+    rows = read(tmp_path, renderer, on_use, given)
+    assert not reader.desk.store.folder.exists()
+    batch = used_images(rows, on_use.on_use)
+
+    (image,) = batch.media_of(0)
+    assert reader.desk.store.read(image.image) == saved(noisy(5, 4))
+
+
+@pytest.mark.parametrize("name", [*refused(), "missing"])
+def test_a_bad_image_is_named_before_any_is_used(tmp_path, renderer, on_use, name):
+    if name != "missing":
+        (tmp_path / "bad.png").write_bytes(refused()[name][0])
+    given = rows_of_forty(tmp_path)
+    given[6]["images"] = ["bad.png"]
+
+    with pytest.raises(DataError, match=r"1 of 40 rows cannot be used.*\n  .*rows.jsonl:7: "):
+        read(tmp_path, renderer, on_use, given)
+
+
+def test_an_image_that_changes_before_it_is_used_is_named_by_its_row(tmp_path, renderer, on_use):
+    rows = read(tmp_path, renderer, on_use, rows_of_forty(tmp_path))
+    (tmp_path / "of2.png").write_bytes(saved(noisy(50, 4)))
+    (tmp_path / "of3.png").unlink()
+
+    with pytest.raises(DataError, match=r"rows.jsonl:3: an image changed since the run looked"):
+        used_images(rows.select(np.array([2])), on_use.on_use)
+    with pytest.raises(DataError, match=r"rows.jsonl:4: there is no image file"):
+        used_images(rows.select(np.array([3])), on_use.on_use)
+
+
+def test_rows_that_are_compared_name_images_by_their_contents(tmp_path, renderer, reader):
+    """A copy of a file under another name is the same image."""
+    compared = reader.taking_on_use(compares=True)
+    (tmp_path / "copy.png").write_bytes((tmp_path / "3.png").read_bytes())
+    given = [{"prompt": "a", "images": [name], "response": "b"} for name in ("3.png", "copy.png")]
+
+    rows = read(tmp_path, renderer, compared, given)
+
+    assert rows.media[0] == rows.media[1]
+    assert not reader.desk.store.folder.exists()

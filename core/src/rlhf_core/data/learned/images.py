@@ -1,4 +1,5 @@
-"""Images of rows to learn from: all their tokens, in the place of the markers that the chat template wrote."""
+"""Images of rows to learn from: all their tokens, in the place of the markers that the chat template wrote, and batches
+whose images are taken in when they are used."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...batch.media_columns import with_references
+from ...batch.trajectory_columns import TrajectoryColumns
+from ...media.desk import ImagesOnUse
 from ...media.problem import MediaProblem
 from ...media.reader import ImageReader
 from ...media.reference import MediaRef
@@ -56,3 +60,17 @@ def moved(places: NDArray[np.int64], spans: Sequence[MediaSpan]) -> NDArray[np.i
     markers = np.array([span.start for span in spans], dtype=np.int64) - grown[:-1]  # (I,)
     moved_places: NDArray[np.int64] = places + grown[np.searchsorted(markers, places, side="left")]
     return moved_places
+
+
+def used_images(rows: TrajectoryColumns, on_use: ImagesOnUse | None) -> TrajectoryColumns:
+    """Return rows of a batch whose images are in the store from now on.
+
+    Args:
+        on_use: takes them in; None: they are there.
+
+    Raises:
+        DataError: an image is gone, or was changed since the rows were read.
+    """
+    if on_use is None or not len(rows.media):
+        return rows
+    return replace(rows, media=with_references(rows.media, on_use.use))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...config.checks.data_files import split_name
 from ...durable.writing import writing
+from ...errors import DataError
 from ...media.reader import ImageReader
 from ..forms.form import RowKind
 from ..forms.recognizing import formed
@@ -162,10 +163,13 @@ def _gather(
         source, form = found.source, reading.form(found.columns)
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
-        rows = compress(enumerate(source.scan((*form.columns, *own_images.columns))), wanted)
+        rows = compress(
+            enumerate(source.scan((*form.columns, *own_images.columns))), wanted
+        )
         gathered.begin(found)
         while batch := list(islice(rows, _BATCH_ROWS)):
-            gathered.add(source, start, batch, made_rows(batch, form, tokenizer, own_images))
+            made = made_rows(batch, form, tokenizer, own_images)
+            gathered.add(source, start, batch, noted(made, source, form, own_images))
         start += len(source)
 
 
@@ -202,6 +206,30 @@ def made_rows(
         else:
             inert = tuple(dict.fromkeys(word for text in of_row for word in text.inert))
             yield index, MadeRow(sequences, inert, sum(len(text.media) for text in of_row))
+
+
+def noted(
+    rows: Iterable[tuple[int, MadeRow | RowProblem]],
+    source: Source,
+    form: RowForm,
+    images: RowImages,
+) -> Iterator[tuple[int, MadeRow | RowProblem]]:
+    """Yield the rows of a source; images that are taken in when they are used are noted with their rows."""
+    on_use = None if images.reader is None else images.reader.on_use
+    keeping = images.keeping()
+
+    def take(index: int) -> str:
+        try:
+            form.texts(source.row(index), keeping)
+        except RowProblem as problem:
+            raise DataError(f"{source.where(index)}: {problem.reason}") from problem
+        return source.where(index)
+
+    for index, made in rows:
+        if on_use is not None and isinstance(made, MadeRow):
+            for sequence in made.sequences:
+                on_use.note([span.image for span in sequence.media], take, index)
+        yield index, made
 
 
 def _texts(

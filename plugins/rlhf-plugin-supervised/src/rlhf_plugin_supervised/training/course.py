@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -31,7 +31,7 @@ from rlhf_core.data import (
     load_tokenizer,
     vocabulary_of,
 )
-from rlhf_core.media import ImageReader, writing_of
+from rlhf_core.media import ImageReader, ImagesOnUse, writing_of
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import (
     Export,
@@ -56,8 +56,9 @@ from rlhf_core.runs import (
 )
 
 from .drawn import with_drawn_rows
+from .images import with_images
 from .options import ExampleOptions
-from .order import UnitOrder
+from .order import UnitOrder, passes
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,8 @@ class Examples(Protocol):
     """Rows of each set, in their order."""
     rows_per_unit: int
     """1: each row is a unit; 2: neighbors are the answers of a pair."""
+    images: ImagesOnUse | None
+    """Takes images of the rows in when a model gets them; None: they are there, or the rows have none."""
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Compute what has to be known of the model before its first update. A resumed run asks before the checkpoint
@@ -235,12 +238,6 @@ def total_steps(run: ExampleOptions, examples: Examples) -> int:
     return run.train.steps or run.train.epochs * order_of(run, examples).updates_per_epoch
 
 
-def passes(num_rows: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of each pass over a model that only computes."""
-    for first in range(0, num_rows, batch_size):
-        yield np.arange(first, min(first + batch_size, num_rows))
-
-
 Logprobs = Callable[[TrajectoryColumns], Awaitable[NDArray[np.float32]]]
 """A call of a role's handle that returns the log-prob of each action."""
 
@@ -378,7 +375,8 @@ def kind_of(
         runtime = selected.registered.build(selected.options)
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
-        return ExampleCourse(resolved, state, folder, examples, model.role, placement.roles)
+        roles = with_images(placement.roles, examples.images)
+        return ExampleCourse(resolved, state, folder, examples, model.role, roles)
 
     return RunKind(
         initial_state=lambda run: ExampleState(),

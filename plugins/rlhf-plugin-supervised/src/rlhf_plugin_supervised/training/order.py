@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,3 +65,9 @@ class UnitOrder:
         if not self._shuffle:
             return np.arange(count)
         return generator_of(self._seed, "examples", epoch).permutation(count)
+
+
+def passes(num_rows: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of each pass over a model that only computes."""
+    for first in range(0, num_rows, batch_size):
+        yield np.arange(first, min(first + batch_size, num_rows))

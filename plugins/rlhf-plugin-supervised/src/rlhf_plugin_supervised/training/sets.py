@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +43,9 @@ def load_sets(resolved: ResolvedOptions[Any], loader: Loader) -> ExampleSets:
     """
     run: ExampleOptions = resolved.run
     images = image_reader(resolved)
+    if images is not None:
+        # Rows that are held out are compared with those to train on.
+        images = images.taking_on_use(compares=bool(run.eval.data or run.eval.fraction))
     renderer, eos = renderer_of(run, images)
 
     def load(
@@ -51,7 +55,8 @@ def load_sets(resolved: ResolvedOptions[Any], loader: Loader) -> ExampleSets:
             sets, run.data, options, renderer, eos=eos, option=option, images=images, side=side
         )
 
-    return load_example_sets(load, run.data.train, run.data, run.eval)
+    sets = load_example_sets(load, run.data.train, run.data, run.eval)
+    return replace(sets, images=None if images is None else images.on_use)
 
 
 def held_out_metrics(held_out: HeldOutSets, metrics_of: MetricsOf) -> dict[str, float]:

@@ -14,6 +14,7 @@ from ....batch.trajectory_columns import TrajectoryColumns
 from ....config.checks.data_files import set_name
 from ....config.common import HeldOutRows
 from ....errors import DataError
+from ....media.desk import ImagesOnUse
 from ...held_out.sides import ALL, Side
 from ...held_out.trained_rows import refuse_trained_rows
 from ..options import SequenceOptions
@@ -45,6 +46,8 @@ class ExampleSets:
     sizes: tuple[int, ...]
     """Number of sequences of each set of ``train``, in their order."""
     held_out: HeldOutSets | None
+    images: ImagesOnUse | None = None
+    """Takes images of the rows in when they are used; None: they are there, or the rows have none."""
 
 
 def load_example_sets(

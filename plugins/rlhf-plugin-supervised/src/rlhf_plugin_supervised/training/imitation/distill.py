@@ -42,7 +42,7 @@ class TaughtRows:
     rows_per_unit = 1
 
     def __init__(self, imitated: ImitatedRows, eval_batch_size: int, *, top_k: int) -> None:
-        self.rows, self.sizes = imitated.rows, imitated.sizes
+        self.rows, self.sizes, self.images = imitated.rows, imitated.sizes, imitated.images
         self._imitated = imitated
         self._eval_batch_size = eval_batch_size
         self._top_k = top_k

@@ -22,7 +22,8 @@ from rlhf_core.data import ExampleSets, HeldOutSets, load_conversations
 from rlhf_core.plugins import Plugins
 from rlhf_core.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of, passes
+from ..course import TrainedModel, Update, kind_of, logprobs_of
+from ..order import passes
 from ..sets import held_out_metrics, load_sets
 from .distill_options import DistillOptions
 from .sft_options import SftOptions
@@ -37,7 +38,7 @@ class ImitatedRows:
     rows_per_unit = 1
 
     def __init__(self, sets: ExampleSets, eval_batch_size: int) -> None:
-        self.rows, self.sizes = sets.train, sets.sizes
+        self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self.held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
 

@@ -60,7 +60,7 @@ class PreferredAnswers:
         eval_batch_size: int,
     ) -> None:
         self._needs_matches = needs_matches
-        self.rows, self.sizes = sets.train, sets.sizes
+        self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self._held_out = sets.held_out
         self._loss = loss
         self._has_reference = has_reference

@@ -52,7 +52,7 @@ class JudgedAnswers:
         eval_batch_size: int,
         max_length: int,
     ) -> None:
-        self.rows, self.sizes = sets.train, sets.sizes
+        self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self._loss = loss
         self._held_out = sets.held_out
         parts = {"train": sets.train}

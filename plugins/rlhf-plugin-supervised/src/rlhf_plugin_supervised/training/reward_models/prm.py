@@ -52,7 +52,7 @@ class LabeledSteps:
         eval_batch_size: int,
         separator: str,
     ) -> None:
-        self.rows, self.sizes = sets.train, sets.sizes
+        self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self._held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
         self._separator = separator

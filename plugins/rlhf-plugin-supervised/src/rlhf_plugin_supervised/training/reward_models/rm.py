@@ -51,7 +51,7 @@ class RankedAnswers:
         seed: int,
         has_statistics: bool,
     ) -> None:
-        self.rows, self.sizes = sets.train, sets.sizes
+        self.rows, self.sizes, self.images = sets.train, sets.sizes, sets.images
         self._held_out = sets.held_out
         self._eval_batch_size = eval_batch_size
         self._seed = seed
