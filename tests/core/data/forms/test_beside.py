@@ -116,3 +116,65 @@ def test_other_values_are_no_tools(read, caplog, tools):
     warn_of_tools(read(PromptData(), [{"prompt": [ASKED], "tools": tools}]).source, "data.train")
 
     assert not [said for said in caplog.messages if "rows have tools" in said]
+
+
+EARLIER = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "One."}]
+HISTORY = [["1?", "One."]]
+
+
+@pytest.mark.parametrize("history", [HISTORY, EARLIER])
+@pytest.mark.parametrize(
+    "case",
+    ["completion", "response", "pair", "pair of messages", "judged", "steps", "prompt"],
+)
+def test_history_stands_before_the_prompt_and_behind_the_system_message(read, case, history):
+    columns, row, column, messages = ROWS[case]
+
+    made = read(columns, [{"system": "Be brief.", "history": history, **row}]).source.row(0)
+
+    given = [dict(message) for message in made[column]]
+    for message in given:
+        message.pop("train", None)  # of a prompt of messages no answer is learned
+    assert given == [SYSTEM, *EARLIER, *messages[1:]]
+
+
+@pytest.mark.parametrize("history", [None, [], "since 2020", 7])
+def test_no_history_changes_nothing(read, history):
+    row = {"prompt": "Hi", "response": "Hello."}
+
+    made = read(ConversationColumns(), [{"history": history, **row}]).source.row(0)
+
+    assert made["prompt"] == "Hi"
+
+
+def test_alpacas_history_is_read_once(read):
+    row = {"instruction": "Hi", "history": HISTORY}
+
+    (answered, paired) = (
+        read(columns, [row | answers]).source.row(0)
+        for columns, answers in (
+            (ConversationColumns(), {"output": "Hello."}),
+            (PairColumns(), {"chosen": "Hello.", "rejected": "What."}),
+        )
+    )
+
+    assert answered["messages"] == [*EARLIER, ASKED, ANSWER]
+    assert paired["prompt"] == [*EARLIER, ASKED]
+
+
+@pytest.mark.parametrize(
+    ("case", "history", "reason"),
+    [
+        ("response", [["1?"]], "'history': expected a list of questions with their answers"),
+        ("response", [{"a": 1}], "'history': expected a list of questions with their answers"),
+        ("messages", HISTORY, "a whole conversation, and the column 'history' has what was said"),
+        ("pair of messages", [[1, 2]], "'history': expected a list of questions with their"),
+    ],
+)
+def test_a_history_that_has_no_place_is_a_bad_row(read, case, history, reason):
+    columns, row, *_ = ROWS[case]
+
+    (made,) = read(columns, [{"history": history, **row}]).source.scan()
+
+    assert isinstance(made, Unreadable)
+    assert reason in made.reason

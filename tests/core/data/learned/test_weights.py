@@ -144,3 +144,42 @@ def test_an_answer_in_a_prompt_of_weight_0_is_context(load):
 
     first, second = (rows.columns.tokens_of(row).tolist() for row in range(2))
     assert first == second
+
+
+PAIR = {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
+ROWS = {
+    "conversation": (MESSAGES, {"messages": chat()}),
+    "response": (ConversationColumns(), {"prompt": "1+1?", "response": "2"}),
+    "text": (ConversationColumns(), {"text": "one and one"}),
+    "pair": (PairColumns(), PAIR),
+    "judged": (LABELED, {"messages": chat(), "label": True}),
+}
+
+
+@pytest.mark.parametrize(
+    "field", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"loss": False}]
+)
+@pytest.mark.parametrize("case", ROWS)
+def test_a_row_that_is_not_to_be_learned_is_a_bad_row(load, case, field):
+    columns, row = ROWS[case]
+    ((name, value),) = field.items()
+
+    with pytest.raises(DataError, match=rf"rows.jsonl:2: the row has '{name}' {value}, so nothing"):
+        load(columns, [row, row | field])
+    kept = load(columns, [row, row | field], on_bad_row="skip")
+    assert set(kept.columns.uid[:, 1]) == {0}
+
+
+@pytest.mark.parametrize(
+    "field", [{"weight": 1}, {"weight": None}, {"weight": 72.5}, {"loss": 0.0}, {"train": "A12"}]
+)
+def test_other_values_of_a_row_may_be_of_anything(load, field):
+    assert len(load(MESSAGES, [{"messages": chat(), **field}]).columns) == 1
+
+
+def test_a_column_that_an_option_names_is_what_the_option_says(load):
+    row = {"prompt": "1+1?", "response": "3", "train": False}
+
+    found = load(LabeledColumns(response_key="response", label_key="train"), [row]).columns
+
+    assert found.reward.tolist() == [0.0]

@@ -102,7 +102,7 @@ def instruction(row: Row) -> list[dict[str, Any]]:
     asks = [_text(row, INSTRUCTION)]
     if row.get(INPUT):
         asks.append(_text(row, INPUT))
-    messages = [*_history(row.get(HISTORY)), {"role": USER, "content": "\n".join(asks)}]
+    messages = [*earlier(row.get(HISTORY)), {"role": USER, "content": "\n".join(asks)}]
     return with_system(row, messages)
 
 
@@ -142,6 +142,30 @@ def judged_chat(row: Row) -> Row:
     return {**row, MESSAGES: [*row[PROMPT], *row[COMPLETION]]}
 
 
+def earlier(history: object) -> list[dict[str, Any]]:
+    """Return what was said before, pairs of a question and its answer, or chat messages, as messages; none where there
+    is no history.
+
+    Raises:
+        RowProblem: it is neither.
+    """
+    if not history:
+        return []
+    if is_chat(history):
+        return [dict(message) for message in history]
+    if not _is_list(history) or not all(map(_is_pair, history)):
+        raise RowProblem(
+            "bad history",
+            f"column {HISTORY!r}: expected a list of questions with their answers, got {history!r:.60}",
+        )
+    roles = (USER, ASSISTANT)
+    return [
+        {"role": role, "content": text}
+        for pair in history
+        for role, text in zip(roles, pair, strict=True)
+    ]
+
+
 def _has_text_completion(row: Row) -> bool:
     return has_prompt(row) and isinstance(row.get(COMPLETION), str)
 
@@ -159,21 +183,9 @@ def _text(row: Row, name: str) -> str:
     return value
 
 
-def _history(value: object) -> list[dict[str, Any]]:
-    if not value:
-        return []
-    if not _is_list(value) or not all(_is_list(pair) and len(pair) == 2 for pair in value):
-        raise RowProblem(
-            "bad history",
-            f"column {HISTORY!r}: expected a list of questions with their answers, got {value!r:.60}",
-        )
-    roles = (USER, ASSISTANT)
-    return [
-        {"role": role, "content": text}
-        for pair in value
-        for role, text in zip(roles, pair, strict=True)
-    ]
-
-
 def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | Mapping)
+
+
+def _is_pair(value: object) -> bool:
+    return _is_list(value) and len(value) == 2 and all(isinstance(text, str) for text in value)

@@ -1,4 +1,5 @@
-"""Columns beside those of a form that say something too: ``system``, a row's own system message, and ``tools``."""
+"""Columns beside those of a form that say something too: ``system``, a row's own system message, ``history``, what was
+said before, and ``tools``."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from itertools import islice
 from typing import Any
 
 from ..chat.template.pieces import function_of
+from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
-from .answers import PROMPT
-from .chats import MESSAGES, SYSTEM, USER, is_chat, with_system
+from .answers import HISTORY, INSTRUCTION, PROMPT, earlier, has_prompt
+from .chats import MESSAGES, SYSTEM, USER, chat_column, is_chat, with_system
 from .pairs import CHOSEN, REJECTED
 
 TOOLS = "tools"
@@ -24,6 +26,37 @@ log = logging.getLogger(__name__)
 def has_system(row: Row) -> bool:
     """Return whether a row has a system message in a column of its own."""
     return isinstance(row.get(SYSTEM), str) and bool(row[SYSTEM].strip())
+
+
+def has_history(row: Row) -> bool:
+    """Return whether a row has a list of what was said before its prompt; whatever else the column has is no such."""
+    value = row.get(HISTORY)
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) > 0
+
+
+def with_history_column(row: Row, keys: Mapping[str, str]) -> Row:
+    """Return a row whose prompt begins with the column ``history``: pairs of a question and its answer, as in
+    LLaMA-Factory's Alpaca form, or chat messages. Alpaca's own forms read it themselves.
+
+    Args:
+        keys: options that name columns -> our own columns, of the row's form.
+
+    Raises:
+        RowProblem: the history is neither, or the row has a whole conversation.
+    """
+    if not has_history(row) or isinstance(row.get(INSTRUCTION), str):
+        return row
+    prompt = row.get(PROMPT)
+    if not has_prompt(row) or (MESSAGES in keys.values() and chat_column(row) is not None):
+        if chat_column(row) is None and not is_chat(row.get(CHOSEN)):
+            return row
+        raise RowProblem(
+            "two conversations",
+            f"the row has a whole conversation, and the column {HISTORY!r} has what was said before; put it into the "
+            "conversation, or leave it out",
+        )
+    messages = [{"role": USER, "content": prompt}] if isinstance(prompt, str) else prompt
+    return {**row, PROMPT: [*earlier(row[HISTORY]), *messages]}
 
 
 def with_system_column(row: Row, keys: Mapping[str, str]) -> Row:

@@ -8,7 +8,7 @@ from itertools import islice
 from ...errors import DataError
 from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
-from .beside import has_system, with_system_column
+from .beside import has_history, has_system, with_history_column, with_system_column
 from .chats import decoded
 from .form import DataForm
 from .table import FORMS
@@ -47,6 +47,7 @@ class FormedRows:
         named = with_names(row, self._names)
         given = decoded(named)
         is_renamed = self._is_renamed or given is not named or has_system(given)
+        is_renamed = is_renamed or has_history(given)
         if not self._form.matches(given):
             # Where options name columns, a row without them lacks them, whatever else it is.
             if not self._names and (other := another_form(given, self._form)):
@@ -61,7 +62,8 @@ class FormedRows:
         if not is_renamed:
             return row
         try:
-            made = with_system_column(self._form.own(given), self._form.keys)
+            made = self._form.own(with_history_column(given, self._form.keys))
+            made = with_system_column(made, self._form.keys)
             if self._as_prompts and self._form.prompt is not None:
                 made = self._form.prompt(made)
         except RowProblem as problem:

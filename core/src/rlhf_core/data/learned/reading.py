@@ -30,6 +30,7 @@ from .sequences import LearnedSequence
 from .sets.gathered import Gathered, LearnedRows, MadeRow
 from .sets.token_cache import TokenCache, folder_of, key_of
 from .tokens import LearnedTokens, SpanTokenizer
+from .weights import FIELDS, check_row
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ def _gather(
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
         rows = compress(
-            enumerate(source.scan((*form.columns, *own_images.columns))), wanted
+            enumerate(source.scan((*form.columns, *own_images.columns, *FIELDS))), wanted
         )
         gathered.begin(found)
         while batch := list(islice(rows, _BATCH_ROWS)):
@@ -238,6 +239,7 @@ def _texts(
     if isinstance(row, Unreadable):
         return RowProblem(row.kind, row.reason)
     try:
+        check_row(row, form.columns)
         texts = list(form.texts(row, images))
         for text in texts:
             check_characters(text.text, form.max_tokens, "the row", "--data.max_length")

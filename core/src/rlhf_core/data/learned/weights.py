@@ -1,5 +1,5 @@
 """Fields of a message that say whether it is learned: ``"weight": 0``, ``"train": false`` and ``"loss": false`` make it
-context.
+context. Of a whole row they say that it is not to be learned from.
 
 ``weight`` is that of OpenAI's files for fine-tuning, where it is 0 or 1 too; another weight would scale a loss whose
 aggregation counts tokens, and is refused. ``loss`` is ms-swift's. The fields are no part of what a template shows.
@@ -11,10 +11,32 @@ from collections.abc import Sequence
 
 from ...batch.task import Message
 from ..rows import RowProblem
+from ..source import Row
 from .messages import ASSISTANT, answers_in
 
 WEIGHT = "weight"
 FIELDS = (WEIGHT, "train", "loss")
+
+
+def check_row(row: Row, columns: Sequence[str]) -> None:
+    """Refuse a row that says of itself that it is not learned: ``"weight": 0``, ``"train": false`` or ``"loss": false``
+    beside its conversation. Other values may be of anything.
+
+    Args:
+        columns: those that options name, which mean what the options say.
+
+    Raises:
+        RowProblem: it does.
+    """
+    for field in FIELDS:
+        value = row.get(field)
+        is_zero = field == WEIGHT and isinstance(value, int | float) and value == 0
+        if field not in columns and (value is False or is_zero):
+            raise RowProblem(
+                "weight",
+                f"the row has {field!r} {value!r}, so nothing of it is to be learned; leave the row out "
+                "(--data.on_bad_row skip does), or the column",
+            )
 
 
 def learned_answers(messages: Sequence[Message], *, only_last: bool = False) -> tuple[int, ...]:
