@@ -23,7 +23,7 @@ from .forms.recognizing import FormedSet, formed
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .row_images import RowImages
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
-from .source import Row, Source, Unreadable
+from .source import Row, Source, Unreadable, filled_columns
 
 _BATCH_ROWS = 1000
 
@@ -217,7 +217,8 @@ def _column_problems(row: Row | Unreadable, expected: Expectations) -> Iterator[
         return
     if key not in row:
         yield RowProblem(
-            "missing label", f"expected a column {key!r}; the row has {', '.join(row)}"
+            "missing label",
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row))}",
         )
     elif row[key] is None:
         yield RowProblem("missing label", f"column {key!r} is null")

@@ -20,7 +20,7 @@ from .forms.recognizing import formed
 from .prompts import check_characters, tokenize_prompts
 from .row_images import RowImages, media_of
 from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
-from .source import Row, Source
+from .source import Row, Source, filled_columns
 from .sources import open_source
 from .tokenizer import end_of_turn
 
@@ -90,7 +90,7 @@ def _response(row: Row, key: str) -> str:
     if key not in row:
         raise RowProblem(
             "missing column",
-            f"expected a column {key!r}; the row has {', '.join(map(str, row)) or 'none'}. "
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. "
             "Set --supervised.response_key",
         )
     text = row[key]

@@ -17,7 +17,7 @@ from ..media.problem import MediaProblem, shown
 from ..media.reader import ImageReader, without_images
 from ..media.reference import LIMITS, MediaRef, PixelLimits
 from .rows import Prompt, RowProblem
-from .source import Row, Source, Unreadable
+from .source import Row, Source, Unreadable, filled_columns
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class RowImages:
     def _no_image(self, row: Row) -> str:
         """Return what to do about a row in which places have no image."""
         return (
-            f"{_where_images_are(self.key)}, and the row has the columns {shown(', '.join(map(str, row)))}. Name "
+            f"{_where_images_are(self.key)}, and the row has the columns {shown(', '.join(filled_columns(row)))}. Name "
             "the column that has them with --data.image_key, or, if <image> is meant as text, set --data.image_key ''"
         )
 
@@ -232,7 +232,7 @@ class SeenRows(NamedTuple):
     def columns(self) -> tuple[str, ...]:
         """Columns of the first row."""
         first = next(iter(self.source.scan()), {})
-        return () if isinstance(first, Unreadable) else tuple(map(str, first))
+        return () if isinstance(first, Unreadable) else filled_columns(first)
 
 
 def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]) -> None:

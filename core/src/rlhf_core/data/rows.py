@@ -14,7 +14,7 @@ from ..config.run import PromptData
 from ..errors import DataError
 from .chat.template.contents import text_of_part
 from .chat.template.problem import REFUSED, TemplateProblem
-from .source import Row
+from .source import Row, filled_columns
 
 Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages to be rendered."""
@@ -226,7 +226,7 @@ def _counted(kinds: Counter[str]) -> str:
 
 def _column(row: Row, name: str) -> Any:
     if name not in row:
-        names = ", ".join(map(str, row)) or "none"
+        names = ", ".join(filled_columns(row)) or "none"
         raise RowProblem(
             "missing column",
             f"expected a column {name!r}; the row has {names}. Set --data.prompt_key or --data.template",

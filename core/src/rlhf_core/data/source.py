@@ -13,6 +13,12 @@ TEMPLATE_KWARGS = "chat_template_kwargs"
 """Column that a row may have: variables for the chat template, by which its messages are rendered."""
 
 
+def filled_columns(row: Row) -> tuple[str, ...]:
+    """Return the names of the columns in which a row has a value, for messages: a null may come from a table in which
+    other rows have more, or from the form of the rows."""
+    return tuple(str(name) for name, value in row.items() if value is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """Stand-in for a row that could not be read."""

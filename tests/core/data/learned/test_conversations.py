@@ -348,3 +348,12 @@ def test_what_is_read_is_described(load):
     assert rows.describe().startswith(
         "1 of 1 rows are 1 sequences with 4 tokens, 3 of them learned"
     )
+
+
+def test_a_missing_column_is_named_beside_those_that_have_a_value(load):
+    row = {"prompt": "Hi", "response": "Yo", "note": None}
+
+    with pytest.raises(
+        DataError, match=r"rows.jsonl:2: expected a column 'response'; the row has prompt\. "
+    ):
+        load(ConversationColumns(), [row, {"prompt": "Hi", "note": None}])

@@ -9,7 +9,7 @@ from ...batch.task import Message
 from ...media.parts import is_image
 from ...outside.json_reader import parse_json
 from ..rows import RowProblem, check_text, read_messages
-from ..source import Row
+from ..source import Row, filled_columns
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
@@ -30,7 +30,7 @@ def value_of(row: Row, key: str, option: str) -> Any:
     if key not in row:
         raise RowProblem(
             "missing column",
-            f"expected a column {key!r}; the row has {', '.join(map(str, row)) or 'none'}. Set --data.{option}",
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}",
         )
     if row[key] is None:
         raise RowProblem("empty", f"column {key!r} is null")
@@ -187,7 +187,7 @@ def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
     if key not in row:
         raise RowProblem(
             "missing column",
-            f"expected a column {key!r}; the row has {', '.join(map(str, row)) or 'none'}. Set --data.tools_key",
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.tools_key",
         )
     value = row[key]
     if isinstance(value, str):

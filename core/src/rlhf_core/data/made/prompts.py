@@ -18,7 +18,7 @@ from ..forms.table import BY_NAME
 from ..prompts import length_problem, tokenize_rows
 from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
-from ..source import Unreadable
+from ..source import Unreadable, filled_columns
 from .rows import Row
 
 log = logging.getLogger(__name__)
@@ -127,5 +127,5 @@ class PromptReader:
         self._num_blind = None if num_images else self._num_blind + 1
         if self._num_blind == BLIND_ROWS:
             self._num_blind = None
-            missing = missing_images(reader, tuple(map(str, row)))
+            missing = missing_images(reader, filled_columns(row))
             log.warning("data.source: none of the first %d rows has %s", BLIND_ROWS, missing)
