@@ -1,6 +1,7 @@
 """Checkpoints and exports: what is trained, to the bit, and PEFT folders that other tools load to the same outputs."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.plugins.lora.conftest import (
     trained,
 )
 from tests.plugins.torch.conftest import make_batch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rlhf_core import CheckpointError
 from rlhf_core.contracts import ScheduleSpec, ValueObjective
@@ -92,6 +93,35 @@ def test_an_export_is_a_peft_folder(start, spec_of, models, train, tmp_path, fam
     ]
     before = AutoTokenizer.from_pretrained(models[family])
     assert AutoTokenizer.from_pretrained(tmp_path).encode("ab c?") == before.encode("ab c?")
+
+
+def test_an_export_has_all_ends_of_turns(start, spec_of, models, tmp_path):
+    """Neither PEFT nor Transformers reads them beside an adapter; who generates with it gives them to the model."""
+    base = models["qwen3"]
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    other = next(token for token in (4, 5, 6) if token != tokenizer.eos_token_id)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}" + tokenizer.decode([other]) + "{% endfor %}"
+        "{% if add_generation_prompt %}>{% endif %}"
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": [tokenizer.decode([other])]})
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    spec = replace(spec_of(), tokenizer_path=str(tmp_path / "tokenizer"), row_ends=(other,))
+
+    start(spec, fresh=True).export(tmp_path / "out")
+
+    ends = GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id
+    assert set(ends) == {tokenizer.eos_token_id, other}
+    loaded = PeftModel.from_pretrained(plain_model(base), tmp_path / "out")
+    loaded.generation_config = GenerationConfig.from_pretrained(tmp_path / "out")
+    ids = torch.tensor([[3, 3, 3]])
+    wanted = torch.zeros(loaded.config.vocab_size)
+    wanted[other] = 1e4
+    with torch.no_grad():
+        answer = loaded.generate(
+            ids, max_new_tokens=5, do_sample=False, logits_processor=[lambda _, x: x + wanted]
+        )
+    assert answer[0, 3:].tolist() == [other]
 
 
 def test_an_export_names_its_base_by_a_path_that_holds_anywhere(

@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_torch.models.export import copy_tokenizer, export_scorer, learned_end
-from rlhf_torch.models.quiet import no_progress_bars
+from rlhf_torch.models.export import copy_tokenizer, export_scorer, learned_end, save_weights
 from rlhf_torch.models.role_model import VALUE_HEAD_FILE, RoleModel
 from rlhf_torch.models.score_head import SCORE_HEAD
 from rlhf_torch.models.vision_lm import VisionLM
@@ -48,11 +47,7 @@ def export_role(
             export_scorer(role, state, source, folder, trust_remote_code=spec.trust_remote_code)
         elif ranks.is_first:
             folder.mkdir(parents=True, exist_ok=True)
-            with no_progress_bars():
-                if role.adapter is not None:
-                    role.adapter.save(role.lm.model, str(folder))
-                else:
-                    role.lm.model.save_pretrained(folder, state_dict=state)
+            save_weights(role, folder, state)
             if head is not None:
                 # The file is float32 for every role; the value head of a bfloat16 role may be bfloat16 here.
                 tensors = {name: t.float().contiguous() for name, t in head.state_dict().items()}

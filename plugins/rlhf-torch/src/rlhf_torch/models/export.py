@@ -55,11 +55,7 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     if model.head_name == SCORE_HEAD:
         export_scorer(model, None, source, folder, trust_remote_code=trust_remote_code)
         return
-    with no_progress_bars():
-        if model.adapter is not None:
-            model.adapter.save(model.lm.model, str(folder))
-        else:
-            model.lm.model.save_pretrained(folder)
+    save_weights(model, folder)
     if model.value_head is not None:
         head = {name: tensor.contiguous() for name, tensor in model.value_head.state_dict().items()}
         save_file(head, folder / VALUE_HEAD_FILE)
@@ -67,6 +63,25 @@ def export_model(model: RoleModel, source: str, folder: Path, *, trust_remote_co
     copy_tokenizer(source, folder, trust_remote_code=trust_remote_code, learned=learned)
     if isinstance(model.lm, VisionLM):
         model.lm.reader.family.save(folder)
+
+
+def save_weights(
+    model: RoleModel, folder: Path, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a model as Transformers does, or its adapter as PEFT does, beside the base's ``generation_config.json``:
+    neither of them writes it there, and who generates with the adapter has the ends of turns from it.
+
+    Args:
+        weights: those of a model without an adapter; None: its own.
+    """
+    plain = model.lm.model
+    with no_progress_bars():
+        if model.adapter is None:
+            plain.save_pretrained(folder, state_dict=weights)
+            return
+        model.adapter.save(plain, str(folder))
+    if (generation := getattr(plain, "generation_config", None)) is not None:
+        generation.save_pretrained(folder)
 
 
 def export_scorer(
@@ -129,8 +144,8 @@ def _write_tokenizer(
 def copy_tokenizer(
     source: str, folder: Path, *, trust_remote_code: bool, learned: int | None = None
 ) -> None:
-    """Write the tokenizer of ``source`` into ``folder``, and all ends of turns into ``generation_config.json`` of a
-    model there; warn where there is no tokenizer.
+    """Write the tokenizer of ``source`` into ``folder``, and all ends of turns into the ``generation_config.json`` of a
+    model or adapter there; warn where there is no tokenizer.
 
     Args:
         learned: result of ``learned_end``. If it is the chat template's end of a turn, the copy calls it the end of
@@ -140,7 +155,7 @@ def copy_tokenizer(
         log.warning("%s has no tokenizer to copy into %s", source, folder)
         return
     tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    has_model = (folder / "config.json").is_file()
+    has_model = any((folder / name).is_file() for name in ("config.json", GENERATION))
     ends = (
         eos_token_ids(tokenizer, str(folder), trust_remote_code=trust_remote_code)
         if has_model
