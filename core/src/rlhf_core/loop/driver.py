@@ -37,6 +37,8 @@ from .loggers import Loggers, shown
 from .memory.old_objects import OldObjects
 from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
+from .resuming.best import evaluated_on, note_best
+from .resuming.input_digests import input_digests
 from .watching.observers import Observers, build_observers
 
 log = logging.getLogger(__name__)
@@ -72,13 +74,16 @@ def drive(
             log.info("begins anew; the files of the run that was here are kept in %s", earlier)
         loggers = Loggers.of(resolved)
         observers = Observers(build_observers(resolved))
+        inputs = input_digests(resolved.inputs)
         point = find_resume_point(resolved, folder, kind.resuming)
         if point is not None:
             strict = resolved.run.resume.strict
-            now = record_of(plugins)
+            now = record_of(plugins, inputs)
             report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
         try:
-            run = _Run(kind, resolved, plugins, folder, point, notes, loggers, observers, control)
+            run = _Run(
+                kind, resolved, plugins, inputs, folder, point, notes, loggers, observers, control
+            )
             return run_to_its_end(run.main())
         finally:
             # Outside of the event loop, so that Ctrl-C ends the wait.
@@ -93,6 +98,7 @@ class _Run(Generic[RunT, StateT]):
         kind: RunKind[RunT, StateT],
         resolved: ResolvedOptions[RunT],
         plugins: Plugins,
+        inputs: Mapping[str, str],
         folder: RunFolder,
         point: ResumePoint[StateT] | None,
         notes: Notes,
@@ -104,6 +110,8 @@ class _Run(Generic[RunT, StateT]):
         self.resolved = resolved
         self.config: RunOptions = resolved.run
         self.plugins = plugins
+        self.inputs = inputs
+        self.evaluated_on = evaluated_on(resolved, inputs)
         self.folder = folder
         self.point = point
         self.notes = notes
@@ -254,7 +262,7 @@ class _Run(Generic[RunT, StateT]):
         """Write the configuration and the plugins' versions, with which the run can be repeated, beside its results."""
         write_toml(self.resolved, self.folder.config)
         environments = versions_of(self.resolved.selections.get("env.use", ()))
-        record = record_of(self.plugins, environments)
+        record = record_of(self.plugins, self.inputs, environments)
         append_to_history(self.folder.plugins, record, step=self.state.step)
 
     def _record_step(self, result: FinishedStep) -> None:
@@ -293,26 +301,7 @@ class _Run(Generic[RunT, StateT]):
         self.metrics.write(record)
         self._tell("eval_end", step=self.state.step, metrics=values)
         self.loggers.log_metrics(self.state.step, values)
-        return self._is_best(values)
-
-    def _is_best(self, values: Mapping[str, float]) -> bool:
-        name = self.config.checkpoint.best_metric
-        if name is None or self.state.step == 0:
-            return False
-        if name not in values:
-            # Its set lost all samples to a reward's errors, say; that it has the metric was checked before.
-            log.warning(
-                "--checkpoint.best_metric %s was not evaluated at step %s, which is therefore no best one",
-                name,
-                self.state.step,
-            )
-            return False
-        sign = 1 if self.config.checkpoint.best_mode == "max" else -1
-        best = self.state.best_value
-        if best is not None and sign * values[name] <= sign * best:
-            return False
-        self.state.best_value, self.state.best_step = values[name], self.state.step
-        return True
+        return note_best(self.state, values, self.config.checkpoint, self.evaluated_on)
 
     def _whole_step(self, course: Course) -> WholeStep:
         """Return what is now between two steps. The course replaces what its state holds, so a copy of it stays so."""
@@ -363,14 +352,13 @@ class _Run(Generic[RunT, StateT]):
 
         state = whole.state.to_json() | {
             "config": json.loads(json.dumps(self.resolved.tree)),
-            "made_with": record_of(self.plugins),
+            "made_with": record_of(self.plugins, self.inputs),
             "records": {name: extent.to_json() for name, extent in whole.extents.items()},
         }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
         self.saved_step, self.saved_at = step, time.perf_counter()
-        checkpoint.retain(
-            self.folder.checkpoints, self.config.checkpoint.keep, whole.state.best_step
-        )
+        bests = [best.step for best in whole.state.bests]
+        checkpoint.retain(self.folder.checkpoints, self.config.checkpoint.keep, bests)
         self._tell("checkpoint_saved", step=step, path=path)
 
     async def _export(self, course: Course) -> None:

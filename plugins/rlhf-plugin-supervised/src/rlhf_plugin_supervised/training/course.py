@@ -378,6 +378,7 @@ def kind_of(
                 "train.batch_size",
                 "actor.optim",
                 "actor.adapter",
+                "actor.freeze_visual_encoder",
                 "eval.fraction",
                 *binding,
             ),
