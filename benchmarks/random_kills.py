@@ -45,7 +45,7 @@ KINDS = {
     "environments": f"train {ROLLOUTS} {ONE_THREAD} --steps 8 --executor multi_turn --env echo_after_hint "
     "--rollout.max_length 32 --env.echo_after_hint.isolation process",
     "agents": f"train {ROLLOUTS} {ONE_THREAD} --steps 4 --executor endpoint --rollout.max_length 64 "
-    "--rollout.endpoint.agent command --rollout.endpoint.command PYTHON agent.py --reward reward.py:score",
+    "--rollout.endpoint.agent command --rollout.endpoint.command PYTHON AGENT --reward reward.py:score",
     "sft": f"sft {LEARNED} {ONE_THREAD} --data rows.jsonl",
     "dpo": f"dpo {LEARNED} {ONE_THREAD} --data pairs.jsonl",
     "rm": f"rm {LEARNED} {ONE_THREAD} --data pairs.jsonl",
@@ -114,7 +114,8 @@ class Run:
         self.shared: set[str] = set()
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable if word == "PYTHON" else word for word in KINDS[self.kind].split()]
+        paths = {"PYTHON": sys.executable, "AGENT": str(self.workspace / "agent.py")}
+        words = [paths.get(word, word) for word in KINDS[self.kind].split()]
         words = [*words, *QUIET.split(), "--output", self.name, *more]
         variables = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.temporary), MARK: self.mark}
         with (self.workspace / f"{self.name}.log").open("ab") as log:
