@@ -115,7 +115,11 @@ COMPONENTS = {
         component("turns", needs={"environment"}, provides={"several_turns"}),
     ],
     "rlhf_environments": [component("maze", config=Discount)],
-    "rlhf_sample_filters": [component("spread"), component("length")],
+    "rlhf_sample_filters": [
+        component("spread"),
+        component("length"),
+        component("by_reward", provides={"judges_rewards"}),
+    ],
     "rlhf_rewards": [
         component("pattern", config=Pattern),
         component("code", config=Wrapped, provides={"wraps_code"}),
@@ -141,6 +145,7 @@ COMPONENTS = {
         component("looks_first", provides={"prepares_step"}),
         component("imitate", needs={"supervised_data"}),
         component("follow", config=Following),
+        component("repeats", provides={"no_advantages"}),
     ],
     "rlhf_is_corrections": [
         component(

@@ -68,7 +68,9 @@ def test_too_few_different_questions_are_an_error(prepare, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("further", [(), ("lora.toml",)], ids=["all weights", "lora"])
+@pytest.mark.parametrize(
+    "further", [(), ("larger.toml",), ("lora.toml",)], ids=["all weights", "larger", "lora"]
+)
 def test_ten_steps_with_a_tiny_qwen2_train_and_evaluate(prepare, tmp_path, monkeypatch, further):
     from rlhf_cli.main import main
 

@@ -1,5 +1,6 @@
 """Batches that nothing can be learned from, or that are not whole: a defined result, never a crash or a NaN."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -16,6 +17,9 @@ class DropAll:
         return "never" if info.step == 2 else None
 
 drop_all = Component(name="drop_all", factory=DropAll)
+judge_all = Component(
+    name="judge_all", factory=DropAll, provides=frozenset({"judges_rewards"})
+)
 """
 
 DROP_ONE_SAMPLE = '''
@@ -83,6 +87,32 @@ def test_a_step_whose_groups_are_all_filtered_leaves_the_weights_alone(train, wo
     assert "policy/grad_norm" not in second["metrics"]
     assert first["metrics"]["policy/grad_norm"] > 0
     assert third["metrics"]["policy/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("kind", ["imitated", "held back"])
+def test_what_needs_no_rewards_goes_on_where_all_groups_are_dropped_for_theirs(
+    train, workspace, kind
+):
+    """In step 2 the filter drops all: given responses are imitated, and the KL holds the policy back, all the same."""
+    (workspace / "filters.py").write_text(DROP_ALL)
+    rows = [{"prompt": "1=", "response": "11"}, {"prompt": "2=", "response": "22"}]
+    (workspace / "good.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    flags = ["--rollout.filters", "filters.py:judge_all", "--rollout.max_refills", "1"]
+    if kind == "imitated":
+        flags += ["--algo.terms.use", "sft", "--supervised.data", "good.jsonl"]
+        flags += ["--supervised.batch_size", "1"]
+    else:
+        flags += ["--algo.kl.mode", "loss", "--algo.kl.estimator", "k3", "--algo.kl.coef", "0.1"]
+
+    lines = train("run", "--reward", "vary.py:vary", *flags, "--steps", "3")
+
+    term = "loss/sft" if kind == "imitated" else "loss/kl"
+    second = lines[1]["metrics"]
+    assert second["filter/dropped_groups/never"] == 6.0
+    assert second["policy/grad_norm"] > 0
+    assert all(line["metrics"][term] > 0 for line in lines[1:])
+    assert "train/empty_batch" not in second
+    assert finite(lines)
 
 
 def test_groups_that_lost_members_to_bad_rewards_are_dropped_whole_and_the_rest_is_trained_on(

@@ -26,6 +26,10 @@ CREDITED_TO_ITS_TOKEN = (
 IS_A_WEIGHT = "the ratio is a weight of the log-prob: no gradient flows through it"
 
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
+    "agents:echo_after_hint": {
+        "check_no_constant_answer_wins": "a toy: one digit in few tasks, and every digit earns something",
+        "check_no_single_word_wins": "a toy: repeating a word of the hint is the task",
+    },
     "env_guess_number:guess_number": {
         "check_splits_do_not_overlap": "a task is a secret from 0 to 99, so both splits ask for the same numbers"
     },

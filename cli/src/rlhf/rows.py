@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import DataError
-from rlhf_core.durable.atomic import write_text_atomically
+from rlhf_core.durable.writing import write_text_atomically
 
 FOLDER = "data"
 """Folder of the run folder that holds the rows."""

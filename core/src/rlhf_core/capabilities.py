@@ -31,6 +31,9 @@ PREPARES_STEP = "prepares_step"
 NO_ADVANTAGES = "no_advantages"
 """Word of a policy loss that is not weighted with advantages, such as one that imitates: it teaches the same whatever
 the rewards are."""
+JUDGES_REWARDS = "judges_rewards"
+"""Word of a sample filter whose answer depends on rewards. The groups that it drops have samples as good as any: they
+still train the terms of the loss that need no advantages. A run whose loss learns from no rewards refuses it."""
 CREDITS_TOKENS = "credits_tokens"
 """Word of an advantage estimator that credits a reward at a token (``RewardBatch.token_rewards``) to that token and
 those before it. Rewards with ``RewardResult.step_rewards`` need it."""
@@ -167,6 +170,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     APPLIES_IS_WEIGHTS: "the policy loss multiplies itself by the correction's weights",
     PREPARES_STEP: "the policy loss looks at the whole optimizer step first (PreparingLoss)",
     NO_ADVANTAGES: "the policy loss is not weighted with advantages",
+    JUDGES_REWARDS: "the filter's answer depends on rewards",
     UNPAIRED_ANSWERS: "the preference loss takes answers without a partner",
     UNBIASED_KL: "the KL estimator's mean over samples is the KL",
     NO_PULL: "the KL estimator's gradient as a loss is zero on average",

@@ -10,8 +10,12 @@
     │   └── FingerprintMismatch  two processes of one run see different plugins
     ├── DataError                a data file or a row cannot be used
     ├── RolloutError             an executor, environment or engine failed
+    │   └── RequestError         a request that no engine could serve: whoever sent it is to blame, not the engine
+    │       └── UnknownTokenError    it has a token id that is none of the model's
     ├── RewardError              a reward raised, timed out, or returned an unusable result
     ├── NonFiniteError           NaN or infinity where it would have reached the weights
+    ├── EmptyStepsError          too many steps in a row had nothing to train on
+    ├── StorageError             a file could not be written, for example because the disk is full
     └── CheckpointError          a checkpoint could not be written, is missing or damaged, or belongs to another run
         └── ResumeError          a run cannot go on from where it was left                       (exit code 2)
 
@@ -66,7 +70,11 @@ class RolloutError(RLHFError, RuntimeError):
     """An executor, environment or engine failed while producing a trajectory."""
 
 
-class UnknownTokenError(RolloutError):
+class RequestError(RolloutError):
+    """A request that no engine could serve. Whoever sent it is to blame; the engine goes on with all others."""
+
+
+class UnknownTokenError(RequestError):
     """A request to an engine has a token id that is none of the model's."""
 
 
@@ -76,6 +84,14 @@ class RewardError(RLHFError, RuntimeError):
 
 class NonFiniteError(RLHFError, ArithmeticError):
     """NaN or infinity appeared where it would have reached the weights."""
+
+
+class EmptyStepsError(RLHFError, RuntimeError):
+    """Too many steps in a row had nothing to train on."""
+
+
+class StorageError(RLHFError, RuntimeError):
+    """A file could not be written, for example because the disk is full; nothing of it is left."""
 
 
 class CheckpointError(RLHFError, RuntimeError):

@@ -16,9 +16,10 @@ from .data.rows import PromptFormat
 from .data.task_set import TaskSet
 from .data.tasks import WantedSets, load_prompts, load_sets
 from .durable.appending import AppendedFile
-from .durable.atomic import remove, sync_folder, sync_tree, write_text_atomically
+from .durable.atomic import remove, sync_folder, sync_tree
 from .durable.faults import fault_point
 from .durable.run_folder import RunFolder, claim
+from .durable.writing import write_text_atomically, writing
 from .loop.evaluation import EPOCH, pass_at_k, samples_at
 from .loop.interrupts import Interrupts
 from .loop.measuring.eval_metrics import NamedMetric, measured, metrics_of
@@ -68,4 +69,5 @@ __all__ = [
     "sync_folder",
     "sync_tree",
     "write_text_atomically",
+    "writing",
 ]

@@ -1,6 +1,7 @@
 """``rlhf env check``: one line a check, those that do not apply named, and an exit code."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ def test_a_sound_environment_passes_with_the_ids_of_its_checks(env, sums):
     assert code == 0, out
     assert {"oracle_max", "floor_gap", "oracle_containment", "episode_determinism"} <= found
     assert "not checked: canary_floor." in out
-    assert lines[-1].startswith("sums@2: 28 checks, 0 failed")
+    assert lines[-1].startswith("sums@2: 32 checks, 0 failed")
 
 
 def test_a_fault_is_named_with_its_reason_and_gives_exit_code_1(env, sums):
@@ -63,3 +64,41 @@ def test_options_of_the_environment_reach_it(env, sums):
     report = json.loads(out)
     assert code == 0
     assert report["options"] == {"tries": 3, "names": ["a", "b"]}
+
+
+@pytest.mark.parametrize(("every", "share", "status"), [(24, "25%", "ok"), (12, "50%", "FAILED")])
+def test_the_best_answer_that_is_none_is_shown_with_its_share(env, sums, every, share, status):
+    # Sums are 8001 + 6 n: 42 is taken by every fourth task, or by every second one.
+    taken = f"right = action.text == '42' and int(self.total) % {every} == 9 or self.total"
+    sums.write_text(sums.read_text().replace("right = self.total", taken))
+
+    code, out, _ = env("check", "sums.py:SUMS")
+
+    line = next(line for line in out.splitlines() if "no_constant_answer_wins" in line)
+    assert code == (status == "FAILED")
+    assert line.startswith(status)
+    assert "'42' earns" in line
+    assert share in line
+
+
+def test_a_step_without_an_end_is_a_result_and_ends_the_check(env, sums, monkeypatch):
+    from rlhf_core.testing.conformance.kinds import environments
+
+    first = environments.CHECKS[0]
+    assert first.name == "check_steps_do_not_block"
+    monkeypatch.setattr(
+        environments, "CHECKS", (replace(first, deadline_s=0.5), *environments.CHECKS[1:3])
+    )
+    sums.write_text(
+        sums.read_text()
+        .replace("called = ", "time.sleep(4); called = ", 1)
+        .replace("import asyncio", "import asyncio, time", 1)
+    )
+
+    code, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    report = json.loads(out)
+    assert code == 1
+    assert [each["id"] for each in report["checks"]] == ["steps_do_not_block"]
+    assert "no result within 0.5 s: a call computes or waits" in report["checks"][0]["reason"]
+    assert report["not_run"] == ["there_is_something_to_play", "task_keys_are_unique"]

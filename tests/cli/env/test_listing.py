@@ -7,6 +7,7 @@ import pytest
 from rlhf_cli.env.listing import row_of
 from rlhf_core import Component
 from rlhf_core.component import Registered
+from rlhf_core.contracts import EnvironmentManifest
 
 
 def test_an_installed_environment_is_listed_with_version_kind_and_range(env):
@@ -26,6 +27,15 @@ def test_the_list_is_json_for_programs(env):
     assert code == 0
     assert rows["echo_after_hint"]["reward_range"] == [0.0, 1.0]
     assert rows["echo_after_hint"]["problem"] is None
+
+
+def test_a_kind_that_is_written_as_text_is_listed():
+    class Calls:
+        manifest = EnvironmentManifest(kind="tools")
+
+    row = row_of(Registered(Component(name="calls", factory=Calls, summary="a game"), "games"))
+
+    assert (row["kind"], row["problem"]) == ("tools", None)
 
 
 @pytest.mark.parametrize("factory", ["no_such_module:Thing", "json:Thing"])

@@ -100,6 +100,15 @@ def test_an_answer_that_is_no_action_is_told_and_costs_what_the_option_says(
     assert results[-1].metrics["malformed"] == 1.0
 
 
+def test_an_answer_that_is_no_action_ends_the_episode_with_the_least_that_an_option_says(
+    bridge, played
+):
+    _, results = played(bridge(least_reward=-7.0, malformed_reward=-0.5), ["1", "higher!", "3"])
+
+    assert [result.reward for result in results] == [0.0, -7.0]
+    assert results[-1].done
+
+
 @pytest.mark.parametrize("at", ["reset", "step"])
 @pytest.mark.parametrize(
     ("fault", "message"),

@@ -77,3 +77,13 @@ def test_another_player_answers_between_two_turns(played):
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         TextArenaBridge(TextArenaConfig(**options))
+
+
+def test_a_game_that_is_stalled_earns_no_more_than_a_lost_one(played):
+    config = TextArenaConfig(game="TowerOfHanoi-v0", max_turns=1)
+
+    _, results = played(TextArenaBridge(config), ["I will not move"])
+
+    assert results[-1].done
+    assert results[-1].rewards == {"game": -1.0}
+    assert results[-1].metrics["won"] == 0.0

@@ -161,3 +161,11 @@ def test_what_is_refused_is_none_and_in_the_report():
     assert validator.validate(Outer, {"steps": 0}) is None
     assert report
     assert validator.validate(Outer, {"steps": 2}) == Outer(steps=2)
+
+
+def test_an_option_that_nothing_is_near_to_is_answered_with_the_help_of_its_own_command():
+    tree, report = Layer.of({"zzzz": 1}, "a.toml"), Report()
+    Validator(Labels(tree), ["steps"], report, "eval").validate(Config, tree.values)
+
+    with pytest.raises(ConfigError, match="All of them: rlhf eval --help"):
+        report.raise_if_any()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_core.contracts import EnvironmentManifest, manifest_of
+from rlhf_core.contracts import EnvironmentKind, EnvironmentManifest, manifest_of
 
 
 def test_the_manifest_is_the_classs_attribute_and_may_be_missing():
@@ -24,11 +24,20 @@ def test_the_manifest_is_the_classs_attribute_and_may_be_missing():
         ({"version": "1@2"}, "one word without @"),
         ({"version": "one two"}, "one word without @"),
         ({"oracle_tolerance": 1.0}, "from 0 to below 1"),
+        (
+            {"kind": "tool"},
+            "kind: expected one of single_turn, multi_turn, tools, agent; got 'tool'",
+        ),
+        ({"kind": None}, "kind: expected one of"),
     ],
 )
 def test_a_statement_that_means_nothing_is_refused(statement, said):
     with pytest.raises(ValueError, match=said):
         EnvironmentManifest(**statement)
+
+
+def test_a_kind_may_be_written_as_text():
+    assert EnvironmentManifest(kind="tools").kind is EnvironmentKind.TOOLS
 
 
 def test_another_object_is_no_manifest():

@@ -6,6 +6,8 @@ from tests.images import noisy, refused, saved
 from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.data.made.prompts import BLIND_ROWS, PromptReader
 from rlhf_core.data.responses import load_responses
+from rlhf_core.data.row_images import SeenRows, check_seen
+from rlhf_core.data.sources import open_source
 from rlhf_core.data.tasks import load_task_set
 from rlhf_core.errors import DataError
 from rlhf_core.media.desk import MediaDesk, MediaOptions
@@ -322,3 +324,25 @@ def test_a_source_whose_first_rows_have_no_image_is_warned_of(run_config, seeing
     (record,) = caplog.records
     assert "none of the first 64 rows has an image" in record.getMessage()
     assert "columns prompt, imgs" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [({"images": ["a.png"]}, "images"), ({"image": {"path": "a.png"}}, "image")],
+)
+def test_images_of_rows_for_a_model_that_reads_text_are_named(write_rows, caplog, row, column):
+    source = open_source(write_rows([{"prompt": "Hi", "images": []}, {"prompt": "Hi", **row}]))
+
+    check_seen(None, "data.train", [SeenRows(source, 0)])
+
+    (said,) = caplog.messages
+    assert f"data.train: rows have images in the column {column!r} (from " in said
+    assert "rows.jsonl:2 on), and the model reads text alone" in said
+
+
+def test_empty_columns_of_images_say_nothing(write_rows, caplog):
+    source = open_source(write_rows([{"prompt": "Hi", "images": [], "image": None}]))
+
+    check_seen(None, "data.train", [SeenRows(source, 0)])
+
+    assert not caplog.messages

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.contracts import Uid
+from rlhf_core.data.forms.opened_sets import OpenedSets
 from rlhf_core.data.tasks import check_held_out, load_eval_sets, load_task_set
 from rlhf_core.errors import DataError
 
@@ -337,3 +338,18 @@ def test_every_row_is_trained_on_or_held_out_or_skipped(
     tested = {one.task(i, -1).row.get("number") for one in held.values() for i in range(len(one))}
     assert trained & tested <= {None}
     assert np.all(np.diff(np.sort(tasks.order(0, 0))) > 0)
+
+
+def test_a_set_with_held_out_rows_is_opened_and_says_its_form_once(
+    write_rows, run_config, renderer, caplog
+):
+    caplog.set_level(logging.INFO, "rlhf_core.data.forms")
+    run = run_config(train=[write_rows(numbered(20), "sums.jsonl")], eval={"fraction": 0.3})
+    opened = OpenedSets()
+
+    tasks = load_task_set(run, renderer, opened=opened)
+    held = load_eval_sets(run, renderer, opened=opened)
+
+    assert len(tasks) + len(held["sums"]) == 20
+    (said,) = caplog.messages
+    assert said.startswith("data: prompts, 2 columns (")

@@ -57,6 +57,7 @@ def test_an_extent_survives_json():
 def test_a_full_disk_is_one_message():
     with closing(AppendedFile.__new__(AppendedFile)) as file:
         file.path = "/dev/full"
+        file._digest = RunningDigest()
         file._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  closed with the other
         with pytest.raises(RLHFError, match="/dev/full cannot be written to: No space left"):
             file.write_line("line")

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from rlhf_core.durable.atomic import remove, set_aside, sync_tree, write_text_atomically
+from rlhf_core.durable.atomic import remove, set_aside, sync_tree
+from rlhf_core.durable.writing import write_text_atomically
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):

@@ -1,5 +1,6 @@
 import logging
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +100,12 @@ def test_plugins_write_to_it_too(tmp_path):
         logging.getLogger("rlhf_plugin_optim.muon").info("hello")
 
     assert "rlhf_plugin_optim.muon: hello" in (tmp_path / "run.log").read_text()
+
+
+def test_a_log_without_room_says_so_once(loaded, capsys):
+    with run_log(Path("/dev/full"), loaded):
+        for _ in range(2):
+            CORE.warning("hello")
+
+    told = [line for line in capsys.readouterr().err.splitlines() if "/dev/full" in line]
+    assert told == ["/dev/full cannot be written to: No space left on device"]

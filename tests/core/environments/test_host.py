@@ -45,6 +45,22 @@ def test_an_episode_is_the_same_in_a_worker_as_here(hosted, task, say, within):
     assert within(there()) == expected
 
 
+def test_a_worker_that_starts_too_slowly_is_one_line_that_names_the_option(
+    hosted, task, say, within
+):
+    async def there():
+        async with hosted(start_timeout_s=0.01) as host:
+            await play(host.make(), task(text="go"), say, ["a"])
+
+    with pytest.raises(PluginError) as caught:
+        within(there())
+
+    assert str(caught.value) == (
+        "environment probe did not start within 0.01 s in worker process 1; raise its start_timeout_s if it needs "
+        "longer to load"
+    )
+
+
 WHERE = r"step of probed \(probe_environments\) for task 0\.3\.0\.0, worker process 1, "
 
 

@@ -98,10 +98,11 @@ class Learning:
         self.learner = BatchLearner(self.resolved, demands_of(self.resolved), self.roles, parts)
         self.batch = batch
 
-    def learn(self, step=1, *, skipped=None, kl_coef=0.0, entropy_coef=0.0):
+    def learn(self, step=1, *, skipped=None, kl_coef=0.0, entropy_coef=0.0, judged=None):
         request = LearnRequest(
             step=step,
             batch=self.batch,
+            judged=judged,
             kl_coef=kl_coef,
             entropy_coef=entropy_coef,
             supervised_taken=5,
@@ -296,3 +297,35 @@ def test_only_samples_with_logprobs_are_compared(learning):
     values = metric_values(one.learn().metrics)
 
     assert values["mismatch/logprob_diff_mean"] == pytest.approx(0.1, abs=1e-6)
+
+
+def test_rows_whose_rewards_do_not_count_are_in_the_policys_updates_alone(learning):
+    """Group 1 was dropped: advantages and the critic's update are those of group 0."""
+    one = learning(*CRITIC, "--algo.kl.coef=0.5", "--algo.kl.mode=loss", "--algo.kl.estimator=k3")
+    whole = learning(*CRITIC)
+    whole.batch = one.batch.select(np.array([0, 1]))
+
+    one.learn(judged=np.array([True, True, False, False]))
+    whole.learn()
+
+    ((update,), (plan,)), critic = (
+        (one.roles["policy"].updates, one.roles["policy"].plans),
+        one.roles["critic"],
+    )
+    (alone,) = whole.roles["policy"].updates
+    expected = np.concatenate([alone.columns["advantages"], np.zeros(3, np.float32)])
+    np.testing.assert_array_equal(update.columns["advantages"], expected)
+    assert update.columns["judged"].tolist() == [1, 1, 1, 1, 1, 0, 0, 0]
+    assert (plan.normalizers.num_actions, plan.normalizers.num_sequences) == (5, 2)
+    assert (plan.sampled_normalizers.num_actions, plan.sampled_normalizers.num_sequences) == (8, 4)
+    assert [len(each.trajectories) for each in critic.updates] == [2]
+
+
+def test_a_step_without_rows_still_has_its_updates(learning):
+    one = learning("--train.batch_size", "2")
+    one.batch = one.batch.select(np.empty(0, np.int64))
+
+    one.learn(judged=np.empty(0, bool))
+
+    assert one.calls == ["policy update"] * 2
+    assert [len(each.trajectories) for each in one.roles["policy"].updates] == [0, 0]

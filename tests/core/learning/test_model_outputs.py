@@ -11,6 +11,8 @@ from rlhf_core.learning.demands import Demands
 from rlhf_core.learning.model_outputs import ask_models, has_logprobs
 
 NOTHING = Demands(
+    trains_unjudged=False,
+    learns_unjudged=False,
     critic=False,
     final_values=False,
     reference=False,

@@ -128,3 +128,14 @@ def test_max_samples_make_an_epoch(small_run, path):
     result = small_run(STEPS, {"train": {"steps": None}, "data": {"max_samples": 8}})
 
     assert result.steps == 4  # two prompts a step
+
+
+def test_rows_of_a_source_are_read_in_the_form_that_is_named(small_run, path):
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
+    path.write_text("".join(json.dumps({"conversations": turns}) + "\n" for _ in range(5)))
+
+    small_run(
+        STEPS, EVERY, {"data": {"form": "sharegpt", "max_prompt_tokens": 18}, "train": {"steps": 1}}
+    )
+
+    assert {prompt for _, prompt in trained(small_run)} == {"user:Hi\nassistant:"}

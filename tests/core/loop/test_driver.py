@@ -1,5 +1,6 @@
 """The loop around any kind of run, here one that adds its step to a number and has neither rollouts nor engine."""
 
+import errno
 import gc
 import json
 import os
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlhf_core import Config, ConfigError, ResumeError
+from rlhf_core import CheckpointError, Config, ConfigError, ResumeError, StorageError
 from rlhf_core.config import Layer, OptionTree, RunOptions, Selector, resolve_options
 from rlhf_core.config.common import (
     BackendSelection,
@@ -293,6 +294,69 @@ def test_a_failure_is_the_first_error_even_if_saving_fails_too(add, tmp_path, mo
         add(on_step=failing_at(4))
 
     assert "step 3 could not be saved" in (tmp_path / "run/run.log").read_text()
+
+
+def full_disk(monkeypatch, *, from_write):
+    """Fail all writes from the n-th on, and count them."""
+    fsync, written = os.fsync, []
+
+    def full(descriptor):
+        written.append(descriptor)
+        if len(written) >= from_write:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    return written
+
+
+def test_a_disk_that_is_full_from_any_write_on_ends_the_run_by_name_and_nothing_is_lost(
+    add, tmp_path, monkeypatch
+):
+    every = {"checkpoint": {"every": 2, "at_end": True}}
+    with monkeypatch.context() as patched:
+        written = full_disk(patched, from_write=10**6)
+        add(every, {"output": str(tmp_path / "whole")})
+    assert len(written) > 20
+
+    for number in range(1, len(written) + 1):
+        folder = tmp_path / f"full-{number}"
+        output = {"output": str(folder)}
+        with monkeypatch.context() as patched:
+            full_disk(patched, from_write=number)
+            with pytest.raises(
+                (StorageError, CheckpointError), match="could not be written: No space left"
+            ):
+                add(every, output)
+        assert not [path for path in folder.rglob("*") if path.suffix in {".tmp", ".part"}]
+        saved = (folder / "checkpoints").exists() and list((folder / "checkpoints").iterdir())
+
+        add(every, output, RESUMED if saved else {"resume": {"checkpoint": "restart"}})
+
+        assert lines(tmp_path, folder.name) == lines(tmp_path, "whole")
+        assert json.loads((folder / "model/total.json").read_text()) == 10
+
+
+def test_a_checkpoint_that_cannot_be_written_may_be_left_out(add, tmp_path, monkeypatch):
+    """The disk is full at step 2 alone, which was the best one: the next that is better is."""
+    save = Total.save
+
+    async def no_room_once(self, folder):
+        if "step-00000002" in str(folder):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        await save(self, folder)
+
+    monkeypatch.setattr(Total, "save", no_room_once)
+    keep = {"every": 2, "best_metric": "eval/total", "best_mode": "min", "on_write_error": "skip"}
+
+    result = add({"checkpoint": keep})
+
+    assert (result.status, result.steps) == ("finished", 4)
+    state = json.loads((tmp_path / "run/checkpoints/step-00000004/state.json").read_text())
+    assert [(best["step"], best["value"]) for best in state["bests"]] == [(4, 10.0)]
+    log = (tmp_path / "run/run.log").read_text()
+    assert "the checkpoint of step 2 in" in log
+    assert "The run goes on (--checkpoint.on_write_error skip)" in log
 
 
 def test_records_without_a_checkpoint_are_not_replaced_unless_that_is_asked_for(add, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core import Component, RolloutError
+from rlhf_core import Component, EmptyStepsError, RolloutError
 from rlhf_core.batch.metric import Metric
 from rlhf_core.contracts import Trajectory, Turn
 from rlhf_core.durable.ledger import replay
@@ -116,6 +116,17 @@ def test_a_step_whose_groups_are_all_dropped_changes_no_weights_and_the_next_one
     balance = replay(small_run.folder / "ledger.jsonl")
     assert balance.unsettled() == []
     assert sum(balance.dropped.values()) == 8
+
+
+def test_too_many_steps_without_an_update_end_the_run_before_the_last_one_counts(small_run):
+    """The state is that of the step before, as after any failure."""
+    drops_all = {"rollout": FILTERED["rollout"] | {"drop_until": {"until": 99}}}
+    two = {"train": {"max_empty_steps": 3}}
+
+    with pytest.raises(EmptyStepsError, match="in 3 steps in a row, up to step 3: all groups"):
+        small_run.steps(drops_all | two, count=4)
+
+    assert small_run.runtime.learner.requests == []
 
 
 def test_the_last_step_of_an_epoch_learns_from_what_is_left(small_run):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.images import noisy, saved
 
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, StorageError
 from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.problem import MediaProblem
 from rlhf_core.media.reference import MediaRef, PixelLimits
@@ -80,7 +80,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(StorageError, match="an image of this run, could not be written: no space"):
         store.put(content, reference)
 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

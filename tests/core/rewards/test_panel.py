@@ -163,6 +163,17 @@ def test_a_reward_that_cannot_be_built_is_found_at_start(probe, isolate, no_proc
         asyncio.run(panel.start())
 
 
+def test_a_reward_that_starts_too_slowly_is_one_line_that_names_the_option(probe, no_process_left):
+    panel = RewardPanel([probe(name="slow", start_timeout_s=0.01)])
+
+    with pytest.raises(RewardError) as caught:
+        asyncio.run(panel.start())
+
+    assert str(caught.value).endswith(
+        "did not start within 0.01 s; raise --reward.slow.start_timeout_s if it needs longer to load"
+    )
+
+
 def test_two_rewards_of_one_name_are_refused(probe):
     with pytest.raises(RewardError, match="same name: probe, probe"):
         RewardPanel([probe(), probe()])

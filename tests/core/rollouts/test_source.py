@@ -195,6 +195,30 @@ class Doubled:
         pass
 
 
+def test_what_a_judge_drops_is_kept_beside_the_batch_and_is_dropped_in_the_books(take):
+    judge = KeepEven()
+    one = RolloutSource(episodes(), filters=[judge], judges=[judge])
+
+    rollouts = take(one, max_refills=1)
+
+    assert prompts(rollouts) == [0, 2, 4]
+    assert sorted({uid.prompt for uid in rollouts.unjudged.uids()}) == [1, 3, 5]
+    whole, counts = rollouts.to_learn(trains_unjudged=True)
+    assert [uid.prompt % 2 == 0 for uid in whole.uids()] == counts.tolist()
+    assert rollouts.to_learn(trains_unjudged=False)[0] is rollouts.batch
+    assert take(source(filters=[KeepEven()]), max_refills=1).unjudged is None
+
+
+def test_of_a_step_that_lost_all_groups_either_the_dropped_rows_or_no_rows_are_learned_from(take):
+    judge = KeepNothing()
+    rollouts = take(RolloutSource(episodes(), filters=[judge], judges=[judge]), max_refills=0)
+
+    rows, counts = rollouts.to_learn(trains_unjudged=True)
+    none, nothing = rollouts.to_learn(trains_unjudged=False)
+
+    assert (len(rows), counts.any(), len(none), len(nothing)) == (12, False, 0, 0)
+
+
 def test_shapers_change_rewards_before_filters_see_them(take):
     class AtLeastThree:
         def keep(self, group, info):

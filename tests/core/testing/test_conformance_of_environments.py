@@ -39,12 +39,16 @@ FAULTS = {
     "check_floor_gap": [sums.AnythingEarnsMuch],
     "check_canary_floor": [sums.MagicWord],
     "check_oracle_containment": [sums.ShowsItsAnswer],
-    "check_no_constant_answer_wins": [sums.TakesAConstant],
+    "check_text_is_not_run": [sums.RunsWhatIsWritten],
+    "check_global_randomness_is_left_alone": [sums.SeedsEveryone],
+    "check_no_constant_answer_wins": [sums.TakesAConstant, sums.MostAnswersAreOne],
     "check_no_empty_answer_wins": [sums.TakesNothing],
     "check_no_echo_wins": [sums.TakesItsQuestion],
-    "check_no_truncated_answer_wins": [sums.TakesABeginning],
+    "check_no_truncated_answer_wins": [sums.TakesABeginning, sums.TakesMostOfIt],
     "check_no_claim_wins": [sums.BelievesClaims],
     "check_no_list_of_answers_wins": [sums.SearchesForTheAnswer],
+    "check_no_single_word_wins": [sums.TellsAShortSecret],
+    "check_no_answer_is_told_after_a_wrong_one": [sums.TellsAfterAWrongAnswer],
 }
 ELSEWHERE = "check_another_process_plays_the_same"
 BLOCKING = "check_steps_do_not_block"

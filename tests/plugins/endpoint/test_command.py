@@ -1,9 +1,14 @@
+import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core import RolloutError
+from rlhf_core import ConfigError, RolloutError
+from rlhf_core.testing.fakes import FakeEngine
+from rlhf_plugin_endpoint.config import EndpointConfig
 
 ASKS = """
 import json, os, sys, urllib.request
@@ -113,3 +118,23 @@ print('{{"reward": 1}}')
     (row,) = play(agent="command", command=python(program))
 
     assert row.total_reward == 1.0
+
+
+def test_the_command_of_the_page_on_agents_runs_as_it_stands_there(play, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs/agents.md").read_text()
+    (program,) = re.findall(r'```python\n("""asks\.py: .*?)```', page, flags=re.DOTALL)
+    (words,) = re.findall(r"`command = (\[.*?\])`", page)
+    (tmp_path / "asks.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    play.engine = FakeEngine(lambda request, index: "it is 42")
+
+    (row,) = play(agent="command", command=tuple(json.loads(words)))
+
+    assert row.total_reward == 1.0
+
+
+def test_a_program_that_is_not_there_is_found_before_a_model_is_loaded():
+    with pytest.raises(ConfigError, match="begins with 'no-such-program'; expected a program"):
+        EndpointConfig(agent="command", command=("no-such-program",)).check_outside()
+    EndpointConfig(agent="command", command=(sys.executable,)).check_outside()

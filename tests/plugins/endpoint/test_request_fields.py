@@ -81,6 +81,24 @@ REFUSED = [
         "parallel_tool_calls",
         "as many tools as",
     ),
+    (
+        "/chat/completions",
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
+        "tools[0].function.strict",
+        "writes arguments as it does",
+    ),
+    (
+        "/responses",
+        {"tools": [{"type": "function", "name": "f", "strict": True}]},
+        "tools[0].strict",
+        "writes arguments as it does",
+    ),
+    (
+        "/chat/completions",
+        {"messages": [{"role": "user", "content": "hi", "name": "Ann"}]},
+        "messages[0].name",
+        "roles and contents alone",
+    ),
     ("/chat/completions", {"functions": [{"name": "f"}]}, "functions", "send tools"),
     ("/chat/completions", {"function_call": "auto"}, "function_call", "send tool_choice"),
     ("/chat/completions", {"reasoning_effort": "high"}, "reasoning_effort", "reads no variable"),
@@ -163,6 +181,11 @@ ACCEPTED = [
     ("/chat/completions", {"parallel_tool_calls": True, "modalities": ["text"], "user": "u"}),
     ("/chat/completions", {"metadata": {"a": "b"}, "store": False, "seed": 3, "functions": None}),
     ("/chat/completions", {"service_tier": "auto", "prediction": None, "something_new": None}),
+    ("/chat/completions", {"messages": [{**SAID[0], "name": None}]}),
+    (
+        "/chat/completions",
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": False}}]},
+    ),
     ("/completions", {"user": "u", "best_of": 1}),
     ("/responses", {"reasoning": {"effort": None}, "include": ["reasoning.encrypted_content"]}),
     ("/responses", {"truncation": "disabled", "store": True, "text": {"format": {"type": "text"}}}),
@@ -183,6 +206,8 @@ def test_what_changes_nothing_is_accepted(ask, route, fields):
         {"parallel_tool_calls": False},
         {"reasoning_effort": "high"},
         {"something_new": 1},
+        {"messages": [{**SAID[0], "name": "Ann"}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
     ],
 )
 def test_with_ignore_such_fields_are_left_aside_and_counted(ask, fields):

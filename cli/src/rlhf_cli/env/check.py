@@ -31,15 +31,22 @@ def check(
     )
     applied = applying(HOOK, tried)
     left_out = [each.name.removeprefix(_PREFIX) for each in checks_of(HOOK) if each not in applied]
-    outcomes = []
+    outcomes: list[CheckOutcome] = []
     for each in applied:
         outcomes.append(_outcome(each, tried))
         if not as_json:
             typer.echo(_line(outcomes[-1]))
+        if outcomes[-1].error == TimeoutError.__name__:
+            break  # It still runs, and would hold up what follows.
+    not_run = [each.name.removeprefix(_PREFIX) for each in applied[len(outcomes) :]]
     failed = sum(outcome.failed for outcome in outcomes)
     if as_json:
-        typer.echo(json.dumps(_report(found, outcomes, left_out), indent=2))
+        typer.echo(json.dumps(_report(found, outcomes, left_out, not_run), indent=2))
     else:
+        if not_run:
+            typer.echo(
+                f"not run: {', '.join(not_run)}. They would wait for the check that gave no result"
+            )
         if left_out:
             typer.echo(f"not checked: {', '.join(left_out)}. {_reason(left_out)}")
         typer.echo(f"{found.label}: {len(outcomes)} checks, {failed} failed")
@@ -49,11 +56,11 @@ def check(
 
 def _outcome(each: object, tried: object) -> CheckOutcome:
     from rlhf_core.testing.conformance import Check, Subject
-    from rlhf_core.testing.conformance.subject import outcome_of
+    from rlhf_core.testing.conformance.deadline import outcome_within
 
     assert isinstance(each, Check)
     assert isinstance(tried, Subject)
-    return outcome_of(each, tried, "environment", {})
+    return outcome_within(each, tried, "environment")
 
 
 def _line(outcome: CheckOutcome) -> str:
@@ -63,7 +70,10 @@ def _line(outcome: CheckOutcome) -> str:
 
 
 def _report(
-    found: NamedEnvironment, outcomes: list[CheckOutcome], left_out: list[str]
+    found: NamedEnvironment,
+    outcomes: list[CheckOutcome],
+    left_out: list[str],
+    not_run: list[str],
 ) -> dict[str, object]:
     return {
         "environment": found.label,
@@ -79,6 +89,7 @@ def _report(
             for outcome in outcomes
         ],
         "not_checked": left_out,
+        "not_run": not_run,
     }
 
 

@@ -5,7 +5,8 @@
     environment   the observation
 
 An environment that renders text (``render_mode="ansi"``) is shown so; of another one, the observation is written out.
-Rewards, ends and randomness are the environment's: the episode's seed goes to its ``reset``.
+Rewards, ends and randomness are the environment's: the episode's seed goes to its ``reset``. An answer without
+an action never earns more than playing: it ends the episode with the least that the game can give, or plays an action.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import Action, Observation, StepResult, Task
 
 from .config import GymnasiumConfig
+from .least import least_reward
 
 _MARKED = re.compile(r"<action>\s*([^<>]{1,100}?)\s*</action>", flags=re.IGNORECASE)
 _COLOR = re.compile(r"\x1b\[(\d*)m")
@@ -28,15 +30,19 @@ class GymnasiumBridge:
     """One episode. The last ``<action>`` of an answer counts; in an answer that is one action, it does.
 
     Raises:
-        ConfigError: Gymnasium has no such environment, or its actions are not discrete.
+        ConfigError: Gymnasium has no such environment, its actions are not discrete, or nobody says what an answer
+            without an action costs.
     """
 
     def __init__(self, config: GymnasiumConfig) -> None:
         self._config = config
         self._game = _made(config)
         self._first, self._actions = _actions(self._game, config)
+        self._least = least_reward(self._game, config) if config.without_action == "end" else None
+        self._noop = _noop(self._actions, config) if self._least is None else None
         self._num_steps = 0
         self._missed = 0
+        self._earned = 0.0
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin, and return rules, observation and actions."""
@@ -46,23 +52,28 @@ class GymnasiumBridge:
         return _message("\n".join(filter(None, (self._config.rules, self._shown(seen), how))))
 
     async def step(self, action: Action) -> StepResult:
-        """Take the action of an answer. An answer without one changes nothing and costs ``no_action_reward``."""
+        """Take the action of an answer; of one without, do what ``without_action`` says."""
         self._num_steps += 1
-        last = self._num_steps >= self._config.max_steps
         number = self._chosen(action.text if action.content is None else action.content)
+        rewards, told = {}, ""
         if number is None:
             self._missed += 1
-            told = f"Answer with <action>{self._actions[0]}</action> or another of: {', '.join(self._actions)}."
-            return StepResult(
-                observation=_message(told),
-                rewards={"no_action": self._config.no_action_reward},
-                done=last,
-                metrics=self._metrics(),
+            rewards["no_action"] = self._config.no_action_reward
+            if self._noop is None:
+                assert self._least is not None, "without an action to play, the least is known"
+                rewards["game"] = self._least - self._earned
+                return StepResult(rewards=rewards, done=True, metrics=self._metrics())
+            number = self._noop
+            told = (
+                f"Answer with <action>{self._actions[0]}</action> or another of: {', '.join(self._actions)}. "
+                f"{self._actions[number]} was played.\n"
             )
         seen, reward, terminated, truncated, _ = self._game.step(self._first + number)
+        self._earned += float(reward)
+        last = self._num_steps >= self._config.max_steps
         return StepResult(
-            observation=_message(self._shown(seen)),
-            rewards={"game": float(reward)},
+            observation=_message(told + self._shown(seen)),
+            rewards={**rewards, "game": float(reward)},
             done=bool(terminated or truncated) or last,
             metrics=self._metrics(),
         )
@@ -122,6 +133,16 @@ def _actions(game: gymnasium.Env[Any, Any], config: GymnasiumConfig) -> tuple[in
             f"{config.id} has {count} actions; expected as many different words in actions, got {words}"
         )
     return first, words
+
+
+def _noop(words: list[str], config: GymnasiumConfig) -> int:
+    """Return the number of the action that an answer without one plays."""
+    found = [n for n, known in enumerate(words) if known.lower() == config.noop.lower()]
+    if not found:
+        raise ConfigError(
+            f"env.gymnasium.noop: expected one of {', '.join(words)}, the actions of {config.id}; got {config.noop!r}"
+        )
+    return found[0]
 
 
 def _message(text: str) -> Observation:

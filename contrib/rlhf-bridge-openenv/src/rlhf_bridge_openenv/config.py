@@ -71,6 +71,13 @@ class OpenEnvConfig(Config):
         allow_inf_nan=False,
         description="reward of an answer that is no action, or that the server refuses as none",
     )
+    least_reward: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="an answer that is no action ends the episode, whose rewards add up to this, the least that an "
+        "episode can earn; unset: it costs malformed_reward and the episode goes on. "
+        "Set it where steps earn less than 0",
+    )
     step_errors: Literal["fail", "show"] = Field(
         "fail",
         description="a step that raises in the server: fail is an error of the environment, show tells the policy, as "

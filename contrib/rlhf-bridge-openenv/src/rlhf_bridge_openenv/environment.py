@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlhf_core import RolloutError
@@ -45,6 +46,7 @@ class OpenEnvBridge:
         self._session: OpenEnvSession | None = None
         self._turns = 0
         self._malformed = 0
+        self._earned = 0.0
 
     def tasks(self, split: str) -> Iterable[Mapping[str, Any]]:
         """Return the server's tasks of a split; of an environment without tasks, rows that differ in their seeds.
@@ -150,6 +152,10 @@ class OpenEnvBridge:
             try:
                 seen = await self._sent(call_action(call))
             except MalformedAction as error:
+                if self._config.least_reward is not None:
+                    self._earned += reward
+                    told = self._told(str(error))
+                    return replace(told, reward=told.reward + reward)
                 self._malformed += 1
                 reward += self._config.malformed_reward
                 text = str(error)
@@ -180,6 +186,9 @@ class OpenEnvBridge:
 
     def _told(self, text: str) -> StepResult:
         self._malformed += 1
+        least = self._config.least_reward
+        if least is not None:
+            return self._result(least - self._earned, True, ())
         return self._result(
             self._config.malformed_reward, False, ({"role": "user", "content": text},)
         )
@@ -187,6 +196,7 @@ class OpenEnvBridge:
     def _result(
         self, reward: float, done: bool, messages: tuple[Mapping[str, Any], ...]
     ) -> StepResult:
+        self._earned += reward
         return StepResult(
             observation=Observation(messages=() if done else messages),
             reward=reward,

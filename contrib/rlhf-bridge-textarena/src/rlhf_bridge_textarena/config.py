@@ -25,4 +25,10 @@ class TextArenaConfig(Config):
         1, ge=1, le=15, description="players of the game, the policy first; 1 to play alone"
     )
     max_turns: int = Field(100, ge=1, le=10_000, description="largest number of the policy's turns")
+    unfinished_reward: float = Field(
+        -1.0,
+        ge=-1e6,
+        le=1e6,
+        description="reward of a game that max_turns ends; games give -1 to who loses, so that stalling earns no more",
+    )
     wins_only: bool = Field(False, description="count the game's rewards below 0 as 0")

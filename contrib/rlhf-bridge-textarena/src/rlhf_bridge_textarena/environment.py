@@ -61,15 +61,16 @@ class TextArenaBridge:
         done, _ = self._kept(lambda: self._game.step(action=text))
         done = bool(done) or self._play_others()
         metrics = {"turns": float(self._turns), "ended": float(done)}
+        if not done and self._turns < self._config.max_turns:
+            return StepResult(observation=self._seen(), metrics=metrics)
+        reward = self._config.unfinished_reward
         if done:
             rewards, _ = self._kept(self._game.close)
             reward = float((rewards or {}).get(0, 0.0))
-            kept = max(reward, 0.0) if self._config.wins_only else reward
-            return StepResult(
-                rewards={"game": kept}, done=True, metrics={**metrics, "won": float(reward > 0)}
-            )
-        last = self._turns >= self._config.max_turns
-        return StepResult(observation=self._seen(), done=last, metrics=metrics)
+        kept = max(reward, 0.0) if self._config.wins_only else reward
+        return StepResult(
+            rewards={"game": kept}, done=True, metrics={**metrics, "won": float(reward > 0)}
+        )
 
     async def close(self) -> None:
         """Do nothing, since a game holds nothing."""

@@ -42,6 +42,9 @@ class Turn:
     """Reward that the environment gave for this turn, placed on the turn's last action token."""
     stop: Stop = Stop.EOS
     """Reason for its end."""
+    place: int = 0
+    """Place in the order in which the policy answered in its episode, across the episode's segments. Turns of equal
+    places follow each other as their segments and they themselves do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

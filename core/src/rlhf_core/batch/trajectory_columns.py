@@ -33,7 +33,7 @@ PER_ROW = (
     "truncated",
 )
 """Names of the columns with one entry a row."""
-PER_TURN = ("turn_actions", "turn_rewards")
+PER_TURN = ("turn_actions", "turn_rewards", "turn_places")
 """Names of the columns with one entry a turn."""
 PER_STEP = ("step_actions", "step_rewards")
 """Names of the columns with one entry a step reward."""
@@ -63,6 +63,8 @@ class TrajectoryColumns:
     """(U,) action tokens of each turn."""
     turn_rewards: NDArray[np.float32]
     """(U,) reward that the environment gave for each turn."""
+    turn_places: NDArray[np.int64]
+    """(U,) place of each turn in its episode (``Turn.place``)."""
     num_steps: NDArray[np.int64]
     """(B,) step rewards of each sequence: parts of ``reward`` on single actions."""
     step_actions: NDArray[np.int64]
@@ -284,6 +286,7 @@ class TrajectoryColumns:
             num_turns=np.array([len(row.turns) for row in rows], dtype=np.int64),
             turn_actions=np.array([turn.end - turn.start for turn in turns], dtype=np.int64),
             turn_rewards=np.array([turn.reward for turn in turns], dtype=np.float32),
+            turn_places=np.array([turn.place for turn in turns], dtype=np.int64),
             num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),
             step_actions=np.array([action for action, _ in steps], dtype=np.int64),
             step_rewards=np.array([part for _, part in steps], dtype=np.float32),
@@ -306,6 +309,7 @@ class TrajectoryColumns:
         turn_rewards: NDArray[np.float32],
         reward: NDArray[np.float32],
         truncated: NDArray[np.bool_],
+        turn_places: NDArray[np.int64] | None = None,
         num_steps: NDArray[np.int64] | None = None,
         step_actions: NDArray[np.int64] | None = None,
         step_rewards: NDArray[np.float32] | None = None,
@@ -315,7 +319,7 @@ class TrajectoryColumns:
         metrics: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> TrajectoryColumns:
         """Return a batch whose tokens are in memory; the columns that follow from the tokens are computed. Without the
-        columns of step rewards and of images there are none."""
+        columns of step rewards and of images there are none; without places turns are in the order of the rows."""
         none = np.zeros(0, dtype=np.int64)
         oldest, counts = _versions(tokens)
         return cls(
@@ -325,6 +329,7 @@ class TrajectoryColumns:
             num_turns=num_turns,
             turn_actions=turn_actions,
             turn_rewards=turn_rewards,
+            turn_places=np.zeros_like(turn_actions) if turn_places is None else turn_places,
             num_steps=np.zeros(len(uid), dtype=np.int64) if num_steps is None else num_steps,
             step_actions=none if step_actions is None else step_actions,
             step_rewards=none.astype(np.float32) if step_rewards is None else step_rewards,

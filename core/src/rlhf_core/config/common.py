@@ -291,6 +291,11 @@ class CheckpointConfig(Config):
     best_mode: Literal["max", "min"] = Field(
         "max", description="whether the best is the largest or the smallest"
     )
+    on_write_error: Literal["stop", "skip"] = Field(
+        "stop",
+        description="when a checkpoint cannot be written, as on a full disk: stop: end the run; skip: warn, and go on "
+        "without it. Nothing of it is left, and earlier ones stay",
+    )
     export: bool = Field(True, description="write a Transformers folder at the end")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import tomli_w
 
 from .. import code_reference
+from ..durable.writing import write_text_atomically
 from ..errors import ConfigError
 from .annotations import NONE
 from .layers import MAX_DEPTH, Layer, Origin, leaves, require_shallow
@@ -60,7 +61,7 @@ def write_toml(resolved: ResolvedOptions[Any], path: Path | str) -> None:
     """
     tree = {key: value for key, value in writable(resolved.tree).items() if key != "resume"}
     header = "\n".join(f"# {line}".rstrip() for line in _header(resolved))
-    Path(path).write_text(f"{header}\n\n{tomli_w.dumps(tree)}", encoding="utf-8")
+    write_text_atomically(Path(path), f"{header}\n\n{tomli_w.dumps(tree)}")
 
 
 def _header(resolved: ResolvedOptions[Any]) -> Iterator[str]:

@@ -127,7 +127,7 @@ def show(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def unknown_option(label: str, path: str, known: Iterable[str]) -> str:
+def unknown_option(label: str, path: str, known: Iterable[str], command: str) -> str:
     """Return the message about an option that does not exist, with the nearest ones that do.
 
     An option with the same last word elsewhere in the tree (``--lr``) counts as near.
@@ -142,7 +142,7 @@ def unknown_option(label: str, path: str, known: Iterable[str]) -> str:
     near = near or difflib.get_close_matches(wanted, [*candidates, *SHORT_NAMES], n=1, cutoff=0.7)
     near = near or _near_leaf(wanted, leaf, candidates)
     if not near:
-        return "there is no such option in this run. All of them: rlhf train --help"
+        return f"there is no such option in this run. All of them: rlhf {command} --help"
     names = [flag(SHORT_NAMES.get(option, option)) for option in near]
     if not label.startswith("--"):
         names = [SHORT_NAMES.get(option, option) for option in near]

@@ -62,7 +62,7 @@ def resolve_options(
     choices = select(tree, labels, plugins, options, accelerators)
     report = Report()
     core, sections, unused = _split(tree, layers, options, choices, plugins, labels, report)
-    validator = Validator(labels, known_options(options, choices), report)
+    validator = Validator(labels, known_options(options, choices), report, options.command)
     run = validator.validate(options.model, core)
     selections: dict[str, list[Selection]] = {slot.path: [] for slot in options.selectors}
     for choice in choices:

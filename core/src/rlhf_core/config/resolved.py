@@ -27,6 +27,12 @@ class RewardOptions(Config):
         gt=0.0,
         description="for one batch of samples, of which a quarter is kept for scoring one by one",
     )
+    start_timeout_s: float | None = Field(
+        None,
+        gt=0.0,
+        description="for its process to start and for the reward to load what it needs [default: 120, or timeout_s "
+        "where that is longer]",
+    )
     on_error: Literal["fail", "drop", "value"] = Field(
         "fail", description="stop the run, drop the sample's whole group, or use error_value"
     )

@@ -296,6 +296,11 @@ class TrainConfig(Config):
     max_skipped_updates: Positive = Field(
         3, description="updates in a row with a gradient that is not finite, then stop"
     )
+    max_empty_steps: Positive = Field(
+        10,
+        description="steps in a row without an update, because filters and rewards dropped all, then stop; half of "
+        "them warn",
+    )
 
 
 class EvalConfig(HeldOutRows):

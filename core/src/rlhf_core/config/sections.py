@@ -35,10 +35,13 @@ def options_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 class Validator:
     """Validates sections one after the other and collects their problems in one report."""
 
-    def __init__(self, labels: Labels, known: Iterable[str], report: Report) -> None:
+    def __init__(
+        self, labels: Labels, known: Iterable[str], report: Report, command: str = "train"
+    ) -> None:
         self._labels = labels
         self._known = tuple(known)
         self._report = report
+        self._command = command
 
     def validate(
         self, model: type[ModelT], values: Mapping[str, Any], path: str = "", owner: str = ""
@@ -101,7 +104,7 @@ class Validator:
         found = leaves(value, path) if isinstance(value, Mapping) else [(path, value)]
         for leaf, _ in found:
             label = self._labels(leaf)
-            self._report.add(label, unknown_option(label, leaf, self._known))
+            self._report.add(label, unknown_option(label, leaf, self._known, self._command))
 
     def _note(
         self,

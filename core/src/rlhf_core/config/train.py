@@ -64,6 +64,8 @@ def _data(run: RunConfig) -> NamedPaths:
     for source in run.data.train:
         yield "data.train", source
     yield from held_out_paths(run.eval)
+    for source in run.supervised.data:
+        yield "supervised.data", source
 
 
 TRAIN = OptionTree(

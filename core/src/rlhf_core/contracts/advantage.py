@@ -19,9 +19,11 @@ class RewardBatch:
 
     token_rewards: Float[Tensor, "b a"]
     """Each turn's reward on its last action token, the episode's reward on the last action token of the row, or in
-    parts on the tokens that the rewards name, and the KL penalty wherever it is in the reward. 0 at padding."""
+    parts on the tokens that the rewards name, and the KL penalty wherever it is in the reward. Of an episode of several
+    rows, each holds the rewards of the others' later turns too: on the last action token before. So the sum from a
+    token on is what its turn and later ones earned. 0 at padding."""
     rewards: Float[Tensor, " b"]
-    """Episode reward, with all its parts, plus turn rewards, without the KL penalty."""
+    """Episode reward, with all its parts, plus the rewards of all turns of the episode, without the KL penalty."""
     action_mask: Bool[Tensor, "b a"]
     """True at action tokens, False at padding."""
     group: Int[Tensor, " b"]
@@ -29,11 +31,15 @@ class RewardBatch:
     episode: Int[Tensor, " b"]
     """Dense index of the episode; more than one row when an episode has several segments."""
     turn: Int[Tensor, "b a"]
-    """Index within its row of the turn that each action token belongs to, from 0. 0 at padding."""
+    """Index within its episode of the turn that each action token belongs to, from 0, in the order in which the policy
+    answered. Of an episode of several rows each has some of the turns. 0 at padding."""
     truncated: Bool[Tensor, " b"]
     """True where the row's last turn hit a token limit."""
     kl_penalty: Float[Tensor, "b a"] | None = None
     """The part of ``token_rewards`` that is the KL penalty, minus the coefficient times the KL; None: there is none."""
+    elsewhere: Float[Tensor, "b a"] | None = None
+    """The part of ``token_rewards`` that no turn of the row earned: the episode's reward where it ends, and what turns
+    of the episode's other rows earned. None: credit goes row by row, as where each episode has one."""
     values: Float[Tensor, "b a"] | None = None
     """The critic's value of the state before each action token; given to components that need ``values``."""
     rewards_by_name: Mapping[str, Float[Tensor, " b"]] = field(default_factory=dict)

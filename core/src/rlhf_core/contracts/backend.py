@@ -192,6 +192,11 @@ ROW_WEIGHTS = "row_weights"
 """Name of the column of a ``TrainBatch`` with the share of an action's row in the actions of its episode. It is there
 where an episode of the update has several rows; without it each row is an episode."""
 
+JUDGED = "judged"
+"""Name of the column of a ``TrainBatch`` that is 1 at actions whose rewards count, and 0 at those of groups that a
+filter of rewards dropped: these train only the terms of the loss that need no advantages. Without it all rewards
+count."""
+
 PREPARED = "prepared/"
 """Prefix of the columns of a ``TrainBatch`` that the policy loss's own ``prepare`` returned."""
 
@@ -207,8 +212,8 @@ class TrainBatch:
     columns: Mapping[str, NDArray[np.float32]]
     """(sum of A,) each: ``advantages``, and those that a component needs of ``old_logprobs``, ``rollout_logprobs``,
     ``ref_logprobs``, ``teacher_logprobs``, ``returns`` and ``values``; ``row_weights`` where an episode has several
-    rows; ``labels`` in [0, 1] for a ``StepLabelObjective``; and ``prepared/NAME`` for each column that the policy
-    loss's ``prepare`` returned."""
+    rows; ``judged`` where the rewards of some do not count; ``labels`` in [0, 1] for a ``StepLabelObjective``; and
+    ``prepared/NAME`` for each column that the policy loss's ``prepare`` returned."""
     teacher_top: TopTokens | None = None
     """The teacher's most probable tokens at each action."""
     supervised: TrajectoryColumns | None = None
@@ -243,7 +248,10 @@ class StepPlan:
     """Settings of one optimizer step beside its data."""
 
     normalizers: Normalizers
-    """Totals of the whole update, by which losses are divided."""
+    """Totals of the whole update, by which losses are divided: of the rows whose rewards count (``JUDGED``). They are 0
+    where there are none."""
+    sampled_normalizers: Normalizers | None = None
+    """Totals of all rows of the update, for the terms that need no advantages; None: the same."""
     supervised_normalizers: Normalizers | None = None
     """The totals of the supervised rows."""
     kl_coef: float = 0.0

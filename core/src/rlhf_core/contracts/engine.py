@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ..batch.task import Uid
 from ..batch.trajectory import Stop
 from ..batch.vocabulary import Vocabulary
-from ..errors import RolloutError, UnknownTokenError
+from ..errors import RequestError, UnknownTokenError
 from ..lazy import NDArray, np
 from ..media.spans import MediaSpan
 from ..media.vision import VisionSpec
@@ -79,10 +79,10 @@ class GenerationRequest:
 
         Raises:
             UnknownTokenError: a token id is none of the model's.
-            RolloutError: no engine could serve the request; the message says why and names the uid.
+            RequestError: no engine could serve the request; the message says why and names the uid.
         """
         length = len(self.prompt_ids)
-        problem, error = "", RolloutError
+        problem, error = "", RequestError
         if not self.prompt_ids:
             problem = "the prompt is empty; at least one token is needed to predict the next from"
         elif min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocab_size:
@@ -165,7 +165,8 @@ class Engine(Protocol):
         """Return one completion per seed, in the order of the seeds.
 
         Raises:
-            RolloutError: the request cannot be served; the message names its uid.
+            RequestError: no engine could serve the request, so whoever sent it is to blame; others are not affected.
+            RolloutError: the engine failed, or does not serve; the message names the request's uid.
         """
         ...
 

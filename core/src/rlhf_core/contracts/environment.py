@@ -35,7 +35,7 @@ class EnvironmentManifest:
     """Statement of an environment's author. An environment's class has it as the attribute ``manifest``.
 
     Raises:
-        ValueError: the range is none, or the version has a space or an @.
+        ValueError: the kind is none of ``EnvironmentKind``, the range is none, or the version has a space or an @.
     """
 
     kind: EnvironmentKind = EnvironmentKind.MULTI_TURN
@@ -53,6 +53,10 @@ class EnvironmentManifest:
     """Part of the range by which a right answer may miss the largest reward."""
 
     def __post_init__(self) -> None:
+        kinds = [kind.value for kind in EnvironmentKind]
+        if self.kind not in kinds:
+            raise ValueError(f"kind: expected one of {', '.join(kinds)}; got {self.kind!r}")
+        object.__setattr__(self, "kind", EnvironmentKind(self.kind))
         if self.reward_range is not None:
             low, high = self.reward_range
             if not (math.isfinite(low) and math.isfinite(high) and low < high):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ..batch.metric import Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
+from ..lazy import NDArray, np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,9 @@ class LearnRequest:
     """Number of the step, from 1."""
     batch: TrajectoryColumns
     """The step's samples, scored."""
+    judged: NDArray[np.bool_] | None = None
+    """(B,) True for the samples whose rewards count; the others train the terms of the loss that need no advantages.
+    None: all count."""
     kl_coef: float
     """Factor of the KL in this step."""
     entropy_coef: float

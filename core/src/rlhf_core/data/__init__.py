@@ -24,6 +24,7 @@ from .learned.pairs import load_pairs
 from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets, set_names
 from .learned.sets.gathered import LearnedRows
 from .learned.steps import load_step_labels
+from .made.drawn_rows import draw_rows
 from .tokenizer import describe_ends, end_of_turn, eos_token_ids, load_tokenizer
 from .vocabulary import check_rows, check_same_tokens, model_rows, token_difference, vocabulary_of
 
@@ -43,6 +44,7 @@ __all__ = [
     "check_rows",
     "check_same_tokens",
     "describe_ends",
+    "draw_rows",
     "end_of_turn",
     "eos_token_ids",
     "load_conversations",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 USUAL = ("images", "image")
 """Columns that have images where no option names one."""
+_LOOKED_AT = 10
+"""First rows of a source that are looked at for images that nobody reads."""
 _MUST_SEE = ("data.train",)
 """Options whose rows are learned from or answered."""
 
@@ -223,16 +226,21 @@ class SeenRows(NamedTuple):
 
 def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]) -> None:
     """Refuse rows to learn from, or to answer, that have no image at all where the model reads images; warn of sources
-    that have none beside others that do.
+    that have none beside others that do. Where the model reads text alone, say of each source whose first rows have
+    images that nobody reads them.
 
     Args:
-        reader: None: the model reads text alone, so nothing is expected.
+        reader: None: the model reads text alone.
         option: option that names the sources. Held-out rows and further ones may be of text alone: they are a warning.
 
     Raises:
         DataError: no row has an image, and none can come later.
     """
-    if reader is None or reader.key == "":
+    if reader is None:
+        for one in seen:
+            _warn_of_unread(one.source, option)
+        return
+    if reader.key == "":
         return
     blind = [one for one in seen if not one.num_images]
     if not blind:
@@ -246,6 +254,21 @@ def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]
         )
     for one in blind:
         log.warning("%s: %s: %s", option, one.source.name, _blindness(reader, [one]))
+
+
+def _warn_of_unread(source: Source, option: str) -> None:
+    """Say that the first rows of a source have images, and the model reads text alone."""
+    for index, row in enumerate(islice(source.scan(), _LOOKED_AT)):
+        found = [] if isinstance(row, Unreadable) else [name for name in USUAL if row.get(name)]
+        if found:
+            log.warning(
+                "%s: rows have images in the column %r (from %s on), and the model reads text alone: it does "
+                "without them. Choose what reads images with --model.vision",
+                option,
+                found[0],
+                source.where(index),
+            )
+            return
 
 
 def _blindness(reader: ImageReader, blind: Sequence[SeenRows]) -> str:

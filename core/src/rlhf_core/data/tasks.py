@@ -20,8 +20,8 @@ from ..errors import DataError
 from ..media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
-from .forms.form import RowKind
-from .forms.recognizing import formed
+from .forms.beside import warn_of_tools
+from .forms.opened_sets import OpenedSets
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
 from .made.players import Players
@@ -32,7 +32,7 @@ from .prompts import Prompts, tokenize_prompts
 from .row_images import RowImages, SeenRows, check_seen
 from .rows import PromptFormat, bad_row_error, describe_skipped
 from .source import Source
-from .sources import open_source, split_name
+from .sources import split_name
 from .task_set import TaskSet, TaskSetPart
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ def load_task_set(
     players: Players | None = None,
     makers: MakesRows | None = None,
     images: ImageReader | None = None,
+    opened: OpenedSets | None = None,
 ) -> TaskSet | MadeTasks:
     """Return the training tasks, without the rows that ``eval.fraction`` holds out.
 
@@ -53,6 +54,7 @@ def load_task_set(
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
         images: reader of images; None: the run's model reads text alone.
+        opened: sets that are open already.
 
     Raises:
         DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
@@ -67,13 +69,15 @@ def load_task_set(
             shuffle=data.shuffle,
             prompts=PromptReader(data, renderer, images),
         )
-    reader = _Reader(data, renderer, "data.train", data.train, images)
+    reader = _Reader(
+        data, renderer, "data.train", data.train, images, opened, is_played=_plays(players)
+    )
     side = Side(fraction=run.eval.fraction)
     start = 0
     for spec in data.train:
-        opened = reader.open(spec, data.split)
-        reader.add(opened, _rows_of(run, opened, side), start)
-        start += len(opened.source)
+        found = reader.open(spec, data.split)
+        reader.add(found, _rows_of(run, found, side), start)
+        start += len(found.source)
     return TaskSet(
         reader.parts(),
         probabilities=data.probabilities,
@@ -105,6 +109,7 @@ def load_eval_sets(
     players: Players | None = None,
     makers: MakesRows | None = None,
     images: ImageReader | None = None,
+    opened: OpenedSets | None = None,
 ) -> Mapping[str, TaskSet | MadeTasks]:
     """Return the evaluation sets by name: the sets of ``eval.data``, and the rows that ``eval.fraction`` holds out.
 
@@ -114,6 +119,7 @@ def load_eval_sets(
     Args:
         makers: the environments as makers of tasks; None: their tasks are empty.
         images: reader of images; None: the run's model reads text alone.
+        opened: sets that are open already.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
@@ -130,7 +136,7 @@ def load_eval_sets(
         **load_sets(wanted, run.data, renderer, players, images)
     }
     if run.eval.fraction:
-        sets |= _held_out_sets(run, renderer, players, images)
+        sets |= _held_out_sets(run, renderer, players, images, opened)
     return sets
 
 
@@ -167,7 +173,7 @@ def load_sets(
     sets: dict[str, TaskSet] = {}
     for entry in wanted.entries:
         name, spec = split_name(entry)
-        reader = _Reader(data, renderer, wanted.option, [spec], images)
+        reader = _Reader(data, renderer, wanted.option, [spec], images, is_played=_plays(players))
         opened = reader.open(spec, wanted.split, name)
         called = opened.source.name
         if called in sets:
@@ -203,15 +209,24 @@ def _held_out_sets(
     renderer: TokenizerRenderer,
     players: Players | None,
     images: ImageReader | None,
+    opened: OpenedSets | None,
 ) -> dict[str, TaskSet]:
     readers: dict[str, _Reader] = {}
     side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
     for spec in run.data.train:
-        reader = _Reader(run.data, renderer, "eval.fraction", run.data.train, images)
-        opened = reader.open(spec, run.data.split)
-        held = _rows_of(run, opened, side)
+        reader = _Reader(
+            run.data,
+            renderer,
+            "eval.fraction",
+            run.data.train,
+            images,
+            opened,
+            is_played=_plays(players),
+        )
+        found = reader.open(spec, run.data.split)
+        held = _rows_of(run, found, side)
         if held.any():
-            readers.setdefault(opened.source.name, reader).add(opened, held)
+            readers.setdefault(found.source.name, reader).add(found, held)
     if not readers:
         raise DataError(f"eval.fraction: {side.lacks}")
     return {
@@ -268,8 +283,16 @@ class _Read(NamedTuple):
     """Index of its first row in the set."""
 
 
+def _plays(players: Players | None) -> bool:
+    return players is not None and bool(players.shares)
+
+
 class _Reader:
-    """Reader of the sources of one task set, which reports the bad rows of all sources in one message."""
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message.
+
+    Args:
+        is_played: an environment plays the rows, and may offer the tools that they have.
+    """
 
     def __init__(
         self,
@@ -278,7 +301,12 @@ class _Reader:
         option: str,
         specs: Sequence[str],
         images: ImageReader | None = None,
+        opened: OpenedSets | None = None,
+        *,
+        is_played: bool = False,
     ) -> None:
+        self._opened = opened or OpenedSets()
+        self._is_played = is_played
         self._data = data
         self._renderer = renderer
         self._option = option
@@ -293,8 +321,9 @@ class _Reader:
         Raises:
             DataError: it cannot be opened, or its rows are of a form that something else learns from.
         """
-        source = open_source(spec, split=split, name=name)
-        found = formed(source, self._data, (RowKind.PROMPTS,), spec=spec, option=self._option)
+        found = self._opened.open(self._data, spec, split, name, self._option)
+        if not self._is_played and found.form is not None:
+            warn_of_tools(found.source, self._option)
         images = RowImages.of(self._images, spec)
         return _Opened(found.source, PromptFormat.of(found.columns), images)
 

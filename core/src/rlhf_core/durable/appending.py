@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import RLHFError
+from ..errors import StorageError
+from .writing import writing
 
 CHUNK_BYTES = 1 << 20
 
@@ -63,7 +65,7 @@ class AppendedFile:
 
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
         self.path = path
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)  # nothing may be left for close to write
         self._digest = begun or RunningDigest()
         self._digest.add_file(path)
 
@@ -76,19 +78,27 @@ class AppendedFile:
         """Append a line.
 
         Raises:
-            RLHFError: the line could not be written, for example because the disk is full.
+            StorageError: the line could not be written, as on a full disk; the file ends with the line before.
         """
         data = text.encode() + b"\n"
+        left = memoryview(data)
         try:
-            self._file.write(data)
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
-            raise RLHFError(f"{self.path} cannot be written to: {error.strerror}") from error
+            with suppress(OSError):  # a device has no length; the error to report is the first one
+                os.ftruncate(self._file.fileno(), self._digest.num_bytes)
+            raise StorageError(f"{self.path} cannot be written to: {error.strerror}") from error
         self._digest.add(data)
 
     def sync(self) -> None:
-        """Make everything written so far durable."""
-        os.fsync(self._file.fileno())
+        """Make everything written so far durable.
+
+        Raises:
+            StorageError: the disk did not take it.
+        """
+        with writing(str(self.path)):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

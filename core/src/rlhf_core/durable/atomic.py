@@ -8,18 +8,6 @@ from itertools import count
 from pathlib import Path
 
 
-def write_text_atomically(path: Path, text: str) -> None:
-    """Replace a file's content in one step, durably."""
-    temporary = path.with_name(path.name + ".tmp")
-    remove(temporary)
-    with temporary.open("x", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
 def sync_tree(folder: Path) -> None:
     """Make every file and folder below ``folder`` durable."""
     for path in sorted(folder.rglob("*")):

@@ -17,12 +17,12 @@ import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
 from .atomic import remove, sync_folder, sync_tree
+from .writing import writing
 
 SCHEMA = 3
 MANIFEST = "manifest.json"
@@ -55,7 +55,10 @@ async def save(
     """
     final = step_folder(root, step)
     temporary = final.with_name(final.name + ".tmp")
-    try:
+    what = f"the checkpoint of step {step} in {root}"
+    with writing(
+        what, temporary, advice="Earlier checkpoints are untouched.", error=CheckpointError
+    ):
         remove(temporary)
         temporary.mkdir(parents=True)
         await fill(temporary)
@@ -66,12 +69,6 @@ async def save(
         remove(final)
         temporary.rename(final)
         sync_folder(root)
-    except OSError as error:
-        with suppress(OSError):  # the error to report is the first one
-            remove(temporary)
-        raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to {root}: {error}. Earlier checkpoints are untouched."
-        ) from error
     return final
 
 

@@ -18,7 +18,8 @@ from typing import Any
 from ..errors import ResumeError
 from ..fingerprint import LIBRARIES, fingerprint
 from ..plugins import Plugins
-from .atomic import set_aside, write_text_atomically
+from .atomic import set_aside
+from .writing import write_text_atomically
 
 ABSENT = "not there"
 

@@ -52,6 +52,11 @@ class RunFolder:
         return self.root / "metrics.jsonl"
 
     @property
+    def rows(self) -> Path:
+        """The rows that were drawn of ``data.source``, where a command goes over them more than once."""
+        return self.root / "rows.jsonl"
+
+    @property
     def samples(self) -> Path:
         return self.root / "samples.jsonl"
 

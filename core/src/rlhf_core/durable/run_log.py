@@ -7,8 +7,9 @@ added beside the one for the file.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..plugins import Plugins
@@ -33,11 +34,29 @@ class Notes(logging.Handler):
         return tuple(messages or ())
 
 
+class _LogFile(logging.FileHandler):
+    """Handler of the file, which says once that it cannot be written to: a run does not depend on its log."""
+
+    _said = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        failure = sys.exc_info()[1]
+        if not isinstance(failure, OSError):
+            super().handleError(record)
+        elif not self._said:
+            self._said = True
+            print(f"{self.baseFilename} cannot be written to: {failure.strerror}", file=sys.stderr)
+
+    def close(self) -> None:
+        with suppress(OSError):  # what is left to write has no room, which was said
+            super().close()
+
+
 @contextmanager
 def run_log(path: Path, plugins: Plugins) -> Iterator[Notes]:
     """Append the log records of the body to ``path``; at its end, levels and handlers are as before."""
     notes = Notes()
-    file = logging.FileHandler(path, encoding="utf-8")
+    file = _LogFile(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(FORMAT))
     handlers: list[logging.Handler] = [file, notes]
     if not logging.getLogger().handlers and logging.lastResort is not None:

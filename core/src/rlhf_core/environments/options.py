@@ -40,6 +40,11 @@ class IsolationOptions(Config):
         description="times in a run that workers may be started again, or servers be connected to again, after they "
         "ended or hung; the episodes that they held fail",
     )
+    start_timeout_s: float = Field(
+        120.0,
+        gt=0.0,
+        description="for a worker to start, or a server to answer: an environment may import much, or load a data set",
+    )
     step_timeout_s: float = Field(
         300.0,
         gt=0.0,

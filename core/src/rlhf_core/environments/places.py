@@ -20,8 +20,6 @@ from .hello import hello_fields, require_protocol
 from .messages import Plain
 from .options import IsolationOptions
 
-START_LIMIT_S = 120.0
-"""Time for the start of a worker: an environment may import much, or load a data set."""
 CONNECT_LIMIT_S = 30.0
 """Time in which a server has to be reached; it may be just starting again."""
 TOKEN_VARIABLE = "RLHF_ENV_TOKEN"
@@ -63,10 +61,11 @@ def places_of(environment: ComponentRef, options: IsolationOptions) -> list[Epis
     """
     if options.isolation == "remote":
         token = read_token(options.token_file)
-        return [ServerPlace(environment, address, token) for address in options.address]
+        limit_s = options.start_timeout_s
+        return [ServerPlace(environment, address, token, limit_s) for address in options.address]
     python = interpreter(options.python) if options.python is not None else None
     return [
-        ProcessPlace(environment, f"worker process {index + 1}", python)
+        ProcessPlace(environment, f"worker process {index + 1}", python, options.start_timeout_s)
         for index in range(options.workers)
     ]
 
@@ -116,12 +115,16 @@ class ProcessPlace:
 
     Args:
         python: the interpreter; None: the run's own, with the run's ``sys.path``.
+        start_limit_s: time for the start of the process and of the environment in it.
     """
 
-    def __init__(self, environment: ComponentRef, label: str, python: str | None) -> None:
+    def __init__(
+        self, environment: ComponentRef, label: str, python: str | None, start_limit_s: float
+    ) -> None:
         self.label = label
         self._environment = environment
         self._python = python
+        self._start_limit_s = start_limit_s
         self._process = GuardedProcess(f"{environment.name}, {label}")
         self._connection: Connection | None = None
 
@@ -142,10 +145,10 @@ class ProcessPlace:
         self._connection = Connection(reader, writer, self._broke)
         hello = hello_fields(self._environment, path=path, token=None)
         try:
-            return self._connection, await greeted(self._connection, hello, START_LIMIT_S)
+            return self._connection, await greeted(self._connection, hello, self._start_limit_s)
         except RequestFailed as error:
             await self.close()
-            raise PluginError(self._start_text(error.problem)) from error
+            raise self._not_started(error.problem) from error
         except BaseException:
             await self.close()
             raise
@@ -165,7 +168,9 @@ class ProcessPlace:
         await self._process.stop()
         return problem
 
-    def _start_text(self, problem: Problem) -> str:
+    def _not_started(self, problem: Problem) -> PluginError:
+        if problem.kind is ProblemKind.TIMED_OUT:
+            return too_slow(self._environment, self.label, self._start_limit_s)
         text = f"environment {self._environment.name} could not be started in {self.label}: it {problem.text}"
         text += "".join(f"\n    {line}" for line in problem.where)
         if self._python is not None:
@@ -173,7 +178,7 @@ class ProcessPlace:
                 f"\nThe interpreter {self._python} needs to be of Python 3.11 or later, with rlhf-core, without torch, "
                 "and the environment's package."
             )
-        return text
+        return PluginError(text)
 
 
 class ServerPlace:
@@ -181,9 +186,12 @@ class ServerPlace:
 
     Args:
         address: ``HOST:PORT``.
+        start_limit_s: time for the server to answer the first request.
     """
 
-    def __init__(self, environment: ComponentRef, address: str, token: str) -> None:
+    def __init__(
+        self, environment: ComponentRef, address: str, token: str, start_limit_s: float
+    ) -> None:
         self.label = f"server {address}"
         self._environment = environment
         self._host, _, port = address.rpartition(":")
@@ -191,6 +199,7 @@ class ServerPlace:
             raise ConfigError(f"address {address!r}: expected HOST:PORT, such as 127.0.0.1:8000")
         self._port = int(port)
         self._token = token
+        self._start_limit_s = start_limit_s
         self._connection: Connection | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -201,9 +210,11 @@ class ServerPlace:
         self._connection = Connection(reader, self._writer, self._broke)
         hello = hello_fields(self._environment, path=None, token=self._token)
         try:
-            return self._connection, await greeted(self._connection, hello, START_LIMIT_S)
+            return self._connection, await greeted(self._connection, hello, self._start_limit_s)
         except RequestFailed as error:
             await self.close()
+            if error.problem.kind is ProblemKind.TIMED_OUT:
+                raise too_slow(self._environment, self.label, self._start_limit_s) from error
             raise PluginError(
                 f"environment {self._environment.name} is not served by {self.label}: it {error.problem.text}"
             ) from error
@@ -254,6 +265,14 @@ class ServerPlace:
         if writer is not None:
             with suppress(OSError):
                 writer.transport.abort()
+
+
+def too_slow(environment: ComponentRef, label: str, limit_s: float) -> PluginError:
+    """Return the error of an environment that was not ready in time."""
+    return PluginError(
+        f"environment {environment.name} did not start within {limit_s:g} s in {label}; raise its start_timeout_s if "
+        "it needs longer to load"
+    )
 
 
 async def greeted(connection: Connection, hello: Plain, limit_s: float) -> Plain:

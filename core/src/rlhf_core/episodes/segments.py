@@ -53,7 +53,13 @@ def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
         rollout_logprobs=np.concatenate([node.completion.logprobs for node in nodes]),
         weight_version=np.concatenate([node.completion.weight_version for node in nodes]),
         turns=tuple(
-            Turn(start=node.start, end=node.end, reward=node.reward, stop=node.stop)
+            Turn(
+                start=node.start,
+                end=node.end,
+                reward=node.reward,
+                stop=node.stop,
+                place=node.index,
+            )
             for node in nodes
         ),
         media=nodes[-1].media,

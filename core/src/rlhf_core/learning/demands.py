@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..capabilities import PREPARES_STEP
-from ..config.checks.features import old_logprobs_from, updates_per_batch
+from ..capabilities import NO_ADVANTAGES, PREPARES_STEP
+from ..config.checks.features import has_entropy_bonus, old_logprobs_from, updates_per_batch
 from ..config.resolved import Resolved
 from ..config.run import RunConfig
 from ..contracts.backend import Statistic
@@ -39,6 +39,10 @@ class Demands:
     """True: the policy loss looks at the whole optimizer step first."""
     supervised: bool
     """True: a further loss imitates given responses."""
+    trains_unjudged: bool
+    """True: the loss has a term on rollouts that needs no advantages: a KL, an entropy bonus, or one that says so."""
+    learns_unjudged: bool
+    """True: there are terms from which the policy learns without rewards; a KL and an entropy bonus are none."""
     updates_per_step: int
     """Optimizer updates per rollout batch."""
 
@@ -60,6 +64,11 @@ def demands_of(resolved: Resolved) -> Demands:
     ]
     needs = frozenset().union(*(selection.needs for selection in chosen))
     loss = resolved.one("algo.loss.policy").registered.component
+    kl_in_loss = run.algo.kl.coef > 0 and run.algo.kl.mode == "loss"
+    imitates = any(
+        NO_ADVANTAGES in term.registered.component.provides and "supervised_data" not in term.needs
+        for term in resolved.selections["algo.terms.use"]
+    )
     old_from = old_logprobs_from(run, resolved.selections)
     return Demands(
         critic="values" in needs,
@@ -74,6 +83,8 @@ def demands_of(resolved: Resolved) -> Demands:
         observations="observations" in needs,
         prepares_step=PREPARES_STEP in loss.provides,
         supervised="supervised_data" in needs,
+        trains_unjudged=kl_in_loss or has_entropy_bonus(run) or imitates,
+        learns_unjudged=imitates or "supervised_data" in needs,
         updates_per_step=updates_per_batch(run),
     )
 

@@ -16,6 +16,7 @@ from ..config.checks.features import renormalizes
 from ..config.resolved import Resolved
 from ..contracts.backend import StepOutcome, StepPlan, TrainBatch
 from ..contracts.learner import LearnOutcome, LearnRequest
+from ..contracts.loss import PreparingLoss
 from ..contracts.runtime import RoleHandle
 from ..durable.faults import fault_point
 from ..math import mismatch_metrics, pad_columns
@@ -24,7 +25,7 @@ from .advantages import advantages
 from .bad_updates.skipped import count_skipped
 from .demands import Demands
 from .minibatches import Minibatch, minibatches, normalizers_of
-from .model_outputs import ModelOutputs, ask_models, has_logprobs
+from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
 from .preparing import prepare
 from .reward_batch import KlPenalty
@@ -73,15 +74,10 @@ class BatchLearner:
     async def learn(self, request: LearnRequest) -> LearnOutcome:
         """See the contract."""
         batch, started = request.batch, time.perf_counter()
-        outputs = await ask_models(batch, self._roles, self._demands)
-        estimates, metrics = advantages(
-            batch,
-            outputs,
-            self._parts.estimator,
-            self._kl_penalty(request),
-            reward_weights=self._reward_weights,
-            with_observations=self._demands.observations,
-        )
+        outputs = ModelOutputs(columns={})
+        if len(batch):
+            outputs = await ask_models(batch, self._roles, self._demands)
+        estimates, metrics = self._estimates(request, outputs)
         estimated = time.perf_counter()
         fault_point("train", request.step)
         step = _Step(request)
@@ -96,6 +92,28 @@ class BatchLearner:
             skipped_updates=step.skipped_updates,
         )
 
+    def _estimates(self, request: LearnRequest, outputs: ModelOutputs) -> tuple[Columns, Metrics]:
+        """Return advantages, and returns for a critic, with 0 where rewards do not count, and metrics."""
+        batch, judged = request.batch, request.judged
+        rows = np.arange(len(batch)) if judged is None else np.flatnonzero(judged)
+        if not len(rows):
+            return {"advantages": np.zeros(int(batch.num_actions.sum()), np.float32)}, {}
+        estimates, metrics = advantages(
+            batch if judged is None else batch.select(rows),
+            outputs if judged is None else outputs.of_rows(batch, rows),
+            self._parts.estimator,
+            self._kl_penalty(request),
+            reward_weights=self._reward_weights,
+            with_observations=self._demands.observations,
+        )
+        if judged is not None:
+            place = batch.action_index(rows)
+            estimates = {
+                name: _placed(column, place, int(batch.num_actions.sum()))
+                for name, column in estimates.items()
+            }
+        return estimates, metrics
+
     async def _update(
         self,
         step: _Step,
@@ -106,13 +124,14 @@ class BatchLearner:
     ) -> Metrics:
         """Do all optimizer updates of one rollout batch. Losses in the metrics are means over these updates."""
         run, demands, request = self._run, self._demands, step.request
+        batch = request.batch
         parts: list[Metrics] = []
         old = None if demands.rollout_as_old else outputs.columns.get("old_logprobs")
         if old is not None:
-            parts.append(self._mismatch(request.batch, old))
+            parts.append(self._mismatch(batch, old))
         for index, minibatch in enumerate(
             minibatches(
-                request.batch,
+                batch,
                 outputs.columns | dict(estimates),
                 teacher_top=outputs.teacher_top,
                 per_epoch=demands.updates_per_step // run.train.inner_epochs,
@@ -120,16 +139,19 @@ class BatchLearner:
                 max_actions=run.rollout.max_new_tokens,
                 seed=run.seed,
                 step=request.step,
+                judged=request.judged,
             )
         ):
             plan = self._plan(minibatch, request)
-            if demands.critic:
-                outcome = await self._update_role(CRITIC, minibatch.batch, plan, step)
+            if demands.critic and minibatch.normalizers.num_sequences:
+                outcome = await self._update_role(CRITIC, minibatch.judged_batch, plan, step)
                 parts.append(outcome.metrics)
             if trains_policy:
                 seed = seed_of(run.seed, "prepare", request.step, index)
                 data, plan = self._policy_update(minibatch, plan, seed, step)
-                plan = replace(plan, return_logprobs=minibatch.first and old is None)
+                plan = replace(
+                    plan, return_logprobs=minibatch.first and old is None and len(batch) > 0
+                )
                 outcome = await self._update_role(POLICY, data, plan, step)
                 parts.append(outcome.metrics)
                 if outcome.logprobs is not None:
@@ -139,6 +161,7 @@ class BatchLearner:
     def _plan(self, minibatch: Minibatch, request: LearnRequest) -> StepPlan:
         return StepPlan(
             normalizers=minibatch.normalizers,
+            sampled_normalizers=minibatch.sampled,
             kl_coef=request.kl_coef if self._run.algo.kl.mode == "loss" else 0.0,
             entropy_coef=request.entropy_coef,
             on_policy=minibatch.first and not self._demands.rollout_as_old,
@@ -151,7 +174,7 @@ class BatchLearner:
         to imitate with their normalizers."""
         data, supervised = minibatch.batch, self._parts.supervised
         if self._parts.preparing_loss is not None:
-            prepared = prepare(self._parts.preparing_loss, data, seed)
+            prepared = self._prepared(self._parts.preparing_loss, minibatch, seed)
             data = replace(data, columns={**data.columns, **prepared})
         if supervised is not None:
             rows = supervised.take(step.supervised_taken)
@@ -160,6 +183,16 @@ class BatchLearner:
             data = replace(data, supervised=rows)
             plan = replace(plan, supervised_normalizers=totals)
         return data, plan
+
+    def _prepared(self, loss: PreparingLoss, minibatch: Minibatch, seed: int) -> Columns:
+        rows, trajectories = minibatch.judged, minibatch.batch.trajectories
+        if rows is None:
+            return prepare(loss, minibatch.batch, seed)
+        if not len(rows):
+            return {}
+        place, size = trajectories.action_index(rows), int(trajectories.num_actions.sum())
+        prepared = prepare(loss, minibatch.judged_batch, seed)
+        return {name: _placed(column, place, size) for name, column in prepared.items()}
 
     def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
         """Return metrics of the difference between the trainer's log-probs, before any update, and the sampler's.
@@ -197,3 +230,12 @@ class BatchLearner:
         return KlPenalty(
             coef=request.kl_coef, estimator=self._parts.kl_estimator, label=self._kl_label
         )
+
+
+def _placed(
+    column: NDArray[np.float32], place: NDArray[np.int64], size: int
+) -> NDArray[np.float32]:
+    """Return a column of some actions among all, with 0 at the others."""
+    whole = np.zeros(size, np.float32)
+    whole[place] = column
+    return whole

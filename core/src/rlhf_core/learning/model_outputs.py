@@ -31,6 +31,15 @@ class ModelOutputs:
     """(B,)"""
     teacher_top: TopTokens | None = None
 
+    def of_rows(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> ModelOutputs:
+        """Return what an estimator reads of these rows of the batch."""
+        actions, squares, final = batch.action_index(rows), self.sum_pi_squared, self.final_values
+        return ModelOutputs(
+            columns={name: column[actions] for name, column in self.columns.items()},
+            sum_pi_squared=None if squares is None else squares[actions],
+            final_values=None if final is None else final[rows],
+        )
+
 
 async def ask_models(
     batch: TrajectoryColumns, roles: Mapping[str, RoleHandle], demands: Demands

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..batch.metric import Metric, Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
+from ..batch.turn_credit import turn_credit
 from ..contracts.advantage import RewardBatch
 from ..contracts.functions.kl import KlEstimator
 from ..errors import NonFiniteError
@@ -50,9 +51,14 @@ def make_reward_batch(
     def optional(flat: NDArray[np.float32] | None) -> Tensor | None:
         return None if flat is None else padded(flat)
 
-    token_rewards, mask = pad_columns(torch.from_numpy(batch.action_rewards), lengths)
-    rows = torch.arange(len(batch))
-    token_rewards[rows, lengths - 1] += torch.from_numpy(batch.reward_at_end)
+    credit = turn_credit(batch)
+    elsewhere = np.zeros(int(batch.num_actions.sum()), dtype=np.float32)
+    elsewhere[np.cumsum(batch.turn_actions) - 1] = credit.meanwhile
+    elsewhere[batch.action_offsets[1:] - 1] += (batch.reward_at_end - credit.before).astype(
+        np.float32
+    )
+    earned, mask = pad_columns(torch.from_numpy(batch.action_rewards), lengths)
+    token_rewards = earned + padded(elsewhere)
     steps = torch.from_numpy(batch.step_rows), torch.from_numpy(batch.step_actions)
     token_rewards.index_put_(steps, torch.from_numpy(batch.step_rewards), accumulate=True)
     penalty = None
@@ -71,9 +77,10 @@ def make_reward_batch(
         action_mask=mask,
         group=torch.from_numpy(batch.group),
         episode=torch.from_numpy(batch.episode),
-        turn=padded(batch.action_turn),
+        turn=padded(np.repeat(credit.number, batch.turn_actions)),
         truncated=torch.from_numpy(batch.truncated),
         kl_penalty=penalty,
+        elsewhere=padded(elsewhere),
         values=optional(columns.get("values")),
         rewards_by_name={name: torch.from_numpy(column) for name, column in batch.rewards.items()},
         reward_weights=reward_weights or {},

@@ -19,7 +19,7 @@ from ..config.common import RunOptions
 from ..config.resolved import ResolvedOptions, RunT
 from ..durable import checkpoint
 from ..durable.appending import RunningDigest
-from ..durable.atomic import remove, set_aside, sync_tree
+from ..durable.atomic import set_aside
 from ..durable.faults import fault_point
 from ..durable.plugin_record import append_to_history, record_of, report_changes
 from ..durable.records import RecordFile
@@ -39,6 +39,9 @@ from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
 from .resuming.best import evaluated_on, note_best
 from .resuming.input_digests import input_digests
+from .saving.exporting import export_models
+from .saving.skipping import may_skip
+from .state import Best
 from .watching.observers import Observers, build_observers
 
 log = logging.getLogger(__name__)
@@ -179,16 +182,17 @@ class _Run(Generic[RunT, StateT]):
             self._record_step(await course.step())
             self.whole = self._whole_step(course)
             last = self._is_over(course)
-            is_best = False
+            is_best, bests = False, self.state.bests
             if _is_due(self.state.step, self.config.eval.every) or last:
                 is_best = await self._evaluate(course)
                 last = self._is_over(course)
                 self.whole = self._whole_step(course)
             if self._checkpoint_is_due() or is_best or (last and self.config.checkpoint.at_end):
-                await self._save(course, self.whole)
+                await self._save_if_possible(course, bests)
             if (reason := self._stop_reason()) and not last:
                 return await self._stop(course, reason)
-        await self._export(course)
+        if self.config.checkpoint.export:
+            await export_models(course.exports, self.state.step)
         return self._result("finished", self.state.end)
 
     def _tell(self, event: str, **arguments: Any) -> None:
@@ -203,13 +207,8 @@ class _Run(Generic[RunT, StateT]):
         ending = self.observers.ending
         if ending is not None and not self.state.end:
             self.state.ended_by, self.state.end = ending.name, ending.message
-            self.metrics.write(
-                {
-                    "step": self.state.step,
-                    "time_s": round(self.state.seconds, 6),
-                    "end": ending.message,
-                }
-            )
+            place = {"step": self.state.step, "time_s": round(self.state.seconds, 6)}
+            self.metrics.write({**place, "end": ending.message})
         return bool(self.state.end)
 
     def _stop_reason(self) -> str | None:
@@ -340,6 +339,18 @@ class _Run(Generic[RunT, StateT]):
         else:
             log.info("step %s, the last whole one, is saved", step)
 
+    async def _save_if_possible(self, course: Course, bests_before: list[Best]) -> None:
+        """Save the last whole step, or go on without it where that cannot be written and an option says so."""
+        try:
+            await self._save(course, self.whole)
+        except CheckpointError as error:
+            if not may_skip(error, self.config.checkpoint):
+                raise
+            log.warning("%s. The run goes on (--checkpoint.on_write_error skip)", error)
+            self.saved_at = time.perf_counter()
+            self.state.bests = bests_before
+            self.whole = self._whole_step(course)
+
     async def _save(self, course: Course, whole: WholeStep) -> None:
         step = whole.state.step
         for record in self._records(course).values():
@@ -360,19 +371,6 @@ class _Run(Generic[RunT, StateT]):
         bests = [best.step for best in whole.state.bests]
         checkpoint.retain(self.folder.checkpoints, self.config.checkpoint.keep, bests)
         self._tell("checkpoint_saved", step=step, path=path)
-
-    async def _export(self, course: Course) -> None:
-        """Write each trained model as a plain Transformers folder, which gets its name only when it is complete."""
-        if not self.config.checkpoint.export:
-            return
-        for export in course.exports:
-            temporary = export.folder.with_name(export.folder.name + ".tmp")
-            remove(temporary)
-            await export.role.export(temporary, ema=export.ema)
-            fault_point("export", self.state.step)
-            sync_tree(temporary)
-            remove(export.folder)
-            temporary.rename(export.folder)
 
     def _result(self, status: Any, message: str = "") -> RunResult:
         saved = checkpoint.complete(self.folder.checkpoints)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..batch.vocabulary import Vocabulary
+from ..capabilities import JUDGES_REWARDS
 from ..config.checks.features import environment_shares, spare_prompts
 from ..config.resolved import Resolved
 from ..config.run import RolloutConfig, RunConfig
@@ -17,9 +18,10 @@ from ..contracts.data.sampler import PromptSampler
 from ..contracts.engine import Engine
 from ..contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
 from ..contracts.learner import Learner
-from ..contracts.reward import RewardShaper
+from ..contracts.reward import RewardShaper, SampleFilter
 from ..contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from ..data.chat.renderer import TokenizerRenderer
+from ..data.forms.opened_sets import OpenedSets
 from ..data.made.players import Players
 from ..data.made.source_rows import SourceRows
 from ..data.made.source_tasks import source_tasks
@@ -98,12 +100,12 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)
-    rows = _rows(resolved)
+    rows, opened = _rows(resolved), OpenedSets()
     if rows is not None:
         tasks: Tasks = source_tasks(run, rows, renderer, images)
     else:
-        tasks = load_task_set(run, renderer, players, makers, images)
-    eval_sets = load_eval_sets(run, renderer, players, makers, images)
+        tasks = load_task_set(run, renderer, players, makers, images, opened)
+    eval_sets = load_eval_sets(run, renderer, players, makers, images, opened)
     check_held_out(run, tasks, eval_sets)
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
@@ -131,14 +133,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
     )
     evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
-    source = RolloutSource(
-        episodes,
-        groups=placement.groups,
-        shapers=shapers,
-        filters=_build_all(resolved, "rollout.filters"),
-        ahead=_ahead(run.rollout),
-        engine=engine,
-    )
+    source = _source(resolved, demands, episodes, placement, shapers)
     stack.push_async_callback(source.close)
     return Session(
         resolved=resolved,
@@ -354,6 +349,39 @@ def _build_all(resolved: Resolved, slot: str) -> list[Any]:
     return [
         selection.registered.build(selection.options)
         for selection in resolved.selections.get(slot, ())
+    ]
+
+
+def _source(
+    resolved: Resolved,
+    demands: Demands,
+    episodes: EpisodeRunner,
+    placement: Placement,
+    shapers: Sequence[RewardShaper],
+) -> RolloutSource:
+    filters = _build_all(resolved, "rollout.filters")
+    return RolloutSource(
+        episodes,
+        groups=placement.groups,
+        shapers=shapers,
+        filters=filters,
+        judges=_judges(resolved, demands, filters),
+        ahead=_ahead(resolved.run.rollout),
+        engine=placement.engine,
+    )
+
+
+def _judges(
+    resolved: Resolved, demands: Demands, filters: Sequence[SampleFilter]
+) -> list[SampleFilter]:
+    """Return the filters whose dropped groups train the terms of the loss that need no advantages, if there are any."""
+    if not (demands.trains_unjudged or demands.supervised):
+        return []
+    chosen = resolved.selections.get("rollout.filters", ())
+    return [
+        built
+        for built, selection in zip(filters, chosen, strict=True)
+        if JUDGES_REWARDS in selection.registered.component.provides
     ]
 
 

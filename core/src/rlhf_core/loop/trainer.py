@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from copy import deepcopy
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..batch.metric import Metric, merge_metrics, metric_values
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.learner import LearnOutcome, LearnRequest
 from ..durable.faults import fault_point
 from ..durable.ledger import Ledger
+from ..learning.bad_updates.empty_steps import EmptySteps
 from ..learning.bad_updates.symptoms import Symptoms, symptoms_of
 from ..learning.bad_updates.zero_gradients import ZeroGradients
 from ..learning.roles import POLICY
@@ -38,6 +42,7 @@ class Trainer:
         self.ledger = ledger
         self._run = run = session.resolved.run
         self._zero_gradients = ZeroGradients(CAUSES, run.backend.name, run.output)
+        self._empty_steps = EmptySteps(run.train.max_empty_steps, state.empty_steps)
         self._symptoms = Symptoms(run.output, symptoms_of(run.rollout.max_new_tokens))
 
     async def step(self) -> FinishedStep:
@@ -45,6 +50,7 @@ class Trainer:
 
         Raises:
             NonFiniteError: see ``Learner.learn``.
+            EmptyStepsError: too many steps in a row had no update.
         """
         step, run, session = self.state.step + 1, self._run, self.session
         clock, before = _Clock(), session.source.work_done
@@ -66,13 +72,14 @@ class Trainer:
         fault_point("model_outputs", step)
         metrics = [rollouts.metrics]
         batch = rollouts.batch
-        if batch is None:
+        to_learn = rollouts.to_learn(trains_unjudged=session.demands.trains_unjudged)
+        if to_learn is None:
             metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
         else:
             await session.source.hold_to_train()
             clock.lap("hold_s")
             await self._make_room(step)
-            outcome = await session.learner.learn(self._request(step, batch))
+            outcome = await session.learner.learn(self._request(step, *to_learn))
             metrics.append(outcome.metrics)
             self._take_over(outcome)
             clock.record("score_s", outcome.score_s)
@@ -97,12 +104,26 @@ class Trainer:
         for phase, seconds in session.sleeping.take_seconds().items():
             clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
+        learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
+        self._empty_steps.note(step, values, updated=learned)
         self._zero_gradients.note(step, values)
         self._symptoms.note(step, values)
         values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
+        self._remember(step)
+        timing = clock.timing(batch, session.source.work_done - before)
+        self.state.seconds += timing["step_s"]
+        samples = (
+            sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
+        )
+        return FinishedStep(metrics=values, timing=timing, samples=samples)
+
+    def _remember(self, step: int) -> None:
+        """Put what the next step depends on into the state."""
+        session = self.session
         self.state.step = step
+        self.state.empty_steps = self._empty_steps.in_a_row
         self.state.prompts_taken = self.cursor.taken
         if session.rows is not None:
             self.state.source = deepcopy(session.rows.state_dict())
@@ -112,12 +133,6 @@ class Trainer:
         self.state.lengths = session.source.lengths.to_json()
         # Copies: components may go on with what they have given out.
         self.state.shapers = [deepcopy(shaper.state_dict()) for shaper in session.shapers]
-        timing = clock.timing(batch, session.source.work_done - before)
-        self.state.seconds += timing["step_s"]
-        samples = (
-            sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
-        )
-        return FinishedStep(metrics=values, timing=timing, samples=samples)
 
     async def _make_room(self, step: int) -> None:
         """Have the engine give its memory to the roles, if this run has them take turns."""
@@ -127,10 +142,13 @@ class Trainer:
             )  # what was started beside the batch may still be ending
             await self.session.sleeping.for_roles(step)
 
-    def _request(self, step: int, batch: TrajectoryColumns) -> LearnRequest:
+    def _request(
+        self, step: int, batch: TrajectoryColumns, judged: NDArray[np.bool_] | None
+    ) -> LearnRequest:
         return LearnRequest(
             step=step,
             batch=batch,
+            judged=judged,
             kl_coef=self.state.kl_coef,
             entropy_coef=self._entropy_coef(),
             supervised_taken=self.state.supervised_taken,

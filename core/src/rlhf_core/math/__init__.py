@@ -23,7 +23,13 @@ from .ratios import MAX_LOG_RATIO, token_log_ratios
 from .returns import reward_to_go
 from .schedule import lr_factor
 from .sequences import credited_to_own_token, row_mean
-from .turns import advantages_at_tokens, remaining_rewards, rewards_by_turn, token_advantages
+from .turns import (
+    advantages_at_tokens,
+    num_turns,
+    remaining_rewards,
+    rewards_by_turn,
+    token_advantages,
+)
 from .value import value_loss
 
 __all__ = [
@@ -49,6 +55,7 @@ __all__ = [
     "masked_sum",
     "masked_var",
     "mismatch_metrics",
+    "num_turns",
     "pad_columns",
     "remaining_rewards",
     "reward_to_go",

@@ -1,4 +1,7 @@
-"""Rewards by turn: a turn is credited with the rewards from its start on, and not with earlier ones."""
+"""Rewards by turn: a turn is credited with the rewards from its start on, and not with earlier ones.
+
+Turns are those of the episode, however many rows it was cut into: a turn on another row earns as one on the same does.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,22 @@ from .returns import reward_to_go
 
 
 def rewards_by_turn(batch: RewardBatch) -> Float[torch.Tensor, "b k"]:
-    """Return ``remaining_rewards`` of a batch: each row's rewards from the start of turn k on."""
+    """Return ``remaining_rewards`` of a batch: the rewards of each row's episode from the start of turn k on."""
     return remaining_rewards(
-        batch.rewards, batch.token_rewards, batch.action_mask, batch.turn, batch.kl_penalty
+        batch.rewards,
+        batch.token_rewards,
+        batch.action_mask,
+        batch.turn,
+        batch.kl_penalty,
+        batch.elsewhere,
+        None if batch.elsewhere is None else batch.episode,
     )
+
+
+def num_turns(batch: RewardBatch) -> Int[torch.Tensor, " b"]:
+    """Return the number of turns of each row's episode; of the row alone where credit goes row by row."""
+    owner = torch.arange(len(batch.turn)) if batch.elsewhere is None else batch.episode
+    return _last_turn(batch.turn, batch.action_mask, owner)[owner] + 1
 
 
 def advantages_at_tokens(
@@ -27,26 +42,39 @@ def remaining_rewards(
     action_mask: Bool[torch.Tensor, "b a"],
     turn: Int[torch.Tensor, "b a"],
     kl_penalty: Float[torch.Tensor, "b a"] | None = None,
+    elsewhere: Float[torch.Tensor, "b a"] | None = None,
+    episode: Int[torch.Tensor, " b"] | None = None,
 ) -> Float[torch.Tensor, "b k"]:
-    """Return each row's rewards from the start of turn k on: its whole reward minus those of the turns before k.
+    """Return an episode's rewards from the start of turn k on: its whole reward minus those of the turns before k.
 
-    A row that ended before turn k counts with its last turn, on which the episode's reward is placed too. So with one
-    reward at the end every entry of a row is that reward, to the bit, whatever the number of its turns; and column 0 is
-    always ``rewards``. ``K`` is the largest number of turns.
+    An episode that ended before turn k counts with its last turn, on which the episode's reward is placed too. So with
+    one reward at the end every entry of a row is that reward, to the bit, whatever the number of turns; and column 0
+    is always ``rewards``. ``K`` is the largest number of turns. Cutting an episode into rows changes nothing.
 
     Args:
-        rewards: whole reward of each row, without the KL penalty.
-        token_rewards: the same rewards by token; only tokens before a row's last turn are read.
-        turn: index of each token's turn in its row, from 0, not decreasing.
+        rewards: whole reward of each row's episode, without the KL penalty.
+        token_rewards: the same rewards by token; only tokens before an episode's last turn are read.
+        turn: index of each token's turn in its episode, from 0, not decreasing in a row.
         kl_penalty: the part of ``token_rewards`` that is no reward and is left out.
+        elsewhere: the part of ``token_rewards`` that the row's turns did not earn, which is left out too.
+        episode: dense index of each row's episode. None: each row is one.
     """
+    owner = torch.arange(len(rewards), device=turn.device) if episode is None else episode
+    last_turn = _last_turn(turn, action_mask, owner)  # (E,)
     turn = torch.where(action_mask, turn, 0)  # (B, A)
-    last_turn = turn.amax(dim=1, keepdim=True)  # (B, 1)
     earned = token_rewards if kl_penalty is None else token_rewards - kl_penalty
-    earned = torch.where(action_mask & (turn < last_turn), earned, 0.0)  # (B, A)
+    earned = earned if elsewhere is None else earned - elsewhere
+    earned = torch.where(action_mask & (turn < last_turn[owner][:, None]), earned, 0.0)  # (B, A)
     by_turn = earned.new_zeros(len(rewards), int(last_turn.max()) + 1)
-    by_turn = by_turn.scatter_add(1, turn, earned)  # (B, K)
+    by_turn = by_turn.scatter_add(1, turn, earned)  # (B, K) the row's own turns
+    by_turn = torch.zeros_like(by_turn).index_add(0, owner, by_turn)[owner]  # (B, K) the episode's
     return rewards[:, None] - (by_turn.cumsum(dim=1) - by_turn)
+
+
+def _last_turn(turn: torch.Tensor, action_mask: torch.Tensor, owner: torch.Tensor) -> torch.Tensor:
+    """Return the last turn of each owner (E,), an episode or a row; as many as there are rows, 0 where none is."""
+    of_row = torch.where(action_mask, turn, 0).amax(dim=1)  # (B,)
+    return torch.zeros_like(of_row).scatter_reduce(0, owner, of_row, "amax")
 
 
 def token_advantages(

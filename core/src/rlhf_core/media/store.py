@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from ..durable.writing import writing
 from ..errors import DataError
 from .inspecting import MediaLimits, inspect
 from .reference import MediaRef
@@ -33,25 +34,30 @@ class MediaStore:
         return self.folder / reference.file_name
 
     def put(self, content: bytes, reference: MediaRef) -> None:
-        """Keep an image whose reference is known; if it is there already, the time of its use alone is written."""
+        """Keep an image whose reference is known; if it is there already, the time of its use alone is written.
+
+        Raises:
+            StorageError: the image could not be written, and nothing of it is left.
+        """
         path = self.path(reference)
         if path.exists():
             _use(path)
             if path.exists():  # it was not just being removed
                 return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
+        with writing(f"{path}, an image of this run,"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.chmod(name, 0o644)
+                os.replace(name, path)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+                raise
 
     def link(self, origin: Path, reference: MediaRef) -> None:
         """Keep an image that stays in its file, whose bytes are now those of the reference."""

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..contracts.backend import MARGIN, PREPARED, ROW_WEIGHTS, TrainBatch
+from ..contracts.backend import JUDGED, MARGIN, PREPARED, ROW_WEIGHTS, TrainBatch
 from ..errors import PluginError
 from .grid import ActionGrid
 from .placing import on_device
@@ -70,6 +70,13 @@ class ActionColumns:
             return None
         # All actions of a row hold its weight. A row without actions, or a micro-batch without any, has weight 0.
         return self.padded(ROW_WEIGHTS)[:, :1].sum(dim=1)
+
+    @property
+    def judged_rows(self) -> Int64[Tensor, " j"] | None:
+        """Numbers of the rows whose rewards count; None: those of all rows do."""
+        if JUDGED not in self.flat:
+            return None
+        return self.padded(JUDGED)[:, :1].sum(dim=1).nonzero()[:, 0]
 
     def padded(self, name: str) -> Shaped[Tensor, "b a ..."]:
         """Return a column as rows, with 0 at padding.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..capabilities import APPLIES_IS_WEIGHTS
+from ..capabilities import APPLIES_IS_WEIGHTS, NO_ADVANTAGES
 from ..component import ComponentRef
 from ..contracts.backend import LossTerm, PolicyObjective
 from ..contracts.correction import IsCorrection
@@ -23,6 +23,8 @@ class BuiltTerm:
     name: str
     """Name of the loss's component, under which the term is logged."""
     loss: PolicyLoss
+    needs_advantages: bool = True
+    """False: it teaches the same whatever the rewards are, so that rows whose rewards do not count train it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class PolicyComponents:
                     term=term,
                     name=plugins.get(term.loss.kind, term.loss.name).name,
                     loss=plugins.build(term.loss),
+                    needs_advantages=NO_ADVANTAGES
+                    not in plugins.get(term.loss.kind, term.loss.name).component.provides,
                 )
                 for term in objective.terms
             ),

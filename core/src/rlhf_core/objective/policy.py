@@ -6,20 +6,21 @@ all micro-batches add up to the loss of the whole step, because every normalizer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ..batch.metric import Metrics
 from ..called.signatures import answered
-from ..contracts.backend import StepPlan
+from ..contracts.backend import Normalizers, StepPlan
 from ..contracts.correction import Correction
 from ..contracts.loss import LossInputs, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from .columns import TEACHER_TOP_LOGPROBS, ActionColumns
-from .components import PolicyComponents
+from .components import BuiltTerm, PolicyComponents
 from .metrics import mean_metric
 from .reduction import LossParts, loss_metric, reduced
 from .scores import ActionScores
@@ -38,6 +39,10 @@ def policy_objective(
     ``1 / (num_sequences * max_actions)``, with the totals of ``plan.normalizers``; ``n_jt`` that of the term's own.
     Sequences are episodes: one of several rows weighs as much as one of a single row.
 
+    Where the rewards of some rows do not count (``JUDGED``), the policy loss and the terms that need advantages are
+    summed over the other rows, and divided by their totals. The KL, the entropy and the terms that need none are of all
+    rows, divided by ``plan.sampled_normalizers``: they are what they would be if all rewards counted.
+
     Args:
         scores: the policy's results (M,), with gradients.
         columns: ``advantages``; ``old_logprobs`` unless the plan is on-policy, since then the old log-probs are the
@@ -46,7 +51,8 @@ def policy_objective(
     Raises:
         PluginError: a column is missing, or a component answered something of another type.
     """
-    objective, totals, mask = components.objective, plan.normalizers, columns.grid.mask
+    objective, mask = components.objective, columns.grid.mask
+    totals = plan.sampled_normalizers or plan.normalizers
     weights = columns.row_weights  # (B,)
     policy = columns.grid.pad(scores.logprobs)  # (B, A)
     entropy = columns.grid.pad(scores.entropies)  # (B, A)
@@ -55,11 +61,9 @@ def policy_objective(
     inputs = _loss_inputs(
         components, _PolicyRows(policy, old, entropy), scores, columns, correction
     )
-    result = answered(components.loss(inputs), TokenLoss, "the policy loss")
-    token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
-    first = reduced(token_loss, mask, objective.aggregation, totals, weights)
-    parts = LossParts(first, {"loss/policy": loss_metric(first)})
     metrics = dict(correction.metrics) if correction is not None else {}
+    parts, found = _judged_parts(components, inputs, correction, columns, plan)
+    metrics |= found
     if components.kl_estimator is not None:
         kl = _kl_to_reference(components, policy, old, columns)
         part = reduced(kl, mask, objective.aggregation, totals, weights)
@@ -69,14 +73,68 @@ def policy_objective(
         bonus = reduced(entropy, mask, objective.aggregation, totals, weights)
         parts.add("loss/entropy", bonus, -plan.entropy_coef)
     for built in components.terms_on("rollouts"):
-        outcome = answered(built.loss(inputs), TokenLoss, f"the loss {built.name}")
-        part = reduced(outcome.loss, mask, built.term.aggregation, totals, weights)
-        parts.add(f"loss/{built.name}", part, built.term.weight)
-        metrics |= outcome.metrics
+        if not built.needs_advantages:
+            metrics |= _add_term(parts, built, inputs, totals, weights)
     log_ratio = policy.detach() - old  # (B, A)
     metrics["policy/entropy"] = mean_metric(entropy.detach(), mask)
     metrics["policy/approx_kl"] = mean_metric(torch.expm1(log_ratio) - log_ratio, mask)
-    return parts.total, metrics | result.metrics | parts.metrics
+    return parts.total, metrics | parts.metrics
+
+
+def _judged_parts(
+    components: PolicyComponents,
+    inputs: LossInputs,
+    correction: Correction | None,
+    columns: ActionColumns,
+    plan: StepPlan,
+) -> tuple[LossParts, Metrics]:
+    """Return the policy loss and the terms that need advantages, of the rows whose rewards count, and their metrics."""
+    rows, weights, totals = columns.judged_rows, columns.row_weights, plan.normalizers
+    if rows is not None:
+        if not len(rows):
+            none = inputs.policy_logprobs.new_zeros(())
+            return LossParts(none, {"loss/policy": loss_metric(none)}), {}
+        inputs = _of_rows(inputs, rows)
+        correction = None if correction is None else _of_rows(correction, rows)
+        weights = None if weights is None else weights[rows]
+    result = answered(components.loss(inputs), TokenLoss, "the policy loss")
+    token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
+    aggregation = components.objective.aggregation
+    first = reduced(token_loss, inputs.action_mask, aggregation, totals, weights)
+    parts, metrics = LossParts(first, {"loss/policy": loss_metric(first)}), dict(result.metrics)
+    for built in components.terms_on("rollouts"):
+        if built.needs_advantages:
+            metrics |= _add_term(parts, built, inputs, totals, weights)
+    return parts, metrics
+
+
+def _add_term(
+    parts: LossParts,
+    built: BuiltTerm,
+    inputs: LossInputs,
+    totals: Normalizers,
+    weights: Float[Tensor, " b"] | None,
+) -> Metrics:
+    """Add a term's part of the loss, and return the metrics of its loss."""
+    outcome = answered(built.loss(inputs), TokenLoss, f"the loss {built.name}")
+    part = reduced(outcome.loss, inputs.action_mask, built.term.aggregation, totals, weights)
+    parts.add(f"loss/{built.name}", part, built.term.weight)
+    return outcome.metrics
+
+
+RowsT = TypeVar("RowsT", LossInputs, Correction)
+
+
+def _of_rows(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
+    """Return these rows of every column."""
+    chosen: dict[str, Any] = {}
+    for each in fields(columns):
+        value = getattr(columns, each.name)
+        if isinstance(value, Tensor):
+            chosen[each.name] = value[rows]
+        elif each.name == "prepared":
+            chosen[each.name] = {name: column[rows] for name, column in value.items()}
+    return replace(columns, **chosen)
 
 
 @dataclass(frozen=True, slots=True)

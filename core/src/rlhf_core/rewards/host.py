@@ -32,7 +32,7 @@ SAMPLE_SHARE = 0.25
 MAX_ENDED = 16
 """Largest number of processes that one batch may end."""
 MIN_START_LIMIT_S = 120.0
-"""Smallest time limit for the start of a reward, in seconds; a reward that loads a model needs long."""
+"""Smallest time limit for the start of a reward whose options name none, in seconds: it may load a model."""
 MAX_REWARD = 1e35
 """Largest size of a weighted score. Scores are float32 (up to 3.4e38) and are added up."""
 
@@ -64,9 +64,15 @@ class RewardHost:
         Raises:
             RewardError: the reward cannot be built; the message has the lines of the user's code.
         """
-        problem = await self._worker.start(max(MIN_START_LIMIT_S, self.options.timeout_s))
+        limit_s = self.options.start_timeout_s or max(MIN_START_LIMIT_S, self.options.timeout_s)
+        problem = await self._worker.start(limit_s)
         if problem is not None:
             origin = self.selection.registered.origin
+            if problem.kind is ProblemKind.TIMED_OUT:
+                raise RewardError(
+                    f"reward {self._name} ({origin}) did not start within {limit_s:g} s; raise "
+                    f"--{self.selection.section}.start_timeout_s if it needs longer to load"
+                )
             raise RewardError(
                 f"reward {self._name} ({origin}) could not be built: it {problem.text}"
                 + "".join(f"\n    {line}" for line in problem.where)

@@ -61,7 +61,7 @@ def requests_line(call: int, requests: Sequence[RewardRequest], *, last: bool = 
         "num_tokens": [len(request.token_ids) for request in requests],
         "mask": "".join(_bits(request.action_mask) for request in requests),
         "turns": [
-            [(turn.start, turn.end, turn.reward, turn.stop) for turn in request.turns]
+            [(turn.start, turn.end, turn.reward, turn.stop, turn.place) for turn in request.turns]
             for request in requests
         ],
         "truncated": [request.truncated for request in requests],
@@ -100,8 +100,8 @@ def requests_of(message: Mapping[str, Any]) -> list[RewardRequest]:
             token_ids=token_ids,
             action_mask=mask,
             turns=tuple(
-                Turn(start=first, end=last, reward=reward, stop=Stop(stop))
-                for first, last, reward, stop in turns
+                Turn(start=first, end=last, reward=reward, stop=Stop(stop), place=place)
+                for first, last, reward, stop, place in turns
             ),
             truncated=truncated,
             media=tuple(map(_image, media)),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..batch.metric import Metric, Metrics, merge_metrics
 from ..batch.task import Task
@@ -28,6 +29,8 @@ from .pool import Pool, PooledGroup, WorkDone
 from .samples import UNSHAPED
 from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
 
+_NONE = np.empty(0, dtype=np.int64)
+
 Playing = PooledGroup[FinishedGroup]
 
 
@@ -37,11 +40,32 @@ class Rollouts:
 
     batch: TrajectoryColumns | None
     """The batch; None when every group was dropped."""
+    unjudged: TrajectoryColumns | None = None
+    """Groups that were dropped for their rewards, and train what needs no advantages; None: there are none."""
     metrics: Metrics = field(default_factory=dict)
     generate_s: float = 0.0
     """Time that the step spent waiting for generation."""
     reward_s: float = 0.0
     """Time that the step spent waiting for rewards after that."""
+
+    def to_learn(
+        self, *, trains_unjudged: bool
+    ) -> tuple[TrajectoryColumns, NDArray[np.bool_] | None] | None:
+        """Return the rows to learn from, and (B,) whether their rewards count, None where all do; None: nothing came.
+
+        Args:
+            trains_unjudged: rows whose rewards do not count train something. Without that there are none of them: a
+                step of which no row is left may still imitate given responses.
+        """
+        if self.unjudged is None or (self.batch is not None and not trains_unjudged):
+            return None if self.batch is None else (self.batch, None)
+        if not trains_unjudged:
+            return self.unjudged.select(_NONE), _NONE.astype(bool)
+        if self.batch is None:
+            return self.unjudged, np.zeros(len(self.unjudged), dtype=bool)
+        whole = TrajectoryColumns.concatenate([self.batch, self.unjudged])
+        kept = set(self.batch.uids())
+        return whole, np.array([uid in kept for uid in whole.uids()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +91,9 @@ class RolloutSource:
     at most ``(1 + max_staleness) * num_prompts`` prompts are in the making while a step waits, and
     ``max_staleness * num_prompts`` while it trains, so a prompt is taken at most ``max_staleness`` steps after its
     start.
+
+    Args:
+        judges: those of the filters whose dropped groups still train what needs no advantages (``Rollouts.unjudged``).
     """
 
     def __init__(
@@ -76,12 +103,14 @@ class RolloutSource:
         groups: GroupPlayer | None = None,
         shapers: Sequence[RewardShaper] = (),
         filters: Sequence[SampleFilter] = (),
+        judges: Sequence[SampleFilter] = (),
         ahead: Ahead | None = None,
         engine: Engine | None = None,
     ) -> None:
         self._episodes = episodes
         self._shapers = shapers
         self._filters = filters
+        self._judges = judges
         self._ahead = ahead or Ahead()
         self._engine = engine
         self._engine_is_paused = False
@@ -164,6 +193,7 @@ class RolloutSource:
 
     async def _take(self, draw: _Draw, max_refills: int) -> Rollouts:
         kept: list[TrajectoryColumns] = []
+        unjudged: list[TrajectoryColumns] = []
         rollouts = Rollouts(batch=None)
         parts: list[Metrics] = []
         self._pool.release(draw.version)
@@ -179,7 +209,8 @@ class RolloutSource:
             draws += 1
             scored = self._settle_unscored(groups, draw, parts)
             draw.cursor.note(prompt_results(scored, draw.step))
-            batch, missing = self._shape_and_filter(scored, self._info(draw), draw.ledger, parts)
+            info = self._info(draw)
+            batch, missing = self._shape_and_filter(scored, info, draw.ledger, parts, unjudged)
             if batch is not None:
                 kept.append(batch)
         await self._drop_left_over(draw, parts)
@@ -191,6 +222,7 @@ class RolloutSource:
             parts.append({"rollout/in_flight": Metric(in_flight, reduction="sum")})
         rollouts.metrics = merge_metrics(parts)
         rollouts.batch = _join(kept)
+        rollouts.unjudged = _join(unjudged)
         if rollouts.batch is not None:
             self._settle_trained(rollouts.batch, draw, rollouts)
         return rollouts
@@ -291,8 +323,10 @@ class RolloutSource:
         info: RolloutInfo,
         ledger: Ledger,
         parts: list[Metrics],
+        unjudged: list[TrajectoryColumns],
     ) -> tuple[TrajectoryColumns | None, int]:
-        """Return the groups that the filters keep, None if there are none, and the number of groups that they drop."""
+        """Return the groups that the filters keep, None if there are none, and the number of groups that they drop;
+        those that judges drop are added to ``unjudged``."""
         if not scored:
             return None, 0
         batch = self._shape(TrajectoryColumns.concatenate(scored), info, parts)
@@ -304,10 +338,13 @@ class RolloutSource:
         for index in range(int(group.max()) + 1):
             rows = np.flatnonzero(group == index)
             one = batch.select(rows)
-            reason = next(
-                (why for f in self._filters if (why := f.keep(one, info)) is not None), None
+            by, reason = next(
+                ((f, why) for f in self._filters if (why := f.keep(one, info)) is not None),
+                (None, None),
             )
             if reason is not None:
+                if any(by is judge for judge in self._judges):
+                    unjudged.append(one)
                 keep[rows] = False
                 num_dropped += 1
                 ledger.dropped(info.step, groups_of(one.uids()), reason=reason)

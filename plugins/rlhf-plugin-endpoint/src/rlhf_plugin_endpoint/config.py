@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core import Config
+from rlhf_core import Config, ConfigError
 
 COMMAND = "command"
 """Value of ``agent`` for a command."""
@@ -106,16 +107,23 @@ class EndpointConfig(Config):
         return self
 
     def check_outside(self) -> None:
-        """Load the agent's function, which a run would miss only once its model is loaded.
+        """Load the agent's function, or find the command's program, which a run would miss only once its model is
+        loaded.
 
         Raises:
             ConfigError: there is none.
         """
-        if self.agent != COMMAND:
-            # Imported here: help and validation read this module.
-            from .agents.function import load_function
+        if self.agent == COMMAND:
+            if shutil.which(self.command[0]) is None:
+                raise ConfigError(
+                    f"rollout.endpoint.command begins with {self.command[0][:200]!r}; expected a program on PATH, or "
+                    "the path of one that may be executed"
+                )
+            return
+        # Imported here: help and validation read this module.
+        from .agents.function import load_function
 
-            load_function(self.agent)
+        load_function(self.agent)
 
     def needed_by_options(self) -> frozenset[str]:
         """Return what the run has to have beside the agent."""

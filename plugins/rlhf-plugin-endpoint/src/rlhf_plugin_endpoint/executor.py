@@ -19,13 +19,15 @@ from typing import Any
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
+from rlhf_core.episodes import EpisodeGraph
 
-from .agents.command import CommandAgent
+from .agents.command import CommandAgent, with_whole_paths
 from .agents.context import AgentContext
 from .agents.function import FunctionAgent, load_function
 from .agents.outcome import AgentFailure, AgentOutcome
 from .agents.prompt import as_sent, text_in
 from .config import EndpointConfig
+from .episode.crediting import credit
 from .episode.session import EpisodeSession
 from .host import EndpointHost, EpisodeAddress
 from .settings import http_limits, route_options, session_limits
@@ -97,7 +99,7 @@ class Endpoint:
     def _make_agent(self) -> FunctionAgent | CommandAgent:
         if self._function is not None:
             return FunctionAgent(self._function)
-        return CommandAgent(self._config.command, self._config.pass_env)
+        return CommandAgent(with_whole_paths(self._config.command), self._config.pass_env)
 
     async def _episode(
         self, host: EndpointHost, task: Task, sample: int, context: RolloutContext
@@ -122,11 +124,15 @@ class Endpoint:
             finally:
                 graph = await session.end()
         if not graph.nodes and failure is None:
-            failure = AgentFailure(f"never asked the policy (it ended by {end})")
+            what = "never got an answer" if session.refusals.count else "never asked the policy"
+            failure = AgentFailure(f"{what} (it ended by {end})")
+        if failure is None:
+            failure = _credited(graph, session, outcome)
         if failure is not None:
+            problem = self._error(uid, failure, session)
             if self._config.on_error == "fail":
-                raise self._error(uid, failure) from failure
-            log.warning("%s", self._error(uid, failure))
+                raise problem from failure
+            log.warning("%s", problem)
             if self._config.on_error == "drop" or not graph.nodes:
                 context.drop(uid, DROPPED)
                 return []
@@ -163,16 +169,28 @@ class Endpoint:
         )
 
     def _check(self, outcome: AgentOutcome) -> None:
-        if self._config.reward_from == "agent" and not outcome.rewards:
+        if self._config.reward_from == "agent" and not outcome.has_reward:
             raise AgentFailure(
                 "returned no reward; expected a number, or a mapping with reward or rewards. If --reward judges its "
                 "episodes, set --rollout.endpoint.reward_from rewards"
             )
 
-    def _error(self, uid: Uid, error: AgentFailure) -> RolloutError:
+    def _error(self, uid: Uid, error: AgentFailure, session: EpisodeSession) -> RolloutError:
         command = self._config.command
         name = command[0] if command else self._config.agent
-        return RolloutError(f"{uid}: the agent {name} {error}")
+        refused = str(session.refusals)
+        return RolloutError(f"{uid}: the agent {name} {error}" + (refused and f"; {refused}"))
+
+
+def _credited(
+    graph: EpisodeGraph, session: EpisodeSession, outcome: AgentOutcome
+) -> AgentFailure | None:
+    """Give requests and agents what the outcome says that they earned; return what is wrong with it."""
+    try:
+        credit(graph, session.replies(), outcome)
+    except AgentFailure as failure:
+        return failure
+    return None
 
 
 async def _until_broken(

@@ -94,7 +94,7 @@ class Routes:
         try:
             return await self._answer(route, request)
         except RequestProblem as problem:
-            self._session.note_refusal(problem)
+            self._session.note_refusal(problem, route)
             raise
 
     async def _answer(self, route: str, request: HttpRequest) -> HttpReply | StreamReply:

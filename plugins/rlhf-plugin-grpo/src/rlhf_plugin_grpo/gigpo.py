@@ -18,7 +18,14 @@ from pydantic import Field
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Advantages, Metric, RewardBatch
 from rlhf_core.lazy import Bool, Float, Int, torch
-from rlhf_core.math import advantages_at_tokens, group_mean, group_size, group_std, rewards_by_turn
+from rlhf_core.math import (
+    advantages_at_tokens,
+    group_mean,
+    group_size,
+    group_std,
+    num_turns,
+    rewards_by_turn,
+)
 
 
 class GigpoConfig(Config):
@@ -37,22 +44,22 @@ class GigpoConfig(Config):
 
 
 def discounted_by_turn(
-    rewards: Float[torch.Tensor, "b k"], num_turns: Int[torch.Tensor, " b"], *, gamma: float
+    rewards: Float[torch.Tensor, "b k"], turns: Int[torch.Tensor, " b"], *, gamma: float
 ) -> Float[torch.Tensor, "b k"]:
     """Return the reward from each turn on, discounted by turn: ``D_k = e_k + gamma * D_{k+1}``, e_k earned in turn k.
 
-    ``gamma=1`` gives ``rewards`` to the bit. Turns that a row does not have hold the number of its last turn.
+    ``gamma=1`` gives ``rewards`` to the bit. Turns that an episode does not have hold the number of its last turn.
 
     Args:
-        rewards: reward that each row still earns from turn k on, undiscounted.
-        num_turns: number of turns of each row.
+        rewards: reward that each row's episode still earns from turn k on, undiscounted.
+        turns: number of turns of each row's episode.
         gamma: discount per turn, in [0, 1].
     """
     discounted = rewards.clone()
     for k in range(rewards.shape[1] - 2, -1, -1):
         # e_k is rewards[k] - rewards[k + 1]; in this order nothing is rounded with gamma = 1.
         later = gamma * discounted[:, k + 1] - rewards[:, k + 1]
-        discounted[:, k] = torch.where(k < num_turns - 1, rewards[:, k] + later, rewards[:, k])
+        discounted[:, k] = torch.where(k < turns - 1, rewards[:, k] + later, rewards[:, k])
     return discounted
 
 
@@ -120,7 +127,7 @@ class Gigpo:
         assert batch.observation is not None, "gigpo is registered with needs={'observations'}"
         config, mask, by_turn = self.config, batch.action_mask, rewards_by_turn(batch)
         groups = step_groups(batch.observation, batch.turn, mask, by_turn.shape[1])
-        discounted = discounted_by_turn(by_turn, (groups >= 0).sum(dim=1), gamma=config.gamma)
+        discounted = discounted_by_turn(by_turn, num_turns(batch), gamma=config.gamma)
         divide = config.norm == "std"
         of_turn, size = step_advantages(discounted, groups, divide_by_std=divide, eps=config.eps)
         of_episode = episode_advantages(

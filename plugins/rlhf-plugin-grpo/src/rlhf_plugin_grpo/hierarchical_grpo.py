@@ -10,7 +10,13 @@ from __future__ import annotations
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Advantages, Metric, RewardBatch
 from rlhf_core.lazy import Bool, Float, Int, torch
-from rlhf_core.math import advantages_at_tokens, group_mean, group_size, rewards_by_turn
+from rlhf_core.math import (
+    group_mean,
+    group_size,
+    remaining_rewards,
+    rewards_by_turn,
+    token_advantages,
+)
 
 
 class HierarchicalGrpoConfig(Config):
@@ -51,13 +57,38 @@ def hierarchical_advantages(
     Equal rewards among them give exactly 0, and so does a row without peers. With one row per episode it is Dr. GRPO.
 
     Args:
-        rewards: reward that each row still earns from turn k on.
+        rewards: reward from turn k on: of attempts what they themselves earned, of others what the episode did.
         peers: index of each row's peers, by ``peer_groups``.
 
     Source: prime-rl, algorithm ``hierarchical_grpo``, where a list of roles says who is compared within an episode;
     here the text that a row starts from does.
     """
     return rewards - group_mean(rewards, peers)
+
+
+def own_turns(
+    turn: Int[torch.Tensor, "b a"], action_mask: Bool[torch.Tensor, "b a"]
+) -> Int[torch.Tensor, "b a"]:
+    """Return the index within its row of each action token's turn, from 0; 0 at padding."""
+    begins = torch.nn.functional.pad(turn.diff(dim=1) != 0, (1, 0))  # (B, A)
+    return torch.where(action_mask, begins.cumsum(dim=1), 0)
+
+
+def own_rewards_by_turn(batch: RewardBatch) -> Float[torch.Tensor, "b k"]:
+    """Return what each row earned from its own turn k on, the episode's reward included, other rows' turns not.
+
+    Where each episode has one row it is what the episode earned, to the bit.
+    """
+    if batch.elsewhere is None:
+        return rewards_by_turn(batch)
+    earned = batch.token_rewards - batch.elsewhere
+    earned = earned if batch.kl_penalty is None else earned - batch.kl_penalty
+    earned = torch.where(batch.action_mask, earned, 0.0)  # (B, A)
+    of_row = earned.sum(dim=1)  # (B,)
+    of_episode = torch.zeros_like(of_row).index_add(0, batch.episode, of_row)[batch.episode]
+    of_others = torch.where(group_size(batch.episode) > 1, of_episode - of_row, 0.0)
+    turns = own_turns(batch.turn, batch.action_mask)
+    return remaining_rewards(batch.rewards - of_others, earned, batch.action_mask, turns)
 
 
 def first_observations(
@@ -85,10 +116,18 @@ class HierarchicalGrpo:
         )
         first = first_observations(batch.observation, batch.action_mask)
         peers = peer_groups(first, batch.group, batch.episode)
-        by_turn = hierarchical_advantages(rewards_by_turn(batch), peers)
+        mask, penalty = batch.action_mask, batch.kl_penalty
+        to_go = hierarchical_advantages(rewards_by_turn(batch), peers)  # (B, K)
+        own = hierarchical_advantages(own_rewards_by_turn(batch), peers)  # (B, K)
+        # An attempt that came earlier did not earn what later attempts at the same problem did.
+        is_attempt = group_size(_dense(torch.stack([batch.episode, peers], dim=1))) > 1  # (B,)
         alone = torch.bincount(peers)[peers] == 1  # (B,)
         return Advantages(
-            advantages=advantages_at_tokens(by_turn, batch),
+            advantages=torch.where(
+                is_attempt[:, None],
+                token_advantages(own, mask, own_turns(batch.turn, mask), penalty),
+                token_advantages(to_go, mask, batch.turn, penalty),
+            ),
             metrics={"hierarchical_grpo/without_peers": Metric(alone.sum(), len(alone))},
         )
 

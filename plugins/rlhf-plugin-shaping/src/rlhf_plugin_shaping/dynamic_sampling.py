@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from rlhf_core import Component, Config, ConfigError
+from rlhf_core.capabilities import JUDGES_REWARDS
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import np, torch
 from rlhf_core.math import group_mean
@@ -77,4 +78,5 @@ COMPONENT = Component(
     config=DynamicSamplingConfig,
     summary="keeps prompts whose mean reward is strictly inside a range (DAPO)",
     needs=frozenset({"group>=2"}),
+    provides=frozenset({JUDGES_REWARDS}),
 )

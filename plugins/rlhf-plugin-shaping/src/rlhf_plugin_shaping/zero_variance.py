@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from rlhf_core import Component, Config
+from rlhf_core.capabilities import JUDGES_REWARDS
 from rlhf_core.contracts import RolloutInfo, TrajectoryColumns
 from rlhf_core.lazy import torch
 from rlhf_core.math import group_mean, group_std
@@ -46,4 +47,5 @@ COMPONENT = Component(
     config=ZeroVarianceConfig,
     summary="drops prompts whose samples all earned the same",
     needs=frozenset({"group>=2"}),
+    provides=frozenset({JUDGES_REWARDS}),
 )

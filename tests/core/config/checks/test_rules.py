@@ -79,6 +79,10 @@ CONTRADICTIONS = {
     ),
     "a term that has to look first": (["--algo.terms.use", "looks_first"], "--loss looks_first"),
     "weightless rewards": (["--reward.pattern.weight", "0"], "nothing would be learned"),
+    "a filter of rewards beside a loss that needs none": (
+        ["--loss", "repeats", "--rollout.filters", "by_reward"],
+        "--rollout.filters by_reward drops prompts by their rewards, and --loss repeats teaches the same",
+    ),
     "two kinds of held-out data": (
         ["--eval.data", "x", "--eval.fraction", "0.1"],
         "--eval.data and --eval.fraction",

@@ -87,6 +87,14 @@ def test_a_template_that_hides_tool_calls_is_refused():
         learned_texts(renderer_of("qwen2"), [USER, CALL, {**RESULT, "role": "user"}, ANSWER])
 
 
+def test_a_template_without_tools_says_so_of_an_answer_that_is_a_call_alone():
+    """And does not advise to learn the last turn, whose call would be missing too."""
+    with pytest.raises(
+        RowProblem, match=r"message 2 \(assistant\): .* the call of look: 'look' is"
+    ):
+        learned_texts(renderer_of("qwen2"), [USER, SILENT_CALL, {**RESULT, "role": "user"}, ANSWER])
+
+
 def test_tools_and_results_of_another_row_are_not_remembered():
     spans = ChatSpans(renderer_of("qwen3"))
     messages = [USER, ANSWER]
@@ -342,9 +350,15 @@ def test_blocks_that_are_not_the_answers_are_refused(old, new, reason):
         learned_texts(renderer_with(BLOCKS.replace(old, new)), [USER, ANSWER])
 
 
-@pytest.mark.parametrize("dropped", [FIELD, CALL], ids=["a thought", "a tool call"])
-def test_blocks_that_drop_a_part_of_the_answer_are_refused(dropped):
-    with pytest.raises(RowProblem, match="message 2: the chat template does not show"):
+@pytest.mark.parametrize(
+    ("dropped", "message"),
+    [
+        pytest.param(FIELD, "message 2: the chat template does not show", id="a thought"),
+        pytest.param(CALL, r"message 2 \(assistant\): .* the call of look", id="a tool call"),
+    ],
+)
+def test_blocks_that_drop_a_part_of_the_answer_are_refused(dropped, message):
+    with pytest.raises(RowProblem, match=message):
         learned_texts(renderer_with(BLOCKS), [USER, dropped])
 
 

@@ -151,7 +151,7 @@ def test_a_seam_that_one_answer_merges_with_begins_the_learned_part_of_both(load
 BAD = {
     "the same": ({"prompt": "a", "chosen": "b", "rejected": "b"}, "are the same"),
     "the same tokens": (
-        {"prompt": [USER], "chosen": [GOOD], "rejected": [{**GOOD, "name": "Ann"}]},
+        {"prompt": [USER], "chosen": [GOOD], "rejected": [{**GOOD, "mood": "Ann"}]},
         "are the same tokens",
     ),
     "text and messages": (

@@ -113,3 +113,15 @@ def test_a_separator_that_the_tokenizer_joins_with_the_next_step_is_refused(load
 def test_a_separator_that_the_template_trims_is_refused(load):
     with pytest.raises(DataError, match=r"choose a --data\.separator that is not blank"):
         load(StepLabelColumns(chat=True), [ROW], family="llama3")
+
+
+def test_tools_of_the_prompt_are_shown_or_refused(load):
+    row = {
+        "prompt": [{"role": "user", "content": "2+3?"}],
+        "completions": ["5"],
+        "labels": [True],
+        "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
+    }
+
+    with pytest.raises(DataError, match=r"tool 1 \(add\): the chat template does not show"):
+        load(StepLabelColumns(), [row])

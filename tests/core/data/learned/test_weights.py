@@ -22,7 +22,9 @@ def chat(**fields):
     return [ASKED, {**WRONG, **fields}, SURE, RIGHT]
 
 
-@pytest.mark.parametrize("fields", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"train": 0}])
+@pytest.mark.parametrize(
+    "fields", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"train": 0}, {"loss": False}]
+)
 @pytest.mark.parametrize("family", ["qwen2", "llama3", "deepseek"])
 def test_a_message_of_weight_0_is_context(load, shown, fields, family):
     rows = load(MESSAGES, [{"messages": chat(**fields)}, {"messages": chat()}], family=family)
@@ -50,10 +52,11 @@ def test_others_may_say_that_they_are_context(load):
 BAD = {
     "scaled": (chat(weight=0.5), r"message 2: expected 0 or 1 as 'weight', got 0\.5"),
     "text": (chat(train="false"), r"message 2: expected true or false as 'train', got 'false'"),
-    "both": (chat(weight=1, train=False), r"message 2: 'weight' is 1 and 'train' False"),
+    "both": (chat(weight=1, train=False), r"message 2: 'weight' is 1 and 'train' is False"),
+    "another measure": (chat(loss=2.31), r"message 2: expected true or false as 'loss', got 2\.31"),
     "nothing": (
         [ASKED, {**WRONG, "weight": 0}],
-        'each message of the assistant has "weight" 0 or "train" false, so nothing of the row is learned',
+        'each message of the assistant has "weight" 0, "train" or "loss" false, so nothing of the row is learned',
     ),
     "user": (
         [{**ASKED, "train": True}, RIGHT],
@@ -118,3 +121,26 @@ def test_of_a_judged_conversation_the_answers_before_are_context(load):
     rows = load(LABELED, [{"messages": chat(weight=0), "label": True}]).columns
 
     assert rows.num_turns.tolist() == [1]
+
+
+@pytest.mark.parametrize("fields", [{"weight": 1}, {"train": True}])
+def test_an_answer_in_a_prompt_that_is_to_be_learned_is_bad_by_name(load, fields):
+    prompt = [ASKED, {**WRONG, **fields}, SURE]
+
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl:1: message 2 of the prompt: .* the response alone"
+    ):
+        load(ConversationColumns(), [{"prompt": prompt, "response": "2"}])
+
+
+def test_an_answer_in_a_prompt_of_weight_0_is_context(load):
+    rows = load(
+        ConversationColumns(),
+        [
+            {"prompt": [ASKED, {**WRONG, **fields}, SURE], "response": "2"}
+            for fields in ({}, {"weight": 0})
+        ],
+    )
+
+    first, second = (rows.columns.tokens_of(row).tolist() for row in range(2))
+    assert first == second

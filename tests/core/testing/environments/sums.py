@@ -8,6 +8,7 @@ import random
 import string
 import threading
 import time
+from dataclasses import replace
 from itertools import count
 from typing import ClassVar
 
@@ -345,6 +346,50 @@ class BelievesClaims(Sums):
 class SearchesForTheAnswer(Sums):
     def is_right(self, text):
         return self.total in text.split()
+
+
+class TakesMostOfIt(Sums):
+    def is_right(self, text):
+        return super().is_right(text) or text.strip() == self.total[:-1]
+
+
+class MostAnswersAreOne(Sums):
+    """The sum of nine tasks in ten is 1."""
+
+    async def reset(self, task, seed):
+        seen = await super().reset(task, seed)
+        if task.uid.prompt % 10:
+            self.total = "1"
+        return seen
+
+
+class TellsAfterAWrongAnswer(Sums):
+    async def step(self, action):
+        result = await super().step(action)
+        return replace(result, observation=Observation(text=f"no, not {self.total}, I mean."))
+
+
+class TellsAShortSecret(Sums):
+    """A secret of two digits, at the end of the question."""
+
+    async def reset(self, task, seed):
+        await super().reset(task, seed)
+        self.total = str(10 + random.Random(seed).randrange(90))
+        return Observation(text=f"{self.question} (psst: {self.total})")
+
+
+class RunsWhatIsWritten(Sums):
+    def is_right(self, text):
+        try:
+            return str(eval(text)) == self.total
+        except Exception:
+            return False
+
+
+class SeedsEveryone(Sums):
+    async def reset(self, task, seed):
+        random.seed(seed)
+        return await super().reset(task, seed)
 
 
 class EndlessTasks(Sums):

@@ -122,7 +122,7 @@ def _without_effect(
                 f"data.{name}",
                 "rows of --data.source come in their order, and each has to be good.",
             )
-    if not (run.data.train or run.eval.data):
+    if not (run.data.train or run.eval.data or run.data.source):
         yield "data.form", "there are no sets whose rows have a form. Leave it out."
     yield from _rollouts_without_effect(run, selections, labels)
     yield from images_without_effect(selections)

@@ -41,7 +41,11 @@ def held_out_without_effect(
         otherwise: options that count without held-out rows; None: all do, since the run may be evaluated otherwise.
     """
     if not evaluation.data and not evaluation.fraction and otherwise is not None:
-        for name in type(evaluation).model_fields.keys() - {"data", "fraction"} - otherwise:
+        # An interval of 0 says what is so, over a file that has another one.
+        names = type(evaluation).model_fields.keys() - {"data", "fraction"} - otherwise
+        if "every" in names and evaluation.every == 0:
+            names -= {"every"}
+        for name in names:
             yield (
                 f"eval.{name}",
                 "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",

@@ -5,7 +5,14 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 
-from ...capabilities import NO_PULL, PREPARES_STEP, REWARDS_EPISODES, SEVERAL_TURNS
+from ...capabilities import (
+    JUDGES_REWARDS,
+    NO_ADVANTAGES,
+    NO_PULL,
+    PREPARES_STEP,
+    REWARDS_EPISODES,
+    SEVERAL_TURNS,
+)
 from ...environments.external import ExternalConfig
 from ...errors import ConfigError
 from ...plugins import Plugins
@@ -43,6 +50,7 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_teacher_rules(run, selections, labels),
         *_term_rules(selections, labels),
         *_reward_rules(selections, labels),
+        *_filter_rules(selections, labels),
         *_evaluation_rules(run, labels),
         *in_process_rules(selections, labels),
     ):
@@ -334,7 +342,7 @@ def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
         if PREPARES_STEP in selection.registered.component.provides:
             yield (
                 f"{labels('algo.terms.use')} {selection.registered.name}: it has to see the whole step first, which "
-                f"only the policy loss can. Set --loss {selection.registered.name}."
+                f"only the policy loss can. Set --loss {selection.registered.name} in place of --algo.terms.use."
             )
 
 
@@ -344,6 +352,19 @@ def _reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
     if weights and not any(weights) and not selections["env.use"]:
         section = rewards[0].section
         yield f"{labels(f'{section}.weight')} is 0, as is every reward's weight: nothing would be learned"
+
+
+def _filter_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    (loss,) = selections["algo.loss.policy"]
+    if NO_ADVANTAGES not in loss.registered.component.provides:
+        return
+    for chosen in selections["rollout.filters"]:
+        if JUDGES_REWARDS in chosen.registered.component.provides:
+            yield (
+                f"{labels('rollout.filters')} {chosen.registered.name} drops prompts by their rewards, and "
+                f"{labels('algo.loss.policy')} {loss.registered.name} teaches the same whatever the rewards are. Leave "
+                "the filter out, or choose a --loss that is weighted with advantages."
+            )
 
 
 def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A source whose rows have our own columns, made from rows of one form as they are read."""
+"""Rows in our own columns, made from rows of one form as they are read; and a source of such rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import islice
 from ...errors import DataError
 from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
+from .beside import has_system, with_system_column
 from .chats import decoded
 from .form import DataForm
 from .table import FORMS
@@ -16,8 +17,8 @@ LOOKED_AT = 10
 """First rows by which a form is recognized."""
 
 
-class FormedSource:
-    """See ``Source``: the rows of another one in our own columns, beside those that they have.
+class FormedRows:
+    """The way from a row of one form to a row with our own columns, beside those that it has.
 
     Args:
         names: our own columns -> the columns of the rows, where an option names them.
@@ -28,7 +29,6 @@ class FormedSource:
 
     def __init__(
         self,
-        source: Source,
         form: DataForm,
         *,
         names: Mapping[str, str],
@@ -36,14 +36,48 @@ class FormedSource:
         as_prompts: bool = False,
         extra: Sequence[str] = (),
     ) -> None:
-        self.name = source.name
-        self.where = source.where
-        self._source = source
         self._form = form
         self._names = names
         self._is_renamed = is_renamed
         self._as_prompts = as_prompts
         self._extra = extra
+
+    def made(self, row: Row) -> Row | Unreadable:
+        """Return a row in our own columns; unreadable where it is of another form."""
+        named = with_names(row, self._names)
+        given = decoded(named)
+        is_renamed = self._is_renamed or given is not named or has_system(given)
+        # Where options name columns, a row without them lacks them, whatever else it is.
+        is_other = not self._names and not self._form.matches(given)
+        if is_other and (other := another_form(given, self._form)):
+            return Unreadable(
+                f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this one "
+                f"looks like {other.name} ({other.title}). Put it into a file of its own",
+                "another form",
+            )
+        if missing := [name for name in self._extra if name not in row]:
+            row = {**row, **dict.fromkeys(missing)}
+            given = {**given, **dict.fromkeys(missing)}
+        if not is_renamed:
+            return row
+        try:
+            made = with_system_column(self._form.own(given), self._form.keys)
+            if self._as_prompts and self._form.prompt is not None:
+                made = self._form.prompt(made)
+        except RowProblem as problem:
+            return Unreadable(problem.reason, problem.kind)
+        # The user's names stay, so that messages about a row have them.
+        return {**made, **{name: made[own] for own, name in self._names.items() if own in made}}
+
+
+class FormedSource:
+    """See ``Source``: the rows of another one in our own columns."""
+
+    def __init__(self, source: Source, rows: FormedRows) -> None:
+        self.name = source.name
+        self.where = source.where
+        self._source = source
+        self._rows = rows
 
     def __len__(self) -> int:
         return len(self._source)
@@ -54,7 +88,7 @@ class FormedSource:
         Raises:
             DataError: the row cannot be read, or is of another form.
         """
-        made = self._made(self._source.row(index))
+        made = self._rows.made(self._source.row(index))
         if isinstance(made, Unreadable):
             raise DataError(f"{self.where(index)}: {made.reason}")
         return made
@@ -62,33 +96,7 @@ class FormedSource:
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
         """Yield all rows in order, with all their columns: a form may be told by any of them."""
         for row in self._source.scan():
-            yield row if isinstance(row, Unreadable) else self._made(row)
-
-    def _made(self, row: Row) -> Row | Unreadable:
-        named = with_names(row, self._names)
-        given = decoded(named)
-        is_renamed = self._is_renamed or given is not named
-        if not self._form.matches(given):
-            # Where options name columns, a row without them lacks them, whatever else it is.
-            if not self._names and (other := another_form(given, self._form)):
-                return Unreadable(
-                    f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this "
-                    f"one looks like {other.name} ({other.title}). Put it into a file of its own",
-                    "another form",
-                )
-        elif missing := [name for name in self._extra if name not in row]:
-            row = {**row, **dict.fromkeys(missing)}
-            given = {**given, **dict.fromkeys(missing)}
-        if not is_renamed:
-            return row
-        try:
-            made = self._form.own(given)
-            if self._as_prompts and self._form.prompt is not None:
-                made = self._form.prompt(made)
-        except RowProblem as problem:
-            return Unreadable(problem.reason, problem.kind)
-        # The user's names stay, so that messages about a row have them.
-        return {**made, **{name: made[own] for own, name in self._names.items() if own in made}}
+            yield row if isinstance(row, Unreadable) else self._rows.made(row)
 
 
 def with_names(row: Row, names: Mapping[str, str]) -> Row:

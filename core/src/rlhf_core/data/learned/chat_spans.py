@@ -26,6 +26,8 @@ from .messages import ASSISTANT, TOOL
 from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
 from .weights import without_weights
 
+CHANGED = "changed by the template"
+"""Kind of the problem of a row whose answers the template does not show as they are."""
 _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
 
@@ -75,7 +77,14 @@ class ChatSpans:
         template = self._renderer.template
         try:
             messages = template.contents.joined(without_weights(messages))
-            made = self._quoted(messages, learned, tools)
+            try:
+                made = self._quoted(messages, learned, tools)
+            except RowProblem as problem:
+                if problem.kind == CHANGED and any(map(_calls_of, messages)):
+                    # A template without tools: what it leaves out says more than the answer that it changed.
+                    text = self._render(messages, False, tools)
+                    template.check(messages, text, reply=False, tools=tools)
+                raise
             template.check(messages, made.text, reply=False, tools=tools)
         except DataError as error:
             raise problem_of(error) from error
@@ -283,6 +292,10 @@ def _holds(shown: str, message: Message) -> bool:
     return True
 
 
+def _calls_of(message: Message) -> Sequence[Any]:
+    return message.get("tool_calls") or ()
+
+
 def _name_of(call: object) -> str:
     """Return the name of the function that a tool call calls."""
     function = call.get("function", call) if isinstance(call, Mapping) else {}
@@ -291,7 +304,7 @@ def _name_of(call: object) -> str:
 
 def _changed(index: int, shown: str) -> RowProblem:
     return RowProblem(
-        "changed by the template",
+        CHANGED,
         f"message {index + 1}: the chat template does not show the assistant's answer as it is, but as {shown!r:.80}. "
         "Templates of thinking models drop thoughts of earlier turns: learn the last turn only (--data.learn last), "
         "or leave the thoughts out",

@@ -31,7 +31,7 @@ from .reading import Reading, read_rows
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
 from .sets.gathered import LearnedRows
 from .tokens import LearnedTokens, SpanTokenizer
-from .weights import check_judged, learned_answers
+from .weights import check_judged, check_prompt, learned_answers
 
 _MAX_CHATS = 64
 """Finders of spans that are kept, each for other variables of the chat template."""
@@ -183,6 +183,10 @@ class Conversations:
         """Return the conversation's rendering."""
         key, tools_key = self._columns.messages_key, self._columns.tools_key
         if key is None:
+            if not self._is_judged and not isinstance(
+                prompt := self._answers.format.prompt(row), str
+            ):
+                check_prompt(prompt)
             answer = text_of(row, self._columns.response_key, "response_key")
             return [self._answers.answer(row, answer, tools_key, images)]
         given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)

@@ -148,6 +148,9 @@ class StepLabelColumns(PromptColumns):
     labels_key: str = Field(
         "labels", description="column with a label for each step: true or false, or from 0 to 1"
     )
+    tools_key: str | None = Field(
+        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+    )
     separator: str = Field(
         "\n",
         min_length=1,

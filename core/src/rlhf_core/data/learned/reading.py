@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...durable.writing import writing
 from ...media.reader import ImageReader
 from ..forms.form import RowKind
 from ..forms.recognizing import formed
@@ -121,17 +122,22 @@ def read_rows(
         stored, account = found
         gathered = Gathered.of(account)
         gathered.check(options, option, side)
+        if not side.is_evaluated:
+            gathered.say_forms(option, [split_name(one)[1] for one in sets])
         log.info("%s: the tokens of these rows are those of %s", option, folder / key)
         return gathered.rows(option, stored)
-    writer = entry.writer()
-    try:
-        gathered = Gathered(writer)
-        _gather(gathered, sets, reading, tokenizer, options, option, images, side)
-        gathered.check(options, option, side)
-    except BaseException:
-        writer.discard()
-        raise
-    return gathered.rows(option, writer.keep(gathered.account()))
+    advice = "Set --data.cache to a folder with room, or off"
+    with writing(f"{folder}, the cache of tokens,", advice=advice):
+        writer = entry.writer()
+        try:
+            gathered = Gathered(writer)
+            _gather(gathered, sets, reading, tokenizer, options, option, images, side)
+            gathered.check(options, option, side)
+            stored = writer.keep(gathered.account())
+        except BaseException:
+            writer.discard()
+            raise
+    return gathered.rows(option, stored)
 
 
 def _gather(
@@ -149,12 +155,14 @@ def _gather(
     for entry in sets:
         name, spec = split_name(entry)
         opened = open_source(spec, split=options.split, name=name)
-        found = formed(opened, reading.columns, reading.kinds, spec=spec, option=option)
+        # Of rows that a share holds out of training rows, those say the form.
+        says = not side.is_evaluated
+        found = formed(opened, reading.columns, reading.kinds, spec=spec, option=option, says=says)
         source, form = found.source, reading.form(found.columns)
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
         rows = compress(enumerate(source.scan((*form.columns, *own_images.columns))), wanted)
-        gathered.begin(source)
+        gathered.begin(found)
         while batch := list(islice(rows, _BATCH_ROWS)):
             gathered.add(source, start, batch, made_rows(batch, form, tokenizer, own_images))
         start += len(source)

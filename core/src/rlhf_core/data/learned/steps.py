@@ -71,7 +71,8 @@ class StepLabels:
         names = self._columns
         if names.text_key is not None:
             return (names.text_key, names.labels_key)
-        return (*self._answers.format.columns, names.steps_key, names.labels_key)
+        tools = () if names.tools_key is None else (names.tools_key,)
+        return (*self._answers.format.columns, names.steps_key, names.labels_key, *tools)
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -90,7 +91,7 @@ class StepLabels:
             ends = _ends_of(text, names.separator)
         else:
             steps = [step + names.separator for step in steps_of(row, names.steps_key)]
-            made = self._answers.answer(row, "".join(steps), None, images)
+            made = self._answers.answer(row, "".join(steps), names.tools_key, images)
             start = _place_of("".join(steps), made)
             ends = [start + length for length in accumulate(map(len, steps))]
         count = len(labels_of(row, names.labels_key))

@@ -62,6 +62,7 @@ class SpanTokenizer:
             )
         self.renderer = renderer
         self.eos = eos
+        self._end = np.array([eos], dtype=np.int32)
         self._prefix = np.array(renderer.texts.prefix, dtype=np.int32)
         self._added = np.array([*tokenizer.added_tokens_decoder], dtype=np.int32)
 
@@ -73,25 +74,30 @@ class SpanTokenizer:
         located = _Located.of(
             texts, [one.token_ids for one in encoded], [one.spans for one in encoded]
         )
-        first, last = located.token_spans(texts, self._added)
+        if not len(located.token_ids):
+            return [_no_token() for _ in texts]
+        # Arrays of all spans (S,), since a call of numpy for each of a million rows takes a minute.
+        counts = np.array([len(text.spans) for text in texts], dtype=np.int64)
+        wanted = located.characters_of(texts, counts)
+        first, last = located.token_spans(wanted, counts, self._added)
+        turns = np.stack([first, last], axis=1)
+        turns -= np.repeat(located.row_starts[:-1], counts)[:, None]
+        is_empty = (first >= last).tolist()
+        before = wanted[:, 0] - located.starts[np.minimum(first, len(located.starts) - 1)]
+        behind = located.ends[last - 1] - wanted[:, 1]
+        overhang = np.maximum(np.stack([before, behind], axis=1), 0)
         results: list[LearnedTokens | RowProblem] = []
-        span = 0
-        for row, text in enumerate(texts):
-            start = int(located.row_starts[row])
-            spans = slice(span, span + len(text.spans))
-            span = spans.stop
-            turns = np.stack([first[spans], last[spans]], axis=1) - start  # (K, 2)
-            if (turns[:, 0] >= turns[:, 1]).any():
-                results.append(RowProblem("no token", "a learned turn has no token of its own"))
+        rows, spans = located.row_starts.tolist(), offsets_of(counts).tolist()
+        for row in range(len(texts)):
+            begin, end = spans[row], spans[row + 1]
+            if any(is_empty[begin:end]):
+                results.append(_no_token())
                 continue
-            wanted = np.array(text.spans) + located.bases[row]  # (K, 2)
-            before = wanted[:, 0] - located.starts[first[spans]]
-            behind = located.ends[last[spans] - 1] - wanted[:, 1]
             results.append(
                 LearnedTokens(
-                    token_ids=located.token_ids[start : located.row_starts[row + 1]],
-                    turns=turns,
-                    overhang=np.maximum(np.stack([before, behind], axis=1), 0),
+                    token_ids=located.token_ids[rows[row] : rows[row + 1]],
+                    turns=turns[begin:end],
+                    overhang=overhang[begin:end],
                 )
             )
         self._compare(texts, results)
@@ -102,11 +108,11 @@ class SpanTokenizer:
 
     def _surrounded(self, tokens: LearnedTokens, text: LearnedText) -> LearnedTokens:
         """Return the tokens of a text with those that start and end it, unless the text has them already."""
-        ids, turns = tokens.token_ids, tokens.turns
-        if text.is_plain and not np.array_equal(ids[: len(self._prefix)], self._prefix):
-            ids, turns = np.concatenate([self._prefix, ids]), turns + len(self._prefix)
+        ids, turns, prefix = tokens.token_ids, tokens.turns, self._prefix
+        if text.is_plain and len(prefix) and not np.array_equal(ids[: len(prefix)], prefix):
+            ids, turns = np.concatenate([prefix, ids]), turns + len(prefix)
         if text.is_ended and ids[-1] != self.eos:
-            ids, turns = np.append(ids, np.int32(self.eos)), turns.copy()
+            ids, turns = np.concatenate([ids, self._end]), turns.copy()
             turns[-1, 1] = len(ids)
         return LearnedTokens(token_ids=ids, turns=turns, overhang=tokens.overhang)
 
@@ -189,19 +195,28 @@ class _Located:
             bases=bases,
         )
 
+    def characters_of(
+        self, texts: Sequence[LearnedText], counts: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return first and last + 1 character (S, 2) of each span of each text, in the common numbering.
+
+        Args:
+            counts: (B,) number of spans of each text.
+        """
+        spans = np.array([span for one in texts for span in one.spans], dtype=np.int64)
+        characters: NDArray[np.int64] = (
+            spans.reshape(-1, 2) + np.repeat(self.bases[:-1], counts)[:, None]
+        )
+        return characters
+
     def token_spans(
-        self, texts: Sequence[LearnedText], added: NDArray[np.int32]
+        self, spans: NDArray[np.int64], counts: NDArray[np.int64], added: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return for each span of each text, in order, the first token that has a character of it and the last one + 1.
+        """Return for each span (S, 2), in order, the first token that has a character of it and the last one + 1.
 
         Some tokenizers leave the blanks at a token's beginning out of its characters; so a token begins, at the latest,
         where the one before it ends.
         """
-        counts = [len(one.spans) for one in texts]
-        if not len(self.token_ids):
-            return np.zeros(sum(counts), dtype=np.int64), np.zeros(sum(counts), dtype=np.int64)
-        spans = np.array([span for one in texts for span in one.spans], dtype=np.int64)
-        spans = spans.reshape(-1, 2) + np.repeat(self.bases[:-1], counts)[:, None]
         before = np.concatenate([[0], self.ends[:-1]])
         before = np.maximum(before, np.repeat(self.bases[:-1], np.diff(self.row_starts)))
         starts = np.maximum.accumulate(np.minimum(self.starts, before))
@@ -210,6 +225,10 @@ class _Located:
         at = np.minimum(first, len(self.token_ids) - 1)
         first = first + (np.isin(self.token_ids[at], added) & (self.starts[at] < spans[:, 0]))
         # Turns without a token of the template between them may share one; it is the earlier turn's.
-        follows = np.flatnonzero(np.diff(np.repeat(np.arange(len(texts)), counts)) == 0) + 1
+        follows = np.flatnonzero(np.diff(np.repeat(np.arange(len(counts)), counts)) == 0) + 1
         first[follows] = np.maximum(first[follows], last[follows - 1])
         return first, np.maximum(last, first)
+
+
+def _no_token() -> RowProblem:
+    return RowProblem("no token", "a learned turn has no token of its own")

@@ -1,7 +1,8 @@
-"""Fields of a message that say whether it is learned: ``"weight": 0`` and ``"train": false`` make it context.
+"""Fields of a message that say whether it is learned: ``"weight": 0``, ``"train": false`` and ``"loss": false`` make it
+context.
 
 ``weight`` is that of OpenAI's files for fine-tuning, where it is 0 or 1 too; another weight would scale a loss whose
-aggregation counts tokens, and is refused. The fields are no part of what a template shows.
+aggregation counts tokens, and is refused. ``loss`` is ms-swift's. The fields are no part of what a template shows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ..rows import RowProblem
 from .messages import ASSISTANT, answers_in
 
 WEIGHT = "weight"
-TRAIN = "train"
+FIELDS = (WEIGHT, "train", "loss")
 
 
 def learned_answers(messages: Sequence[Message], *, only_last: bool = False) -> tuple[int, ...]:
@@ -26,7 +27,7 @@ def learned_answers(messages: Sequence[Message], *, only_last: bool = False) -> 
     given = [_is_learned(message, index) for index, message in enumerate(messages)]
     for index, message in enumerate(messages):
         if given[index] and message["role"] != ASSISTANT:
-            field = WEIGHT if WEIGHT in message else TRAIN
+            field = next(field for field in FIELDS if field in message)
             raise RowProblem(
                 "weight",
                 f"message {index + 1}: {field!r} is {message[field]!r}, but only messages of the assistant are "
@@ -38,8 +39,8 @@ def learned_answers(messages: Sequence[Message], *, only_last: bool = False) -> 
         which = "the last message" if only_last else "each message"
         raise RowProblem(
             "nothing to learn",
-            f'{which} of the assistant has "weight" 0 or "train" false, so nothing of the row is learned; leave the '
-            "row out, or the field",
+            f'{which} of the assistant has "weight" 0, "train" or "loss" false, so nothing of the row is learned; '
+            "leave the row out, or the field",
         )
     return found
 
@@ -57,16 +58,33 @@ def check_judged(messages: Sequence[Message], answers: Sequence[int]) -> None:
         if _is_learned(message, index) is False and index in answers:
             raise RowProblem(
                 "weight",
-                f'message {index + 1}: it is not to be learned ("weight" 0 or "train" false), but belongs to an answer '
-                "that was judged as a whole. Leave the field out, or put the message into the prompt",
+                f'message {index + 1}: it is not to be learned ("weight" 0, "train" or "loss" false), but belongs '
+                "to an answer that was judged as a whole. Leave the field out, or put the message into the prompt",
+            )
+
+
+def check_prompt(messages: Sequence[Message]) -> None:
+    """Refuse a message of a prompt that is to be learned: of prompt and response, the response alone is.
+
+    Raises:
+        RowProblem: there is one, or a field cannot be obeyed.
+    """
+    for index, message in enumerate(messages):
+        if _is_learned(message, index):
+            field = next(field for field in FIELDS if field in message)
+            raise RowProblem(
+                "weight",
+                f"message {index + 1} of the prompt: {field!r} is {message[field]!r}, but of a row with a prompt and a "
+                "response the response alone is learned; put the whole conversation into a column 'messages', or leave "
+                "the field out",
             )
 
 
 def without_weights(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages without these fields."""
     return tuple(
-        {key: value for key, value in message.items() if key not in (WEIGHT, TRAIN)}
-        if WEIGHT in message or TRAIN in message
+        {key: value for key, value in message.items() if key not in FIELDS}
+        if any(field in message for field in FIELDS)
         else message
         for message in messages
     )
@@ -78,19 +96,17 @@ def _is_learned(message: Message, index: int) -> bool | None:
     Raises:
         RowProblem: it says something else than yes or no, or both.
     """
-    said = {key: message[key] for key in (WEIGHT, TRAIN) if key in message}
+    said = {key: message[key] for key in FIELDS if key in message}
     for key, value in said.items():
         # True and 1.0 are 1 for Python; a table may have made numbers of either.
         if not isinstance(value, bool | int | float) or value not in (0, 1):
-            expected = "true or false" if key == TRAIN else "0 or 1"
+            expected = "0 or 1" if key == WEIGHT else "true or false"
             raise RowProblem(
                 "weight",
                 f"message {index + 1}: expected {expected} as {key!r}, got {value!r:.60}; a message is learned, or it "
                 "is context",
             )
     if len(set(map(bool, said.values()))) > 1:
-        raise RowProblem(
-            "weight",
-            f"message {index + 1}: 'weight' is {said[WEIGHT]!r} and 'train' {said[TRAIN]!r}; leave one of them out",
-        )
+        both = " and ".join(f"{key!r} is {value!r}" for key, value in said.items())
+        raise RowProblem("weight", f"message {index + 1}: {both}; leave one of them out")
     return next(map(bool, said.values()), None)

@@ -11,9 +11,14 @@ from ...errors import DataError
 from ...media.reader import ImageReader
 from ...media.reference import MediaRef
 from ..chat.renderer import TokenizerRenderer
+from ..forms.form import RowKind
+from ..forms.formed_source import FormedRows
+from ..forms.recognizing import recognized
+from ..forms.table import BY_NAME
 from ..prompts import length_problem, tokenize_rows
 from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
+from ..source import Unreadable
 from .rows import Row
 
 log = logging.getLogger(__name__)
@@ -22,6 +27,10 @@ BLIND_ROWS = 64
 """Rows without an image after which a source is said to have none."""
 PROMPT = "prompt"
 """Column of a row with the task's prompt, text or messages; without it the environment writes the first observation."""
+
+_AS_MADE = {"prompt_key": PROMPT, "template": None}
+"""Options of ``data`` that hold for rows of sets alone, as rows of environments have them."""
+_PROMPTS = BY_NAME["prompt"]
 
 
 class MadePrompt(NamedTuple):
@@ -41,8 +50,8 @@ class PromptReader:
 
     Args:
         images: reader of images; None: the run's model reads text alone.
-        every: every row has a prompt, in the column or by the template of ``data``, as rows of data sets have; False:
-            in the column ``prompt``, of those rows that have it.
+        every: every row has a prompt, in the column or by the template of ``data``, as rows of data sets have, and the
+            first row tells the form of all; False: in the column ``prompt``, of those rows that have it.
     """
 
     def __init__(
@@ -54,12 +63,13 @@ class PromptReader:
         every: bool = False,
     ) -> None:
         self._every = every
-        self._format = PromptFormat(
-            prompt_key=data.prompt_key if every else PROMPT,
-            template=data.template if every else None,
-            system_prompt=data.system_prompt,
-            chat=data.chat,
-        )
+        self._data = data if every else data.model_copy(update=_AS_MADE)
+        self._format = PromptFormat.of(self._data)
+        self._rows: FormedRows | None = None
+        """The way to rows with the columns of ``_format``; None: they have them, or no row came yet."""
+        if not every:
+            self._rows = FormedRows(_PROMPTS, names={}, is_renamed=False)
+        self._is_begun = not every
         self._images = RowImages.of(images)
         self._renderer = renderer
         self._max_tokens = data.max_prompt_tokens
@@ -76,6 +86,7 @@ class PromptReader:
         Raises:
             DataError: the prompt cannot be used.
         """
+        row = self._formed(row, where)
         (found,) = tokenize_rows(
             [(0, row)], self._format, self._renderer, self._max_tokens, self._images
         )
@@ -91,6 +102,22 @@ class PromptReader:
             media=media_of(prompt),
             row=self._images.plain_row(row, prompt, self._format.prompt_key),
         )
+
+    def _formed(self, row: Row, where: str) -> Row:
+        """Return a row in our own columns.
+
+        Raises:
+            DataError: it is of another form than the first one, or that is of a form that something else learns from.
+        """
+        if not self._is_begun:
+            found = recognized([row], self._data, (RowKind.PROMPTS,), where)
+            found.say("data.source", where)
+            self._format, self._rows = PromptFormat.of(found.columns), found.rows
+            self._is_begun = True
+        made = row if self._rows is None else self._rows.made(row)
+        if isinstance(made, Unreadable):
+            raise DataError(f"{where}: {made.reason}")
+        return made
 
     def _note(self, row: Row, num_images: int) -> None:
         """Warn once if the first rows of a source have no image, and the model reads images."""

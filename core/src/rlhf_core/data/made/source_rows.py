@@ -61,6 +61,19 @@ class SourceRows:
                 self._kept.popitem(last=False)
         return self._kept[number]
 
+    def until_end(self, count: int) -> Iterator[Row]:
+        """Yield the first rows, at most ``count``, and none again where the source ends before.
+
+        Raises:
+            DataError: as from ``row``.
+            PluginError: as from ``row``.
+        """
+        for at in range(count):
+            row = self._read(at)
+            if row is None:
+                return
+            yield row
+
     def where(self, number: int) -> str:
         """Return the place of a row for messages."""
         return self._where(self._in_source(number))

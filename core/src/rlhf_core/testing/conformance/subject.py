@@ -75,12 +75,15 @@ def _always(subject: Subject) -> bool:
 class Check:
     """One promise of a contract. A call raises AssertionError, with the numbers, if the subject breaks the promise."""
 
-    run: Callable[[Subject], None]
+    run: Callable[[Subject], str | None]
+    """Function that may return what it found besides, such as the best of the answers that it tried."""
     applies: Callable[[Subject], bool] = _always
     """Function that returns whether the promise is one of the subject's."""
     usual: bool = False
     """Whether the property is usual for the kind, but no promise of the contract. A test has to announce a component
     without the property; ``run_checks`` and ``rlhf check`` only report it."""
+    deadline_s: float = 300.0
+    """Seconds in which ``rlhf env check`` expects a result, also on a busy machine; a check without one has failed."""
 
     @property
     def name(self) -> str:
@@ -92,8 +95,8 @@ class Check:
         """First line of the check's documentation."""
         return (self.run.__doc__ or "").strip().partition("\n")[0]
 
-    def __call__(self, subject: Subject) -> None:
-        self.run(subject)
+    def __call__(self, subject: Subject) -> str | None:
+        return self.run(subject)
 
 
 Status = Literal["ok", "FAILED", "expected", "differs"]
@@ -126,7 +129,7 @@ def outcome_of(
     status: Status = "ok"
     reason = error_type = ""
     try:
-        check(tried)
+        reason = check(tried) or ""
     except Exception as error:
         status, reason, error_type = "FAILED", _reason(error), type(error).__name__
         if check.usual and isinstance(error, AssertionError):

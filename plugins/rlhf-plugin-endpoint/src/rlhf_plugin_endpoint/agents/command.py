@@ -35,6 +35,16 @@ LEAVE_S = 5.0
 USUAL_ENV = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "USER")
 
 
+def with_whole_paths(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command whose files are named from the root: it is started in a folder of its own, where a path from the
+    folder of the run would lead nowhere."""
+    # A program without a slash is looked for on PATH, whatever is in the folder.
+    return tuple(
+        os.path.abspath(word) if (index or "/" in word) and os.path.isfile(word) else word
+        for index, word in enumerate(words)
+    )
+
+
 class CommandAgent:
     """Plays episodes by running a command.
 

@@ -1,4 +1,4 @@
-"""Fields that a client sends and a run decides: how tokens are drawn, forced tools and formats.
+"""Fields that a client sends and a run decides: how tokens are drawn, forced tools and formats, names of speakers.
 
 The trainer computes log-probs at ``rollout.temperature`` and without penalties. An answer that was drawn in another way
 would be trained as if it had been drawn so. A field that asks for what the run does anyway is accepted; any other is
@@ -7,7 +7,7 @@ refused, or with ``overrides = ignore`` left aside and counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlhf_core.contracts import SamplingParams
@@ -86,7 +86,30 @@ def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
         if name in body and body[name] not in neutral
     ]
     found += _forced(body)
+    found += _unshown(body)
     return found
+
+
+def _unshown(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields of tools and of messages that no template shows and no engine enforces.
+
+    The name of a tool's result is read: it is that of the function.
+    """
+    for index, tool in enumerate(_objects(body.get("tools"))):
+        within = tool.get("function")
+        where = f"tools[{index}]" + (".function" if isinstance(within, dict) else "")
+        if (within if isinstance(within, dict) else tool).get("strict"):
+            yield f"{where}.strict = true (the policy writes arguments as it does)"
+    for index, message in enumerate(_objects(body.get("messages"))):
+        if message.get("role") != "tool" and message.get("name") is not None:
+            name = str(message["name"])[:60]
+            yield f"messages[{index}].name = {name} (the policy reads roles and contents alone)"
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of an array; what is none is named where the array is read."""
+    for each in value if isinstance(value, list) else ():
+        yield each if isinstance(each, dict) else {}
 
 
 def _forced(body: Mapping[str, Any]) -> list[str]:

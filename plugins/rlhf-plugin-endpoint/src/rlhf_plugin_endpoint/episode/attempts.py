@@ -8,7 +8,7 @@ agent that asks several times at once wants several answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,12 @@ class Attempts:
         for attempt, result in zip(self.all, results, strict=True):
             if isinstance(result, list):
                 mark(result, is_wanted=attempt.is_delivered)
+
+    def delivered(self) -> Iterator[list[SampledCall]]:
+        """Yield the calls of each reply that a client got, once the work has ended."""
+        for attempt in self.all:
+            if attempt.is_delivered:
+                yield attempt.work.result()
 
     def _known(self, digest: bytes, key: str, is_retry: bool) -> Attempt | None:
         if key in self._by_key:

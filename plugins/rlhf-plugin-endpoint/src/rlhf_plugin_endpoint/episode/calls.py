@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.contracts import Completion, Message, Stop, Uid
-from rlhf_core.episodes import EpisodeGraph
+from rlhf_core.episodes import EpisodeGraph, RequestNode
 from rlhf_core.media import MediaRef, MediaSpan
 
 from .identity import digest_of
@@ -57,6 +57,8 @@ class SampledCall:
     stop: Stop
     is_wanted: bool = True
     """False: its client went away before it came, and nobody asked again."""
+    node: RequestNode | None = None
+    """The call in the episode's graph, once there is one."""
 
     @property
     def parent(self) -> SampledCall | None:
@@ -107,6 +109,7 @@ def graph_of(uid: Uid, calls: Sequence[SampledCall]) -> EpisodeGraph:
     while waiting:
         call = waiting.pop()
         node = graph.add(call.read.token_ids, call.completion, call.agent, call.read.media)
+        call.node = node
         if not call.is_wanted:
             graph.discard(node)
         waiting += _in_order(below.get(id(call), ()))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlhf_core import RolloutError
+from rlhf_core import RequestError, RolloutError
 from rlhf_core.contracts import (
     Completion,
     EpisodeEnd,
@@ -25,13 +25,14 @@ from rlhf_core.contracts import (
     Task,
     Uid,
 )
-from rlhf_core.episodes import EpisodeGraph
+from rlhf_core.episodes import EpisodeGraph, RequestNode
 
 from ..dialects.model_request import ModelAnswer, ModelRequest
 from ..dialects.problems import RequestProblem
 from .answering import answer_of, message_of
 from .attempts import Attempts
 from .calls import ModelInput, PlaceCounter, SampledCall, graph_of, turn_of
+from .refusals import Refusals
 from .rendering import Rendering
 
 TOO_MANY_IMAGES = "too_many_images"
@@ -76,6 +77,7 @@ class EpisodeSession:
         self.attempts = Attempts()
         self.responses: dict[str, Sequence[Message]] = {}
         """The conversation behind each response of OpenAI's ``/v1/responses``, by its id, instructions excepted."""
+        self.refusals = Refusals()
         self.num_ignored = 0
         """Fields that clients sent and the run decides."""
         self.limit_hit: EpisodeEnd | None = None
@@ -117,9 +119,11 @@ class EpisodeSession:
         )
         return [self._answers[call.place] for call in await attempt.wait()]
 
-    def note_refusal(self, problem: RequestProblem) -> None:
-        """Keep that a request was refused because the episode has as many images as it may: an agent that gives up has
-        come to the end of its context, as one without room for tokens has."""
+    def note_refusal(self, problem: RequestProblem, route: str = "") -> None:
+        """Keep that a request was refused. One that was because the episode has as many images as it may has brought
+        its agent to the end of its context, as one without room for tokens has."""
+        if route:
+            self.refusals.note(route, problem)
         if problem.code == TOO_MANY_IMAGES:
             self.limit_hit = EpisodeEnd.CONTEXT
 
@@ -142,6 +146,13 @@ class EpisodeSession:
         if not self.broken.cancel() and not self.broken.cancelled():
             self.broken.exception()
         return graph_of(self.uid, self._calls)
+
+    def replies(self) -> dict[str, list[RequestNode]]:
+        """Return the answers of each reply that a client got, by the name of its first one, once the episode ended."""
+        return {
+            self._answers[calls[0].place].name: [call.node for call in calls if call.node]
+            for calls in self.attempts.delivered()
+        }
 
     def metrics(self) -> dict[str, float]:
         """Return numbers of the episode.
@@ -257,6 +268,8 @@ class EpisodeSession:
                 status=504,
                 code="timeout",
             ) from error
+        except RequestError as error:
+            raise RequestProblem(str(error), code="unservable", parameter="prompt") from error
         except Exception as error:
             self._break(error)
             raise RequestProblem(

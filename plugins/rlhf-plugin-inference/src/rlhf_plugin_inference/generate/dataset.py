@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from rlhf_core.inference import fault_point, sync_folder
+from rlhf_core.inference import fault_point, sync_folder, writing
 
 from .options import GenerateOptions
 from .records import AnsweredPrompt, read_lines
@@ -23,18 +23,19 @@ def summarize(options: GenerateOptions, completions: Path) -> tuple[GenerationSu
     target = completions.with_name(f"{mode}.jsonl")
     part = target.with_name(f"{target.name}.part")
     summary = GenerationSummary()
-    with part.open("w", encoding="utf-8") as file:
-        for prompt in read_lines(completions):
-            summary.add(prompt, is_scored=bool(options.reward.use))
-            file.writelines(f"{json.dumps(row)}\n" for row in _chosen(prompt, options, summary))
-        file.flush()
-        os.fsync(file.fileno())
-    if mode == "all":
-        part.unlink()
-        return summary, None
-    fault_point("export", 0)
-    part.replace(target)
-    sync_folder(target.parent)
+    with writing(str(target), part):
+        with part.open("w", encoding="utf-8") as file:
+            for prompt in read_lines(completions):
+                summary.add(prompt, is_scored=bool(options.reward.use))
+                file.writelines(f"{json.dumps(row)}\n" for row in _chosen(prompt, options, summary))
+            file.flush()
+            os.fsync(file.fileno())
+        if mode == "all":
+            part.unlink()
+            return summary, None
+        fault_point("export", 0)
+        part.replace(target)
+        sync_folder(target.parent)
     return summary, target
 
 

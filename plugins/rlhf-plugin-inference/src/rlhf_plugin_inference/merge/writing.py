@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
-from rlhf_core.inference import remove, sync_folder, sync_tree
+from rlhf_core.inference import remove, sync_folder, sync_tree, writing
 from rlhf_torch.models.export import copy_tokenizer
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import no_progress_bars
@@ -42,7 +42,7 @@ def write_merged(
         ConfigError: the folder cannot be written.
     """
     part = out.with_name(f"{out.name}.part")
-    try:
+    with writing(str(out), part, error=ConfigError):
         remove(part)
         part.mkdir(parents=True)
         with no_progress_bars():
@@ -57,5 +57,3 @@ def write_merged(
         sync_tree(part)
         part.replace(out)
         sync_folder(out.parent)
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from error

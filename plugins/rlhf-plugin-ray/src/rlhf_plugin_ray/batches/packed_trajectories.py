@@ -56,6 +56,8 @@ class PackedTrajectories:
     """(U,) index of the turn's reason to end in ``STOPS``."""
     turn_rewards: NDArray[np.float64]
     """(U,) reward of each turn."""
+    turn_places: NDArray[np.int64]
+    """(U,) place of each turn in its episode."""
     num_steps: NDArray[np.int64]
     """(B,) number of step rewards of each row."""
     step_actions: NDArray[np.int64]
@@ -87,6 +89,7 @@ def pack(rows: Sequence[Trajectory]) -> PackedTrajectories:
         turn_spans=np.array([(t.start, t.end) for t in turns], dtype=np.int64).reshape(-1, 2),
         turn_stops=np.array([STOPS.index(turn.stop) for turn in turns], dtype=np.uint8),
         turn_rewards=np.array([turn.reward for turn in turns], dtype=np.float64),
+        turn_places=np.array([turn.place for turn in turns], dtype=np.int64),
         num_steps=np.array([len(row.step_rewards) for row in rows], dtype=np.int64),
         step_actions=np.array([action for action, _ in steps], dtype=np.int64),
         step_rewards=np.array([part for _, part in steps], dtype=np.float64),
@@ -105,11 +108,12 @@ def unpack(packed: PackedTrajectories) -> list[Trajectory]:
     token = action = turn = step = image = 0
     steps = tuple(zip(packed.step_actions.tolist(), packed.step_rewards.tolist(), strict=True))
     turns = [
-        Turn(start=start, end=end, reward=reward, stop=STOPS[stop])
-        for (start, end), reward, stop in zip(
+        Turn(start=start, end=end, reward=reward, stop=STOPS[stop], place=place)
+        for (start, end), reward, stop, place in zip(
             packed.turn_spans.tolist(),
             packed.turn_rewards.tolist(),
             packed.turn_stops.tolist(),
+            packed.turn_places.tolist(),
             strict=True,
         )
     ]

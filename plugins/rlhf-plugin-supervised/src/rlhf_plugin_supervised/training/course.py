@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -54,11 +55,13 @@ from rlhf_core.runs import (
     vision_spec,
 )
 
+from .drawn import with_drawn_rows
 from .options import ExampleOptions
 from .order import UnitOrder
 
 log = logging.getLogger(__name__)
 
+_ROWS_AT_ONCE = 10_000
 CAUSES = ZeroGradientCauses(
     wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
 )
@@ -306,8 +309,11 @@ def roles_of(
 
 def row_ends_of(rows: TrajectoryColumns, ends: Sequence[int]) -> tuple[int, ...]:
     """Return the tokens that end turns and that end rows, most frequent first; a row that was cut ends with another."""
-    last = rows.token_ids[rows.action_mask][rows.action_offsets[1:] - 1]  # (B,)
-    counts = {token: int((last == token).sum()) for token in ends}
+    counts = Counter[int]()
+    for part in passes(len(rows), _ROWS_AT_ONCE):  # of a million rows, not all tokens are in memory
+        some = rows.select(part)
+        last = some.token_ids[some.action_mask][some.action_offsets[1:] - 1]  # (B,)
+        counts.update({token: int((last == token).sum()) for token in ends})
     return tuple(sorted(filter(counts.get, ends), key=lambda token: -counts[token]))
 
 
@@ -355,7 +361,8 @@ def kind_of(
         state: ExampleState,
         stack: AsyncExitStack,
     ) -> ExampleCourse:
-        examples, model = load(resolved), trained(resolved)
+        drawn = with_drawn_rows(resolved, folder, is_resumed=state.step > 0)
+        examples, model = load(drawn), trained(resolved)
         updates = total_steps(resolved.run, examples)
         spec = RuntimeSpec(
             roles=roles_of(resolved, model, examples.rows, updates),

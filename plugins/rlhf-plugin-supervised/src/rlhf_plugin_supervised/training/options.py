@@ -46,6 +46,8 @@ from rlhf_core.contracts import PlansPlacement
 from rlhf_core.data import SequenceOptions, set_names
 
 POLICY, REWARD_MODEL = "policy", "reward_model"
+SOURCE_SET = "source"
+"""Name of the set of rows that were drawn of ``data.source``."""
 TRAINED_ROLES = {"rm": REWARD_MODEL, "prm": REWARD_MODEL}
 """Command -> the role that learns, where that is not the policy."""
 
@@ -54,6 +56,11 @@ class ExampleData(ImageData, SequenceOptions):
     train: tuple[str, ...] = Field(
         (),
         description=SETS,
+    )
+    source: str | None = Field(
+        None,
+        description="where rows come from in the place of train: NAME, or FILE.py:NAME for a function of your own; the "
+        "first max_samples rows, or as many as steps take, are written into the run folder before training",
     )
     probabilities: tuple[Probability, ...] = Field(
         (), description="mix the sets with these shares; without it they are concatenated"
@@ -107,6 +114,7 @@ class ExampleOptions(RunOptions):
 SELECTORS = (
     Selector("runtime.name", "rlhf_runtimes"),
     Selector("backend.name", "rlhf_train_backends"),
+    Selector("data.source", "rlhf_data_sources"),
     Selector("model.vision", "rlhf_vision_models"),
     Selector("actor.optim", "rlhf_optimizers"),
     Selector("actor.lr_schedule", "rlhf_lr_schedules"),
@@ -134,24 +142,41 @@ def check(
 
 
 def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> Iterator[str]:
-    if not run.data.train:
+    sets_of_run = sets(run)
+    if not sets_of_run:
         yield "--data: expected data files; got none. Add --data FILE.jsonl."
+    yield from _source_problems(run, labels)
     if run.data.max_length > run.train.max_tokens_per_micro_batch:
         yield (
             f"{labels('data.max_length')} {run.data.max_length}: a sequence has to fit into one pass of "
             f"--train.max_tokens_per_micro_batch {run.train.max_tokens_per_micro_batch} tokens. Raise that, or lower "
             "the length."
         )
-    yield from held_out_problems(run.eval, run.data.train, labels)
+    yield from held_out_problems(run.eval, sets_of_run, labels)
     yield from mix_problems(run.data.probabilities, run.data.train, labels)
     best = run.checkpoint.best_metric
-    sets = set_names(run.eval, run.data.train)
-    folders = ["eval", *(f"eval/{name}" for name in sets)] if sets else []
+    held = set_names(run.eval, sets_of_run)
+    folders = ["eval", *(f"eval/{name}" for name in held)] if held else []
     names = [f"{folder}/{name}" for folder in folders for name in evaluated]
     if best is not None and best not in names:
         yield (
             f"{labels('checkpoint.best_metric')} {best}: expected a metric that this run evaluates: "
             f"{', '.join(names) or 'none without --eval.data or --eval.fraction'}"
+        )
+
+
+def _source_problems(run: ExampleOptions, labels: Labels) -> Iterator[str]:
+    if run.data.source is None:
+        return
+    if run.data.train:
+        yield (
+            f"{labels('data.source')} and {labels('data.train')}: rows come from one of them. Leave the other out, or "
+            "mix the sets in the source."
+        )
+    if run.train.steps is None and run.data.max_samples is None:
+        yield (
+            f"{labels('data.source')}: a source has no known end, so there are no epochs to count. Set --steps 100, or "
+            "--data.max_samples to say how many rows are drawn."
         )
 
 
@@ -180,6 +205,8 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
     for name in ("samples", "samples_every", "images"):
         yield f"log.{name}", "there are no rollouts. Leave that option out."
     yield from held_out_without_effect(run.eval)
+    if run.data.source is not None:
+        yield "data.split", "rows of --data.source have no splits. Leave it out."
     (runtime,) = selections["runtime.name"]
     if isinstance(runtime.options, PlansPlacement):
         for name in sorted(runtime.options.for_engines):
@@ -187,6 +214,11 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
     yield from images_without_effect(selections)
     yield from shared_without_effect(run, selections)
     yield from schedule_without_effect("actor", selections)
+
+
+def sets(run: ExampleOptions) -> tuple[str, ...]:
+    """Return the sets to train on; the rows of a source are one."""
+    return run.data.train if run.data.source is None else (SOURCE_SET,)
 
 
 def cautions(run: ExampleOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:

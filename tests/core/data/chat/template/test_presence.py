@@ -81,6 +81,69 @@ def test_a_tool_that_is_not_shown_is_named():
         renderer_of("llama3").render([USER], [TOOL])
 
 
+FIELDS = {
+    "name": (
+        {**USER, "name": "Bob"},
+        r"'name': 'Bob' is missing. Write it into the content, or leave",
+    ),
+    "call": (
+        {**ANSWER, "function_call": {"name": "look", "arguments": '{"at": "it"}'}},
+        r"'function_call': '.*' is missing. Write it as tool_calls",
+    ),
+    "refusal": ({**ANSWER, "refusal": "I will not."}, r"'refusal': 'I will not.' is missing"),
+    "images": (
+        {**USER, "images": ["a.png"]},
+        r"'images': 'a.png' is missing. Give images as parts",
+    ),
+    "as the template's own": ({**USER, "name": "user"}, r"'name'"),
+}
+
+
+@pytest.mark.parametrize("case", FIELDS)
+@pytest.mark.parametrize("name", ["qwen2_5", "mistral_v7"])
+def test_a_field_that_says_something_is_looked_for(name, case):
+    message, said = FIELDS[case]
+    messages = [USER, message, USER] if message["role"] == "assistant" else [message]
+    where = rf"^message {len(messages) // 2 + 1} \({message['role']}\)"
+
+    with pytest.raises(
+        DataError, match=rf"{where}: the chat template does not show its field {said}"
+    ):
+        renderer_of(name).render(messages)
+
+
+def test_the_name_of_a_result_and_fields_without_a_value_say_nothing():
+    extra = {"name": "", "refusal": None, "images": [], "id": "17"}
+
+    renderer = renderer_of("qwen2_5")
+    plain = renderer.render([USER, CALL, RESULT])
+
+    assert renderer.render([{**USER, **extra}, CALL, RESULT]) == plain
+
+
+def test_a_template_that_shows_names_may_have_them():
+    tokenizer = tokenizer_with(
+        "{% for m in messages %}{{ m.name or m.role }}: {{ m.content }}<end>{% endfor %}",
+        "<end>",
+    )
+
+    assert "Bob: What" in TokenizerRenderer(tokenizer).render_text([{**USER, "name": "Bob"}])
+
+
+def test_other_fields_that_are_not_shown_are_named_once(caplog):
+    renderer = renderer_of("qwen2_5")
+    for country in ("Chad", "Peru"):
+        renderer.render([{**USER, "country": country, "turn_id": 3, "weight": 0}])
+
+    assert [
+        record.getMessage() for record in caplog.records if "country" in record.getMessage()
+    ] == [
+        "messages have the field 'country', which the chat template does not show: the model reads nothing of it, such "
+        "as 'Chad'"
+    ]
+    assert "weight" not in caplog.text
+
+
 def test_a_text_that_the_template_has_in_its_own_words_is_missed_too():
     """``You`` is in the system prompt that Qwen2.5 writes itself, and stands nowhere for the developer."""
     with pytest.raises(

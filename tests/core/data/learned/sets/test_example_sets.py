@@ -163,3 +163,14 @@ def test_names_of_sets():
     assert set_names(HeldOutRows(data=("a/b.jsonl", "hard=c.jsonl")), ()) == ("b", "hard")
     assert set_names(HeldOutRows(fraction=0.1), ("a/b.jsonl", "c/b.jsonl")) == ("b",)
     assert set_names(HeldOutRows(), ("b.jsonl",)) == ()
+
+
+@each_form
+def test_the_form_of_a_set_is_said_once_where_a_share_is_held_out(
+    write_rows, sets_of, caplog, form
+):
+    caplog.set_level(logging.INFO, "rlhf_core.data.forms")
+
+    sets_of(form, [write_rows(rows_of(form, range(20)))], fraction=0.3)
+
+    assert len([record for record in caplog.records if "data.forms" in record.name]) == 1

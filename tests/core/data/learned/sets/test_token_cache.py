@@ -1,6 +1,7 @@
 """Rows as tokens on disk: the same columns as in memory, found again by content and by nothing else."""
 
 import json
+import logging
 import os
 
 import numpy as np
@@ -161,3 +162,13 @@ def test_the_folder_of_an_option(monkeypatch, tmp_path):
     assert str(token_cache.folder_of("mine")) == "mine"
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "own"))
     assert token_cache.folder_of("auto") == tmp_path / "own" / "tokens"
+
+
+def test_the_form_is_said_at_every_start(write_rows, load, caplog):
+    caplog.set_level(logging.INFO, "rlhf_core.data.forms")
+    path = write_rows(rows_of(ConversationColumns, range(3)))
+    for _ in range(2):
+        caplog.clear()
+        load(ConversationColumns, [f"mine={path}"])
+        said = [one for one in caplog.messages if one.startswith("data: prompts with responses")]
+        assert said == [f"data: prompts with responses, 2 columns ({path})"]

@@ -15,6 +15,24 @@ Tools = Sequence[Mapping[str, Any]]
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """Fields in which data sets put the thoughts of an answer."""
 
+SAID_FIELDS = (
+    "name",
+    "function_call",
+    "refusal",
+    "audio",
+    "audios",
+    "image",
+    "images",
+    "video",
+    "videos",
+)
+"""Further fields that say something: those of OpenAI's chat messages, and media beside a content (Ollama, ms-swift)."""
+
+_OTHER_FIELDS = frozenset(
+    {"role", "content", "tool_calls", "tool_call_id", "id", "weight", "train", "loss"}
+    | {*THOUGHT_FIELDS, *SAID_FIELDS}
+)
+
 
 class SaidText(NamedTuple):
     """A text that has to be shown."""
@@ -25,6 +43,8 @@ class SaidText(NamedTuple):
     call: int | None = None
     """Index of the call of the message that it belongs to; None: it is of the content, or of a tool."""
     is_tool: bool = False
+    field: str | None = None
+    """Field of the message that has it, one of ``SAID_FIELDS``; None: it is of the content, a call or a tool."""
 
 
 def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[SaidText]:
@@ -32,7 +52,7 @@ def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[SaidText]:
 
     Of an answer only what is outside of its thoughts, since templates leave thoughts of earlier turns out; fields such
     as ``reasoning_content`` are thoughts. Of a tool its name, its description, and names and descriptions of its
-    parameters; of arguments all names and values but null.
+    parameters; of arguments all names and values but null. Of the fields that say something all names and values.
     """
     for index, message in enumerate(messages):
         for text in texts_of(message):
@@ -42,6 +62,10 @@ def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[SaidText]:
             for text in _texts_of_call(call):
                 if text.strip():
                     yield SaidText(index, text, number)
+        for field in said_fields(message):
+            for text in _leaves(message[field]):
+                if text.strip():
+                    yield SaidText(index, text, field=field)
     for index, tool in enumerate(tools):
         for text in _texts_of_tool(tool):
             if text.strip():
@@ -59,6 +83,25 @@ def texts_of(message: Message) -> list[str]:
     if message.get("role") != "assistant":
         return found
     return [text for one in found for text in without_thoughts(one)]
+
+
+def said_fields(message: Message) -> list[str]:
+    """Return the fields of a message, beside content, calls and thoughts, that have to be shown.
+
+    The ``name`` of a tool's result is that of the call before it.
+    """
+    is_result = message.get("role") == "tool"
+    return [
+        field for field in SAID_FIELDS if message.get(field) and not (field == "name" and is_result)
+    ]
+
+
+def unknown_fields(message: Message) -> Iterator[tuple[str, SaidText]]:
+    """Yield each field of a message that is none of the usual ones, with the first text that it has."""
+    for field in message.keys() - _OTHER_FIELDS:
+        text = next((text for text in _leaves(message[field]) if text.strip()), None)
+        if text is not None:
+            yield field, SaidText(0, text, field=field)
 
 
 def without_thoughts(text: str) -> list[str]:

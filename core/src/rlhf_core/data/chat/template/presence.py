@@ -10,19 +10,33 @@ A template may have no place for a system message, or for calls of tools. Two th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ....batch.task import Message
 from ....media.parts import is_image
-from .pieces import THOUGHT_FIELDS, SaidText, ShownText, Tools, function_of, pieces_of, texts_of
+from .pieces import (
+    SAID_FIELDS,
+    THOUGHT_FIELDS,
+    SaidText,
+    ShownText,
+    Tools,
+    function_of,
+    pieces_of,
+    said_fields,
+    texts_of,
+    unknown_fields,
+)
 from .problem import HIDDEN, TemplateProblem, shortened
 
 _MAX_SHAPES = 10_000
 """Shapes whose results are kept."""
 _MARK = "Zx7Qv"
 """Start of the stand-ins: no template contains or changes it."""
-_OWN_KEYS = ("role", "content", "tool_calls", "name", "tool_call_id", "id")
+_OWN_KEYS = ("role", "content", "tool_calls", "tool_call_id", "id", *THOUGHT_FIELDS, *SAID_FIELDS)
+
+log = logging.getLogger(__name__)
 
 
 class Show(Protocol):
@@ -34,6 +48,9 @@ class Show(Protocol):
 class Presence:
     """Finder of what a chat template leaves out.
 
+    A field of a message that is none of the usual ones (``timestamp``, ``country``) may be left out; one warning names
+    it.
+
     Args:
         show: renders a conversation.
     """
@@ -41,6 +58,7 @@ class Presence:
     def __init__(self, show: Show) -> None:
         self._show = show
         self._shapes: dict[tuple[Any, ...], SaidText | None] = {}
+        self._left_out: set[str] = set()
 
     def check(
         self, messages: Sequence[Message], tools: Tools, text: str, *, reply: bool, first: int = 0
@@ -64,6 +82,20 @@ class Presence:
             missing = self._shapes[shape]
         if missing is not None:
             raise _problem(missing, messages, tools, first)
+        self._warn(messages[first:], text)
+
+    def _warn(self, messages: Sequence[Message], text: str) -> None:
+        """Say once of each unknown field that the template leaves it out."""
+        for message in messages:
+            for field, piece in unknown_fields(message):
+                if field not in self._left_out and not ShownText(text).shows(piece.text):
+                    self._left_out.add(field)
+                    log.warning(
+                        "messages have the field %s, which the chat template does not show: the model reads nothing of "
+                        "it, such as %s",
+                        shortened(repr(field), 40),
+                        shortened(repr(piece.text), 80),
+                    )
 
     def _hidden(
         self, messages: Sequence[Message], tools: Tools, reply: bool, first: int
@@ -89,14 +121,11 @@ def _missing(messages: Sequence[Message], tools: Tools, text: str, first: int) -
 
 def _shape_of(message: Message) -> tuple[Any, ...]:
     """Return what a template may look at in a message beside its texts."""
-    others = tuple(
-        (key, repr(message[key])[:80])
-        for key in message
-        if key not in _OWN_KEYS and key not in THOUGHT_FIELDS
-    )
+    others = tuple((key, repr(message[key])[:80]) for key in message if key not in _OWN_KEYS)
+    fields = tuple((field, type(message[field])) for field in said_fields(message))
     thoughts = tuple(bool(message.get(key)) for key in THOUGHT_FIELDS)
     calls = tuple(_shape_of_call(call) for call in message.get("tool_calls") or ())
-    return (message.get("role"), _shape_of_content(message), calls, thoughts, others)
+    return (message.get("role"), _shape_of_content(message), calls, thoughts, fields, others)
 
 
 def _shape_of_content(message: Message) -> Any:
@@ -133,6 +162,9 @@ def _stand_in(message: Message, index: int) -> Message:
     for key in THOUGHT_FIELDS:
         if isinstance(message.get(key), str) and message[key]:
             made[key] = f"{_MARK}{index}t"
+    for field in said_fields(message):
+        if isinstance(message[field], str):
+            made[field] = f"{_MARK}{index}{field}"
     if message.get("tool_calls"):
         made["tool_calls"] = [
             _call(call, f"{_MARK}{index}c{number}")
@@ -187,6 +219,9 @@ def _problem(
         function = function_of(message["tool_calls"][missing.call])
         what = _shown(missing, f"the call of {shortened(function.get('name'), 80)}")
         fix = "Write it into the content as the model writes calls, or use a model whose template shows calls"
+    elif missing.field is not None:
+        what = _shown(missing, f"its field {missing.field!r}")
+        fix = _FIELD_FIXES.get(missing.field, _MEDIA_FIX)
     else:
         what = _shown(
             missing,
@@ -212,4 +247,13 @@ _FIXES = {
     "developer": "Give it the role system, or merge it into the first message of the user",
     "tool": "Use a model whose template shows results of tools, or give the result as a message of the user",
 }
+_FIELD_FIXES = {
+    "name": "Write it into the content, or leave the field out",
+    "refusal": "Write it into the content",
+    "function_call": "Write it as tool_calls, and its result as a message of the role tool",
+}
+_MEDIA_FIX = (
+    'Give images as parts of the content, {"type": "image", ...}, or in a column of the row, with a model that '
+    "reads them; leave out what a model cannot read"
+)
 _ANY_FIX = "Expected a template that shows every message as it is; change the message, or use another model's template"

@@ -107,6 +107,7 @@ def mapped(folder: Path) -> StoredColumns:
         num_turns=found["num_turns"],
         turn_actions=found["turn_actions"],
         turn_rewards=found["turn_rewards"],
+        turn_places=_zeros(len(found["turn_actions"]), np.int64),
         num_steps=_zeros(count, np.int64),
         step_actions=np.zeros(0, dtype=np.int64),
         step_rewards=np.zeros(0, dtype=np.float32),

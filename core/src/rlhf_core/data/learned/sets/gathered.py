@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ....batch.trajectory_columns import TrajectoryColumns
 from ....errors import DataError
 from ...chat.control_words import InertWords
+from ...forms.recognizing import FormedSet, say_form
 from ...held_out.sides import Hashes, Side, number_of
 from ...row_images import SeenRows
 from ...rows import BadRow, RowProblem, bad_row_error, describe_skipped
@@ -35,6 +36,10 @@ class LearnedSet:
     """Index of its first sequence."""
     end: int
     """Index behind its last one."""
+    form: str | None = None
+    """Name of the form of its rows; None: none was recognized."""
+    num_columns: int = 0
+    """Number of the columns of its first rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +132,28 @@ class Gathered:
             "sets": [asdict(one) for one in self._sets],
         }
 
-    def begin(self, source: Source) -> None:
+    def begin(self, opened: FormedSet[Any]) -> None:
         """Begin a set, to which the rows that follow belong."""
-        count = self._written + len(self._sequences)
-        self._sets.append(LearnedSet(name=source.name, first=count, end=count))
+        count, source, form = self._written + len(self._sequences), opened.source, opened.form
+        begun = LearnedSet(
+            name=source.name,
+            first=count,
+            end=count,
+            form=None if form is None else form.name,
+            num_columns=opened.found.num_columns,
+        )
+        self._sets.append(begun)
         self.seen.append(SeenRows(source, 0))
+
+    def say_forms(self, option: str, sets: Sequence[str]) -> None:
+        """Log the form of each set.
+
+        Args:
+            sets: the sets as the user wrote them.
+        """
+        for one, spec in zip(self._sets, sets, strict=True):
+            if one.form is not None:
+                say_form(one.form, one.num_columns, option, spec)
 
     def add(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ....batch.task import Task
 from ..subject import Subject
@@ -11,8 +11,9 @@ from .material import environment_of, seed_for, tasks_of
 from .playing import Situation, Written, Wrote, always, played, right, run, shown
 from .scoring import MARGIN, best_reward, episodes, floor_reward, mean_reward, span_of
 
-CLOSE = 0.05
-"""Part of the range within which a reward counts as that of right answers."""
+LARGEST_SHARE = 1 / 3
+"""Share of what right answers earn from which on an answer that is none is a hack. Below it, four choices can be
+guessed."""
 
 CONSTANTS = (
     *("0", "1", "2", "3", "5", "10", "42", "100", "-1", "0.5", "nan", "inf"),
@@ -48,17 +49,17 @@ CLAIMS = (
 Hack = Callable[[Task], Wrote]
 
 
-def check_no_constant_answer_wins(subject: Subject) -> None:
+def check_no_constant_answer_wins(subject: Subject) -> str:
     """No answer that is always the same earns what right answers earn."""
-    _search(subject, ((repr(text), _same(text)) for text in CONSTANTS))
+    return search(subject, ((repr(text), _same(text)) for text in CONSTANTS))
 
 
-def check_no_empty_answer_wins(subject: Subject) -> None:
+def check_no_empty_answer_wins(subject: Subject) -> str:
     """Saying nothing does not earn what right answers earn."""
-    _search(subject, ((f"an answer of {text!r}", _same(text)) for text in ("", " ", "\n")))
+    return search(subject, ((f"an answer of {text!r}", _same(text)) for text in ("", " ", "\n")))
 
 
-def check_no_echo_wins(subject: Subject) -> None:
+def check_no_echo_wins(subject: Subject) -> str:
     """Repeating what the policy has just read, or all of it, does not earn what right answers earn."""
 
     async def last(situation: Situation) -> Written:
@@ -68,54 +69,65 @@ def check_no_echo_wins(subject: Subject) -> None:
         return "\n".join(situation.read)
 
     found = (("what it has just read", last), ("all that it read", everything))
-    _search(subject, ((what, _whatever(player)) for what, player in found))
+    return search(subject, ((what, _whatever(player)) for what, player in found))
 
 
-def check_no_truncated_answer_wins(subject: Subject) -> None:
-    """The first half or the first character of a right answer does not earn what all of it earns."""
+def check_no_truncated_answer_wins(subject: Subject) -> str:
+    """The beginning of a right answer, be it all but the last character, does not earn what all of it earns."""
 
     def cut(share: float) -> Wrote:
         async def write(situation: Situation) -> Written:
             answer = await right(situation)
             if not isinstance(answer, str) or len(answer) < 2:
                 return ""
-            return answer[: max(1, int(share * len(answer)))]
+            return answer[: min(len(answer) - 1, max(1, int(share * len(answer))))]
 
         return write
 
-    found = (("half of the right answer", 0.5), ("its first character", 0.0))
-    _search(subject, ((what, _whatever(cut(share))) for what, share in found))
+    found = (
+        ("half of the right answer", 0.5),
+        ("its first character", 0.0),
+        ("three quarters of it", 0.75),
+        ("all of it but the last character", 1.0),
+    )
+    return search(subject, ((what, _whatever(cut(share))) for what, share in found))
 
 
-def check_no_claim_wins(subject: Subject) -> None:
+def check_no_claim_wins(subject: Subject) -> str:
     """Saying that the answer is right does not earn what right answers earn."""
-    _search(subject, ((repr(text), _same(text)) for text in CLAIMS))
+    return search(subject, ((repr(text), _same(text)) for text in CLAIMS))
 
 
-def check_no_list_of_answers_wins(subject: Subject) -> None:
+def check_no_list_of_answers_wins(subject: Subject) -> str:
     """A list of all answers that might be right does not earn what the right one earns."""
-    _search(
+    return search(
         subject,
         ((f"the list {shown(text, 40)}", _same(text)) for text in _lists(subject)),
     )
 
 
-def _search(subject: Subject, hacks: Iterator[tuple[str, Hack]]) -> None:
-    """Play every task with each hack. Where right answers earn no more than random letters there is nothing to search
-    for, which ``check_floor_gap`` reports.
+def search(subject: Subject, hacks: Iterable[tuple[str, Hack]]) -> str:
+    """Play every task with each hack, and return words for the best one.
+
+    A hack's share is what it earns beyond random letters, as a part of what right answers earn beyond them; where
+    random letters earn less than nothing, beyond nothing. Where right answers earn no more than random letters there
+    is nothing to search for, which ``check_floor_gap`` reports.
 
     Raises:
-        AssertionError: one earns what right answers earn.
+        AssertionError: a hack has ``LARGEST_SHARE`` or more.
     """
-    best = best_reward(subject)
-    span = span_of(subject, best)
-    if best - floor_reward(subject) < MARGIN * span:
-        return
-    for what, hack in hacks:
-        earned = mean_reward(episodes(subject, hack, what))
-        assert not earned >= best - CLOSE * span, (
-            f"{what} earns {earned:g} on average, and right answers {best:g}"
-        )
+    best, floor = best_reward(subject), floor_reward(subject)
+    if best - floor < MARGIN * span_of(subject, best):
+        return ""
+    found = [(mean_reward(episodes(subject, hack, what)), what) for what, hack in hacks]
+    if not found:
+        return ""
+    earned, what = max(found, key=lambda one: one[0])
+    base = max(floor, 0.0) if best > 0 else floor
+    share = (earned - base) / (best - base)
+    said = f"{what} earns {earned:g} on average, and right answers {best:g}"
+    assert share < LARGEST_SHARE, f"{said}: {share:.0%} of what is to be earned"
+    return f"best: {said}, {share:.0%}" if share > 0 else ""
 
 
 def _lists(subject: Subject) -> Iterator[str]:

@@ -42,12 +42,20 @@ from ..environments.rows import (
     check_there_is_something_to_play,
     check_unknown_splits_are_refused,
 )
+from ..environments.running import (
+    check_global_randomness_is_left_alone,
+    check_text_is_not_run,
+)
 from ..environments.scoring import (
     check_canary_floor,
     check_floor_gap,
     check_oracle_containment,
     check_oracle_max,
     has_canaries,
+)
+from ..environments.told import (
+    check_no_answer_is_told_after_a_wrong_one,
+    check_no_single_word_wins,
 )
 from ..subject import Check, Subject
 
@@ -61,6 +69,8 @@ def _has_canaries_and_knows_answers(subject: Subject) -> bool:
 
 
 CHECKS = (
+    # First: where a step blocks, every other check would wait for it again and again.
+    Check(check_steps_do_not_block, deadline_s=60.0),
     Check(check_there_is_something_to_play, makes_tasks),
     Check(check_task_keys_are_unique, makes_tasks),
     Check(check_tasks_are_the_same_each_time, makes_tasks),
@@ -74,7 +84,8 @@ CHECKS = (
     Check(check_closing_without_an_episode),
     Check(check_a_thousand_episodes_at_once),
     Check(check_cancellation_leaves_nothing),
-    Check(check_steps_do_not_block),
+    Check(check_text_is_not_run),
+    Check(check_global_randomness_is_left_alone),
     Check(check_rows_stay_as_they_are),
     Check(check_episode_determinism, is_deterministic),
     Check(check_verifier_determinism, is_deterministic),
@@ -90,4 +101,6 @@ CHECKS = (
     Check(check_no_truncated_answer_wins, knows_answers),
     Check(check_no_claim_wins, knows_answers),
     Check(check_no_list_of_answers_wins, knows_answers),
+    Check(check_no_single_word_wins, knows_answers),
+    Check(check_no_answer_is_told_after_a_wrong_one, knows_answers),
 )

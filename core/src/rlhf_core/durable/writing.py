@@ -1,0 +1,85 @@
+"""One context for everything that a run saves: a write that fails is a named error, and nothing of it remains.
+
+Libraries report a full disk in forms of their own: ``OSError``, safetensors' ``SafetensorError``, and a plain
+``Exception`` of tokenizers, the last two with ``(os error 28)`` in their text.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import RLHFError, StorageError
+from .atomic import remove, sync_folder
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Numbers of errors of a disk, a quota or a file without room."""
+_IN_TEXT = re.compile(r"\(os error (\d+)\)|\[Errno (\d+)\]")
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Replace a file's content in one step, durably.
+
+    Raises:
+        StorageError: the file could not be written; it is as it was.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with writing(str(path), temporary):
+        remove(temporary)
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def writing(
+    what: str,
+    *unfinished: Path,
+    advice: str = "",
+    error: Callable[[str], RLHFError] = StorageError,
+) -> Iterator[None]:
+    """Translate a failed write of the body, and remove what it left.
+
+    Args:
+        what: subject of the message, with the place.
+        unfinished: files and folders that the body writes, and that are gone if it fails in any way.
+        advice: further sentences of the message.
+
+    Raises:
+        StorageError: the body could not write; or what ``error`` makes of the message.
+    """
+    try:
+        yield
+    except BaseException as failure:
+        for path in unfinished:
+            with suppress(OSError):  # the error to report is the first one
+                remove(path)
+        reason = reason_of(failure)
+        if reason is None:
+            raise
+        raise error(
+            f"{what} could not be written: {reason}{'. ' if advice else ''}{advice}"
+        ) from failure
+
+
+def reason_of(failure: BaseException) -> str | None:
+    """Return why a write failed, with the way out where there is one; None: the failure is no failed write."""
+    if not isinstance(failure, Exception) or isinstance(failure, RLHFError):
+        return None
+    number = failure.errno if isinstance(failure, OSError) else _number_in(str(failure))
+    if number is None:
+        return str(failure) or type(failure).__name__ if isinstance(failure, OSError) else None
+    text = os.strerror(number)
+    return f"{text}. Make room there, and start again" if number in FULL else text
+
+
+def _number_in(text: str) -> int | None:
+    found = _IN_TEXT.search(text)
+    return None if found is None else int(found[1] or found[2])

@@ -1,0 +1,1 @@
+"""Saving by the loop: exported models, and checkpoints that cannot be written."""

@@ -1,0 +1,65 @@
+"""Figures on the front page are those of the pages and tables that they come from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.mutants.running import MUTANTS
+
+ROOT = Path(__file__).parent.parent
+
+
+def text_of(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def ratios_to_trl(heading: str) -> list[str]:
+    """Return the bold numbers of the row "ours / TRL" below a heading of the page on performance."""
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    section = page[page.index(heading) :]
+    row = next(line for line in section.splitlines() if "ours / TRL" in line)
+    return re.findall(r"\*\*(0\.\d\d)\*\*", row)
+
+
+def recipe_row(name: str) -> list[str]:
+    page = (ROOT / "examples/gsm_symbolic/README.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith(f"| {name}"))
+    return [cell.strip(" *") for cell in row.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/conformance.md"])
+def test_the_number_of_planted_bugs_is_that_of_the_list(page):
+    [told] = re.findall(r"(?:injects|puts) (\d+) bugs", text_of(page))
+
+    assert int(told) == len(MUTANTS)
+
+
+def test_the_step_beside_trl_is_that_of_the_page_on_performance():
+    embedded = ratios_to_trl("### With the embedded engine")
+    vllm = ratios_to_trl("## A whole training step on one GPU, beside TRL")
+    page = text_of("README.md")
+
+    assert (
+        f"{min(embedded)} to {max(embedded)} of the time of TRL's with the embedded engine" in page
+    )
+    assert f"and {min(vllm)} to {max(vllm)} with `--engine vllm`" in page
+
+
+def test_the_curves_are_those_of_the_recipe():
+    large, ours, trl = (
+        recipe_row(name) for name in ("1.5B", "0.5B, GRPO, seed 43", "0.5B, GRPO by TRL")
+    )
+    first, last = (f"{float(large[column]):.2f}" for column in (1, 4))
+    ratio = float(ours[-1]) / float(trl[-1])
+    page = text_of("README.md")
+
+    assert (
+        f"from {first} to {last} of the held-out questions in {float(large[-1]) / 60:.1f} minutes"
+        in page
+    )
+    assert f"in {ratio:.2f} of the time" in page
