@@ -17,6 +17,7 @@ FULL = LoopState(
     in_flight=[(0, 5), (1, 2)],
     lengths={"0": 12},
     version=2,
+    empty=1,
     kl_coef=0.1,
     entropy_coef=0.2,
     entropy=1.5,
