@@ -91,7 +91,7 @@ class LoopState(RatedState):
     """Position in the supervised rows, over all their epochs."""
     skipped_updates: dict[str, int] = field(default_factory=dict)
     """Role -> updates in a row whose gradient was not finite."""
-    empty_steps: int = 0
+    empty_steps: NotNegative = 0
     """Steps in a row without an update."""
     shapers: list[dict[str, Any]] = field(default_factory=list)
     """State of the reward shapers, in their order."""
