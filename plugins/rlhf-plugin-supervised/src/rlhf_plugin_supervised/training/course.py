@@ -390,6 +390,7 @@ def kind_of(
                 "train.batch_size",
                 "actor.optim",
                 "actor.adapter",
+                "actor.freeze_visual_encoder",
                 "eval.fraction",
                 *binding,
             ),
