@@ -49,7 +49,7 @@ class ResumeRules(Generic[StateT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Saved:
-    """What a checkpoint's ``state.json`` has beside the state."""
+    """Contents of a checkpoint's ``state.json`` beside the state."""
 
     config: dict[str, Any]
     made_with: dict[str, dict[str, str]]

@@ -1,1 +1,1 @@
-"""What a resumed run is compared by: the best evaluations so far, and digests of the files that were read."""
+"""Facts by which a resumed run is compared: the best evaluations so far, and digests of the files that were read."""
