@@ -131,7 +131,7 @@ def test_lengths_are_in_tokens_with_a_model(write, capsys, tmp_path):
     code, output = check(capsys, path, "--model", "model", "--chat", "--max-prompt-tokens", "20")
 
     assert code == 1
-    assert "a.jsonl:2: the prompt has 22 tokens, --data.max_prompt_tokens allows 20" in output
+    assert "a.jsonl:2: the prompt has 22 tokens, --max-prompt-tokens allows 20" in output
     assert "a.jsonl:1" not in output
     assert "19 / 19 / 19" in output
 
@@ -183,6 +183,18 @@ def test_show_prints_prompts_and_columns(write, capsys, tmp_path):
 
     assert main(["data", "show", path]) == 0
     assert "cannot be used: broken JSON" in capsys.readouterr().out
+
+
+def test_advice_names_the_options_of_this_command(write, capsys, tmp_path):
+    write_tiny_model(tmp_path / "model")
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    row = {"prompt": "2+3?", "response": "5", "tools": tools}
+
+    code, output = check(capsys, write("a.jsonl", row), "--model", "model")
+    assert (code, "no place for tools. Add --chat" in output) == (1, True)
+    code, output = check(capsys, write("b.jsonl", {"question": "x"}))
+    assert (code, "Set --prompt-key or --template" in output) == (1, True)
+    assert "--data." not in output
 
 
 def test_show_renders_chats(write, capsys, tmp_path):

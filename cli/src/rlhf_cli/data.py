@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +10,7 @@ import typer
 
 from rlhf_core.errors import ConfigError, DataError
 
-from .data_report import print_next, print_report, print_summary, print_text
+from .data_report import as_typed_here, print_next, print_report, print_summary, print_text
 
 if TYPE_CHECKING:
     from rlhf_core.data.chat.renderer import TokenizerRenderer
@@ -242,6 +243,7 @@ def _columns(
 
 def _report(spec: str, split: str, expected: Expectations, all_rows: bool) -> SourceReport | None:
     """Print what is to say about a data set and return the report; None if it cannot be read at all."""
+    options = inspect.signature(check).parameters
     from rlhf_core.data.checking import check_source
     from rlhf_core.data.row_images import start_of_paths
     from rlhf_core.data.sources import open_source
@@ -250,9 +252,9 @@ def _report(spec: str, split: str, expected: Expectations, all_rows: bool) -> So
         source = open_source(spec, split=split)
         report = check_source(source, expected, start_of_paths(spec))
     except DataError as error:
-        print_text(str(error))
+        print_text(as_typed_here(str(error), options))
         return None
-    print_report(spec, report, all_rows=all_rows)
+    print_report(spec, report, all_rows=all_rows, options=options)
     return report
 
 

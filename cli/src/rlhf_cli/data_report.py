@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlhf_core.data.checking import SourceReport
     from rlhf_core.data.forms.form import RowKind
 
+_OF_RUNS = re.compile(r"--data\.([a-z_]+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -22,18 +23,32 @@ def print_text(text: str) -> None:
     typer.echo(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", encodable))
 
 
-def print_report(spec: str, report: SourceReport, *, all_rows: bool) -> None:
+def as_typed_here(text: str, names: Collection[str]) -> str:
+    """Return a text in which options of ``data`` that this command has under a name of its own have that one.
+
+    Args:
+        names: this command's options, as its parameters are called.
+    """
+    return _OF_RUNS.sub(
+        lambda found: f"--{found[1].replace('_', '-')}" if found[1] in names else found[0], text
+    )
+
+
+def print_report(
+    spec: str, report: SourceReport, *, all_rows: bool, options: Collection[str] = ()
+) -> None:
     """Print the form of a set, its bad rows, and what may be wrong with others.
 
     Args:
         all_rows: print a line for each bad row, and not for the first ones of each kind alone.
+        options: as ``names`` of ``as_typed_here``.
     """
     from rlhf_core.data.rows import SHOWN, first_of_each_kind
 
     if report.form is not None:
         print_text(f"data: {report.form.title} ({spec}), as with --data.form {report.form.name}")
     for row in report.bad if all_rows else first_of_each_kind(report.bad):
-        print_text(f"{row.where}: {row.reason}")
+        print_text(f"{row.where}: {as_typed_here(row.reason, options)}")
     for kind, count in Counter(row.kind for row in report.bad).items():
         if count > SHOWN and not all_rows:
             print_text(f"  and {count - SHOWN} more: {kind} (--all lists them)")
