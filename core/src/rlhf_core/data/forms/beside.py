@@ -46,7 +46,6 @@ def with_history_column(row: Row, keys: Mapping[str, str]) -> Row:
     """
     if not has_history(row) or isinstance(row.get(INSTRUCTION), str):
         return row
-    prompt = row.get(PROMPT)
     if not has_prompt(row) or (MESSAGES in keys.values() and chat_column(row) is not None):
         if chat_column(row) is None and not is_chat(row.get(CHOSEN)):
             return row
@@ -55,6 +54,7 @@ def with_history_column(row: Row, keys: Mapping[str, str]) -> Row:
             f"the row has a whole conversation, and the column {HISTORY!r} has what was said before; put it into the "
             "conversation, or leave it out",
         )
+    prompt = row[PROMPT]
     messages = [{"role": USER, "content": prompt}] if isinstance(prompt, str) else prompt
     return {**row, PROMPT: [*earlier(row[HISTORY]), *messages]}
 
