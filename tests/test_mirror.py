@@ -37,12 +37,15 @@ ONE_RANK, TWO_RANKS = "plugins/deepspeed/test_one_rank.py", "plugins/deepspeed/t
 DEEP_COMPILE = "plugins/deepspeed/compile/test_deep_compile.py"
 
 IN_A_LARGER_WHOLE = {
+    "core/config/checks/eval_names.py": "core/config/checks/test_rules.py",
     "core/config/checks/in_process.py": "integration/test_python_api.py",
     "core/config/checks/sleep_rules.py": "core/loop/memory/test_decision.py",
     "core/config/problems.py": "core/config/test_resolve.py",
     "core/learning/parts.py": "core/loop/test_session.py",
     "core/learning/process.py": "integration/test_built_from_the_spec.py",
     "core/loop/describe.py": "cli/test_train.py",
+    "core/loop/saving/exporting.py": "core/loop/test_driver.py",
+    "core/loop/saving/skipping.py": "core/loop/test_driver.py",
     "core/rollouts/images.py": "integration/test_images.py",
     "core/objective/built.py": "core/objective/test_policy.py",
     "core/rollouts/players.py": "core/rollouts/test_source.py",
@@ -72,7 +75,7 @@ IN_A_LARGER_WHOLE = {
     "plugins/torch/scoring/scoring_backend.py": "plugins/torch/scoring/test_scores.py",
     "plugins/local/torch_backend.py": "plugins/torch/test_train_step.py",
     "plugins/local/engine/decode.py": "plugins/local/engine/test_batch.py",
-    "plugins/local/engine/drawing.py": "plugins/local/engine/test_batch.py",
+    "plugins/local/engine/next_token/drawing.py": "plugins/local/engine/test_batch.py",
     "plugins/local/engine/memory.py": "plugins/local/engine/test_embedded.py",
     "plugins/local/engine/precast.py": "plugins/local/engine/test_precisions.py",
     "plugins/local/engine/prefill.py": "plugins/local/engine/test_batch.py",

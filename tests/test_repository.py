@@ -104,6 +104,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/environments/messages.py", "tools"),  # a field of observations
     ("core/src/rlhf_core/data/forms/chats.py", "function"),  # type of a tool call
     ("core/src/rlhf_core/data/forms/recognizing.py", "tools"),  # a column
+    ("core/src/rlhf_core/data/forms/beside.py", "tools"),
 }
 """(path, constant) where core code means something else than the component of that name."""
 

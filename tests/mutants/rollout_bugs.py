@@ -184,13 +184,13 @@ MUTANTS = (
     _engine(
         "the engine's log-probs are of another temperature",
         "the class of verl#6935 and TRL#4873, drifting log-probs",
-        "rlhf_plugin_local.engine.sampling:draw",
+        "rlhf_plugin_local.engine.next_token.sampling:draw",
         logprobs_before_temperature,
     ),
     _engine(
         "tokens depend on what else is generated",
         "the class of verl#3005, sync and async rollouts differ",
-        "rlhf_plugin_local.engine.sampling:uniforms",
+        "rlhf_plugin_local.engine.next_token.sampling:uniforms",
         global_randomness,
     ),
     _engine(

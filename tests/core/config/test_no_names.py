@@ -55,6 +55,7 @@ ALLOWED = {
         for name in ("pieces", "contents", "presence")
     },
     ("data/forms/chats.py", "function"): "a key of tool calls",
+    ("data/forms/beside.py", "tools"): "a column of rows",
     ("data/forms/recognizing.py", "tools"): "a column of rows",
     ("contracts/environment.py", "single_turn"): "a kind of episodes",
     ("contracts/environment.py", "multi_turn"): "a kind of episodes",

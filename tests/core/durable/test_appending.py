@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from rlhf_core.durable.appending import CHUNK_BYTES, AppendedFile, Extent, RunningDigest
+from rlhf_core.durable.typed_values import typed
 from rlhf_core.errors import RLHFError
 
 
@@ -50,7 +51,7 @@ def test_a_beginning_longer_than_the_file_ends_with_the_file(tmp_path):
 def test_an_extent_survives_json():
     extent = extent_of(b"abc")
 
-    assert Extent.from_json(extent.to_json()) == extent
+    assert typed(Extent, extent.to_json()) == extent
 
 
 def test_a_full_disk_is_one_message():

@@ -73,7 +73,7 @@ def test_another_schema_is_refused(tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": 99}))
 
-    with pytest.raises(CheckpointError, match="schema 2, got 99"):
+    with pytest.raises(CheckpointError, match="schema 3, got 99"):
         checkpoint.read(folder)
 
 
@@ -98,7 +98,7 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path):
         save(tmp_path, step)
     (tmp_path / "step-00000007.tmp").mkdir()
 
-    checkpoint.retain(tmp_path, keep=2, best_step=2)
+    checkpoint.retain(tmp_path, keep=2, best_steps=[2])
 
     assert [checkpoint.step_of(path) for path in checkpoint.complete(tmp_path)] == [2, 4, 5]
     assert not list(tmp_path.glob("*.tmp"))
@@ -132,9 +132,9 @@ def test_a_kill_between_any_two_renames_leaves_a_valid_newest(tmp_path, monkeypa
         "[]",
         "3",
         "null",
-        '{"schema": 2}',
-        '{"schema": 2, "files": []}',
-        '{"schema": 2, "files": {}}',
+        '{"schema": 3}',
+        '{"schema": 3, "files": []}',
+        '{"schema": 3, "files": {}}',
         100_000 * "[",
     ],
     ids=lambda content: content[:30],
@@ -154,7 +154,7 @@ def test_a_file_in_the_place_of_a_checkpoint_is_in_nobodys_way(tmp_path, name):
 
     assert checkpoint.newest_valid(tmp_path)[1] == {"step": 1}
     save(tmp_path, 2)
-    checkpoint.retain(tmp_path, keep=1, best_step=None)
+    checkpoint.retain(tmp_path, keep=1, best_steps=[])
 
     assert checkpoint.newest_valid(tmp_path)[1] == {"step": 2}
     assert [path.name for path in checkpoint.complete(tmp_path)] == ["step-00000002"]
@@ -168,5 +168,32 @@ def test_checkpoints_of_steps_that_are_done_again_do_not_come_back(tmp_path):
     assert checkpoint.newest_valid(tmp_path)[1] == {"step": 1}
 
     save(tmp_path, 2)
-    checkpoint.retain(tmp_path, keep=2, best_step=None)
+    checkpoint.retain(tmp_path, keep=2, best_steps=[])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_a_folder_with_another_steps_name_is_refused_and_stays(tmp_path):
+    save(tmp_path, 3)
+    renamed = save(tmp_path, 4).rename(tmp_path / "step-00000009")
+    told = r"step-00000009: expected the checkpoint of step 9, .* says step 4. Rename the folder to step-00000004"
+
+    with pytest.raises(CheckpointError, match=told):
+        checkpoint.newest_valid(tmp_path)
+    with pytest.raises(CheckpointError, match=told):
+        checkpoint.read(renamed)
+    checkpoint.void_later(tmp_path, 3)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-00000009"]
+
+
+def test_a_folder_with_a_name_of_its_own_may_be_read(tmp_path):
+    folder = save(tmp_path, 4).rename(tmp_path / "best")
+
+    assert checkpoint.read(folder) == {"step": 4}
+
+
+def test_a_state_of_another_step_than_the_manifests_is_refused(tmp_path):
+    folder = save(tmp_path, 4, {"step": 5})
+
+    with pytest.raises(CheckpointError, match=r"state.json is of step 5, the manifest of step 4"):
+        checkpoint.read(folder)

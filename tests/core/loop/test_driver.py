@@ -353,7 +353,7 @@ def test_a_checkpoint_that_cannot_be_written_may_be_left_out(add, tmp_path, monk
 
     assert (result.status, result.steps) == ("finished", 4)
     state = json.loads((tmp_path / "run/checkpoints/step-00000004/state.json").read_text())
-    assert (state["best_step"], state["best_value"]) == (4, 10.0)
+    assert [(best["step"], best["value"]) for best in state["bests"]] == [(4, 10.0)]
     log = (tmp_path / "run/run.log").read_text()
     assert "the checkpoint of step 2 in" in log
     assert "The run goes on (--checkpoint.on_write_error skip)" in log

@@ -1,6 +1,9 @@
 """Where a run goes on: the newest whole checkpoint, if records, books and options agree with it."""
 
+import hashlib
 import json
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from rlhf_core import ConfigError, ResumeError
 from rlhf_core.durable.run_folder import RunFolder
 from rlhf_core.loop.resume import find_resume_point
+from rlhf_core.loop.state import LoopState
 from rlhf_core.loop.training import TRAINING
 
 SAVED = {"checkpoint": {"every": 1, "keep": 3}}
@@ -131,6 +135,15 @@ def test_options_of_the_bookkeeping_change_without_a_word(find, run, caplog):
     assert caplog.messages == []
 
 
+def rewrite(folder, change):
+    """Change what a checkpoint's state.json says, and its digest in the manifest."""
+    file, manifest = folder / "state.json", folder / "manifest.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    listed = json.loads(manifest.read_text())
+    listed["files"]["state.json"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(listed))
+
+
 def cut(path):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
 
@@ -158,14 +171,43 @@ def test_damaged_records_can_be_set_aside(find, run):
 
 
 def test_books_that_do_not_balance_are_refused_with_the_group(find, run):
-    """The checkpoint's state is changed, and its manifest with it."""
-    import hashlib
-
-    path = step(run, 3) / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"in_flight": [[0, 77]]}))
-    manifest = json.loads((step(run, 3) / "manifest.json").read_text())
-    manifest["files"]["state.json"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (step(run, 3) / "manifest.json").write_text(json.dumps(manifest))
+    rewrite(step(run, 3), lambda state: state | {"in_flight": [[0, 77]]})
 
     with pytest.raises(ResumeError, match=r"group 0\.77, which should be in flight, was planned 0"):
+        find("auto")
+
+
+WRONG = ("text", 1.5, -1, True, None, [None], {"a": {"b": []}})
+
+
+def test_a_value_of_another_type_is_an_error_by_name(find, run):
+    """Each value by each wrong one: a resume point or one message, and never another exception."""
+    path = step(run, 3)
+    before = json.loads((path / "state.json").read_text())
+    for name in (*(f.name for f in fields(LoopState)), "config", "made_with", "records"):
+        told = []
+        for wrong in WRONG:
+            rewrite(path, lambda state, name=name, wrong=wrong: before | {name: wrong})
+            with _taken_down(told):
+                find(str(path))
+
+        assert len(told) >= 4, (name, told)
+        assert all(len(text) < 1000 for text in told)
+        assert any(name in text for text in told), (name, told)
+
+
+@contextmanager
+def _taken_down(told):
+    try:
+        yield
+    except (ResumeError, ConfigError) as error:
+        told.append(str(error))
+
+
+def test_a_checkpoint_lacks_a_value(find, run):
+    rewrite(step(run, 3), lambda state: {k: v for k, v in state.items() if k != "records"})
+
+    with pytest.raises(
+        ResumeError, match=r"step-00000003/state\.json: 'records' is damaged: Field required"
+    ):
         find("auto")

@@ -409,7 +409,7 @@ def test_the_best_checkpoint_is_saved_when_it_is_found_and_kept(small_run, mode,
 
     assert small_run.checkpoints() == sorted({best, 3})
     state = json.loads((small_run.folder / "run/checkpoints/step-00000003/state.json").read_text())
-    assert state["best_step"] == best
+    assert [one["step"] for one in state["bests"]] == [best]
 
 
 def test_a_best_metric_that_no_evaluation_gives_is_refused_before_the_first_step(small_run):

@@ -1,4 +1,4 @@
-"""Who is to blame for what goes wrong: the client, whose request is refused, or the engine, which ends the run."""
+"""Blame for what goes wrong: the client, whose request is refused, or the engine, which ends the run."""
 
 import random
 from dataclasses import replace

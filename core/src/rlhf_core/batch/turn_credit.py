@@ -1,4 +1,4 @@
-"""Which turn earned what, in episodes of several rows: turns in the order of the episode, not of their rows.
+"""Credit of turns in episodes of several rows: turns in the order of the episode, not of their rows.
 
 Axes as in ``trajectory_columns``. Where each episode has one row, a turn's number is its index in the row, and nothing
 is earned elsewhere: all amounts are exactly 0.

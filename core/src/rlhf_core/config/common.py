@@ -336,8 +336,8 @@ class ResumeConfig(Config):
     )
     strict: bool = Field(
         False,
-        description="refuse a checkpoint that was made with other plugins, plugin files or libraries, instead of "
-        "reporting them",
+        description="refuse a checkpoint that was made with other plugins, plugin files or libraries, or with other "
+        "content of data and model files, instead of reporting them",
     )
     damaged_records: Literal["refuse", "set-aside"] = Field(
         "refuse",

@@ -82,6 +82,7 @@ def resolve_options(
         command=options.command,
         cautions=options.cautions(run, frozen, labels),
         choices=tuple(choice.reason for choice in choices if choice.reason is not None),
+        inputs=(*options.models(run), *options.data(run)),
     )
 
 

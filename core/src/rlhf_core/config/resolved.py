@@ -138,6 +138,9 @@ class ResolvedOptions(Generic[OptionsT]):
     choices: tuple[str, ...] = field(default=())
     """Lines that say which component a selector's ``auto`` has come to, and why."""
 
+    inputs: tuple[tuple[str, str], ...] = field(default=())
+    """Options that name models and data, each with a name."""
+
     def one(self, slot: str) -> Selection:
         """Return the component of a selector that is always set."""
         (selection,) = self.selections[slot]

@@ -172,8 +172,7 @@ class RoleSpec:
     temperature: float = 1.0
     """Divides the logits before log-probs and entropy, as the sampler's does."""
     top_temperature: float | None = None
-    """Divides the logits before the log-probs of ``top_tokens``, and of the tokens that stand beside an action
-    (``ActionScores.others``); None: ``temperature`` does."""
+    """Divides the logits before log-probs of ``top_tokens`` and ``ActionScores.others``; None: ``temperature`` does."""
     embedding_noise: float = 0.0
     """NEFTune's alpha: in the passes of an update uniform noise of up to ``alpha / sqrt(L D)`` is added to each number
     of the tokens' embeddings, with the length L of the token's sequence and the width D. 0: none."""
@@ -318,8 +317,7 @@ class TrainBackend(Protocol):
         ...
 
     def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        """Return the k most probable tokens at each action, after ``RoleSpec.top_temperature``; equal ones in the order
-        of their ids. No gradient."""
+        """Return the k most probable tokens at each action; equal ones in the order of their ids. No gradient."""
         ...
 
     def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:

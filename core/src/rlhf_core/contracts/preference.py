@@ -49,15 +49,15 @@ MATCHED = "matched/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedPairs:
-    """What has a pair's rank among all pairs of the optimizer update, by the weights before it, in nats."""
+    """Numbers of a pair's own rank among all pairs of the optimizer update, by the weights before it, in nats."""
 
     reference_margin: Float[Tensor, " n"]
-    """Of the reference's differences ``log-prob(chosen) - log-prob(rejected)`` the one that has the rank which the
-    pair's difference has among the policy's."""
+    """The reference's ``log-prob(chosen) - log-prob(rejected)`` that has the rank which the pair's difference
+    has among the policy's."""
     rejected_log_ratio: Float[Tensor, " n"]
-    """Of the rejected answers' log-ratios the one with the rank of the pair's chosen answer among the chosen ones."""
+    """The log-ratio of the rejected answer with the rank of the pair's chosen answer among the chosen ones."""
     chosen_log_ratio: Float[Tensor, " n"]
-    """Of the chosen answers' log-ratios the one with the rank of the pair's rejected answer among the rejected ones."""
+    """The log-ratio of the chosen answer with the rank of the pair's rejected answer among the rejected ones."""
 
     @classmethod
     def of(cls, chosen: AnswerLogprobs, rejected: AnswerLogprobs) -> MatchedPairs:
@@ -101,7 +101,7 @@ class PreferenceInputs:
     optimizer update, so that it is the same in all of its micro-batches. No gradient, and not clamped: the estimate may
     be negative. Given to components that need ``mismatched_kl``."""
     matched: MatchedPairs | None = None
-    """What is matched with each pair, over the whole optimizer update. Given to losses on pairs that need
+    """Numbers matched with each pair, over the whole optimizer update. Given to losses on pairs that need
     ``matched_pairs``."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +29,6 @@ class Extent:
 
     def to_json(self) -> dict[str, Any]:
         return {"num_bytes": self.num_bytes, "sha256": self.sha256}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Extent:
-        """Return the extent that ``to_json`` wrote."""
-        return cls(num_bytes=int(values["num_bytes"]), sha256=str(values["sha256"]))
 
 
 class RunningDigest:

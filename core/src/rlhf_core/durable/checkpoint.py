@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..outside.json_reader import BrokenJson, parse_object
 from .atomic import remove, sync_folder, sync_tree
 from .writing import writing
 
-SCHEMA = 2
+SCHEMA = 3
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-\d{8,}")
 _LEFTOVERS = (".tmp", ".void")
@@ -85,6 +85,8 @@ def read(folder: Path) -> dict[str, Any]:
             f"{folder}: expected checkpoint schema {SCHEMA}, got {manifest.get('schema')}. Resume with the rlhf-core "
             "that wrote it (config.toml in the run folder names it), or start a new run in another --output."
         )
+    if problem := _misnamed(folder, manifest):
+        raise CheckpointError(problem)
     files = manifest.get("files")
     if not isinstance(files, dict) or "state.json" not in files:
         raise CheckpointError(f"{folder / MANIFEST}: expected 'files' with the sha256 of each file")
@@ -98,7 +100,12 @@ def read(folder: Path) -> dict[str, Any]:
             )
     if extra := found - files.keys() - {MANIFEST}:
         raise CheckpointError(f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint")
-    return _read_json(folder / "state.json")
+    state = _read_json(folder / "state.json")
+    if state.get("step") != manifest.get("step"):
+        raise CheckpointError(
+            f"{folder}: state.json is of step {state.get('step')!r}, the manifest of step {manifest.get('step')!r}"
+        )
+    return state
 
 
 def complete(root: Path) -> list[Path]:
@@ -107,8 +114,14 @@ def complete(root: Path) -> list[Path]:
 
 
 def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the newest undamaged checkpoint's folder and state, or None. Damaged ones are logged and passed over."""
+    """Return the newest undamaged checkpoint's folder and state, or None. Damaged ones are logged and passed over.
+
+    Raises:
+        CheckpointError: one has another step's name, so that it is not known which is the newest.
+    """
     for folder in reversed(complete(root)):
+        if problem := misnamed(folder):
+            raise CheckpointError(problem)
         try:
             return folder, read(folder)
         except CheckpointError as error:
@@ -119,22 +132,23 @@ def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
 def void_later(root: Path, step: int) -> None:
     """Rename the checkpoints of steps after ``step``, which a run that goes on from ``step`` does again.
 
-    A kill must not bring them back, so they are no longer found; the next ``retain`` removes them.
+    A kill must not bring them back, so they are no longer found; the next ``retain`` removes them. One with another
+    step's name stays as it is.
     """
     for folder in complete(root):
-        if step_of(folder) > step:
+        if step_of(folder) > step and not misnamed(folder):
             _rename(folder, ".void")
 
 
-def retain(root: Path, keep: int, best_step: int | None) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the best one, and leftovers of killed saves.
+def retain(root: Path, keep: int, best_steps: Collection[int]) -> None:
+    """Remove all but the newest ``keep`` checkpoints and the best ones, and leftovers of killed saves.
 
     Raises:
         CheckpointError: an older checkpoint cannot be removed.
     """
     try:
         for folder in complete(root)[:-keep]:
-            if step_of(folder) != best_step:
+            if step_of(folder) not in best_steps:
                 # Renamed first: a kill in the middle of the removal must not leave a folder that looks complete.
                 _rename(folder, ".tmp")
         for leftover in root.glob("step-*"):
@@ -142,6 +156,25 @@ def retain(root: Path, keep: int, best_step: int | None) -> None:
                 remove(leftover)
     except OSError as error:
         raise CheckpointError(f"an older checkpoint cannot be removed: {error}") from error
+
+
+def misnamed(folder: Path) -> str:
+    """Return the error text for a checkpoint that has another step's name; empty for others, and for damaged ones."""
+    try:
+        return _misnamed(folder, _read_json(folder / MANIFEST))
+    except CheckpointError:
+        return ""
+
+
+def _misnamed(folder: Path, manifest: Mapping[str, Any]) -> str:
+    step = manifest.get("step")
+    if not _NAME.fullmatch(folder.name) or not isinstance(step, int) or step == step_of(folder):
+        return ""
+    name = step_folder(folder.parent, step).name
+    return (
+        f"{folder}: expected the checkpoint of step {step_of(folder)}, and its manifest says step {step}. Rename the "
+        f"folder to {name}, or move it out of {folder.parent}."
+    )
 
 
 def _rename(folder: Path, suffix: str) -> None:

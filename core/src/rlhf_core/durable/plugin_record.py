@@ -1,10 +1,10 @@
-"""Record of the plugins and libraries that took part in a run: ``plugins.json``, and a copy in each checkpoint.
+"""Record of the plugins, libraries and inputs that took part in a run: ``plugins.json``, and a copy in each checkpoint.
 
     {"history": [{"from_step": 0, "plugins": {"acme": "rlhf-plugin-acme 1.2"}, "components": {...}}, ...]}
 
-A run with environments also has ``environments``: their names in the run with the names and versions that they have
-themselves. The history gains an entry when a run goes on with other plugins or libraries; the last entry holds for the
-present run.
+``inputs`` has the digests of data and models in files. A run with environments also has ``environments``: their names
+in the run with the names and versions that they have themselves. The history gains an entry when a run goes on with
+other plugins, libraries or files; the last entry holds for the present run.
 """
 
 from __future__ import annotations
@@ -30,18 +30,28 @@ Record = Mapping[str, Mapping[str, str]]
 log = logging.getLogger(__name__)
 
 
-def record_of(plugins: Plugins, environments: Mapping[str, str] | None = None) -> Record:
+def record_of(
+    plugins: Plugins,
+    inputs: Mapping[str, str] | None = None,
+    environments: Mapping[str, str] | None = None,
+) -> Record:
     """Return the record of this process.
 
     Args:
+        inputs: digest of each set and model that is read from files.
         environments: name in the run -> name and version of each environment.
     """
-    record = {"plugins": dict(plugins.loaded), "components": fingerprint(plugins)}
+    record = {
+        "plugins": dict(plugins.loaded),
+        "components": fingerprint(plugins),
+        "inputs": dict(inputs or {}),
+    }
     return {**record, "environments": dict(environments)} if environments else record
 
 
 def report_changes(before: Record, now: Record, *, checkpoint: Path, strict: bool) -> None:
-    """Log a warning for each plugin, plugin file and library whose version differs from the checkpoint's.
+    """Log a warning for each plugin, plugin file and library whose version differs from the checkpoint's, and for each
+    set and model whose files do.
 
     Raises:
         ResumeError: there is a difference, and ``strict`` is set.
@@ -49,9 +59,9 @@ def report_changes(before: Record, now: Record, *, checkpoint: Path, strict: boo
     changes = list(_changes(before, now))
     if changes and strict:
         raise ResumeError(
-            f"--resume.strict: {checkpoint} was made with other plugins or libraries than there are now:\n  "
+            f"--resume.strict: {checkpoint} was made with other plugins, libraries or files than there are now:\n  "
             + "\n  ".join(changes)
-            + "\n  Install what it was made with, or resume without --resume.strict."
+            + "\n  Install or put back what it was made with, or resume without --resume.strict."
         )
     for change in changes:
         log.warning("resuming with another version: %s", change)
@@ -91,6 +101,10 @@ def _changes(before: Record, now: Record) -> Iterator[str]:
             was, is_now = old.get(name, ABSENT), new.get(name, ABSENT)
             if was != is_now:
                 yield f"{name}: {was} -> {is_now}"
+    inputs = before.get("inputs", {})
+    for name, digest in now.get("inputs", {}).items():
+        if inputs.get(name, digest) != digest:
+            yield f"--{name} has other content: {inputs[name]} -> {digest}"
 
 
 def _read_history(path: Path) -> list[dict[str, Any]] | None:

@@ -69,7 +69,7 @@ class EnvironmentListener:
         self._token = token
         self._connections: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        """Those of the connections that have not yet shown the token, the oldest first."""
+        """Connections that have not yet shown the token, the oldest first."""
 
     async def serve(self, host: str, port: int, on_ready: Callable[[int], None]) -> None:
         """Answer connections until this is cancelled; then close all episodes.

@@ -37,13 +37,14 @@ from .loggers import Loggers, shown
 from .memory.old_objects import OldObjects
 from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
+from .resuming.best import evaluated_on, note_best
+from .resuming.input_digests import input_digests
 from .saving.exporting import export_models
 from .saving.skipping import may_skip
+from .state import Best
 from .watching.observers import Observers, build_observers
 
 log = logging.getLogger(__name__)
-
-Best = tuple[float | None, int | None]
 
 
 def _is_due(step: int, every: int) -> bool:
@@ -76,13 +77,16 @@ def drive(
             log.info("begins anew; the files of the run that was here are kept in %s", earlier)
         loggers = Loggers.of(resolved)
         observers = Observers(build_observers(resolved))
+        inputs = input_digests(resolved.inputs)
         point = find_resume_point(resolved, folder, kind.resuming)
         if point is not None:
             strict = resolved.run.resume.strict
-            now = record_of(plugins)
+            now = record_of(plugins, inputs)
             report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
         try:
-            run = _Run(kind, resolved, plugins, folder, point, notes, loggers, observers, control)
+            run = _Run(
+                kind, resolved, plugins, inputs, folder, point, notes, loggers, observers, control
+            )
             return run_to_its_end(run.main())
         finally:
             # Outside of the event loop, so that Ctrl-C ends the wait.
@@ -97,6 +101,7 @@ class _Run(Generic[RunT, StateT]):
         kind: RunKind[RunT, StateT],
         resolved: ResolvedOptions[RunT],
         plugins: Plugins,
+        inputs: Mapping[str, str],
         folder: RunFolder,
         point: ResumePoint[StateT] | None,
         notes: Notes,
@@ -108,6 +113,8 @@ class _Run(Generic[RunT, StateT]):
         self.resolved = resolved
         self.config: RunOptions = resolved.run
         self.plugins = plugins
+        self.inputs = inputs
+        self.evaluated_on = evaluated_on(resolved, inputs)
         self.folder = folder
         self.point = point
         self.notes = notes
@@ -175,13 +182,13 @@ class _Run(Generic[RunT, StateT]):
             self._record_step(await course.step())
             self.whole = self._whole_step(course)
             last = self._is_over(course)
-            is_best, best = False, (self.state.best_value, self.state.best_step)
+            is_best, bests = False, self.state.bests
             if _is_due(self.state.step, self.config.eval.every) or last:
                 is_best = await self._evaluate(course)
                 last = self._is_over(course)
                 self.whole = self._whole_step(course)
             if self._checkpoint_is_due() or is_best or (last and self.config.checkpoint.at_end):
-                await self._save_if_possible(course, best)
+                await self._save_if_possible(course, bests)
             if (reason := self._stop_reason()) and not last:
                 return await self._stop(course, reason)
         if self.config.checkpoint.export:
@@ -254,7 +261,7 @@ class _Run(Generic[RunT, StateT]):
         """Write the configuration and the plugins' versions, with which the run can be repeated, beside its results."""
         write_toml(self.resolved, self.folder.config)
         environments = versions_of(self.resolved.selections.get("env.use", ()))
-        record = record_of(self.plugins, environments)
+        record = record_of(self.plugins, self.inputs, environments)
         append_to_history(self.folder.plugins, record, step=self.state.step)
 
     def _record_step(self, result: FinishedStep) -> None:
@@ -293,26 +300,7 @@ class _Run(Generic[RunT, StateT]):
         self.metrics.write(record)
         self._tell("eval_end", step=self.state.step, metrics=values)
         self.loggers.log_metrics(self.state.step, values)
-        return self._is_best(values)
-
-    def _is_best(self, values: Mapping[str, float]) -> bool:
-        name = self.config.checkpoint.best_metric
-        if name is None or self.state.step == 0:
-            return False
-        if name not in values:
-            # Its set lost all samples to a reward's errors, say; that it has the metric was checked before.
-            log.warning(
-                "--checkpoint.best_metric %s was not evaluated at step %s, which is therefore no best one",
-                name,
-                self.state.step,
-            )
-            return False
-        sign = 1 if self.config.checkpoint.best_mode == "max" else -1
-        best = self.state.best_value
-        if best is not None and sign * values[name] <= sign * best:
-            return False
-        self.state.best_value, self.state.best_step = values[name], self.state.step
-        return True
+        return note_best(self.state, values, self.config.checkpoint, self.evaluated_on)
 
     def _whole_step(self, course: Course) -> WholeStep:
         """Return what is now between two steps. The course replaces what its state holds, so a copy of it stays so."""
@@ -351,7 +339,7 @@ class _Run(Generic[RunT, StateT]):
         else:
             log.info("step %s, the last whole one, is saved", step)
 
-    async def _save_if_possible(self, course: Course, best_before: Best) -> None:
+    async def _save_if_possible(self, course: Course, bests_before: list[Best]) -> None:
         """Save the last whole step, or go on without it where that cannot be written and an option says so."""
         try:
             await self._save(course, self.whole)
@@ -360,7 +348,7 @@ class _Run(Generic[RunT, StateT]):
                 raise
             log.warning("%s. The run goes on (--checkpoint.on_write_error skip)", error)
             self.saved_at = time.perf_counter()
-            self.state.best_value, self.state.best_step = best_before
+            self.state.bests = bests_before
             self.whole = self._whole_step(course)
 
     async def _save(self, course: Course, whole: WholeStep) -> None:
@@ -375,14 +363,13 @@ class _Run(Generic[RunT, StateT]):
 
         state = whole.state.to_json() | {
             "config": json.loads(json.dumps(self.resolved.tree)),
-            "made_with": record_of(self.plugins),
+            "made_with": record_of(self.plugins, self.inputs),
             "records": {name: extent.to_json() for name, extent in whole.extents.items()},
         }
         path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
         self.saved_step, self.saved_at = step, time.perf_counter()
-        checkpoint.retain(
-            self.folder.checkpoints, self.config.checkpoint.keep, whole.state.best_step
-        )
+        bests = [best.step for best in whole.state.bests]
+        checkpoint.retain(self.folder.checkpoints, self.config.checkpoint.keep, bests)
         self._tell("checkpoint_saved", step=step, path=path)
 
     def _result(self, status: Any, message: str = "") -> RunResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,6 +14,7 @@ from ..durable.appending import Extent, RunningDigest
 from ..durable.plugin_record import Record
 from ..durable.record_check import CheckedRecords, check_records
 from ..durable.run_folder import AUTO, RESTART, RunFolder
+from ..durable.typed_values import typed
 from ..errors import CheckpointError, ConfigError, ResumeError
 from .state import RunState
 
@@ -24,6 +25,10 @@ log = logging.getLogger(__name__)
 
 
 StateT = TypeVar("StateT", bound=RunState)
+
+
+def _depends_on_none(state: RunState, run: Any, changed: Collection[str]) -> None:
+    """Leave a state as it is that follows no option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,17 @@ class ResumeRules(Generic[StateT]):
     """Names of the records that such a run has beside its metrics and samples."""
     check_books: Callable[[RunFolder, StateT, Mapping[str, Extent]], None]
     """Compare the state with the records that go on, by file name. Raises ``CheckpointError``."""
+    adopt_options: Callable[[StateT, Any, Collection[str]], None] = _depends_on_none
+    """Let the state follow the run's options, of which those with these paths have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saved:
+    """Contents of a checkpoint's ``state.json`` beside the state."""
+
+    config: dict[str, Any]
+    made_with: dict[str, dict[str, str]]
+    records: dict[str, Extent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +92,40 @@ def find_resume_point(
         else:
             path = Path(str(wanted))
             values = checkpoint.read(path)
-        bound = (*rules.binding, *_adapter_sections(resolved))
-        _compare(values["config"], resolved.tree, path, bound)
-        return _point(resolved, folder, path, values, rules)
+        saved, state = _understood(values, path, rules)
+        bound = (*rules.binding, *bound_sections(resolved))
+        changed = _compare(saved.config, resolved.tree, path, bound)
+        rules.adopt_options(state, resolved.run, changed)
+        return _point(resolved, folder, path, saved, state, rules)
     except ResumeError:
         raise
     except CheckpointError as error:
         raise ResumeError(str(error)) from error
 
 
-def _adapter_sections(resolved: ResolvedOptions[Any]) -> Iterator[str]:
-    """Yield the sections of the run's adapters: with another scaling the same tensors are another model."""
+def _understood(
+    values: Mapping[str, Any], path: Path, rules: ResumeRules[StateT]
+) -> tuple[_Saved, StateT]:
+    """Return the content of a checkpoint's ``state.json`` by its types.
+
+    Raises:
+        CheckpointError: a value is of another type.
+    """
+    try:
+        return typed(_Saved, values), rules.state.from_json(values)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{path / 'state.json'}: {error}. Resume from another checkpoint: --resume FOLDER."
+        ) from error
+
+
+def bound_sections(resolved: ResolvedOptions[Any]) -> Iterator[str]:
+    """Yield the options of components that bind a resumed run: those of adapters, since with another scaling the same
+    tensors are another model, and the shares of environments, since with others the same place is another task."""
     for slot in ("actor.adapter", "critic.adapter"):
         yield from (selection.section for selection in resolved.selections.get(slot, ()))
+    for selection in resolved.selections.get("env.use", ()):
+        yield f"{selection.section}.share"
 
 
 def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
@@ -107,32 +144,28 @@ def _point(
     resolved: ResolvedOptions[Any],
     folder: RunFolder,
     path: Path,
-    values: Mapping[str, Any],
+    saved: _Saved,
+    state: StateT,
     rules: ResumeRules[StateT],
 ) -> ResumePoint[StateT]:
-    state = rules.state.from_json(values)
     if path.resolve().parent != folder.checkpoints.resolve():
         if folder.is_used():
             raise ResumeError(
                 f"--output {folder.root}: a run is there already, and {path} is another run's. Add --resume auto to go "
                 "on with the run that is there, or choose another folder."
             )
-        return ResumePoint(path=path, state=state, made_with=values["made_with"], records={})
-    checked = check_records(folder, _extents(values), rules.records)
+        return ResumePoint(path=path, state=state, made_with=saved.made_with, records={})
+    checked = check_records(folder, saved.records, rules.records)
     if checked.damaged and resolved.run.resume.damaged_records == "refuse":
         raise ResumeError(_damage_and_choices(folder, path, checked, rules.records))
     rules.check_books(folder, state, {name: read.extent() for name, read in checked.whole.items()})
     return ResumePoint(
         path=path,
         state=state,
-        made_with=values["made_with"],
+        made_with=saved.made_with,
         records=checked.whole,
         damaged=tuple(checked.damaged),
     )
-
-
-def _extents(values: Mapping[str, Any]) -> dict[str, Extent]:
-    return {name: Extent.from_json(extent) for name, extent in values["records"].items()}
 
 
 def _damage_and_choices(
@@ -160,17 +193,22 @@ def _older_that_agrees(folder: RunFolder, than: Path, records: tuple[str, ...]) 
         if path.name >= than.name:
             continue
         try:
-            values = checkpoint.read(path)
+            saved = typed(_Saved, checkpoint.read(path))
         except CheckpointError:
             continue  # a damaged checkpoint is no way to go on
-        if not check_records(folder, _extents(values), records).damaged:
+        if not check_records(folder, saved.records, records).damaged:
             return path
     return None
 
 
 def _compare(
     saved: Mapping[str, Any], now: Mapping[str, Any], path: Path, binding: tuple[str, ...]
-) -> None:
+) -> list[str]:
+    """Return the options that have changed, and say so.
+
+    Raises:
+        ConfigError: one of them is binding.
+    """
     before, after = dict(_leaves(saved)), dict(_leaves(now))
     changed = sorted(
         key
@@ -186,6 +224,7 @@ def _compare(
     if changed:
         changes = ", ".join(f"{key} {before.get(key)!r} -> {after.get(key)!r}" for key in changed)
         log.warning("resuming with changed options: %s", changes)
+    return changed
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

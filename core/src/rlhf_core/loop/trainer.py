@@ -128,7 +128,7 @@ class Trainer:
         if session.rows is not None:
             self.state.source = deepcopy(session.rows.state_dict())
         self.state.sampler = deepcopy(self.cursor.sampler_state)
-        self.state.last_epochs = {str(key): epoch for key, epoch in self.cursor.last_epochs.items()}
+        self.state.last_epochs = self.cursor.last_epochs
         self.state.in_flight = session.source.in_flight
         self.state.lengths = session.source.lengths.to_json()
         # Copies: components may go on with what they have given out.

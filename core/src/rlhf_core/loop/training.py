@@ -12,7 +12,7 @@ from ..durable.appending import Extent, RunningDigest
 from ..durable.ledger import Ledger, replay
 from ..durable.records import RecordFile
 from ..durable.run_folder import RunFolder
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ResumeError
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..plugins import Plugins
 from ..rollouts.cursor import Cursor
@@ -20,7 +20,7 @@ from .course import Export, FinishedStep, OwnRecord, RunKind, SavedRole
 from .restore import restore_roles, restore_rows, restore_sampler, restore_shapers
 from .resume import ResumePoint, ResumeRules
 from .session import Session, open_session
-from .state import LoopState, initial_state
+from .state import LoopState, adopt_options, initial_state
 from .trainer import Trainer
 
 BINDING = (
@@ -34,9 +34,16 @@ BINDING = (
     "actor.adapter",
     "critic.optim",
     "critic.adapter",
+    "critic.path",
+    "actor.freeze_visual_encoder",
+    "env.use",
+    "supervised.data",
+    "supervised.prompt_key",
+    "supervised.response_key",
     "eval.fraction",
 )
-"""Options that a checkpoint's state depends on."""
+"""Options that a checkpoint's state depends on. The shares of environments, which divide the tasks among them, are too
+(``resume.bound_sections``)."""
 
 
 class TrainingCourse:
@@ -89,6 +96,7 @@ class TrainingCourse:
         )
         if config.resume.checkpoint is not None or self._ledger.extent.num_bytes:
             self._ledger.resumed(self.state.step)
+        check_epoch(self.state, len(session.tasks))
         if point is not None:
             await restore_roles(point, session.resolved, self.saved_roles)
             await session.sleeping.deliver(self.state.version)
@@ -102,7 +110,7 @@ class TrainingCourse:
             epochs=None if config.train.steps is not None else config.train.epochs,
             taken=self.state.prompts_taken,
             sampler=session.sampler,
-            last_epochs={int(key): epoch for key, epoch in self.state.last_epochs.items()},
+            last_epochs=self.state.last_epochs,
         )
         if point is not None:
             self._restart_in_flight(has_ledger=name in point.records)
@@ -145,6 +153,21 @@ class TrainingCourse:
         return evaluation.metrics
 
 
+def check_epoch(state: LoopState, num_prompts: int) -> None:
+    """Compare the number of a run's prompts with that of the checkpoint, and keep it in the state.
+
+    Raises:
+        ResumeError: they differ, so that the run's place among them means something else now.
+    """
+    if state.num_prompts not in (0, num_prompts):
+        raise ResumeError(
+            f"expected {state.num_prompts} prompts in an epoch, as there were when the checkpoint was made; now there "
+            f"are {num_prompts}. Options of data and environments that decide how many there are cannot change: set "
+            "them back, or start a new run in another --output."
+        )
+    state.num_prompts = num_prompts
+
+
 def check_books(folder: RunFolder, state: LoopState, records: Mapping[str, Extent]) -> None:
     """Compare the groups that are in flight by the state with those that the ledger has neither trained nor dropped.
 
@@ -185,6 +208,7 @@ TRAINING = RunKind(
         binding=BINDING,
         records=("ledger.jsonl", "eval_samples.jsonl"),
         check_books=check_books,
+        adopt_options=adopt_options,
     ),
     open=_open,
 )

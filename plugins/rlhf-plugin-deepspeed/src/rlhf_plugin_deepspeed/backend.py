@@ -51,7 +51,6 @@ from .files.loading import load_role
 from .files.offloading import Offloading
 from .files.state_files import load_training, save_training
 from .files.weights import served_weights
-from .parallel.embedding_noise import refuse_cut_noise
 from .parallel.group_batch import group_batch, group_rows
 from .parallel.images import PassImages, refuse_cut_images
 from .parallel.passes import Rows, agreed_passes, nothing
@@ -98,7 +97,6 @@ class DeepSpeedBackend(ScoringBackend):
         self._spec = spec
         if spec.vision is not None:
             refuse_cut_images(self._config)
-        refuse_cut_noise(spec, self._config)
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
         model = load_role(spec, self._config, plugins, self._device)

@@ -1,18 +1,40 @@
-"""Identity of a run at a service, kept in the run folder, so that a resumed run goes on there."""
+"""Identity of a run at a service, kept in the run folder, so that a resumed run goes on there.
+
+Beside it stands which folder it was written in. A copy of the folder is another one, and gets a run of its own at the
+service; one that was moved within its disk, or is seen at the same path from another machine, is the same.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
 FOLDER = "loggers"
 """Folder in the run folder with one file for each logger."""
 
+log = logging.getLogger(__name__)
+
 
 def remembered(output: Path, logger: str) -> str | None:
     """Return what ``remember`` wrote for a logger in a run folder; None if this folder's run was not logged there."""
     path = output / FOLDER / logger
-    return path.read_text(encoding="utf-8").strip() if path.exists() else None
+    if not path.exists():
+        return None
+    identity, *places = path.read_text(encoding="utf-8").splitlines()
+    if places and not {*places} & {*_places(output)}:
+        log.warning(
+            "%s is a copy of %s, whose run at %s is %s; this run begins one of its own there. If the folder was moved, "
+            "write %s alone into %s",
+            output,
+            places[0],
+            logger,
+            identity,
+            identity,
+            path,
+        )
+        return None
+    return identity
 
 
 def remember(output: Path, logger: str, identity: str) -> None:
@@ -21,7 +43,12 @@ def remember(output: Path, logger: str, identity: str) -> None:
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f"{logger}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        file.write(f"{identity}\n")
+        file.write("".join(f"{line}\n" for line in (identity, *_places(output))))
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _places(output: Path) -> tuple[str, str]:
+    """Return the folder's path and its number on its disk; a moved folder keeps the second, a copy neither."""
+    return str(output.resolve()), f"inode {output.stat().st_ino}"

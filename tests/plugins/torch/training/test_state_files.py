@@ -105,3 +105,16 @@ def test_the_state_of_another_role_is_refused(start, make_spec, models, tmp_path
 
     with pytest.raises(CheckpointError, match="belongs to another role"):
         start(make_spec(models["qwen3"])).load(tmp_path)
+
+
+def test_an_average_of_weights_begins_where_a_run_without_one_goes_on_with_one(
+    start, steps, make_spec, models, tmp_path
+):
+    before = start(make_spec(models["qwen3"]))
+    steps(before, range(2))
+    before.save(tmp_path)
+
+    resumed = start(make_spec(models["qwen3"], ema_decay=0.9))
+    resumed.load(tmp_path)
+
+    torch.testing.assert_close(resumed._updater.ema, dict(resumed._updater.masters), atol=0, rtol=0)

@@ -39,7 +39,7 @@ ColumnsT = TypeVar("ColumnsT", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognized(Generic[ColumnsT]):
-    """How rows are read."""
+    """The way in which rows are read."""
 
     columns: ColumnsT
     """The options of columns, which name those of the rows in ``rows``."""

@@ -10,6 +10,7 @@ from rlhf_torch.models.device import choose_compute_dtype
 from rlhf_torch.models.role_model import RoleModel, RoleOptions, build_role_model
 
 from ..config import DeepSpeedConfig
+from ..parallel.embedding_noise import refuse_cut_noise
 
 
 def load_role(
@@ -23,6 +24,7 @@ def load_role(
         ConfigError: the model cannot be loaded, or the options do not fit the model or the machine.
         PluginError: the backend cannot use the architecture or the adapter.
     """
+    refuse_cut_noise(spec, config)
     options = RoleOptions(
         device="cpu",
         compute_dtype="auto",

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from rlhf_core import CheckpointError
 from rlhf_core.outside.json_reader import parse_object
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.training.group_options import changed_options, restore_changed
 from rlhf_torch.training.state_files import load_state, save_state
 
 from ..parallel.ranks import Ranks
@@ -30,7 +31,7 @@ from ..zero.whole_updates import device_of_numbers
 from ..zero.zero_training import ZeroTraining
 from .runs import SavedRun, part_name, read_runs, write_runs
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state.json"
 MASTER, EMA, OPTIMIZER = "float32", "ema", "optimizer."
 """Kinds of tensors in a run. ``OPTIMIZER`` is a prefix, which the optimizer's own key follows."""
@@ -114,7 +115,7 @@ def _write_state(folder: Path, training: ZeroTraining, ranks: Ranks) -> None:
         "updates": training.updates,
         "ema": bool(training.ema),
         "parameters": {name: _numel(parameter) for name, parameter in training.named.items()},
-        "groups": [_options(group) for group in training.optimizer.param_groups],
+        "groups": changed_options(training.optimizer, training.initial_groups),
     }
     (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
@@ -122,6 +123,7 @@ def _write_state(folder: Path, training: ZeroTraining, ranks: Ranks) -> None:
 def _load_parts(folder: Path, training: ZeroTraining) -> None:
     state = _read_state(folder)
     _check_fits(state, training, folder)
+    restore_changed(training.optimizer, state["groups"], folder)
     masters = training.masters
     wanted = {_saved_name(fragment.name, training): fragment for fragment in training.fragments}
     missing = {name: fragment.length for name, fragment in wanted.items()}
@@ -130,7 +132,7 @@ def _load_parts(folder: Path, training: ZeroTraining) -> None:
         for run in read_runs(folder / part_name(part, state["parts"]), wanted):
             fragment = wanted[run.name]
             run.copy_into(fragment, masters[fragment.vector], MASTER)
-            if training.ema:
+            if training.ema and state["ema"]:
                 run.copy_into(fragment, training.ema[fragment.vector], EMA)
             _restore_optimizer(training, run, fragment, masters[fragment.vector])
             missing[run.name] -= min(fragment.stop, run.stop) - max(fragment.start, run.start)
@@ -138,9 +140,8 @@ def _load_parts(folder: Path, training: ZeroTraining) -> None:
         raise CheckpointError(
             f"{folder}: the files hold only a part of {lacking[0]}; resume from another checkpoint"
         )
-    for group, options in zip(training.optimizer.param_groups, state["groups"], strict=True):
-        for key, value in options.items():
-            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+    if training.ema and not state["ema"]:  # the average begins here
+        torch._foreach_copy_(training.ema, [master.detach() for master in masters])
     training.updates = int(state["updates"])
     training.publish()
 
@@ -187,22 +188,7 @@ def _check_fits(state: Mapping[str, Any], training: ZeroTraining, folder: Path) 
             f"{folder / STATE}: the state is of another model than this run's; the first parameter that differs is "
             f"{differing[0][0]}"
         )
-    if len(state["groups"]) != len(training.optimizer.param_groups):
-        raise CheckpointError(
-            f"{folder}: the saved optimizer has {len(state['groups'])} parameter groups, this run's optimizer has "
-            f"{len(training.optimizer.param_groups)}; resume with the optimizer of the saved run"
-        )
-    if training.ema and not state["ema"]:
-        raise CheckpointError(
-            f"{folder}: the checkpoint has no moving average; unset --actor.ema to resume from it"
-        )
 
 
 def _numel(parameter: nn.Parameter) -> int:
     return int(getattr(parameter, "ds_numel", parameter.numel()))
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a parameter group but for its parameters and the learning rate, which the schedule sets."""
-    left_out = ("params", "lr", "param_names")
-    return {key: value for key, value in group.items() if key not in left_out}

@@ -14,6 +14,7 @@ from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, Role
 from rlhf_core.math import lr_factor
 from rlhf_torch.models.modeling import DTYPES
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.training.group_options import group_options
 from rlhf_torch.training.trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 from ..compile.deep_compile import DeepCompiled, refuse_deep_compile
@@ -65,6 +66,7 @@ class ZeroTraining:
             log_groups(spec.role, groups)
         torch_optimizer = create_optimizer(optimizer, groups, config, ranks)
         self.peak_lrs = peak_lrs(torch_optimizer)
+        self.initial_groups = group_options(torch_optimizer)
         self.engine = start_engine(role, spec, config, ranks, torch_optimizer)
         self.zero: Any = self.engine.optimizer
         self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)

@@ -18,7 +18,7 @@ JSON_FORMATS = ("json_object", "json_schema")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
-    """What an answer has to be."""
+    """Demands on an answer."""
 
     schema: Mapping[str, Any] | None = None
     """JSON schema of the whole answer; None: it is no JSON."""

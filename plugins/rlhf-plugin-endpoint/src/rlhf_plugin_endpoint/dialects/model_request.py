@@ -35,7 +35,7 @@ class ModelRequest:
     logprobs: bool = False
     """The client reads log-probs, so they have to be measured."""
     form: AnswerForm | None = None
-    """What the answer has to be; None: any text."""
+    """Demands on the answer; None: any text."""
     greedy: bool = False
     """Take the most probable tokens. Such an answer is read, and is no action."""
     agent: str = ""

@@ -46,7 +46,7 @@ _TOOL = {
 
 
 class CallSyntax(NamedTuple):
-    """What a template writes around the name and the arguments of a call, as pieces of a grammar."""
+    """Pieces of a grammar that a template writes around the name and the arguments of a call."""
 
     before: str
     between: str

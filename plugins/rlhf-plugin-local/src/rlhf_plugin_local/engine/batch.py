@@ -19,8 +19,8 @@ from rlhf_torch.models.vision_lm import VisionLM
 
 from .cache import KVCache, round_up, storage_dtype
 from .decode import DecodeLayout
-from .drawing import DrawKind, draw_rows
-from .guides import Guide
+from .next_token.drawing import DrawKind, draw_rows
+from .next_token.guides import Guide
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
 from .sequence import FLOATS, INTEGERS, Finished, Sequence
 

@@ -25,8 +25,8 @@ from .batch import Batch
 from .beside.decision import is_beside_training
 from .beside.lanes import EventLoopLane, OwnLane
 from .config import EmbeddedEngineConfig
-from .guides import Guide, GuideMaker
 from .memory import keep_freed_memory
+from .next_token.guides import Guide, GuideMaker
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
 from .sequence import Finished, Prompt, Sequence

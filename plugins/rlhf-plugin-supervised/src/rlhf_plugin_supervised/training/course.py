@@ -125,9 +125,8 @@ class TrainedModel:
     beside: Mapping[str, RoleSpec] = field(default_factory=dict)
     """Models that are asked and not trained, by their roles."""
     embedding_noise: float = 0.0
-    """See ``RoleSpec.embedding_noise``."""
     top_temperature: float | None = None
-    """See ``RoleSpec.top_temperature``."""
+    """See ``RoleSpec`` of both."""
     learns_ends: bool = True
     """Whether the model learns of the tokens that end its rows; False: of other places in them alone."""
 
@@ -389,8 +388,7 @@ def kind_of(
                 "model",
                 "data",
                 "train.batch_size",
-                "actor.optim",
-                "actor.adapter",
+                *("actor.optim", "actor.adapter", "actor.freeze_visual_encoder"),
                 "eval.fraction",
                 *binding,
             ),

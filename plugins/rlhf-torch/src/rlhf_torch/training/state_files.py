@@ -16,6 +16,7 @@ from rlhf_core import CheckpointError
 from rlhf_core.outside.json_reader import parse_object
 
 from ..models.role_model import RoleModel
+from .group_options import changed_options, restore_changed
 from .updater import Updater
 
 MODEL = "model"
@@ -23,7 +24,7 @@ MASTERS = "float32_copies"
 EMA = "ema"
 OPTIMIZER = "optimizer"
 STATE = "state.json"
-FORMAT = 1
+FORMAT = 2
 SEPARATOR = "::"
 """Between a parameter's name and a key of its optimizer state."""
 
@@ -50,7 +51,7 @@ def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
                 name for name, tensor in tensors.items() if tensor.device.type == "cpu"
             ),
             "scalars": scalars,
-            "groups": [_group_options(group) for group in updater.optimizer.param_groups],
+            "groups": changed_options(updater.optimizer, updater.initial_groups),
         }
     try:
         text = json.dumps(state, allow_nan=False)
@@ -80,8 +81,10 @@ def load_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
         return
     if updater.copied:
         _copy_into(updater.masters, _read(folder, MASTERS), folder / MASTERS)
-    if updater.ema:
+    if updater.ema and (folder / f"{EMA}.safetensors").exists():
         _copy_into(updater.ema, _read(folder, EMA), folder / EMA)
+    elif updater.ema:  # of a run that had no average: it begins here
+        _copy_into(updater.ema, updater.masters, folder)
     _restore_optimizer(updater, _read(folder, OPTIMIZER), state, folder)
     updater.updates = int(state["updates"])
 
@@ -102,11 +105,7 @@ def _restore_optimizer(
     updater: Updater, tensors: Mapping[str, Tensor], state: Mapping[str, Any], folder: Path
 ) -> None:
     optimizer, on_host = updater.optimizer, set(state["on_host"])
-    if len(state["groups"]) != len(optimizer.param_groups):
-        raise CheckpointError(
-            f"{folder}: its optimizer had {len(state['groups'])} parameter groups, this one has "
-            f"{len(optimizer.param_groups)}; resume with the optimizer of the run that was saved"
-        )
+    restore_changed(optimizer, state["groups"], folder)
     restored: dict[str, dict[str, Any]] = {name: {} for name in updater.masters}
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition(SEPARATOR)
@@ -123,16 +122,6 @@ def _restore_optimizer(
     for name, values in restored.items():
         if values:
             optimizer.state[updater.masters[name]] = values
-    for group, options in zip(optimizer.param_groups, state["groups"], strict=True):
-        for key, value in options.items():
-            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
-
-
-def _group_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a parameter group but the learning rate, which the schedule sets."""
-    return {
-        key: value for key, value in group.items() if key not in ("params", "lr", "param_names")
-    }
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from rlhf_core.contracts import Metric, Metrics, NamedParameters, Optimizer, Rol
 from rlhf_core.math import lr_factor
 
 from .gradient_sums import add_gradient
+from .group_options import group_options
 from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 COPIED_AT_ONCE = 2**28
@@ -50,6 +51,7 @@ class Updater:
         log_groups(spec.role, groups)
         self.optimizer = optimizer.create(groups)
         self.peak_lrs = peak_lrs(self.optimizer)
+        self.initial_groups = group_options(self.optimizer)
         self.updates = 0
         """Number of updates asked for so far, skipped ones included, so that the schedule follows the plan."""
         self.ema: dict[str, Tensor] = {}

@@ -15,8 +15,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from rlhf_plugin_local.engine.next_token.sampling import BLOCK
 from rlhf_plugin_local.engine.resident import attention_kernel, draw_kernel
-from rlhf_plugin_local.engine.sampling import BLOCK
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"

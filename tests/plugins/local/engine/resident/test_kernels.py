@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from rlhf_plugin_local.engine import sampling
+from rlhf_plugin_local.engine.next_token import sampling
 from rlhf_plugin_local.engine.resident import attention_kernel, draw_kernel
 from rlhf_plugin_local.engine.resident.attention import plain_decode_attention
 from rlhf_plugin_local.engine.resident.pages import PAGE

@@ -1,4 +1,4 @@
-"""What the policy writes is text: no environment runs it, and none touches what other episodes draw from."""
+"""The policy's answers are text: no environment runs it, and none touches what other episodes draw from."""
 
 from __future__ import annotations
 

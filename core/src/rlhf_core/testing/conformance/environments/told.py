@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def check_no_answer_is_told_after_a_wrong_one(subject: Subject) -> str:
-    """What a wrong answer makes the environment show does not hold the right one."""
+    """Nothing that a wrong answer makes the environment show holds the right one."""
     return search(subject, [("the right answer, once a wrong one made it shown", _shown_later)])
 
 

@@ -18,7 +18,7 @@ from rlhf_core.contracts import SamplingParams
 from rlhf_torch.models.vision_lm import VisionLM
 
 from ..cache import round_up, storage_dtype
-from ..drawing import DrawKind
+from ..next_token.drawing import DrawKind
 from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
 from ..sequence import Finished, Prompt, Sequence
 from .bursts import BurstLength

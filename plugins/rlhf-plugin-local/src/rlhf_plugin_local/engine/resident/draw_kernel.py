@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlhf_torch.models.modeling import LogitForm
 
-from ..sampling import BLOCK
+from ..next_token.sampling import BLOCK
 
 BLOCKS = 4
 """Blocks that a program sums. A program of one block alone would have too little to read at a time."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlhf_torch.models.layers import compile_layers
 
-from ..drawing import DrawKind
+from ..next_token.drawing import DrawKind
 from .step import TokenStep
 
 log = logging.getLogger(__name__)

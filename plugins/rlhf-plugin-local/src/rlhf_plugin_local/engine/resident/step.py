@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlhf_torch.models.modeling import CausalLM
 
-from ..drawing import DrawKind, draw_rows
+from ..next_token.drawing import DrawKind, draw_rows
 from .attention import PagedDecode
 from .paged_cache import PagedCache
 from .rows import DeviceRows
