@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_core import MissingDependency
+from rlhf_core import DataError, MissingDependency
 from rlhf_core.contracts import RunResult
+from rlhf_core.outside.json_reader import BrokenJson, parse_object
 
 from .curve import curve_of
 
@@ -82,5 +82,9 @@ class TrainingResult:
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     if path.exists():
-        with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield parse_object(line)
+                except BrokenJson as error:
+                    raise DataError(f"{path}:{number}: {error}; expected a run's record") from error

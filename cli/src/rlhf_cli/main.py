@@ -19,6 +19,7 @@ import typer
 from rlhf_core import RLHFError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
+from rlhf_core.loop.interrupts import interrupted_code
 from rlhf_core.plugins import Plugins
 
 from . import check, errors, new, plugins_command, train
@@ -34,14 +35,16 @@ _OWN_MODULES = {
 _USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 """Typer's ``UsageError``, which it imports from click or from its own copy of click, by version."""
 
+_INTERRUPTED = 130
+
 _OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    The code is 0 for success, 1 for a failed run, 2 for a mistake of the user, and 130 for an interrupt. Errors are
-    written as ``--errors`` in front of the command says.
+    The code is 0 for success, 1 for a failed run, 2 for a mistake of the user, 130 for an interrupt, and 143 for a
+    second SIGTERM. Errors are written as ``--errors`` in front of the command says.
     """
     try:
         form, arguments = errors.split_form(sys.argv[1:] if argv is None else argv)
@@ -71,15 +74,18 @@ def _code_of(arguments: list[str]) -> int:
     except RLHFError as error:
         errors.tell(f"error: {error}", errors.report_of(error, error.exit_code))
         return error.exit_code
-    except KeyboardInterrupt:
-        errors.tell("interrupted", errors.report("Interrupted", "interrupted", 130))
-        return 130
+    except KeyboardInterrupt as error:
+        code, text = interrupted_code(), str(error) or "interrupted"
+        errors.tell(text, errors.report("Interrupted", text, code))
+        return code
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0
+        code = stop.code
     except Exception as error:
         if not errors.is_json():
             raise
         return _tell_unforeseen(error)
+    if code == _INTERRUPTED:  # Typer's code, whichever signal it was
+        return interrupted_code()
     return code if isinstance(code, int) else 0
 
 

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
+from tests.deadlines import HANG_S
 
-from rlhf_core.loop.interrupts import Interrupts
+from rlhf_core.loop.interrupts import Interrupts, interrupted_code
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +18,8 @@ def handlers_restored():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    with Interrupts():  # which forgets the signals of runs before
+        assert interrupted_code() == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -32,8 +37,40 @@ def test_the_first_signal_is_only_noted(number):
 def test_a_second_one_stops_at_once(number):
     with Interrupts():
         os.kill(os.getpid(), signal.SIGHUP)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match=number.name):
             os.kill(os.getpid(), number)
+
+    assert interrupted_code() == 128 + number
+
+
+WAITS = """
+import os, signal, threading, time
+from rlhf_core.loop import interrupts
+
+interrupts.LEAVE_S = {leave_s}
+threading.Thread(target=time.sleep, args=[600]).start()  # the interpreter would wait for it
+with interrupts.Interrupts(ends_process=True):
+    for number in {signals}:
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "leave_s", "code"),
+    [([2, 2], 0.05, 130), ([2, 15], 0.05, 143), ([2, 2, 2], 600, 130)],
+)
+def test_a_process_that_cannot_end_is_ended(signals, leave_s, code):
+    program = WAITS.format(signals=signals, leave_s=leave_s)
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=HANG_S, check=False
+    )
+
+    assert done.returncode == code
+    assert done.stderr == b"\nended at once; what did not stop was left\n"
 
 
 def test_the_two_hangups_of_a_closed_terminal_are_one_request():

@@ -1,6 +1,7 @@
 """JSON from outside fails as one error that names its reason, in every reader of files, rows and answers."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +12,13 @@ from rlhf_cli.show import _lines as shown_samples
 from rlhf_cli.template import _read_tools
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.config.automatic.choosing import model_config
+from rlhf_core.config.common import _typed
 from rlhf_core.data.chat.template_kwargs import kwargs_of
 from rlhf_core.data.files.text_files import parse_row
 from rlhf_core.data.forms.chats import decoded
 from rlhf_core.data.learned.messages import tools_of
 from rlhf_core.data.rows import RowProblem
+from rlhf_core.durable.run_folder import _step_of as step_of
 from rlhf_core.outside.json_reader import (
     MAX_DEPTH,
     BrokenJson,
@@ -28,6 +31,7 @@ from rlhf_core.outside.json_reader import (
 DIGITS = "9" * 400
 TEXTS = [
     *("", " ", "null", "true", "7", '"text"', "[]", "{}", "[1", '{"a"', '{"a": 1}x', "NaN", "\x00"),
+    '{"a": 1, "a": []}',
     *("1e999", "-Infinity", DIGITS, "9" * 6000, '"\\ud800"', '{"a": {"a": {"a": null}}}'),
     *("[" * depth + "]" * depth for depth in (50, 200, 5000)),
     *('{"a":' * depth + "1" + "}" * depth for depth in (200, 5000)),
@@ -167,7 +171,114 @@ def _ledger(data: bytes, folder: Path) -> None:
         return
 
 
+def _checkpoint(data: bytes, folder: Path) -> None:
+    from rlhf_core.durable.checkpoint import _read_json
+
+    (folder / "manifest.json").write_bytes(data)
+    _read_json(folder / "manifest.json")
+
+
+def _plugin_record(file: Path) -> None:
+    from rlhf_core.durable.plugin_record import _read_history
+
+    _read_history(file)
+
+
+def _array_of_rows(file: Path) -> None:
+    from rlhf_core.data.files.text_files import open_json
+
+    open_json(file, "train")
+
+
+def _served_request(data: bytes, folder: Path) -> None:
+    from rlhf_plugin_reward_model.serving.protocol import BadRequest, read_request
+
+    with suppress(BadRequest):
+        read_request(data)
+
+
+def _reward_answer(data: bytes, folder: Path) -> None:
+    from rlhf_plugin_rewards.remote.protocol import BadAnswer, results_of
+
+    with suppress(BadAnswer):
+        results_of(data, 1)
+
+
+def _chat_answer(data: bytes, folder: Path) -> None:
+    from rlhf_plugin_inference.evaluate.remote.answers import UnreadableAnswer, read_answer
+
+    with suppress(UnreadableAnswer):
+        read_answer(data)
+
+
+def _endpoint_body(data: bytes, folder: Path) -> None:
+    from rlhf_plugin_endpoint.dialects.fields import read_object as read_body
+    from rlhf_plugin_endpoint.dialects.problems import RequestProblem
+
+    with suppress(RequestProblem):
+        read_body(data)
+
+
+def _tool_arguments(data: bytes, folder: Path) -> None:
+    from rlhf_core.contracts import ToolCall
+    from rlhf_plugin_agents.conversation import _call
+    from rlhf_plugin_endpoint.dialects.anthropic_messages import call_input
+    from rlhf_plugin_endpoint.dialects.chat_messages import written_call
+
+    _call(ToolCall(id="1", name="f", arguments=_as_text(data)))
+    call_input(_as_text(data))
+    written_call("1", "f", _as_text(data))
+
+
+def _traces(file: Path) -> None:
+    from rlhf_plugin_endpoint.traces.files import read_traces
+
+    list(read_traces(file))
+
+
+def _outcome(data: bytes, folder: Path) -> None:
+    from rlhf_plugin_endpoint.agents.command import _last_line
+    from rlhf_plugin_endpoint.agents.outcome import AgentFailure
+
+    with suppress(AgentFailure):
+        _last_line(data)
+
+
+def _config_entries(file: Path) -> None:
+    from rlhf_plugin_supervised.training.reward_models.config_entries import write_entries
+
+    write_entries(file, {"mean": 0.0})
+
+
+def _tokenizer_settings(data: bytes, folder: Path) -> None:
+    from rlhf_core.data.tokenizer import load_tokenizer
+
+    (folder / "tokenizer_config.json").write_bytes(data)
+    load_tokenizer(str(folder))
+
+
+def _typed_argument(data: bytes, folder: Path) -> None:
+    from rlhf_core.data.chat.parsing.typed_values import typed_value
+
+    typed_value(_as_text(data), {"type": ["object", "array", "number", "integer"]})
+
+
 READERS = {
+    "a checkpoint's manifest": _checkpoint,
+    "plugins.json": _in_a_file(_plugin_record),
+    "a list of rows": _in_a_file(_array_of_rows),
+    "serve-rm": _served_request,
+    "the answer of a reward server": _reward_answer,
+    "the answer of a chat server": _chat_answer,
+    "a request to the endpoint": _endpoint_body,
+    "a tool call's arguments": _tool_arguments,
+    "an argument of a call": _typed_argument,
+    "traces": _in_a_file(_traces),
+    "an agent's last line": _outcome,
+    "entries of a configuration": _in_a_file(_config_entries),
+    "a tokenizer's settings": _tokenizer_settings,
+    "steps of records": lambda data, _: step_of(data),
+    "template variables": lambda data, _: _typed(_as_text(data)),
     "the reader itself": _parsed,
     "a model's config.json": _in_a_file(lambda file: read_object(file, "an object")),
     "a model's config.json, for a choice": _in_a_file(lambda file: model_config(str(file.parent))),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_core import DataError
+from rlhf_core.outside.json_reader import parse_json
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def _take(recipe: Recipe, word: str, rest: str, line: str) -> None:
             parts = [f"{parts[0]}={rest.partition(' ')[2].strip()}"]
         recipe.variables |= dict(part.split("=", 1) for part in parts)
     elif word == "COPY" and "--from" not in rest and "<<" not in rest:
-        words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+        words = parse_json(rest) if rest.startswith("[") else shlex.split(rest)
         paths = [one for one in words if not one.startswith("--")]
         *sources, target = paths
         target = _joined(recipe.workdir, target) + (

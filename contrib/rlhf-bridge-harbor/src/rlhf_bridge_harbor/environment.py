@@ -7,7 +7,6 @@ An answer without a command ends the policy's part.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from rlhf_core import ConfigError, DataError, RolloutError
 from rlhf_core.contracts import Action, EnvironmentManifest, Observation, StepResult, Stop, Task
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .config import HarborConfig
 from .containers import ContainerMachine
@@ -125,8 +125,8 @@ class HarborBridge:
         commands: list[Mapping[str, Any]] = []
         for call in action.tool_calls:
             try:
-                command = json.loads(call.arguments)["command"] if call.name == "bash" else None
-            except (ValueError, KeyError, TypeError, RecursionError):
+                command = parse_json(call.arguments)["command"] if call.name == "bash" else None
+            except (BrokenJson, KeyError, TypeError):
                 command = None
             message = {"role": "tool", "tool_call_id": call.id, "name": call.name}
             commands.append({**message, "command": command})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from rlhf_core import RolloutError
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 MAX_BYTES = 2**20
 _MAX_REWARD = 1e30
@@ -33,8 +33,8 @@ def named_rewards(raw: bytes) -> dict[str, float]:
         RolloutError: it is no object of finite numbers, or an empty one.
     """
     try:
-        found: Any = json.loads(_text(raw))
-    except (ValueError, RecursionError) as error:
+        found: Any = parse_json(_text(raw))
+    except BrokenJson as error:
         raise RolloutError(
             f"wrote {raw[:200]!r} into reward.json; expected an object of numbers"
         ) from error

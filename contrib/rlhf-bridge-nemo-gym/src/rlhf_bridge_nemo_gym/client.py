@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from rlhf_core import ConfigError, RolloutError
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +33,9 @@ class ServerAnswer:
         if self.status != 200:
             raise RolloutError(f"answered {path} with status {self.status} and {self.text!r:.500}")
         try:
-            value = json.loads(self.text, parse_constant=_refused)
-        except (ValueError, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise RolloutError(f"answered {path} with what is no JSON ({reason:.200})") from error
+            value = parse_json(self.text, finite=True)
+        except BrokenJson as error:
+            raise RolloutError(f"answered {path} with what is no JSON ({error!s:.200})") from error
         if not isinstance(value, dict):
             raise RolloutError(f"answered {path} with {self.text!r:.200}; expected an object")
         return value
@@ -109,7 +109,3 @@ class GymClient:
 def _tls() -> ssl.SSLContext:
     # One for all episodes: making one takes longer than a request.
     return ssl.create_default_context()
-
-
-def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is no finite number")

@@ -25,6 +25,7 @@ from rlhf_core.contracts import (
     Stop,
     Task,
 )
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .client import GymClient
 from .config import NemoGymConfig
@@ -147,8 +148,8 @@ class NemoGymBridge:
             text = json.dumps({"error": f"no tool {call['name']}"})
         else:
             try:
-                arguments = json.loads(call["arguments"] or "{}")
-            except (ValueError, RecursionError) as error:
+                arguments = parse_json(call["arguments"] or "{}")
+            except BrokenJson as error:
                 text = json.dumps({"error": f"Invalid tool call arguments: {error!r:.200}"})
             else:
                 text = (await self._client.post(f"/{call['name']}", arguments)).text

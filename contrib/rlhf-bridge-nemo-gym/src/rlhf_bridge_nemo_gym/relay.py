@@ -21,6 +21,7 @@ import httpx2
 import uvicorn
 
 from rlhf_core import ConfigError
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 EPISODE_FIELD = "rlhf_episode"
 
@@ -93,8 +94,8 @@ class Relay:
             return await _send(send, 413, _problem("the body is too large"))
         found = _PATH.fullmatch(scope["path"])
         try:
-            body = json.loads(raw)
-        except (ValueError, RecursionError):
+            body = parse_json(raw)
+        except BrokenJson:
             body = None
         if found is None or scope["method"] != "POST" or not isinstance(body, dict):
             return await _send(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import DataError, RolloutError
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .items import messages_of
 
@@ -55,10 +56,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _checked(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         params = row["responses_create_params"]
         messages_of(params["input"])
-    except (ValueError, RecursionError, KeyError, TypeError, RolloutError) as error:
+    except (BrokenJson, KeyError, TypeError, RolloutError) as error:
         raise DataError(
             f"{where}: expected an object with responses_create_params and its input "
             f"({type(error).__name__}: {error})"

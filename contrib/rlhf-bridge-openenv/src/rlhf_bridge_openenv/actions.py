@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ToolCall
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .config import OpenEnvConfig
 
@@ -104,8 +105,8 @@ def call_action(call: ToolCall) -> dict[str, Any]:
         MalformedAction: its arguments are no JSON object.
     """
     try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError) as error:
+        arguments = parse_json(call.arguments or "{}")
+    except BrokenJson as error:
         raise MalformedAction(f"error: the arguments of {call.name} are no JSON") from error
     if not isinstance(arguments, dict):
         raise MalformedAction(f"error: the arguments of {call.name} are no JSON object")
@@ -115,8 +116,8 @@ def call_action(call: ToolCall) -> dict[str, Any]:
 def _object(text: str) -> dict[str, Any]:
     fenced = _FENCED.findall(text)
     try:
-        value = json.loads(fenced[-1] if fenced else text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(fenced[-1] if fenced else text)
+    except BrokenJson as error:
         raise MalformedAction("error: expected one JSON object and nothing else") from error
     if not isinstance(value, dict):
         raise MalformedAction("error: expected a JSON object")
@@ -137,8 +138,8 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
     if schema.get("type") == "string":
         return word
     try:
-        value = json.loads(word)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(word)
+    except BrokenJson as error:
         raise MalformedAction(f"error: expected a JSON {schema.get('type', 'value')}") from error
     kind = _TYPES.get(str(schema.get("type")), object)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):

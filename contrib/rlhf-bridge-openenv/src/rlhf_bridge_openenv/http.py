@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core import RolloutError
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .address import Address
 
@@ -79,10 +80,9 @@ def parsed(raw: bytes | str, what: str) -> Any:
         RolloutError: it is no JSON, has numbers that are not finite, or is nested too deep.
     """
     try:
-        return json.loads(raw, parse_constant=_refused)
-    except (ValueError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise RolloutError(f"answered {what} with what is no JSON ({reason:.200})") from error
+        return parse_json(raw, finite=True)
+    except BrokenJson as error:
+        raise RolloutError(f"answered {what} with what is no JSON ({error!s:.200})") from error
 
 
 def _read(answer: http.client.HTTPResponse, max_bytes: int) -> bytes:
@@ -104,7 +104,3 @@ def _cut(connection: http.client.HTTPConnection, late: threading.Event) -> None:
     if line is not None:
         with suppress(OSError):
             line.shutdown(socket.SHUT_RDWR)
-
-
-def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is no finite number")

@@ -7,7 +7,6 @@ verifiers' own: how MCP servers are asked, and how long a tool's result may be.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -18,6 +17,8 @@ from verifiers.v1.clients import ModelContext
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.harnesses.utils.compaction import bound_tool_message
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
+
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 HARNESS_ID = "rlhf-bridge-verifiers"
 """Name of this harness in options of verifiers, which finds it as this package's export."""
@@ -84,8 +85,8 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
         """Return what a tool says, or what is wrong with the call, for the policy to read."""
         name = function["name"]
         try:
-            arguments = json.loads(function["arguments"] or "{}")
-        except json.JSONDecodeError as error:
+            arguments = parse_json(function["arguments"] or "{}")
+        except BrokenJson as error:
             return (
                 f"error: invalid JSON in tool arguments ({error}); resend the call with valid JSON"
             )

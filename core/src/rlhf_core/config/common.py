@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +13,7 @@ from ..contracts.engine import SamplingParams
 from ..media.desk import MediaOptions
 from ..media.inspecting import MediaLimits
 from ..media.reference import PixelLimits
+from ..outside.json_reader import BrokenJson, parse_json
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -45,8 +45,8 @@ def _typed(given: Any) -> Any:
     """
     if isinstance(given, str):
         try:
-            given = json.loads(given)
-        except ValueError:
+            given = parse_json(given)
+        except BrokenJson:
             return given  # the check of types says what was expected
     if not isinstance(given, Mapping):
         return given
@@ -56,7 +56,7 @@ def _typed(given: Any) -> Any:
 def _scalar(value: Any) -> Any:
     if not isinstance(value, str) or not _SCALAR.fullmatch(value):
         return value
-    return json.loads(value)
+    return parse_json(value)
 
 
 _SCALAR = re.compile(r"true|false|-?(0|[1-9]\d*)(\.\d+)?")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from ..outside.json_reader import BrokenJson, parse_object
 from .atomic import remove, sync_folder, sync_tree
 from .writing import writing
 
@@ -200,9 +201,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not os.path.isfile(path):
         raise CheckpointError(f"{path.parent} is not a checkpoint: it has no {path.name}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_object(path.read_bytes())
+    except (OSError, BrokenJson) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected an object, found {type(content).__name__}")
-    return content

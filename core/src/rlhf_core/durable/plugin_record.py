@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import ResumeError
 from ..fingerprint import LIBRARIES, fingerprint
+from ..outside.json_reader import BrokenJson, parse_object
 from ..plugins import Plugins
 from .atomic import set_aside
 from .writing import write_text_atomically
@@ -109,12 +110,11 @@ def _changes(before: Record, now: Record) -> Iterator[str]:
 def _read_history(path: Path) -> list[dict[str, Any]] | None:
     """Return the entries of the history; an empty list when there is no file, None when the file is no history."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        history = parse_object(path.read_bytes()).get("history")
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, RecursionError):
+    except (OSError, BrokenJson):
         return None
-    history = content.get("history") if isinstance(content, dict) else None
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
         return None
     return history

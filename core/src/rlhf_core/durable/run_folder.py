@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import ConfigError
+from ..outside.json_reader import BrokenJson, parse_object
 from .checkpoint import complete
 
 LOCK = ".lock"
@@ -148,11 +148,10 @@ class RunFolder:
 def _step_of(line: bytes) -> int:
     """Return the step of a line of records; 0 for one that a kill has cut off."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        step = parse_object(line).get("step")
+    except BrokenJson:
         return 0
-    step = record.get("step") if isinstance(record, dict) else None
-    return step if isinstance(step, int) else 0
+    return step if type(step) is int else 0
 
 
 def _kind(path: Path) -> str:

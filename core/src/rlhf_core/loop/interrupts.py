@@ -1,6 +1,9 @@
 """Ctrl-C, SIGTERM and SIGHUP: the step is finished, a checkpoint is saved, and the run ends.
 
 A second Ctrl-C or SIGTERM ends the run at once. SIGHUP comes when the run's terminal is closed, and from schedulers.
+"At once" has a limit: what the run waits for then, be it an answer, a thread or a graphics card, may never come. A run
+that is a process of its own ends ``LEAVE_S`` later whatever it does; its keepers end what it had started, as after a
+SIGKILL.
 
 Python hands signals to the main thread alone. In another thread nothing is caught, and whoever started the run there
 passes requests on (``control``).
@@ -8,21 +11,43 @@ passes requests on (``control``).
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
+
+LEAVE_S = 5.0
+"""Seconds between the second signal and the end of the process: time to close connections and files."""
+
+
+_stopped_by: list[int] = []
+"""Signals that stopped a run at once. Of the process, as signals are: libraries for command lines put a
+``KeyboardInterrupt`` into an exit of their own."""
+
+
+def interrupted_code() -> int:
+    """Return the exit code of this process if it was interrupted: 143 after a second SIGTERM, else 130."""
+    return 128 + (_stopped_by[-1] if _stopped_by else signal.SIGINT)
 
 
 class Interrupts:
     """Context in which the first of ``SIGNALS`` only sets ``requested``, so that the loop can end at the next step.
 
     Outside of the main thread it changes nothing, and ``requested`` stays None.
+
+    Args:
+        ends_process: the process exists for this run alone, so it ends ``LEAVE_S`` after the second signal, and with
+            the third one. False where somebody's program or notebook goes on behind the run.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_process: bool = False) -> None:
+        self._ends_process = ends_process
+        self._leaving = False
         self.requested: str | None = None
         """Name of the signal that asked to stop, if one did."""
         self._previous: dict[signal.Signals, Any] = {}
@@ -30,6 +55,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return self
+        _stopped_by.clear()
         self._previous = {
             number: signal.signal(number, self._note)
             for number in self.SIGNALS
@@ -52,7 +78,26 @@ class Interrupts:
         elif number != signal.SIGHUP:
             # A closed terminal sends SIGHUP twice, once when the terminal ends and once when its shell does; the second
             # is no request to stop at once.
-            raise KeyboardInterrupt
+            self._stop_at_once(number)
+
+    def _stop_at_once(self, number: int) -> None:
+        _stopped_by.append(number)
+        if self._ends_process:
+            if self._leaving:
+                _leave(interrupted_code())
+            self._leaving = True
+            # A thread that nobody waits for: the interpreter waits for all others before it ends.
+            timer = threading.Timer(LEAVE_S, _leave, [interrupted_code()])
+            timer.daemon = True
+            timer.start()
+        raise KeyboardInterrupt(f"stopped at once by {signal.Signals(number).name}")
+
+
+def _leave(exit_code: int) -> None:
+    """End this process now, without the end of anything that it waits for."""
+    with suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), b"\nended at once; what did not stop was left\n")
+    os._exit(exit_code)
 
 
 def _is_kept_out(number: signal.Signals) -> bool:

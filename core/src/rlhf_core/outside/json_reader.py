@@ -28,20 +28,22 @@ class BrokenJson(ValueError):
     """The text is no JSON, or the value has not the form that was expected."""
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
     """Return the value of a JSON text.
+
+    Args:
+        finite: refuse ``NaN`` and ``Infinity``, which Python writes and JSON does not have.
 
     Raises:
         BrokenJson: it is none, is nested deeper than ``MAX_DEPTH``, or has a number with too many digits.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refused if finite else None)
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:  # broken JSON, broken UTF-8, more digits than Python converts
         raise BrokenJson(f"broken JSON: {error}") from error
-    if _num_brackets(text) > MAX_DEPTH:  # Most texts have fewer, and are not looked through again.
-        _require_shallow(value)
+    require_shallow(value, text)
     return value
 
 
@@ -95,7 +97,14 @@ def _num_brackets(text: str | bytes) -> int:
     return text.count("[") + text.count("{")
 
 
-def _require_shallow(value: Any) -> None:
+def require_shallow(value: Any, text: str | bytes) -> None:
+    """Refuse a value that another reader took from a text, where it is nested deeper than ``MAX_DEPTH``.
+
+    Raises:
+        BrokenJson: it is.
+    """
+    if _num_brackets(text) <= MAX_DEPTH:  # Most texts have few, and are not looked through again.
+        return
     level = _nests([value])
     for _ in range(MAX_DEPTH):
         if not level:
@@ -105,6 +114,10 @@ def _require_shallow(value: Any) -> None:
         )
     if level:
         raise _too_deep()
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is no finite number")
 
 
 def _nests(values: Iterable[Any]) -> list[Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.contracts import Answer, Message, Observation, Task, ToolCall
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 
 class Conversation:
@@ -47,8 +47,8 @@ class Conversation:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
+        arguments = parse_json(call.arguments)
+    except BrokenJson:
         arguments = call.arguments
     function = {"name": call.name, "arguments": arguments}
     return {"type": "function", "id": call.id, "function": function}

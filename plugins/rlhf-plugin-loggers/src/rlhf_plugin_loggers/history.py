@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from rlhf_core.outside.json_reader import parse_object
 
 from .wording import headlines
 
@@ -39,7 +40,7 @@ def read_history(path: Path) -> History:
     """
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     points: dict[str, list[tuple[int, float, float]]] = {}
-    for record in map(json.loads, lines):
+    for record in map(parse_object, lines):
         values = (
             {REWARD: record["metrics"].get(REWARD)}
             if "metrics" in record

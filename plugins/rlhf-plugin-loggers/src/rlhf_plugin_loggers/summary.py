@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlhf_core.outside.json_reader import read_object
 from rlhf_core.plugins import GIVEN
 
 from .curve import FILE_NAME as CURVE
@@ -132,8 +132,7 @@ def command_of(model: Path) -> str | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    return read_object(path, "what a model's library writes") if path.exists() else {}
 
 
 def _files(output: Path, result: RunResult) -> Rows:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...errors import DataError
+from ...outside.json_reader import BrokenJson, parse_json, require_shallow
 from ..source import Row, Source, Unreadable
 
 _BOM = b"\xef\xbb\xbf"
@@ -155,14 +156,15 @@ def open_json(path: Path, name: str, content: Path | None = None) -> Source:
 def parse_row(line: bytes) -> Row | Unreadable:
     """Return the JSON object of a line, or the reason why the line has none."""
     try:
-        return _as_row(json.loads(line.decode("utf-8").rstrip()))
+        return _as_row(parse_json(line.decode("utf-8").rstrip()))
     except UnicodeDecodeError as error:
         return Unreadable(f"expected UTF-8 text ({error.reason} at byte {error.start + 1})")
-    except json.JSONDecodeError as error:
-        return Unreadable(f"broken JSON: {error.msg} at column {error.colno}")
-    except (RecursionError, ValueError) as error:
-        # The object is nested too deeply for the parser, or a number has more digits than Python converts.
-        return Unreadable(f"unusable JSON: {error}")
+    except BrokenJson as error:
+        cause = error.__cause__
+        if isinstance(cause, json.JSONDecodeError):
+            return Unreadable(f"broken JSON: {cause.msg} at column {cause.colno}")
+        # The object is nested too deeply, or a number has more digits than Python converts.
+        return Unreadable(f"unusable JSON: {cause if isinstance(cause, ValueError) else error}")
 
 
 def _as_row(value: object) -> Row | Unreadable:
@@ -179,6 +181,7 @@ def _array_entries(text: str, path: Path) -> Iterator[tuple[object, int]]:
     while not text.startswith("]", position):
         try:
             value, end = decoder.raw_decode(text, position)
+            require_shallow(value, text[position:end])
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{path}:{error.lineno}: broken JSON: {error.msg} at column {error.colno}"

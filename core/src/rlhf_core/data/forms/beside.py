@@ -3,12 +3,12 @@ said before, and ``tools``."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from ...outside.json_reader import BrokenJson, parse_json
 from ..chat.template.pieces import function_of
 from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
@@ -119,8 +119,8 @@ def _has_tools(row: Row) -> bool:
     value = row.get(TOOLS)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError:
+            value = parse_json(value)
+        except BrokenJson:
             return False
     return (
         isinstance(value, Sequence)

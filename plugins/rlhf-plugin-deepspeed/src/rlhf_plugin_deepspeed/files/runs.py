@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rlhf_core import CheckpointError
+from rlhf_core.outside.json_reader import parse_object
 
 from ..zero.fragments import Fragment
 
@@ -80,7 +81,7 @@ def read_runs(path: Path, wanted: Mapping[str, Fragment]) -> Iterator[SavedRun]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[HEADER])
+            header = parse_object((file.metadata() or {})[HEADER])
             kinds: dict[str, list[str]] = {}
             for full in file.keys():  # noqa: SIM118 -- safe_open's file is no mapping
                 name, _, kind = full.rpartition(SEPARATOR)

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import orjson
 
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 from rlhf_core.processes.kept import end_kept, start_kept
 from rlhf_core.processes.variables import worker_variables
 
@@ -196,6 +197,6 @@ def _last_line(output: bytes) -> Any:
     if not lines or not lines[-1].lstrip().startswith(b"{"):
         return None
     try:
-        return orjson.loads(lines[-1])
-    except orjson.JSONDecodeError as error:
+        return parse_json(lines[-1], finite=True)
+    except BrokenJson as error:
         raise AgentFailure(f"wrote a last line that is no JSON: {error}") from error

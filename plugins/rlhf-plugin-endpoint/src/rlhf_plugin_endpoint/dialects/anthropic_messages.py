@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from rlhf_core.contracts import Message
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .chat_messages import as_function, in_order_of_calls, written_call
 from .fields import array_of, integer, kind_of, object_of, strings, text_of
@@ -189,7 +188,7 @@ def _tools(value: object, choice: object) -> tuple[Mapping[str, Any], ...]:
 def call_input(arguments: str) -> dict[str, Any]:
     """Return a tool call's arguments as the object that Anthropic's form has; what is none stands under ``text``."""
     try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        value = parse_json(arguments, finite=True)
+    except BrokenJson:
         return {"text": arguments}
     return value if isinstance(value, dict) else {"value": value}

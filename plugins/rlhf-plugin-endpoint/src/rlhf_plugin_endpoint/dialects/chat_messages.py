@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from rlhf_core.contracts import Message
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .fields import array_of, kind_of, object_of, text_of
 from .problems import RequestProblem
@@ -100,8 +99,8 @@ def written_call(name_of_call: str, function: str, arguments: object) -> dict[st
     """Return a tool call as templates read it: arguments as an object, or as text where they are no JSON object."""
     if isinstance(arguments, str):
         try:
-            parsed = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
+            parsed = parse_json(arguments, finite=True)
+        except BrokenJson:
             parsed = arguments
         arguments = parsed if isinstance(parsed, dict) else arguments
     return {

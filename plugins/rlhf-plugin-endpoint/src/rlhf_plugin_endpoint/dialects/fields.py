@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from rlhf_core.outside.json_reader import BrokenJson, require_shallow
+
 from .problems import RequestProblem
 
 
@@ -17,8 +19,10 @@ def read_object(body: bytes) -> dict[str, Any]:
         RequestProblem: it is no JSON, no object, nested too deeply, or holds half of a surrogate pair.
     """
     try:
+        # Stricter than Python's reader: half of a surrogate pair is refused here, and not where it is first written.
         value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        require_shallow(value, body)
+    except (orjson.JSONDecodeError, BrokenJson) as error:
         raise RequestProblem(f"the body is no JSON: {error}", code="invalid_json") from error
     if not isinstance(value, dict):
         raise RequestProblem(f"expected a JSON object, got {kind_of(value)}", code="invalid_json")

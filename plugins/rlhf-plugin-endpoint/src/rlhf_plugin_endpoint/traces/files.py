@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 
 from rlhf_core import DataError
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from .training_trace import TrainingTrace, parse_trace
 
@@ -32,6 +33,6 @@ def read_traces(path: Path) -> Iterator[TrainingTrace]:
             if not line.strip():
                 continue
             try:
-                yield parse_trace(orjson.loads(line))
-            except (orjson.JSONDecodeError, DataError) as error:
+                yield parse_trace(parse_json(line, finite=True))
+            except (BrokenJson, DataError) as error:
                 raise DataError(f"{path}, line {number}: {error}") from error

@@ -7,10 +7,11 @@ The answer is ``{"rewards": [number], "scores": [number], "extra_logs": {name: [
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 EntryT = TypeVar("EntryT")
 
@@ -41,8 +42,8 @@ def read_request(body: bytes) -> ScoreRequest:
         BadRequest: the body is no JSON, or a field is missing or has a wrong type or length.
     """
     try:
-        message: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        message: Any = parse_json(body)
+    except BrokenJson as error:
         raise BadRequest(f"the body is no JSON: {error}") from error
     if not isinstance(message, dict):
         raise BadRequest("expected a JSON object with 'query', a list of texts")

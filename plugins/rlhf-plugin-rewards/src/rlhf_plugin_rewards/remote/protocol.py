@@ -14,6 +14,7 @@ from typing import Any
 
 from rlhf_core import RewardError
 from rlhf_core.contracts import RewardRequest, RewardResult
+from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
 from ..labels import label_of
 
@@ -56,8 +57,8 @@ def results_of(answer: bytes, count: int) -> list[RewardResult | RewardError]:
         BadAnswer: the answer is no JSON, or does not have one entry per sample.
     """
     try:
-        message: Any = json.loads(answer)
-    except (ValueError, RecursionError) as error:
+        message: Any = parse_json(answer)
+    except BrokenJson as error:
         raise BadAnswer(f"no JSON ({error})") from error
     if not isinstance(message, Mapping):
         raise BadAnswer(f"a {type(message).__name__}; expected an object with 'rewards'")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from ....outside.json_reader import BrokenJson, parse_json
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 """Templates that write values with Python's ``str`` show the policy these words for JSON's."""
@@ -20,8 +21,8 @@ def typed_value(text: str, schema: object) -> Any:
     if types <= {"string"}:
         return text
     try:
-        value = json.loads(_PYTHON_WORDS.get(text.strip(), text))
-    except (ValueError, RecursionError):
+        value = parse_json(_PYTHON_WORDS.get(text.strip(), text))
+    except BrokenJson:
         return text
     return value if types & _types_of(value) else text
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ....batch.task import Message
+from ....outside.json_reader import BrokenJson, parse_json
 from ..parsing.families import THOUGHTS
 
 Tools = Sequence[Mapping[str, Any]]
@@ -127,8 +128,8 @@ def _texts_of_call(call: Any) -> Iterator[str]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except ValueError:
+            arguments = parse_json(arguments)
+        except BrokenJson:
             yield arguments
             return
     yield from _leaves(arguments)

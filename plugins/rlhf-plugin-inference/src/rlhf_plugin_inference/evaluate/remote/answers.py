@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.contracts import Message, Stop, ToolCall
+from rlhf_core.outside.json_reader import parse_object
 
 SHOWN = 200
 """Characters of a body that messages repeat."""
@@ -51,7 +51,7 @@ def read_answer(body: bytes) -> ChatAnswer:
         UnreadableAnswer: it is no JSON, or has no choice with a message.
     """
     try:
-        values = json.loads(body)
+        values = parse_object(body)
         choice = values["choices"][0]
         message = choice["message"]
         content, calls = message.get("content"), message.get("tool_calls") or ()
@@ -64,7 +64,7 @@ def read_answer(body: bytes) -> ChatAnswer:
             tokens_in=_count(usage.get("prompt_tokens")),
             tokens_out=_count(usage.get("completion_tokens")),
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise UnreadableAnswer(
             f"expected an object with choices[0].message; got {beginning(body)}"
         ) from error

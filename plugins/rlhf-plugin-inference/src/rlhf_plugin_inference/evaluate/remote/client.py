@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhf_core import ConfigError, PluginError, RolloutError
 from rlhf_core.contracts import Message, SamplingParams
+from rlhf_core.outside.json_reader import parse_json
 
 from ..options import RemoteModel
 from .answers import ChatAnswer, UnreadableAnswer, beginning, read_answer
@@ -189,7 +190,7 @@ class ChatClient:
     def _check_model(self, body: bytes) -> None:
         """Refuse a name that is not in the server's list of models. A server need not have a list."""
         try:
-            names = [str(entry["id"]) for entry in json.loads(body)["data"]]
+            names = [str(entry["id"]) for entry in parse_json(body)["data"]]
         except (ValueError, KeyError, TypeError):
             return
         if names and self._model not in names:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_core.outside.json_reader import read_object
 from rlhf_core.runs import Exportable
 
 SMALLEST_STD = 1e-8
@@ -54,5 +55,5 @@ def statistics_of(scores: NDArray[np.float32]) -> dict[str, float]:
 
 def write_entries(path: Path, entries: Mapping[str, Any]) -> None:
     """Add the entries to a model's configuration."""
-    config = json.loads(path.read_text(encoding="utf-8")) | dict(entries)
+    config = read_object(path, "a model's config.json") | dict(entries)
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
