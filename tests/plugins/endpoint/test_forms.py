@@ -187,11 +187,17 @@ def test_a_form_that_the_engine_does_not_enforce_is_refused_or_left_aside(play, 
     assert rows[0].metrics["endpoint/ignored_fields"] == 1.0
 
 
-def test_an_engine_that_ignores_a_grammar_ends_the_run(play, ask):
+def test_a_form_is_refused_where_the_engine_ignores_grammars_or_left_aside(play, ask):
     play.engine = FakeEngine()
+    body = {"messages": SAID, "response_format": {"type": "json_object"}}
 
-    with pytest.raises(RolloutError, match="answered a request with a grammar without allowed_m"):
-        ask({"messages": SAID, "response_format": {"type": "json_object"}})
+    refused, _, _ = ask(body)
+    ignored, rows, _ = ask(body, overrides="ignore")
+
+    assert refused.status_code == 400
+    assert "without allowed_mass, so it enforces none" in refused.json()["error"]["message"]
+    assert ignored.status_code == 200
+    assert rows[0].metrics["endpoint/ignored_fields"] == 1.0
 
 
 def actions(play, rows):

@@ -105,7 +105,8 @@ def _unshown(body: Mapping[str, Any], *, holds_schemas: bool) -> Iterator[str]:
     Args:
         holds_schemas: the answer has a form, below which arguments are of their schemas.
 
-    The name of a tool's result is read: it is that of the function.
+    The name of a tool's result is read: it is that of the function. The name of an answer is the client's own label of
+    what the policy wrote, and says nothing to read.
     """
     for index, tool in enumerate(_objects(body.get("tools"))):
         within = tool.get("function")
@@ -114,7 +115,7 @@ def _unshown(body: Mapping[str, Any], *, holds_schemas: bool) -> Iterator[str]:
         if is_strict and not holds_schemas:
             yield f"{where}.strict = true (the policy writes arguments as it does)"
     for index, message in enumerate(_objects(body.get("messages"))):
-        if message.get("role") != "tool" and message.get("name") is not None:
+        if message.get("role") not in ("tool", "assistant") and message.get("name") is not None:
             name = str(message["name"])[:60]
             yield f"messages[{index}].name = {name} (the policy reads roles and contents alone)"
 

@@ -313,10 +313,12 @@ class EpisodeSession:
             free = replace(wanted, sampling=replace(wanted.sampling, grammar=None))
             return await engine.generate(free)
         if grammar is not None and any(each.allowed_mass is None for each in completions):
-            raise RolloutError(
-                f"{self.uid}: the engine answered a request with a grammar without allowed_mass; expected one that "
-                "enforces grammars, or that raises RequestError"
-            )
+            # Drawn without the grammar, by an engine that knows of none: log-probs are right, the form is not held.
+            if not self._limits.leaves_forms:
+                raise RequestError(
+                    f"{self.uid}: the engine answered a grammar without allowed_mass, so it enforces none"
+                )
+            self.num_ignored += 1
         return completions
 
     def _check(self, completions: Sequence[Completion], count: int) -> None:
