@@ -79,7 +79,7 @@ def test_a_model_that_is_not_here_has_no_configuration(tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     assert model_config(str(tmp_path)) == {"hidden_size": 8}
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match="expected JSON"):
+    with pytest.raises(ConfigError, match="broken JSON"):
         model_config(str(tmp_path))
 
 
