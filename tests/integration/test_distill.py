@@ -116,17 +116,23 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(
         torch.testing.assert_close(after[name], weight, atol=1e-5, rtol=1e-4)
 
 
-def test_a_teacher_with_a_rendering_of_its_own_is_a_plain_model_on_it(folder):
+@pytest.mark.parametrize("template", ["teacher.jinja", "model"])
+def test_a_teacher_with_a_rendering_of_its_own_is_a_plain_model_on_it(folder, template):
     """The student learns its own end of turns from what the teacher gives to the teacher's end."""
-    (folder / "teacher.jinja").write_text(
+    teachers = tiny_tokenizer()
+    teachers.chat_template = (
         "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}<bos>{% endfor %}"
         "{% if add_generation_prompt %}[assistant] {% endif %}"
     )
+    if template == "model":
+        teachers.save_pretrained("teacher")
+    else:
+        (folder / template).write_text(teachers.chat_template)
     (folder / "held.jsonl").write_text(json.dumps({"prompt": "9+9=", "response": "18"}) + "\n")
 
     code = distill(
         *("--steps", "1", "--output", "run", "--train.batch_size", "12", "--teacher.top_k", "4"),
-        *("--data.chat", "--teacher.chat_template", "teacher.jinja"),
+        *("--data.chat", "--teacher.chat_template", template),
         *("--teacher.system_prompt", "Add.", "--teacher.nll_coef", "0.5"),
         *("--eval.data", "held.jsonl"),
     )
@@ -238,6 +244,17 @@ def test_a_teacher_with_other_tokens_is_refused(folder, capfd):
 
     assert distill("--output", "run") == 2
     assert "expected a teacher with the student's tokenizer" in capfd.readouterr().err
+
+
+def test_a_template_that_the_teacher_lacks_is_named(folder, capfd):
+    teachers = tiny_tokenizer()
+    teachers.chat_template = None
+    teachers.save_pretrained("teacher")
+    (folder / "teacher" / "chat_template.jinja").unlink(missing_ok=True)
+
+    words = ["--data.chat", "--teacher.chat_template", "model", "--output", "run"]
+    assert distill(*words) == 2
+    assert "expected a teacher whose tokenizer has a chat template" in capfd.readouterr().err
 
 
 def test_more_tokens_than_there_are_are_refused(folder, capfd):
