@@ -116,6 +116,69 @@ def test_losses_and_gradients_of_two_updates_are_those_of_plain_models(
         torch.testing.assert_close(after[name], weight, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("template", ["teacher.jinja", "model"])
+def test_a_teacher_with_a_rendering_of_its_own_is_a_plain_model_on_it(folder, template):
+    """The student learns its own end of turns from what the teacher gives to the teacher's end."""
+    teachers = tiny_tokenizer()
+    teachers.chat_template = (
+        "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}<bos>{% endfor %}"
+        "{% if add_generation_prompt %}[assistant] {% endif %}"
+    )
+    if template == "model":
+        teachers.save_pretrained("teacher")
+    else:
+        (folder / template).write_text(teachers.chat_template)
+    (folder / "held.jsonl").write_text(json.dumps({"prompt": "9+9=", "response": "18"}) + "\n")
+
+    code = distill(
+        *("--steps", "1", "--output", "run", "--train.batch_size", "12", "--teacher.top_k", "4"),
+        *("--data.chat", "--teacher.chat_template", template),
+        *("--teacher.system_prompt", "Add.", "--teacher.nll_coef", "0.5"),
+        *("--eval.data", "held.jsonl"),
+    )
+
+    assert code == 0
+    tokenizer = AutoTokenizer.from_pretrained("model")
+    eos, bos = tokenizer.eos_token_id, tokenizer.bos_token_id
+    models = [
+        AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+        for name in ("model", "teacher")
+    ]
+
+    def logprobs(row):
+        """(A, V) of student and teacher at the answer and its end."""
+        asked = (
+            f"user:{row['prompt']}\nassistant:",
+            f"[system] Add.<bos>[user] {row['prompt']}<bos>[assistant] ",
+        )
+        for model, prompt, end in zip(models, asked, ("<eos>", "<bos>"), strict=True):
+            text = f"{prompt}{row['response']}{end}"
+            ids = tokenizer.encode(text, add_special_tokens=False, return_tensors="pt")
+            yield model(input_ids=ids).logits[0].log_softmax(-1)[-4:-1]
+
+    kls, nlls = [], []
+    swapped = torch.arange(VOCABULARY)
+    swapped[[eos, bos]] = torch.tensor([bos, eos])
+    with torch.no_grad():
+        for row in ROWS:
+            own, taught = logprobs(row)
+            taught = taught[:, swapped]
+            said = tokenizer.encode(f"{row['response']}<eos>", add_special_tokens=False)
+            chosen = taught.topk(4).indices
+            p, q = with_rest(taught, chosen), with_rest(own, chosen)
+            kls.append((p.exp() * (p - q)).sum(1))
+            nlls.append(-own[range(3), said])
+        _, held = logprobs({"prompt": "9+9=", "response": "18"})
+    said = tokenizer.encode("18<bos>", add_special_tokens=False)
+    (found,) = records(Path("run"), "metrics")
+    assert found["distill/kl"] == pytest.approx(torch.cat(kls).mean().item(), abs=1e-5)
+    assert found["loss/sft"] == pytest.approx(torch.cat(nlls).mean().item(), abs=1e-5)
+    evaluated = records(Path("run"), "eval")[0]
+    assert evaluated["eval/teacher_nll"] == pytest.approx(
+        -held[range(3), said].mean().item(), abs=1e-5
+    )
+
+
 @pytest.mark.slow
 def test_a_student_comes_near_its_teacher(folder):
     code = distill(
@@ -154,6 +217,12 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (["--teacher.top_k", "0"], "--teacher.top_k"),
         (["--data.response_key", "answer"], "rows.jsonl"),
         (["--loss", "ppo"], "there is no such option"),
+        (["--teacher.chat_template", "no.jinja"], "there is no such file"),
+        (["--teacher.system_prompt", "Add."], "Add --data.chat"),
+        (
+            ["--teacher.system_prompt", "Add.", "--data.text_key", "prompt"],
+            "plain text has no chat",
+        ),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):
@@ -175,6 +244,17 @@ def test_a_teacher_with_other_tokens_is_refused(folder, capfd):
 
     assert distill("--output", "run") == 2
     assert "expected a teacher with the student's tokenizer" in capfd.readouterr().err
+
+
+def test_a_template_that_the_teacher_lacks_is_named(folder, capfd):
+    teachers = tiny_tokenizer()
+    teachers.chat_template = None
+    teachers.save_pretrained("teacher")
+    (folder / "teacher" / "chat_template.jinja").unlink(missing_ok=True)
+
+    words = ["--data.chat", "--teacher.chat_template", "model", "--output", "run"]
+    assert distill(*words) == 2
+    assert "expected a teacher whose tokenizer has a chat template" in capfd.readouterr().err
 
 
 def test_more_tokens_than_there_are_are_refused(folder, capfd):

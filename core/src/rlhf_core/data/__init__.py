@@ -1,7 +1,8 @@
 """Data of a run, from files to tasks: sources, row checks, prompts as tokens, mixing, and the chat template.
 
-Rows to learn from without rollouts come from ``load_conversations``, ``load_pairs``, ``load_labeled_answers`` and
-``load_step_labels``; the options models beside them are sections of a command's configuration:
+Rows to learn from without rollouts come from ``load_conversations``, ``load_renderings``, ``load_pairs``,
+``load_labeled_answers`` and ``load_step_labels``; the options models beside them are sections of a command's
+configuration:
 
     tokenizer = load_tokenizer(path)
     rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
@@ -23,6 +24,7 @@ from .learned.options import (
     StepLabelColumns,
 )
 from .learned.pairs import load_pairs
+from .learned.renderings.two_renderings import OtherRendering, load_renderings
 from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets
 from .learned.sets.gathered import LearnedRows
 from .learned.steps import load_step_labels
@@ -37,6 +39,7 @@ __all__ = [
     "HeldOutSets",
     "LabeledColumns",
     "LearnedRows",
+    "OtherRendering",
     "PairColumns",
     "SequenceOptions",
     "Side",
@@ -53,6 +56,7 @@ __all__ = [
     "load_example_sets",
     "load_labeled_answers",
     "load_pairs",
+    "load_renderings",
     "load_step_labels",
     "load_tokenizer",
     "model_rows",

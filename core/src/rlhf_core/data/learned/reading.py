@@ -29,7 +29,7 @@ from .options import PromptColumns, SequenceOptions
 from .sequences import LearnedSequence
 from .sets.gathered import Gathered, LearnedRows, MadeRow
 from .sets.token_cache import TokenCache, folder_of, key_of
-from .tokens import LearnedTokens, SpanTokenizer
+from .tokens import LearnedTokens, RowTokenizer
 from .weights import FIELDS, check_row
 
 log = logging.getLogger(__name__)
@@ -85,12 +85,14 @@ class Reading(Generic[ColumnsT]):
     """Kinds of rows that are read."""
     form: Callable[[ColumnsT], RowForm]
     """Maker of the way from a row to its sequences, from the columns that the rows of a set have."""
+    also: tuple[str, ...] = ()
+    """Texts that decide about the tokens beside columns, options and the tokenizer, such as a second template."""
 
 
 def read_rows(
     sets: Sequence[str],
     reading: Reading[ColumnsT],
-    tokenizer: SpanTokenizer,
+    tokenizer: RowTokenizer,
     options: SequenceOptions,
     option: str,
     images: ImageReader | None = None,
@@ -118,7 +120,14 @@ def read_rows(
         return gathered.rows(option)
     kinds = ",".join(reading.kinds)
     key = key_of(
-        sets, reading.columns, options, tokenizer.renderer, form=kinds, eos=tokenizer.eos, side=side
+        sets,
+        reading.columns,
+        options,
+        tokenizer.renderer,
+        form=kinds,
+        eos=tokenizer.eos,
+        side=side,
+        also=reading.also,
     )
     entry = TokenCache(folder, key)
     if found := entry.find():
@@ -147,7 +156,7 @@ def _gather(
     gathered: Gathered,
     sets: Sequence[str],
     reading: Reading[ColumnsT],
-    tokenizer: SpanTokenizer,
+    tokenizer: RowTokenizer,
     options: SequenceOptions,
     option: str,
     images: ImageReader | None,
@@ -186,7 +195,7 @@ def _wanted(
 def made_rows(
     batch: Sequence[tuple[int, Row | Unreadable]],
     form: RowForm,
-    tokenizer: SpanTokenizer,
+    tokenizer: RowTokenizer,
     images: RowImages,
 ) -> Iterator[tuple[int, MadeRow | RowProblem]]:
     """Yield the index of each row with its sequences or its problem; calls the tokenizer once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,17 @@ _BLANKS = "".join(
     char for char in map(chr, range(0x3001)) if char.isspace() and char not in "\x1c\x1d\x1e\x1f"
 )
 """Blanks of Unicode, which special tokens swallow. Python's own blanks are these and four control characters."""
+
+
+class RowTokenizer(Protocol):
+    """Tokenizer of the texts of rows: a ``SpanTokenizer``, or several for renderings of several models."""
+
+    renderer: TokenizerRenderer
+    eos: int
+
+    def tokenize(self, texts: Sequence[LearnedText]) -> list[LearnedTokens | RowProblem]:
+        """Return the tokens of each text; a problem where they cannot be used."""
+        ...
 
 
 class SpanTokenizer:

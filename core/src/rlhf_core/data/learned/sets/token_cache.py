@@ -150,12 +150,14 @@ def key_of(
     form: str,
     eos: int,
     side: Side,
+    also: Sequence[str] = (),
 ) -> str:
     """Return the name of an entry, a hash of all that decides about its tokens.
 
     Args:
         columns: options model with the names of the columns; the options of a command are both.
         form: name of the form of rows.
+        also: what decides beside this, such as a second rendering.
     """
     given = {**columns.model_dump(mode="json"), **options.model_dump(mode="json")}
     content = {
@@ -163,7 +165,8 @@ def key_of(
         "options": {name: value for name, value in given.items() if name not in _FREE},
         "form": form,
         "side": asdict(side),
-        "tokenizer": _tokenizer(renderer, eos),
+        "tokenizer": tokenizer_content(renderer, eos),
+        "also": list(also),
         "code": _code(),
     }
     text = json.dumps(content, sort_keys=True, default=repr)
@@ -186,7 +189,8 @@ def _content(entry: str, split: str) -> list[str]:
     return [name or "", path.name, digest.hexdigest()]
 
 
-def _tokenizer(renderer: TokenizerRenderer, eos: int) -> list[str]:
+def tokenizer_content(renderer: TokenizerRenderer, eos: int) -> list[str]:
+    """Return what decides about the tokens of a text, as texts."""
     tokenizer = renderer.tokenizer
     # What the backend holds is the whole of it: vocabulary, merges, normalization, added tokens.
     whole = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(tokenizer)

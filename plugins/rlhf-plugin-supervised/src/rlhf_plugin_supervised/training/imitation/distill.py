@@ -26,7 +26,8 @@ from rlhf_core.runs import Control, Exportable, drive, vision_spec
 from ..course import TrainedModel, Update, kind_of
 from ..sets import held_out_metrics
 from .distill_options import DistillOptions
-from .sft import ImitatedRows, held_out_nll, load_rows
+from .sft import ImitatedRows, held_out_nll
+from .teacher_rendering import TwoReadings, load_readings
 
 TEACHER = "teacher"
 
@@ -35,13 +36,15 @@ class TaughtRows:
     """See ``course.Examples``: each row is a conversation, or a text of continued pre-training.
 
     Args:
-        imitated: the rows, and those held out.
+        readings: the rows, and those held out, as both models read them.
         top_k: number of the teacher's most probable tokens that the student learns of at each position.
     """
 
     rows_per_unit = 1
 
-    def __init__(self, imitated: ImitatedRows, eval_batch_size: int, *, top_k: int) -> None:
+    def __init__(self, readings: TwoReadings, eval_batch_size: int, *, top_k: int) -> None:
+        self._readings = readings
+        imitated = ImitatedRows(readings.student, eval_batch_size)
         self.rows, self.sizes, self.images = imitated.rows, imitated.sizes, imitated.images
         self._imitated = imitated
         self._eval_batch_size = eval_batch_size
@@ -53,7 +56,7 @@ class TaughtRows:
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Ask the teacher how likely the held-out tokens are, once: it does not learn."""
         self._teacher = beside[TEACHER]
-        held_out = self._imitated.held_out
+        held_out = self._readings.teacher.held_out
         if held_out is not None:
             nll_of = await held_out_nll(held_out, self._teacher, self._eval_batch_size)
             self._teacher_nll = held_out_metrics(
@@ -63,7 +66,8 @@ class TaughtRows:
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         assert self._teacher is not None
         given = (await self._imitated.update(rows, model)).batch
-        top = await self._teacher.top_tokens(given.trajectories, self._top_k)
+        read = self._readings.teacher.train.select(rows)
+        top = self._readings.as_student(await self._teacher.top_tokens(read, self._top_k))
         return Update(
             batch=TrainBatch(
                 trajectories=given.trajectories, columns=given.columns, teacher_top=top
@@ -82,7 +86,7 @@ class TaughtRows:
 def _load(resolved: ResolvedOptions[Any]) -> TaughtRows:
     run: DistillOptions = resolved.run
     _require_one_tokenizer(run)
-    return TaughtRows(load_rows(resolved), run.eval.batch_size, top_k=run.teacher.top_k)
+    return TaughtRows(load_readings(resolved), run.eval.batch_size, top_k=run.teacher.top_k)
 
 
 def _require_one_tokenizer(run: DistillOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -14,6 +15,8 @@ from ..options import SELECTORS, ExampleOptions, check, data, models
 from .sft_options import METRICS as SFT_METRICS
 from .sft_options import SftData, SftTraining
 
+MODEL_TEMPLATE = "model"
+"""Value of ``teacher.chat_template`` that stands for the template of the teacher's tokenizer."""
 METRICS = (*SFT_METRICS, "teacher_nll")
 
 
@@ -22,6 +25,17 @@ class DistillTeacher(Config):
         None,
         min_length=1,
         description="model to learn from: a folder or hub name, or a PEFT folder, which names its base",
+    )
+    chat_template: str | None = Field(
+        None,
+        min_length=1,
+        description="the teacher reads the conversations by this chat template: a Jinja file, or 'model' for that of "
+        "its own tokenizer; unset: as the student reads them",
+    )
+    system_prompt: str | None = Field(
+        None,
+        description="the teacher reads this before the conversation, in the place of data.system_prompt; the student "
+        "does not",
     )
     top_k: int = Field(
         64,
@@ -54,6 +68,15 @@ class DistillTeacher(Config):
         description="add this much of the negative log-likelihood of the given tokens",
     )
 
+    @property
+    def rendering_options(self) -> tuple[str, ...]:
+        """Options by which the teacher reads the conversations otherwise than the student; empty: as the student."""
+        given = {
+            "teacher.chat_template": self.chat_template,
+            "teacher.system_prompt": self.system_prompt,
+        }
+        return tuple(name for name, value in given.items() if value is not None)
+
 
 class DistillOptions(ExampleOptions):
     """All options of ``rlhf distill`` but those of components."""
@@ -72,7 +95,34 @@ def _check(run: DistillOptions, selections: Selections, labels: Labels, plugins:
             f"{labels('teacher.share')} {run.teacher.share} with --teacher.direction {run.teacher.direction}: expected "
             "a number with jsd, and none with others. Set --teacher.share 0.5, or another direction."
         )
+    _check_rendering(run, selections, labels)
     check(run, selections, labels, METRICS)
+
+
+def _check_rendering(run: DistillOptions, selections: Selections, labels: Labels) -> None:
+    """Refuse a rendering of the teacher's own that cannot be made.
+
+    Raises:
+        ConfigError: names the option and what to change.
+    """
+    if not (asked := run.teacher.rendering_options):
+        return
+    if selections["model.vision"]:
+        raise ConfigError(
+            f"{labels(asked[0])} with --model.vision: expected conversations without images, which have one rendering "
+            "for both models. Leave one of them out."
+        )
+    if run.data.text_key is not None:
+        raise ConfigError(
+            f"{labels(asked[0])} with --data.text_key: expected conversations, since plain text has no chat template. "
+            "Leave one of them out."
+        )
+    file = run.teacher.chat_template
+    if file not in (None, MODEL_TEMPLATE) and not Path(file).is_file():
+        raise ConfigError(
+            f"{labels('teacher.chat_template')} {file:.200}: expected a file with a Jinja template, or "
+            f"{MODEL_TEMPLATE} for that of the teacher's tokenizer; there is no such file. Correct the path."
+        )
 
 
 def _models(run: DistillOptions) -> NamedPaths:

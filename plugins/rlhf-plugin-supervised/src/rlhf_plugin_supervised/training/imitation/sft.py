@@ -25,7 +25,6 @@ from rlhf_core.runs import Control, Exportable, drive
 from ..course import TrainedModel, Update, kind_of, logprobs_of
 from ..order import passes
 from ..sets import held_out_metrics, load_sets
-from .distill_options import DistillOptions
 from .sft_options import SftOptions
 
 STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
@@ -88,9 +87,7 @@ async def held_out_nll(
     return lambda chosen: -float(logprobs[rows.action_index(chosen)].mean(dtype=np.float64))
 
 
-def load_rows(
-    resolved: ResolvedOptions[SftOptions] | ResolvedOptions[DistillOptions],
-) -> ImitatedRows:
+def load_rows(resolved: ResolvedOptions[SftOptions]) -> ImitatedRows:
     """Return the conversations, or texts, of a run's options."""
     sets = load_sets(resolved, load_conversations)
     return ImitatedRows(sets, resolved.run.eval.batch_size)
