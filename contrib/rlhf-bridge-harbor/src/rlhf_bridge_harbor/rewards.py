@@ -19,7 +19,7 @@ def plain_reward(raw: bytes) -> dict[str, float]:
         RolloutError: it has none, or more.
     """
     try:
-        return {"reward": _finite(float(_text(raw).strip()), "reward.txt")}
+        return {"reward": _finite(float(_limited(raw).decode().strip()), "reward.txt")}
     except ValueError as error:
         raise RolloutError(
             f"wrote {raw[:200]!r} into reward.txt; expected a finite number"
@@ -33,7 +33,7 @@ def named_rewards(raw: bytes) -> dict[str, float]:
         RolloutError: it is no object of finite numbers, or an empty one.
     """
     try:
-        found: Any = parse_json(_text(raw))
+        found: Any = parse_json(_limited(raw))
     except BrokenJson as error:
         raise RolloutError(
             f"wrote {raw[:200]!r} into reward.json; expected an object of numbers"
@@ -61,10 +61,10 @@ def chosen_reward(rewards: dict[str, float], key: str) -> float:
     )
 
 
-def _text(raw: bytes) -> str:
+def _limited(raw: bytes) -> bytes:
     if len(raw) > MAX_BYTES:
         raise RolloutError(f"wrote a reward of more than {MAX_BYTES // 2**20} MiB")
-    return raw.decode()
+    return raw
 
 
 def _finite(value: object, file: str) -> float:
