@@ -19,7 +19,7 @@ import typer
 from rlhf_core import RLHFError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
-from rlhf_core.loop.interrupts import interrupted_code
+from rlhf_core.loop.interrupts import interrupted_code, own_process
 from rlhf_core.plugins import Plugins
 
 from . import check, errors, new, plugins_command, train
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     The code is 0 for success, 1 for a failed run, 2 for a mistake of the user, 130 for an interrupt, and 143 for a
     second SIGTERM. Errors are written as ``--errors`` in front of the command says.
     """
+    if argv is None:
+        own_process()
     try:
         form, arguments = errors.split_form(sys.argv[1:] if argv is None else argv)
         return copy_context().run(_run, arguments, form)

@@ -49,7 +49,8 @@ from rlhf_core.loop import interrupts
 
 interrupts.LEAVE_S = {leave_s}
 threading.Thread(target=time.sleep, args=[600]).start()  # the interpreter would wait for it
-with interrupts.Interrupts(ends_process=True):
+interrupts.own_process()
+with interrupts.Interrupts():
     for number in {signals}:
         try:
             os.kill(os.getpid(), number)

@@ -173,7 +173,7 @@ def test_a_second_stop_request_ends_the_run_at_once_and_closes_everything(small_
         small_run(EVERY_STEP)
 
     assert small_run.events[-2:] == ["runtime closes", "run ends: failed"]
-    assert small_run.results[0].message == "KeyboardInterrupt"
+    assert small_run.results[0].message == "stopped at once by SIGTERM"
     assert small_run.checkpoints() == [1]
 
 

@@ -121,7 +121,7 @@ class _Run(Generic[RunT, StateT]):
         self.loggers = loggers
         self.observers = observers
         self.control = control
-        self.interrupts = Interrupts(ends_process=True)
+        self.interrupts = Interrupts()
         self.state = point.state if point else kind.initial_state(resolved.run)
         self.saved_step = self.state.step
         """The step of the newest checkpoint; at first that of the resume point."""

@@ -1,9 +1,9 @@
 """Ctrl-C, SIGTERM and SIGHUP: the step is finished, a checkpoint is saved, and the run ends.
 
 A second Ctrl-C or SIGTERM ends the run at once. SIGHUP comes when the run's terminal is closed, and from schedulers.
-"At once" has a limit: what the run waits for then, be it an answer, a thread or a graphics card, may never come. A run
-that is a process of its own ends ``LEAVE_S`` later whatever it does; its keepers end what it had started, as after a
-SIGKILL.
+"At once" has a limit: what the run waits for then, be it an answer, a thread or a graphics card, may never come. A
+process that exists for its command alone (``own_process``) ends ``LEAVE_S`` later whatever it does; its keepers end
+what it had started, as after a SIGKILL.
 
 Python hands signals to the main thread alone. In another thread nothing is caught, and whoever started the run there
 passes requests on (``control``).
@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -23,30 +24,42 @@ LEAVE_S = 5.0
 """Seconds between the second signal and the end of the process: time to close connections and files."""
 
 
-_stopped_by: list[int] = []
-"""Signals that stopped a run at once. Of the process, as signals are: libraries for command lines put a
-``KeyboardInterrupt`` into an exit of their own."""
+@dataclass(slots=True)
+class _Process:
+    """Facts of the process, as signals are. A library for command lines puts a ``KeyboardInterrupt`` into an exit of its
+    own."""
+
+    stopped_by: int = signal.SIGINT
+    """Signal that stopped a run at once."""
+    is_own: bool = False
+    """It exists for one command."""
+
+
+_process = _Process()
+
+
+def own_process() -> None:
+    """Say that this process exists for one command, so that it ends ``LEAVE_S`` after a second signal, or with a third.
+
+    Nobody says so where a program or a notebook goes on behind the run.
+    """
+    _process.is_own = True
 
 
 def interrupted_code() -> int:
     """Return the exit code of this process if it was interrupted: 143 after a second SIGTERM, else 130."""
-    return 128 + (_stopped_by[-1] if _stopped_by else signal.SIGINT)
+    return 128 + _process.stopped_by
 
 
 class Interrupts:
     """Context in which the first of ``SIGNALS`` only sets ``requested``, so that the loop can end at the next step.
 
     Outside of the main thread it changes nothing, and ``requested`` stays None.
-
-    Args:
-        ends_process: the process exists for this run alone, so it ends ``LEAVE_S`` after the second signal, and with
-            the third one. False where somebody's program or notebook goes on behind the run.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self, *, ends_process: bool = False) -> None:
-        self._ends_process = ends_process
+    def __init__(self) -> None:
         self._leaving = False
         self.requested: str | None = None
         """Name of the signal that asked to stop, if one did."""
@@ -55,7 +68,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return self
-        _stopped_by.clear()
+        _process.stopped_by = signal.SIGINT
         self._previous = {
             number: signal.signal(number, self._note)
             for number in self.SIGNALS
@@ -81,8 +94,8 @@ class Interrupts:
             self._stop_at_once(number)
 
     def _stop_at_once(self, number: int) -> None:
-        _stopped_by.append(number)
-        if self._ends_process:
+        _process.stopped_by = number
+        if _process.is_own:
             if self._leaving:
                 _leave(interrupted_code())
             self._leaving = True

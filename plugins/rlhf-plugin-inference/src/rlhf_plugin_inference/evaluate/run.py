@@ -80,7 +80,7 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
     options = resolved.run
     folder = Path(options.output)
     metrics = metrics_of(resolved.selections["eval.metrics"])
-    with claim(RunFolder(folder), resume=True), Interrupts(ends_process=True) as interrupts:
+    with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / EPISODES
         if options.overwrite:
             for name in (EPISODES, SECONDS, SUMMARY, CONFIGURATION, MODEL_FILES):

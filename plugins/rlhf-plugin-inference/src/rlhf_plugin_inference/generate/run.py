@@ -58,7 +58,7 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
     begin = time.monotonic()
     options = resolved.run
     folder = Path(options.output)
-    with claim(RunFolder(folder), resume=True), Interrupts(ends_process=True) as interrupts:
+    with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / COMPLETIONS
         record_config(resolved, folder, RESUMING, is_begun=path.exists())
         sight = open_sight(
