@@ -39,7 +39,7 @@ _process = _Process()
 
 
 def own_process() -> None:
-    """Say that this process exists for one command, so that it ends ``LEAVE_S`` after a second signal, or with a third.
+    """Say that this process exists for one command, and ends ``LEAVE_S`` after a second signal, or with a third.
 
     Nobody says so where a program or a notebook goes on behind the run.
     """
