@@ -26,8 +26,8 @@ LEAVE_S = 5.0
 
 @dataclass(slots=True)
 class _Process:
-    """Facts of the process, as signals are. A library for command lines puts a ``KeyboardInterrupt`` into an exit of its
-    own."""
+    """Facts of the process, as signals are. A library for command lines puts a ``KeyboardInterrupt`` into an exit of
+    its own."""
 
     stopped_by: int = signal.SIGINT
     """Signal that stopped a run at once."""
