@@ -69,9 +69,9 @@ def test_rows_that_are_appended_while_it_waits_are_read(file):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{broken}", r"rows.jsonl:row 2: expected a JSON object; Expecting"),
-        ("[1]", r"rows.jsonl:row 2: expected a JSON object, got list"),
-        ('"text"', r"rows.jsonl:row 2: expected a JSON object, got str"),
+        ("{broken}", r"rows.jsonl:row 2: expected a JSON object; broken JSON"),
+        ("[1]", r"rows.jsonl:row 2: expected a JSON object; expected an object, got list"),
+        ('"text"', r"rows.jsonl:row 2: expected a JSON object; expected an object, got str"),
     ],
 )
 def test_a_line_that_is_no_row_is_named(file, line, said):
