@@ -50,6 +50,19 @@ FAULTS = {
     "check_no_single_word_wins": [sums.TellsAShortSecret],
     "check_no_answer_is_told_after_a_wrong_one": [sums.TellsAfterAWrongAnswer],
 }
+_WORD = "check_no_single_word_wins"
+ALSO = {
+    # What stands in the text, or is accepted whatever it is, is a word of the text too.
+    sums.ShowsItsAnswer: {_WORD},
+    sums.RunsWhatIsWritten: {_WORD},
+    sums.TakesNothing: {_WORD},
+    sums.TellsAfterAWrongAnswer: {_WORD},
+    # One digit begins a third of all answers.
+    sums.TakesABeginning: {"check_no_constant_answer_wins"},
+    # Searches that meet a reward that is no number cannot say that a hack earns less.
+    sums.SometimesNaN: {_WORD, "check_no_echo_wins", "check_no_empty_answer_wins"},
+}
+"""Other checks that rightly find a fault as well."""
 ELSEWHERE = "check_another_process_plays_the_same"
 BLOCKING = "check_steps_do_not_block"
 PLANTED = [(check, fault) for check, faults in FAULTS.items() for fault in faults]
@@ -120,7 +133,7 @@ def test_no_other_check_finds_a_planted_fault(check, fault, monkeypatch):
     if fault is sums.HangsOnNul:
         monkeypatch.setattr(playing, "STEP_LIMIT_S", 0.1)
 
-    assert found(fault) == {check}
+    assert found(fault) == {check} | ALSO.get(fault, set())
 
 
 def test_tasks_whose_secrets_differ_are_different_tasks():
