@@ -43,7 +43,7 @@ Digits to sort, a swap of neighbors in each turn, by three estimators
 Held-out accuracy of [reverse_digits](../examples/reverse_digits/README.md), with one component in the place of the
 default: [seeds and figures](algorithms/README.md#learning-the-quickstart).
 """
-END = "\n## Well-known combinations\n"
+END = "\n## Methods of papers\n"
 """Heading behind the tables of components."""
 SECTION = re.compile(r"^## (.*?)$(.*?)(?=^## |\Z)", flags=re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| \[\w+\]\((\w+)\.md\)[^|]* \| (.*?) \|", flags=re.MULTILINE)

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs/algorithms"
 LINE = re.compile(r"^Source code: .*\n", re.MULTILINE)
 OPTIONS = "\n## Options\n"
+NAMED_AFTER_OTHERS = ("rlhf_commands", "rlhf_presets")
+"""Kinds of which some have the name of a loss, with which they train, or of an estimator, which they choose."""
 
 
 def link(entry: Registered[object]) -> str:
@@ -47,7 +49,7 @@ def components(plugins: Plugins) -> dict[str, Registered[object]]:
     return {
         entry.name: entry
         for hook in COMPONENT_HOOKS
-        if hook != "rlhf_commands"  # some have the name of the loss that they train with
+        if hook not in NAMED_AFTER_OTHERS
         for entry in plugins.registries[hook]
         if entry.name in pages
     }

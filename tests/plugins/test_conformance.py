@@ -182,6 +182,10 @@ test_contract.py in tests/plugins/vllm, tests/plugins/ray and tests/plugins/logg
 tests/plugins/tools and tests/contrib/bridges."""
 
 
+NAMED_AFTER_OTHERS = ("rlhf_commands", "rlhf_presets")
+"""Kinds of which some have the name of a loss or of an estimator; they have no variants."""
+
+
 def _subjects():
     for hook in CHECKED_HOOKS:
         for entry in plugins.load("").registries[hook]:
@@ -191,8 +195,9 @@ def _subjects():
                 yield hook, subject(entry, entry.qualified)
             elif entry.qualified in OPTIONS:
                 yield hook, subject(entry, entry.qualified, **OPTIONS[entry.qualified])
-            # A command may have the name of the loss that it trains with, and has no variants.
-            for options in VARIANTS.get(entry.qualified, []) if hook != "rlhf_commands" else ():
+            if hook in NAMED_AFTER_OTHERS:
+                continue
+            for options in VARIANTS.get(entry.qualified, []):
                 words = "-".join(f"{name}={value}" for name, value in options.items())
                 yield hook, subject(entry, f"{entry.qualified}-{words}", **options)
 

@@ -17,6 +17,8 @@ import typer
 from rlhf_core import ConfigError
 from rlhf_core.config import TRAIN
 from rlhf_core.config.flags import SHORT_NAMES
+from rlhf_core.config.presets import HOOK as PRESET_HOOK
+from rlhf_core.config.presets import PRESET
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 
 from .plugins_command import kind_word
@@ -70,6 +72,7 @@ class Package:
         if self.kind == _COMMAND:
             return f"rlhf {self.name} --help"
         paths = [slot.path for slot in TRAIN.selectors if slot.hook == _HOOKS[self.kind]]
+        paths += [PRESET] if _HOOKS[self.kind] == PRESET_HOOK else []
         if not paths:
             return f"rlhf plugins show {self.component}"
         short = {path: name for name, path in SHORT_NAMES.items()}

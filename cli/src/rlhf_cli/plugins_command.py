@@ -13,7 +13,9 @@ import typer
 from rlhf_core import ConfigError, PluginError, RLHFError, UnknownComponent
 from rlhf_core.component import Registered
 from rlhf_core.config.annotations import type_name
+from rlhf_core.config.presets import HOOK as PRESET_HOOK
 from rlhf_core.config.sections import fields_of
+from rlhf_core.contracts import Preset
 from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
 from rlhf_core.plugins import FailedPlugin, Plugins
 
@@ -229,6 +231,12 @@ def _describe(kind: str, entry: Registered[Any]) -> str:
     for label in ("aliases", "needs", "conflicts", "provides"):
         if words := sorted(getattr(component, label)):
             lines.append(f"  {label}: {', '.join(words)}")
+    if kind == COMPONENT_HOOKS[PRESET_HOOK]:
+        preset: Preset = entry.build()
+        use = f"rlhf train --preset {entry.name}"
+        return "\n".join(
+            [*lines[:2], f"  source: {preset.file}", f"  use: {use}", "", preset.text()]
+        )
     fields = list(fields_of(component.config))
     lines.append("  options:" if fields else "  no options")
     for name, info in fields:

@@ -42,6 +42,7 @@ COMPONENT_HOOKS: Mapping[str, str] = {
     "rlhf_runtimes": "runtime",
     "rlhf_observers": "observer",
     "rlhf_loggers": "logger",
+    "rlhf_presets": "preset",
     "rlhf_commands": "command",
 }
 """Component hook -> name of its kind in messages."""
@@ -164,6 +165,11 @@ def rlhf_observers() -> Components:
 @hookspec
 def rlhf_loggers() -> Components:
     """Return loggers (``contracts.Logger``), chosen with ``--log.to``, several at once."""
+
+
+@hookspec
+def rlhf_presets() -> Components:
+    """Return presets (``contracts.Preset``), chosen with ``--preset``: a published method's options as a TOML file."""
 
 
 @hookspec

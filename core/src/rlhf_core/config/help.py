@@ -15,6 +15,8 @@ from ..plugins import Plugins
 from .annotations import NONE, model_of, type_name
 from .layers import Layer, Words, leaves, lookup, merge
 from .option_tree import OptionTree, Selector
+from .presets import HOOK as PRESET_HOOK
+from .presets import PRESET, with_preset
 from .problems import Labels, flag
 from .resolved import OptionsT
 from .sections import fields_of
@@ -47,9 +49,11 @@ def render_help(
 
     A selector that names no usable component gives a note in the text, not an error.
     """
+    layers, trouble = _preset_leniently(layers, plugins, options)
     tree = merge(layers)
     labels = Labels(tree)
-    choices, trouble = _select_leniently(tree, labels, plugins, options)
+    choices, more_trouble = _select_leniently(tree, labels, plugins, options)
+    trouble += more_trouble
     words = {"command": options.command, "purpose": options.purpose, "example": options.example}
     lines = [options.usage or _USAGE.format(**words)]
     if trouble:
@@ -61,10 +65,21 @@ def render_help(
             path = f"{section}.{name}" if section else name
             lines += _option(path, info, tree, width)
             lines += _alternatives(options.selectors, path, choices, plugins, width)
+            lines += _presets(path, plugins, width)
         for choice in choices:
             if choice.slot.section == section:
                 lines += _component(choice, options.shared.get(choice.slot.path), tree, width)
     return "\n".join(lines)
+
+
+def _preset_leniently(
+    layers: Sequence[Layer], plugins: Plugins, options: OptionTree[Any]
+) -> tuple[Sequence[Layer], list[str]]:
+    """Return the layers with that of the preset, and what is wrong with one that cannot be used."""
+    try:
+        return with_preset(layers, plugins, options), []
+    except RLHFError as error:
+        return layers, [str(error)]
 
 
 def _select_leniently(
@@ -182,7 +197,16 @@ def _alternatives(
     ]
     if not others:
         return []
-    text = f"{'also' if chosen else 'installed'}: {', '.join(others)}"
+    return _aside(f"{'also' if chosen else 'installed'}: {', '.join(others)}", width)
+
+
+def _presets(path: str, plugins: Plugins, width: int) -> list[str]:
+    """Return lines with the installed presets, below the option that names one."""
+    names = plugins.registries[PRESET_HOOK].names() if path == PRESET else ()
+    return _aside(f"installed: {', '.join(names)}", width) if names else []
+
+
+def _aside(text: str, width: int) -> list[str]:
     return [" " * 36 + line for line in textwrap.wrap(text, width - 36)]
 
 

@@ -15,6 +15,7 @@ from ..hookspecs import COMPONENT_HOOKS
 from ..plugins import Plugins
 from .layers import Layer, Words, insert, leaves, lookup, merge
 from .option_tree import OptionTree
+from .presets import with_preset
 from .problems import Labels, Report, flag
 from .resolved import (
     EnvironmentOptions,
@@ -57,6 +58,7 @@ def resolve_options(
         ConfigError: an option is wrong; the message gives the first in full and names the others.
         PluginError: a plugin's description contradicts itself or the core.
     """
+    layers = with_preset(layers, plugins, options)
     tree = merge(layers)
     labels = Labels(tree)
     choices = select(tree, labels, plugins, options, accelerators)

@@ -326,6 +326,9 @@ class EvalConfig(HeldOutRows):
 class RunConfig(RunOptions):
     """All options of ``rlhf train`` but those of components."""
 
+    preset: str | None = Field(
+        None, description="options of a published method, below those of files and flags"
+    )
     seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
     output: str = Field("runs/run", min_length=1, description="run folder")
     model: SeeingModel

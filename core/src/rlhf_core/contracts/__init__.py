@@ -95,6 +95,7 @@ from .preference import (
     PreferenceLoss,
     PreferenceResult,
 )
+from .preset import Preset, preset_component
 from .reward import (
     Reward,
     RewardRequest,
@@ -197,6 +198,7 @@ __all__ = [
     "PreferenceResult",
     "PreferenceTerm",
     "PreparingLoss",
+    "Preset",
     "ProcessLayout",
     "PromptResult",
     "PromptSampler",
@@ -259,4 +261,5 @@ __all__ = [
     "merge_metrics",
     "metric_values",
     "norm_parameters",
+    "preset_component",
 ]

@@ -1,8 +1,10 @@
 """REINFORCE and its relatives, which differ in the baseline. One file an algorithm."""
 
+from pathlib import Path
 from typing import Any
 
 from rlhf_core import Component, hookimpl
+from rlhf_core.contracts import Preset, preset_component
 
 from . import (
     flash_reinforce,
@@ -14,6 +16,8 @@ from . import (
     remax,
     rloo,
 )
+
+_PRESETS = Path(__file__).with_name("presets")
 
 
 @hookimpl
@@ -27,4 +31,15 @@ def rlhf_advantage_estimators() -> list[Component[Any]]:
         opo.COMPONENT,
         optimal_token_baseline.COMPONENT,
         raft.COMPONENT,
+    ]
+
+
+@hookimpl
+def rlhf_presets() -> list[Component[Preset]]:
+    return [
+        preset_component(_PRESETS / "reinforce_pp.toml", "REINFORCE++ (Hu et al. 2025)"),
+        preset_component(
+            _PRESETS / "reinforce_baseline.toml", "REINFORCE++-baseline (Hu et al. 2025)"
+        ),
+        preset_component(_PRESETS / "rloo.toml", "RLOO (Ahmadian et al. 2024)"),
     ]

@@ -36,6 +36,7 @@ _MODULES: Mapping[str, str] = MappingProxyType(
         "rlhf_observers": "watching.observers",
         "rlhf_loggers": "watching.loggers",
         "rlhf_environments": "environments",
+        "rlhf_presets": "presets",
         "rlhf_commands": "commands",
     }
 )
