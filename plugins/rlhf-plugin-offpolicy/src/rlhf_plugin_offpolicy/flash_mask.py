@@ -14,7 +14,12 @@ from pydantic import Field
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Correction
 from rlhf_core.lazy import Bool, Float, torch
-from rlhf_core.math import importance_metrics, importance_weights
+from rlhf_core.math import row_mean
+
+from .weighting import CONFLICTS, NEEDS, at_most, correction, log_ratios, ratios
+
+MIN_PROB = 1e-6
+"""p and q are kept in [1e-6, 1 - 1e-6], so that their logarithms are finite."""
 
 
 class FlashMaskConfig(Config):
@@ -32,6 +37,11 @@ class FlashMaskConfig(Config):
     )
 
 
+def _probability(logprobs: Float[torch.Tensor, "b a"]) -> Float[torch.Tensor, "b a"]:
+    """Return p or q."""
+    return logprobs.detach().double().exp().clamp(MIN_PROB, 1 - MIN_PROB)
+
+
 class FlashMask:
     """IS correction ``flash_mask``."""
 
@@ -44,22 +54,13 @@ class FlashMask:
         rollout_logprobs: Float[torch.Tensor, "b a"],
         action_mask: Bool[torch.Tensor, "b a"],
     ) -> Correction:
-        result = importance_weights(
-            old_logprobs,
-            rollout_logprobs,
-            action_mask,
-            level="geometric",
-            mode="mask",
-            gate="binary_kl",
-            high=self.config.high,
-            weight="token",
-            max_weight=self.config.max_weight,
-        )
-        return Correction(
-            weights=result.weights,
-            keep=result.keep,
-            metrics=importance_metrics(result, action_mask),
-        )
+        log_ratio = log_ratios(old_logprobs, rollout_logprobs, action_mask)  # (B, A)
+        p, q = _probability(rollout_logprobs), _probability(old_logprobs)  # (B, A)
+        binary_kl = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+        keep = row_mean(binary_kl, action_mask) <= self.config.high  # (B, 1)
+        ratio = ratios(log_ratio)  # q / p, which are not bounded here
+        weights = at_most(ratio, self.config.max_weight)
+        return correction(ratio, weights, keep, action_mask, old_logprobs.dtype)
 
 
 COMPONENT = Component(
@@ -67,7 +68,6 @@ COMPONENT = Component(
     factory=FlashMask,
     config=FlashMaskConfig,
     summary="sequences with a large mean binary KL are dropped (FlashREINFORCE)",
-    needs=frozenset({"rollout_logprobs"}),
-    # The sampler's log-probs would be of another distribution, or the very numbers that they are compared with.
-    conflicts=frozenset({"renormalized_sampling", "rollout_as_old"}),
+    needs=NEEDS,
+    conflicts=CONFLICTS,
 )

@@ -13,7 +13,8 @@ from pydantic import Field
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Correction
 from rlhf_core.lazy import Bool, Float, torch
-from rlhf_core.math import importance_metrics, importance_weights
+
+from .weighting import CONFLICTS, NEEDS, correction, log_ratios, ratios
 
 
 class IcepopConfig(Config):
@@ -33,21 +34,10 @@ class Icepop:
         rollout_logprobs: Float[torch.Tensor, "b a"],
         action_mask: Bool[torch.Tensor, "b a"],
     ) -> Correction:
-        result = importance_weights(
-            old_logprobs,
-            rollout_logprobs,
-            action_mask,
-            level="token",
-            mode="mask",
-            gate="ratio",
-            low=self.config.low,
-            high=self.config.high,
-        )
-        return Correction(
-            weights=result.weights,
-            keep=result.keep,
-            metrics=importance_metrics(result, action_mask),
-        )
+        log_ratio = log_ratios(old_logprobs, rollout_logprobs, action_mask)  # (B, A) g_t
+        ratio = ratios(log_ratio)  # w_t
+        keep = (ratio >= self.config.low) & (ratio <= self.config.high)
+        return correction(ratio, ratio, keep, action_mask, old_logprobs.dtype)
 
 
 COMPONENT = Component(
@@ -55,7 +45,6 @@ COMPONENT = Component(
     factory=Icepop,
     config=IcepopConfig,
     summary="tokens whose ratio leaves a band are dropped (IcePop)",
-    needs=frozenset({"rollout_logprobs"}),
-    # The sampler's log-probs would be of another distribution, or the very numbers that they are compared with.
-    conflicts=frozenset({"renormalized_sampling", "rollout_as_old"}),
+    needs=NEEDS,
+    conflicts=CONFLICTS,
 )

@@ -1,6 +1,6 @@
 """The general importance-sampling correction: weights or masks, by ratio or divergence, at any level.
 
-The other corrections (``tis``, ``icepop``, ``seq_mask_tis``, ``mis``, ``flash_mask``) are settings of this one. With
+The other corrections (``tis``, ``icepop``, ``seq_mask_tis``, ``mis``, ``flash_mask``) equal settings of this one. With
 ``g = log trainer - log sampler`` of a token, a token or a sequence is judged by ``exp(g)``, by the product or the
 geometric mean of a sequence's ratios, or by a divergence, and is weighted with a bounded ratio or dropped. The formula
 is ``rlhf_core.math.importance_weights``.
@@ -16,6 +16,8 @@ from rlhf_core import Component, Config
 from rlhf_core.contracts import Correction
 from rlhf_core.lazy import Bool, Float, torch
 from rlhf_core.math import importance_metrics, importance_weights
+
+from .weighting import CONFLICTS, NEEDS
 
 Level = Literal["token", "sequence", "geometric"]
 Mode = Literal["truncate", "clip", "mask"]
@@ -140,7 +142,6 @@ COMPONENT = Component(
     factory=Importance,
     config=ImportanceConfig,
     summary="weights or masks by ratio or divergence, at any level",
-    needs=frozenset({"rollout_logprobs"}),
-    # The sampler's log-probs would be of another distribution, or the very numbers that they are compared with.
-    conflicts=frozenset({"renormalized_sampling", "rollout_as_old"}),
+    needs=NEEDS,
+    conflicts=CONFLICTS,
 )

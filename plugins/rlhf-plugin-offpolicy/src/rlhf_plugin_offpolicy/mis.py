@@ -14,7 +14,8 @@ from pydantic import Field
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Correction
 from rlhf_core.lazy import Bool, Float, torch
-from rlhf_core.math import importance_metrics, importance_weights
+
+from .weighting import CONFLICTS, NEEDS, correction, log_ratios, ratios
 
 
 class MisConfig(Config):
@@ -41,22 +42,12 @@ class Mis:
         rollout_logprobs: Float[torch.Tensor, "b a"],
         action_mask: Bool[torch.Tensor, "b a"],
     ) -> Correction:
-        result = importance_weights(
-            old_logprobs,
-            rollout_logprobs,
-            action_mask,
-            level="sequence",
-            mode="mask",
-            gate="ratio",
-            low=self.config.low,
-            high=self.config.high,
-            weight="sequence",
-        )
-        return Correction(
-            weights=result.weights,
-            keep=result.keep,
-            metrics=importance_metrics(result, action_mask),
-        )
+        log_ratio = log_ratios(old_logprobs, rollout_logprobs, action_mask)  # (B, A) g
+        ratio = ratios(log_ratio.sum(dim=1, keepdim=True))  # (B, 1) w
+        keep = ratio <= self.config.high
+        if self.config.low is not None:
+            keep = keep & (ratio >= self.config.low)
+        return correction(ratio, ratio, keep, action_mask, old_logprobs.dtype)
 
 
 COMPONENT = Component(
@@ -64,7 +55,6 @@ COMPONENT = Component(
     factory=Mis,
     config=MisConfig,
     summary="sequences with a large ratio are dropped; the others carry it (Seq-MIS)",
-    needs=frozenset({"rollout_logprobs"}),
-    # The sampler's log-probs would be of another distribution, or the very numbers that they are compared with.
-    conflicts=frozenset({"renormalized_sampling", "rollout_as_old"}),
+    needs=NEEDS,
+    conflicts=CONFLICTS,
 )

@@ -14,7 +14,9 @@ from pydantic import Field
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Correction
 from rlhf_core.lazy import Bool, Float, torch
-from rlhf_core.math import importance_metrics, importance_weights
+from rlhf_core.math import row_mean
+
+from .weighting import CONFLICTS, NEEDS, at_most, correction, log_ratios, ratios
 
 
 class SeqMaskTisConfig(Config):
@@ -50,23 +52,12 @@ class SeqMaskTis:
         rollout_logprobs: Float[torch.Tensor, "b a"],
         action_mask: Bool[torch.Tensor, "b a"],
     ) -> Correction:
-        result = importance_weights(
-            old_logprobs,
-            rollout_logprobs,
-            action_mask,
-            level="geometric",
-            mode="mask",
-            gate="ratio",
-            low=self.config.low,
-            high=self.config.high,
-            weight="token",
-            max_weight=self.config.max_weight,
-        )
-        return Correction(
-            weights=result.weights,
-            keep=result.keep,
-            metrics=importance_metrics(result, action_mask),
-        )
+        log_ratio = log_ratios(old_logprobs, rollout_logprobs, action_mask)  # (B, A) g
+        mean_ratio = ratios(row_mean(log_ratio, action_mask))  # (B, 1)
+        keep = (mean_ratio >= self.config.low) & (mean_ratio <= self.config.high)
+        ratio = ratios(log_ratio)  # (B, A)
+        weights = at_most(ratio, self.config.max_weight)
+        return correction(ratio, weights, keep, action_mask, old_logprobs.dtype)
 
 
 COMPONENT = Component(
@@ -74,7 +65,6 @@ COMPONENT = Component(
     factory=SeqMaskTis,
     config=SeqMaskTisConfig,
     summary="sequences whose mean ratio leaves a band are dropped; the others carry token weights",
-    needs=frozenset({"rollout_logprobs"}),
-    # The sampler's log-probs would be of another distribution, or the very numbers that they are compared with.
-    conflicts=frozenset({"renormalized_sampling", "rollout_as_old"}),
+    needs=NEEDS,
+    conflicts=CONFLICTS,
 )

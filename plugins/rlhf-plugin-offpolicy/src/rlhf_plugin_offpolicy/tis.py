@@ -13,7 +13,8 @@ from pydantic import Field
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Correction
 from rlhf_core.lazy import Bool, Float, torch
-from rlhf_core.math import importance_metrics, importance_weights
+
+from .weighting import CONFLICTS, NEEDS, correction, log_ratios, ratios
 
 
 class TisConfig(Config):
@@ -35,21 +36,11 @@ class Tis:
         rollout_logprobs: Float[torch.Tensor, "b a"],
         action_mask: Bool[torch.Tensor, "b a"],
     ) -> Correction:
-        result = importance_weights(
-            old_logprobs,
-            rollout_logprobs,
-            action_mask,
-            level="token",
-            mode="truncate" if self.config.low is None else "clip",
-            gate="ratio",
-            low=self.config.low,
-            high=self.config.high,
-        )
-        return Correction(
-            weights=result.weights,
-            keep=result.keep,
-            metrics=importance_metrics(result, action_mask),
-        )
+        log_ratio = log_ratios(old_logprobs, rollout_logprobs, action_mask)  # (B, A) g_t
+        ratio = ratios(log_ratio)
+        weights = ratio.clamp(min=self.config.low, max=self.config.high)  # w_t
+        keep = torch.ones_like(action_mask)
+        return correction(ratio, weights, keep, action_mask, old_logprobs.dtype)
 
 
 COMPONENT = Component(
@@ -57,7 +48,6 @@ COMPONENT = Component(
     factory=Tis,
     config=TisConfig,
     summary="each token's weight, truncated (TIS)",
-    needs=frozenset({"rollout_logprobs"}),
-    # The sampler's log-probs would be of another distribution, or the very numbers that they are compared with.
-    conflicts=frozenset({"renormalized_sampling", "rollout_as_old"}),
+    needs=NEEDS,
+    conflicts=CONFLICTS,
 )

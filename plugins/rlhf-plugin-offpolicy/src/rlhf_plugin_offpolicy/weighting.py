@@ -1,0 +1,63 @@
+"""Ratios of trainer and sampler in float64, and a correction with its metrics, for all corrections of this package.
+
+``g_t = log trainer - log sampler`` of a token is the symbol of all files here that are corrections.
+"""
+
+from __future__ import annotations
+
+from rlhf_core.contracts import Correction
+from rlhf_core.lazy import Bool, Float, torch
+from rlhf_core.math import MAX_LOG_RATIO, ImportanceWeights, importance_metrics
+
+NEEDS = frozenset({"rollout_logprobs"})
+CONFLICTS = frozenset({"renormalized_sampling", "rollout_as_old"})
+"""The sampler's log-probs would be of another distribution, or the very numbers that they are compared with."""
+
+
+def log_ratios(
+    old_logprobs: Float[torch.Tensor, "b a"],
+    rollout_logprobs: Float[torch.Tensor, "b a"],
+    action_mask: Bool[torch.Tensor, "b a"],
+) -> Float[torch.Tensor, "b a"]:
+    """Return ``g_t`` in float64, so that a sum over 10,000 tokens keeps its digits; 0 at padding, and no gradient."""
+    # Padding is replaced before the arithmetic: what stands there, nan included, has no effect.
+    old, rollout = (
+        torch.where(action_mask, column.detach(), 0.0).double()
+        for column in (old_logprobs, rollout_logprobs)
+    )
+    return old - rollout
+
+
+def ratios(log_ratio: Float[torch.Tensor, "b u"]) -> Float[torch.Tensor, "b u"]:
+    """Return ``exp(log_ratio)``, the exponent clamped to [-20, 20]."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def at_most(ratio: Float[torch.Tensor, "b u"], bound: float | None) -> Float[torch.Tensor, "b u"]:
+    """Return ``min(ratio, bound)``; the ratio itself where there is no bound."""
+    return ratio if bound is None else ratio.clamp(max=bound)
+
+
+def correction(
+    ratio: Float[torch.Tensor, "b u"],
+    weights: Float[torch.Tensor, "b u"],
+    keep: Bool[torch.Tensor, "b k"],
+    action_mask: Bool[torch.Tensor, "b a"],
+    dtype: torch.dtype,
+) -> Correction:
+    """Return the correction with its metrics. Where a row has one number (``u`` or ``k`` is 1), it is each token's.
+
+    Args:
+        ratio: what the weights are before a bound; where a weight differs from it, it counts as bounded.
+        weights: weights in float64.
+        keep: False: the token is dropped.
+        dtype: floating-point type of the weights that are returned.
+    """
+    result = ImportanceWeights(
+        weights=torch.where(action_mask, weights, 0.0).to(dtype),
+        keep=action_mask & keep,
+        bounded=action_mask & (weights != ratio),
+    )
+    return Correction(
+        weights=result.weights, keep=result.keep, metrics=importance_metrics(result, action_mask)
+    )
