@@ -20,6 +20,7 @@ from .errors import (
     StorageError,
     UnknownComponent,
     UnknownTokenError,
+    first_error,
 )
 from .hookspecs import hookimpl
 
@@ -45,5 +46,6 @@ __all__ = [
     "StorageError",
     "UnknownComponent",
     "UnknownTokenError",
+    "first_error",
     "hookimpl",
 ]

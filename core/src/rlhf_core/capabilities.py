@@ -53,8 +53,7 @@ SEVERAL_RANKS = "several_ranks"
 SERVES_ADAPTERS = "serves_adapters"
 """Word of an engine that serves a low-rank adapter beside the base's weights (``EngineSpec.adapter_rank``)."""
 SERVES_FOUR_BITS = "serves_four_bits"
-"""Word of an engine that serves what a base computes with which the adapter holds in 4 bits
-(``EngineSpec.quantization``)."""
+"""Word of an engine that can serve a base that the trainer quantizes to 4 bits (``EngineSpec.quantization``)."""
 SHARES_WEIGHTS = "shares_weights"
 """Word of an engine that can compute with the trainer's own model, in the trainer's process."""
 ENGINE_SEES = "engine_reads_images"
@@ -85,8 +84,8 @@ IN_PROCESS = "in_process"
 """Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
 need it (``given_objects``), and rewards that compute with weights of a role."""
 LENDS_BASES = "lends_bases"
-"""Word of a training backend whose roles lend weights that none of them trains, such as the base of an adapter, to
-rewards in their process."""
+"""Word of a training backend that lends a role's frozen weights, such as the base of an adapter, to rewards in its
+process."""
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",

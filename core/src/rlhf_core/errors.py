@@ -24,6 +24,15 @@ Messages say what was expected, what came, and the fix in the words that the use
 """
 
 
+def first_error(errors: BaseExceptionGroup[Exception]) -> Exception:
+    """Return the first error of a group of errors that may be nested, as a task group raises them."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error
+
+
 class RLHFError(Exception):
     """Base of the tree. ``exit_code`` is the exit code of the command line."""
 

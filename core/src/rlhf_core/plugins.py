@@ -159,9 +159,8 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
                     f"{' and '.join(others)} both use this name; uninstall one of them"
                 )
             register(plugins, candidate)
-        except (
-            Exception
-        ) as error:  # importing a plugin may raise anything; the error stays with that plugin
+        except Exception as error:
+            # Importing a plugin may raise anything; the error stays with that plugin.
             plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, error))
     return plugins
 

@@ -386,8 +386,8 @@ class TrainBackend(Protocol):
 
 @runtime_checkable
 class SharesBase(Protocol):
-    """A training backend of which several roles in one process hold weights once that none of them trains, such as the
-    base of two adapters. Runtimes that build roles in one process call ``setup_beside`` in place of ``setup``."""
+    """A training backend that keeps one copy of frozen weights, such as the base of two adapters, for several roles of
+    a process. Runtimes that build roles in one process call ``setup_beside`` in place of ``setup``."""
 
     def setup_beside(
         self, spec: RoleSpec, plugins: Plugins, others: Sequence[TrainBackend]

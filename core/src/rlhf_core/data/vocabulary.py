@@ -89,9 +89,8 @@ def check_same_tokens(
     """
     try:
         other = load_tokenizer(path, trust_remote_code=trust_remote_code)
-    except (
-        ConfigError
-    ):  # a model needs none to read ids, and whoever loads it says what is wrong with its files
+    except ConfigError:
+        # A model needs none to read ids, and whoever loads it says what is wrong with its files.
         return
     if (difference := token_difference(tokenizer, other)) is not None:
         raise ConfigError(

@@ -111,9 +111,8 @@ class EpisodeServer:
             answer = _problem(ProblemKind.TIMED_OUT, "was cancelled, because the server ends")
         except WrongReturn as error:
             answer = _problem(ProblemKind.RETURNED, str(error))
-        except (
-            BaseException
-        ) as error:  # sys.exit() of an environment is an error of that environment
+        except BaseException as error:
+            # Sys.exit() of an environment is an error of that environment.
             answer = {"problem": problem_fields(problem_of(error))}
         try:
             frame = packed({"id": call, **answer})

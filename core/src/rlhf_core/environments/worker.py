@@ -46,9 +46,8 @@ async def _serve(connection: socket.socket) -> int:
         name = str(hello["environment"])
         made = open_environment(hello, load(component=name).get(HOOK, name))
         answer = {"ok": made.greeting}
-    except (
-        BaseException
-    ) as error:  # sys.exit() while a module is imported is an error of that module
+    except BaseException as error:
+        # Sys.exit() while a module is imported is an error of that module.
         answer = {"problem": problem_fields(problem_of(error))}
     writer.write(packed({"id": hello["id"], **answer}))
     await writer.drain()

@@ -66,7 +66,7 @@ class BatchLearner:
         kl = resolved.one("algo.kl.estimator").registered
         self._kl_label = f"--algo.kl.estimator {kl.name} ({kl.origin})"
         self._reward_weights = {
-            selection.section.rpartition(".")[2]: selection.reward.weight
+            selection.name: selection.reward.weight
             for selection in resolved.selections["reward.use"]
             if selection.reward is not None
         }

@@ -40,13 +40,13 @@ class OwnRecord(Protocol):
 
 
 class Exportable(Protocol):
-    """A ``RoleHandle``, or what stands before one to write more beside its model."""
+    """A ``RoleHandle``, or a wrapper that also writes extra files."""
 
     async def export(self, folder: Path, *, ema: bool = False) -> None: ...
 
 
 class SavedRole(Exportable, Protocol):
-    """A ``RoleHandle``, or what stands before one, as checkpoints see it.
+    """A ``RoleHandle``, or its wrapper, as checkpoints see it.
 
     One without ``changes`` is saved between steps alone, and not when a step has failed.
     """

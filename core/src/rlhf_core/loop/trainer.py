@@ -137,9 +137,8 @@ class Trainer:
     async def _make_room(self, step: int) -> None:
         """Have the engine give its memory to the roles, if this run has them take turns."""
         if self.session.sleeping.on:
-            await (
-                self.session.source.hold()
-            )  # what was started beside the batch may still be ending
+            # What was started beside the batch may still be ending.
+            await self.session.source.hold()
             await self.session.sleeping.for_roles(step)
 
     def _request(

@@ -21,9 +21,8 @@ def credited_to_own_token(
     ``s_t = stop(s) * exp(l_t - stop(l_t))``: the value is s, the gradient with respect to ``l_t`` is s, and that with
     respect to other tokens' log-ratios is 0.
 
-    If all n tokens of a row have one advantage, the gradient of the row's mean loss is that of ``s = exp(mean(l))``:
-    with s every token gets 1/n of the gradient of each of n equal losses, with ``s_t`` all of the gradient of its own
-    loss. If advantages differ, each token keeps its own, which the gradient of s would replace by the row's mean.
+    With ``s = exp(mean(l))`` itself, the gradient at token t is ``(1/n) sum_j dL_j`` over the n tokens of the row; with
+    ``s_t`` it is ``dL_t``. Equal advantages make both the same; others stay with their own tokens.
 
     Source: GSPO-token, Zheng et al. 2025, arXiv:2507.18071, section 4.3.
     """

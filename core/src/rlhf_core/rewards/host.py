@@ -46,7 +46,7 @@ class RewardHost:
         assert selection.reward is not None
         self.selection = selection
         self.options = selection.reward
-        self._name = selection.section.rpartition(".")[2]
+        self._name = selection.name
         kind = WorkerProcess if self.options.isolate else WorkerThread
         self._worker: WorkerProcess | WorkerThread = kind(selection, self._name)
         # Batches come one at a time. In the worker they would wait for each other while their deadlines run.

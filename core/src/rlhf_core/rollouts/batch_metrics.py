@@ -12,8 +12,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 def batch_metrics(batch: TrajectoryColumns) -> Metrics:
     """Return means over samples, and totals. A metric that only some samples report is averaged over those.
 
-    A sample is an episode: of several rows its length is that of all together, it is truncated if one of them is, and
-    its reward and metrics are the means of its rows', which hold the same numbers as a rule.
+    A sample is an episode: length = sum over its rows, truncated = any of them, reward and metrics = mean over them.
     """
     episode = batch.episode
     rewards = per_episode(batch.total_reward, episode)

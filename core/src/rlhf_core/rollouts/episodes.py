@@ -20,6 +20,7 @@ from ..contracts.executor import (
 )
 from ..contracts.reward import RewardRequest
 from ..data.chat.template_kwargs import renderer_of
+from ..errors import first_error
 from ..rewards.panel import SampleScore
 from .environments import Environments
 from .played import (
@@ -64,7 +65,7 @@ class EpisodeRunner:
         self._score = score
         self._with_greedy = with_greedy
         self._compared_share = compared_share
-        self._terms = {
+        self._settings = {
             with_logprobs: GroupSettings(
                 num_samples=samples_per_prompt,
                 sampling=replace(context.sampling, logprobs=with_logprobs),
@@ -84,7 +85,7 @@ class EpisodeRunner:
 
     def settings(self, *, with_logprobs: bool) -> GroupSettings:
         """Return the settings for another process, which has an executor, an engine and rewards of its own."""
-        return self._terms[with_logprobs]
+        return self._settings[with_logprobs]
 
     async def play(self, task: Task, *, with_logprobs: bool = True) -> PlayedGroup:
         """Play all episodes of a task, the greedy one included.
@@ -97,7 +98,7 @@ class EpisodeRunner:
         context = replace(
             self.context,
             renderer=renderer_of(task.row, self.context.renderer),
-            sampling=self._terms[with_logprobs].sampling,
+            sampling=self._settings[with_logprobs].sampling,
             seed=partial(self._seed_of, task),
             drop=left_out.__setitem__,
         )
@@ -112,7 +113,7 @@ class EpisodeRunner:
                     for samples, context in plays.items()
                 }
         except* Exception as errors:
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         trajectories = [row for play in running.values() for row in play.result()]
         check_episodes(task, trajectories, range(sum(map(len, plays))), left_out)
         return PlayedGroup(
@@ -156,12 +157,3 @@ class EpisodeRunner:
         if isinstance(self.context.environment, Environments) and len(self.context.environment) > 1:
             trained = [with_environment_metrics(row, group.task.environment) for row in trained]
         return FinishedGroup(batch=TrajectoryColumns.from_trajectories(trained), lost=lost)
-
-
-def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
-    """Return the first error of a group of errors that may be nested."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception)
-    return error

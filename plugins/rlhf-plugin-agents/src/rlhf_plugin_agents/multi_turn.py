@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from rlhf_core import RolloutError
+from rlhf_core import RolloutError, first_error
 from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
 
 from .budgets import OutOfTime
@@ -58,7 +58,7 @@ class MultiTurn:
                     group.create_task(self._episode(task, sample, context)) for sample in samples
                 ]
         except ExceptionGroup as errors:
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         return [trajectory for episode in episodes for trajectory in episode.result()]
 
     async def _episode(self, task: Task, sample: int, context: RolloutContext) -> list[Trajectory]:
@@ -117,11 +117,3 @@ class MultiTurn:
         log.log(level, "%s. %s, %s.", failure, consequence, policy)
         if self._num_failures == SHOWN_FAILURES:
             log.warning("Further failures of environments are in the run's log alone.")
-
-
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    """Return the first error in nested exception groups."""
-    error: Exception = errors
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rlhf_core import RolloutError
+from rlhf_core import RolloutError, first_error
 from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
 from rlhf_core.episodes import EpisodeGraph
 
@@ -73,7 +73,7 @@ class Endpoint:
                         for sample in samples
                     ]
             except ExceptionGroup as errors:
-                raise _first(errors) from errors
+                raise first_error(errors) from errors
         return [row for episode in episodes for row in episode.result()]
 
     @asynccontextmanager
@@ -218,11 +218,3 @@ async def _until_broken(
     finally:
         agent.cancel()
         await asyncio.gather(agent, return_exceptions=True)
-
-
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    """Return the first error in nested exception groups."""
-    error: Exception = errors
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error

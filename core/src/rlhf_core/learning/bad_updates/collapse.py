@@ -31,7 +31,7 @@ class Collapse:
         self._largest = 0.0
 
     def note(self, values: Mapping[str, float]) -> str | None:
-        """Return what is so, with the likely cause and the options to look at; None: there is no such sign.
+        """Return the warning, with the likely cause and the options to look at; None: there is no sign of collapse.
 
         Steps without groups of samples, or without rewards, do not count.
         """

@@ -40,7 +40,7 @@ def schedule_of(selection: Selection | None, role: TrainedRole, updates: int) ->
             ),
             who,
         )
-        # One more where all updates are warm-up, so that the last share is that of a schedule that is done.
+        # If all updates are warm-up, one more share: what follows the last update.
         for update in range(warmup, max(updates, warmup + 1) + 1)
     ]
     return ScheduleSpec(name=registered.name, factors=(*rising, *after))

@@ -189,7 +189,7 @@ class Evaluation:
         if not len(total):
             return {}
         most = int(total.min())
-        # Of n episodes there are n // k groups of k that share none, which is what a rate of pass@k is made of.
+        # n episodes give n // k disjoint groups of k: the number of independent trials of pass@k.
         return {
             k: rate_estimate(pass_at_k(passed, total, k), most // k, level) for k in ks_up_to(most)
         }

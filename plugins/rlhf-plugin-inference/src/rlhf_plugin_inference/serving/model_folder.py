@@ -1,4 +1,4 @@
-"""Folders that stand for a model: that of a run, which exported one, and that of an adapter, which names its base.
+"""Folders by which a model is named: its own, a run's, which exported one, or an adapter's, which names its base.
 
 Importing this module imports no torch.
 """

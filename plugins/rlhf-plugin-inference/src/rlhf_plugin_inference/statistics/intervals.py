@@ -31,7 +31,7 @@ class Estimate:
 
 
 def clustered_standard_error(values: NDArray[np.float64], tasks: NDArray[np.int64]) -> float | None:
-    """Return the standard error of the mean of ``values`` (N,), of which those of one task vary together.
+    """Return the standard error of the mean of ``values`` (N,), clustered by task.
 
     ``SE^2 = C / (C - 1) * sum_c (sum_{i in c} (x_i - mean))^2 / N^2`` over the C tasks. With one episode a task it is
     the usual standard error; with equally many of each it is that of the tasks' means. None with a single task.

@@ -298,9 +298,8 @@ class EmbeddedEngine:
             return False
         try:
             finished = await self._lane.call(partial(self._step, self._next_wave()))
-        except (
-            Exception
-        ) as error:  # whatever the model raises belongs to the requests that caused it
+        except Exception as error:
+            # Whatever the model raises belongs to the requests that caused it.
             if not self._is_closed():
                 self._fail(f"computing the next tokens failed: {error}", error)
             return False

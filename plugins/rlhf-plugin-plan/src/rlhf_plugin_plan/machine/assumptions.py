@@ -68,9 +68,6 @@ the temperature in float32, and the head's product."""
 LIVE_PARAMETERS = 10**9
 """Largest number of parameters that stage 3 keeps collected: DeepSpeed's default of ``stage3_max_live_parameters``."""
 
-WEIGHT_BUCKET = 256 * MIB
-"""Bytes of one bucket of weights for the vLLM engine, unless ``bucket_mib`` is set or a tensor is larger."""
-
 CACHE_GROWTH = 1.5
 """Room in the embedded engine's KV cache, as a multiple of the longest sequence."""
 

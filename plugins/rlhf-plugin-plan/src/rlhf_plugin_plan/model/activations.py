@@ -123,7 +123,7 @@ def adapted_layer_bytes(
 
 
 def _further_norms(shape: ModelShape, precision: Precision, *, compiled: bool) -> int:
-    """Return the bytes of one token that a layer of four norms keeps beyond what one of two does, as Gemma 3 has them.
+    """Return the extra bytes per token of a layer with four norms (Gemma 3) over one with two.
 
     Each further norm keeps input, normalized input and a number. Both inputs are float32 in all norms of such a layer,
     also with bfloat16 parameters, and in norms of queries and keys. Compiled: not measured.
@@ -148,9 +148,9 @@ def tower_bytes(
 ) -> int:
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 
-    Its layers keep what those of a decoder keep whose keys have as many heads as its queries, or up to two casts of a
-    norm's output less, and without a gate two arrays of the feed-forward part less; a merger or projector keeps its
-    normalized input and what its matmuls and GELU read. It is not recomputed. Not measured.
+    Counted as a decoder layer with kv_heads = heads, minus up to two casts of a norm's output, and minus two
+    feed-forward arrays where there is no gate; a merger or projector keeps its normalized input and what its matmuls
+    and GELU read. It is not recomputed. Not measured.
     """
     if tower is None:
         return 0

@@ -78,9 +78,8 @@ def _find(model: str, role: str) -> Path:
     fetch = f"get it with `hf download {model} config.json`, or "
     try:
         cached = try_to_load_from_cache(model, "config.json")
-    except (
-        HFValidationError
-    ):  # The hub has no names of this form, so `hf download` could not help either.
+    except HFValidationError:
+        # The hub has no names of this form, so `hf download` could not help either.
         cached, fetch = None, ""
     if isinstance(cached, str):
         return Path(cached)

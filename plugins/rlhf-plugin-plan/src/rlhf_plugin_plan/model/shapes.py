@@ -61,7 +61,7 @@ class ModelShape:
 
     @property
     def kv_width(self) -> int:
-        """Width of the keys of all heads, K, which is also that of the values."""
+        """``K = kv_heads * head_dim``, the width of all keys; values have the same."""
         return self.kv_heads * self.head_dim
 
     @property

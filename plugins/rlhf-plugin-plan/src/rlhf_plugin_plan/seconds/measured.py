@@ -47,8 +47,8 @@ class Measured:
     ) -> float:
         """Return the share of the limit that forward and backward passes reach; recomputing counts in the limit.
 
-        Without a measurement of an adapter the share of training whole models is returned, without one of recomputed
-        layers that of layers that keep their activations: the same kernels run, one pass more.
+        Falls back to full training where no adapter was measured, and to layers that keep their activations where no
+        recomputed ones were: the same kernels run, one pass more.
         """
         rows = next(
             found

@@ -8,9 +8,15 @@ sequences: queries, keys and values are copied to all places that they stand for
 the row's own places are kept after it. The gradient of a shared key or value is the sum over its places. The result
 equals that of whole sequences up to rounding. ``branches.py`` spares the copies of queries as well.
 
-Axes beyond the project's table: ``F`` tokens of the whole sequences, ``S`` tokens of the row that stand for about
-equally many of them, ``C`` the most places that one of these stands for, ``H_kv`` heads of keys and values,
-``D_head`` size of a head.
+Axes beyond the project's table:
+
+========== =====================================================================
+``F``      tokens of the whole sequences, shared ones counted in each
+``S``      tokens of the row in one class: each stands for about as many places
+``C``      most places for which a token of the class stands
+``H_kv``   heads of keys and values
+``D_head`` size of a head
+========== =====================================================================
 """
 
 from __future__ import annotations

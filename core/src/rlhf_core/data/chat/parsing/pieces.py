@@ -38,10 +38,6 @@ class CallsRead:
         (self.calls if isinstance(read, ToolCall) else self.malformed).append(read)  # type: ignore[arg-type]
 
 
-ReadCalls = Callable[[Sequence[Piece]], CallsRead]
-"""Reads the calls of an answer's pieces behind its thought."""
-
-
 def pieces_of(
     token_ids: Sequence[int],
     marks: Mapping[int, str],

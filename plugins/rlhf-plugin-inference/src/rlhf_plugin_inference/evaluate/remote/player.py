@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from rlhf_core import first_error
 from rlhf_core.contracts import Environment, Message, RewardRequest, Task
 from rlhf_core.inference import PromptFormat, SampleScore, fault_point
 
@@ -77,7 +78,7 @@ class ServerPlayer:
                     group.create_task(self._episode(talk, sample)) for sample in range(job.samples)
                 ]
         except ExceptionGroup as errors:
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         played = [task.result() for task in running]
         episodes = [one for one in played if one is not None]
         found: Sequence[SampleScore | None] = [None] * len(episodes)
@@ -157,11 +158,3 @@ def _record(job: EvalJob, episode: RemoteEpisode, score: SampleScore | None) -> 
         truncated=episode.truncated,
         dropped=dropped,
     )
-
-
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    """Return the first error in nested exception groups."""
-    error: Exception = errors
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
