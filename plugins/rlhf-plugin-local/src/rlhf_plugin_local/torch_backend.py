@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ from rlhf_torch.models.vision_lm import VisionLM
 from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
+from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
@@ -49,6 +51,8 @@ from rlhf_torch.training.trained_parts import trained_parts
 from rlhf_torch.training.updater import Updater
 
 from .config import TorchBackendConfig
+
+ResultT = TypeVar("ResultT")
 
 
 class TorchBackend(ScoringBackend):
@@ -83,6 +87,7 @@ class TorchBackend(ScoringBackend):
 
     def _set_up(self, spec: RoleSpec, plugins: Plugins, bases: list[SharedBase] | None) -> None:
         self._spec = spec
+        self._limit = TokenLimit(spec.max_tokens_per_micro_batch, self._device)
         config = self._config
         options = RoleOptions(
             device=config.device,
@@ -115,18 +120,13 @@ class TorchBackend(ScoringBackend):
         self._require_state()
         trajectories = batch.trajectories
         self._role.reader.check_ids(*ids_of(batch))
-        seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
-        parts: list[Metrics] = []
         objective = self._objective
         assert objective is not None
-        with self._model.updating(self._spec.seed + self._updater.updates):
-            for rows in self._micro_batches(trajectories, objective.rows_per_unit):
-                packed = self._packed(trajectories, rows)
-                columns = ActionColumns.of(batch, rows, packed.grid)
-                loss, metrics = self._loss(packed, columns, plan, seen, rows)
-                self._backward(loss)
-                parts.append(metrics)
-            parts += self._imitate(batch.supervised, plan)
+        parts, seen = self._within_memory(
+            lambda: self._gradients(batch, plan, objective.rows_per_unit),
+            [trajectories, batch.supervised],
+            objective.rows_per_unit,
+        )
         self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
@@ -137,6 +137,25 @@ class TorchBackend(ScoringBackend):
         }
         last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
         return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+
+    def _gradients(
+        self, batch: TrainBatch, plan: StepPlan, rows_per_unit: int
+    ) -> tuple[list[Metrics], SeenLogprobs]:
+        """Compute the gradients of an update, and return the metrics of each micro-batch and the log-probs seen."""
+        updater, trajectories = self._updater, batch.trajectories
+        assert updater is not None
+        updater.drop_gradients()  # of an attempt for which memory did not suffice
+        seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
+        parts: list[Metrics] = []
+        with self._model.updating(self._spec.seed + updater.updates):
+            for rows in self._micro_batches(trajectories, rows_per_unit):
+                packed = self._packed(trajectories, rows)
+                columns = ActionColumns.of(batch, rows, packed.grid)
+                loss, metrics = self._loss(packed, columns, plan, seen, rows)
+                self._backward(loss)
+                parts.append(metrics)
+            parts += self._imitate(batch.supervised, plan)
+        return parts, seen
 
     def _imitate(self, rows: TrajectoryColumns | None, plan: StepPlan) -> list[Metrics]:
         """Add the gradients of the terms on supervised rows."""
@@ -164,7 +183,7 @@ class TorchBackend(ScoringBackend):
     ) -> list[NDArray[np.int64]]:
         return sharing_micro_batches(
             batch,
-            self._spec.max_tokens_per_micro_batch,
+            self._limit.tokens,
             share_prompts=self._shares(batch.num_tokens),
             rows_per_unit=rows_per_unit,
         )
@@ -187,10 +206,27 @@ class TorchBackend(ScoringBackend):
     def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
         """Apply ``score`` to micro-batches and put the results, (M, ...) each, where the actions are."""
         with torch.inference_mode():
-            passes = [
-                Pass(rows, score(self._packed(batch, rows))) for rows in self._micro_batches(batch)
-            ]
+            passes = self._within_memory(
+                lambda: [
+                    Pass(rows, score(self._packed(batch, rows)))
+                    for rows in self._micro_batches(batch)
+                ],
+                [batch],
+            )
         return placed(batch, passes)
+
+    def _within_memory(
+        self,
+        compute: Callable[[], ResultT],
+        batches: Sequence[TrajectoryColumns | None],
+        rows_per_unit: int = 1,
+    ) -> ResultT:
+        """Return what ``compute`` returns, in smaller micro-batches where memory does not suffice."""
+        lengths = [batch.num_tokens for batch in batches if batch is not None and len(batch)]
+        units = [length.reshape(-1, rows_per_unit).sum(axis=1) for length in lengths[:1]]
+        longest = max((int(length.max()) for length in [*units, *lengths[1:]]), default=0)
+        total = max((int(length.sum()) for length in lengths), default=0)
+        return self._limit.within(compute, total, longest)
 
     def _loss(
         self,
@@ -224,10 +260,12 @@ class TorchBackend(ScoringBackend):
     def save(self, folder: Path) -> None:
         self._wait_for_state()
         save_state(folder, self._model, self._updater)
+        self._limit.save(folder)
 
     def load(self, folder: Path) -> None:
         self._wait_for_state()
         load_state(folder, self._model, self._updater)
+        self._limit.load(folder)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
         """Write a plain Transformers folder.

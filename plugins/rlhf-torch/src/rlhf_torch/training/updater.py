@@ -85,6 +85,11 @@ class Updater:
             # One kernel for many tensors, at twice the speed of a cast of each.
             torch._foreach_copy_(copies, first)
 
+    def drop_gradients(self) -> None:
+        """Forget the gradients that have been collected, and what of them stands on the model."""
+        for weight in (*self.weights.values(), *self.masters.values()):
+            weight.grad = None
+
     def update(self, factor_of_plan: float = 1.0) -> Metrics:
         """Clip the gradients, step the optimizer and the moving average, clear the gradients, and return metrics.
 
