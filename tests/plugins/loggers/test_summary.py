@@ -44,6 +44,13 @@ def test_an_evaluation_that_became_nan_is_not_the_best(write_metrics):
     assert ("test T0 pass@1", "0.250 -> nan, best 0.250 at step 0") in rows_of(output, FINISHED)
 
 
+def test_of_a_held_out_loss_less_is_better(write_metrics):
+    output = write_metrics(evals=(1.0, 1.5), name="eval/nll")
+
+    row = ("held-out nll", "1.000 -> 1.500, best 1.000 at step 0")
+    assert row in rows_of(output, FINISHED)
+
+
 def test_an_interrupted_run_shows_the_command_that_goes_on(write_metrics):
     output = write_metrics()
     result = RunResult(status="interrupted", steps=2, seconds=1.0, message="stopped by SIGTERM")

@@ -13,7 +13,7 @@ from rlhf_core.plugins import GIVEN
 
 from .curve import FILE_NAME as CURVE
 from .history import History, Series, read_history
-from .wording import duration, eval_label, number
+from .wording import FALLING, duration, eval_label, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,10 @@ def summary_rows(
     rows.append(("steps", f"{result.steps} of {total_steps} in {duration(result.seconds)}"))
     if history.reward.values:
         rows.append(("reward", _first_to_last(history.reward)))
-    rows += [(eval_label(name), _with_best(series)) for name, series in history.evals.items()]
+    rows += [
+        (eval_label(name), _with_best(series, falls=name.endswith(FALLING)))
+        for name, series in history.evals.items()
+    ]
     rows += [(label, str(path)) for label, path in _files(output, result)]
     commands = next_commands(output, result, resume, vision)
     rows += [("next" if index == 0 else "", text) for index, text in enumerate(commands)]
@@ -156,11 +159,12 @@ def _first_to_last(series: Series) -> str:
     return f"{number(series.values[0])} -> {number(series.values[-1])}"
 
 
-def _with_best(series: Series) -> str:
+def _with_best(series: Series, *, falls: bool = False) -> str:
     if len(series.values) == 1:
         return f"{number(series.values[0])} at step {series.steps[0]}"
     finite = [pair for pair in zip(series.values, series.steps, strict=True) if isfinite(pair[0])]
-    best, step = max(finite, key=lambda pair: pair[0], default=(nan, series.steps[0]))
+    choose = min if falls else max
+    best, step = choose(finite, key=lambda pair: pair[0], default=(nan, series.steps[0]))
     return f"{_first_to_last(series)}, best {number(best)} at step {step}"
 
 
