@@ -137,7 +137,7 @@ def command_of(model: Path) -> str | None:
     """Return the command that uses an exported folder; None where there is none, as for reward models that see."""
     config = _json(model / "config.json")
     if not config:
-        adapts = _json(model / "adapter_config.json").get("task_type")
+        adapts = str(_json(model / "adapter_config.json").get("task_type"))
         return {"CAUSAL_LM": "rlhf chat", "SEQ_CLS": "rlhf serve-rm"}.get(adapts)
     scores = (config.get("architectures") or [""])[0].endswith("ForSequenceClassification")
     if scores:
