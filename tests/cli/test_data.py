@@ -305,6 +305,11 @@ SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", 
 PAIR = {"prompt": "Hi", "chosen": "Ho.", "rejected": "Hm."}
 LABELED = {"prompt": "Hi", "completion": "Ho.", "label": 1}
 STEPS = {"prompt": "1+1?", "completions": ["It is 2."], "labels": [True]}
+USER_SEES = {
+    "role": "user",
+    "content": [{"type": "image", "image": "b.png"}, {"type": "text", "text": "What?"}],
+}
+SEEN = {"role": "assistant", "content": "Noise."}
 KINDS = {
     "sharegpt": (SHAREGPT, ["rlhf sft"]),
     "alpaca": ({"instruction": "Add.", "output": "5"}, ["rlhf sft"]),
@@ -393,6 +398,20 @@ def test_options_by_which_rows_were_read_are_in_the_next_command(write, capsys):
         "--data 'my file.jsonl' --data.prompt_key q --data.system_prompt 'Be brief.' --data.chat"
     )
     assert f"next: rlhf generate --model MODEL {expected}" in out
+
+
+@pytest.mark.parametrize(
+    "chat", [{"messages": [USER_SEES, SEEN]}, {"prompt": [USER_SEES], "images": None}]
+)
+def test_rows_with_images_are_for_a_model_that_sees(write, capsys, chat):
+    noisy().save("b.png")
+
+    code, out = check(capsys, write("a.jsonl", chat))
+
+    assert code == 0
+    commands = re.findall("next: (.*)", out)
+    assert commands
+    assert all(command.endswith("--data a.jsonl --model.vision vlm") for command in commands)
 
 
 def test_a_form_may_be_named(write, capsys):

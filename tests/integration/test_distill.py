@@ -24,6 +24,12 @@ ROWS = [{"prompt": f"{a}+{b}=", "response": f"{a + b:02d}"} for a in range(4) fo
 VOCABULARY = len(tiny_tokenizer())
 
 
+SMALL = (
+    *("--reward", "none.py:score", "--rollout.batch_size", "2"),
+    *("--rollout.n_samples_per_prompt", "2", "--rollout.max_new_tokens", "2"),
+)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The current directory, with ``model``, a ``teacher`` with clear opinions, and ``rows.jsonl``."""
@@ -177,6 +183,36 @@ def test_a_teacher_with_a_rendering_of_its_own_is_a_plain_model_on_it(folder, te
     assert evaluated["eval/teacher_nll"] == pytest.approx(
         -held[range(3), said].mean().item(), abs=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (
+            ("distill", "--teacher.path", "teacher", "--train.batch_size", "4"),
+            "--teacher.chat_template model.",
+        ),
+        (
+            ("train", "--loss", "distill", "--algo.teacher.path", "teacher", *SMALL),
+            "--model.tokenizer teacher.",
+        ),
+    ],
+)
+def test_a_teacher_that_was_trained_on_another_rendering_is_named(folder, caplog, words, fix):
+    Path("none.py").write_text("def score(response):\n    return 0.0\n")
+    teachers = AutoTokenizer.from_pretrained("teacher")
+    teachers.chat_template = teachers.chat_template.replace("assistant:", "model:")
+    teachers.save_pretrained("teacher")
+    command, *more = words
+
+    common = ["--model", "model", "--data", "rows.jsonl", "--data.chat", "--output", "run"]
+    assert main([command, *common, *QUIET, "--steps", "1", *more]) == 0
+
+    (told,) = [text for text in caplog.messages if "renders them otherwise" in text]
+    assert told.startswith(
+        f"{'--algo.' if command == 'train' else '--'}teacher.path teacher: it reads"
+    )
+    assert told.endswith(fix)
 
 
 @pytest.mark.slow

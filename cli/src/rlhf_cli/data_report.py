@@ -99,17 +99,30 @@ def print_next(
     from rlhf_core.data.forms.commands import commands_for
 
     sets: dict[RowKind, list[str]] = defaultdict(list)
-    has_bad = False
+    has_bad = has_images = False
     for spec, report in reports.items():
         if report is not None and report.form is not None and report.num_bad < report.total:
             sets[report.form.kind].append(spec)
             has_bad |= bool(report.bad)
-    words = [*options, *(["--data.on_bad_row", "skip"] if has_bad else [])]
+            has_images |= report.has_images
+    words = [
+        *options,
+        *(_vision_words() if has_images else []),
+        *(["--data.on_bad_row", "skip"] if has_bad else []),
+    ]
     for kind, specs in sets.items():
         for command in commands_for(kind, specs, model=model or "MODEL", options=words):
             print_text(f"next: {command}")
     if has_bad:
         print_text("The bad rows would be left out; repair them, and leave --data.on_bad_row out.")
+
+
+def _vision_words() -> list[str]:
+    """Return the option of a model that sees: with the component that is installed, or a word in place of a name."""
+    from rlhf_core.plugins import load
+
+    names = load().registries["rlhf_vision_models"].names()
+    return ["--model.vision", names[0] if len(names) == 1 else "NAME"]
 
 
 def _spread(report: SourceReport) -> str:

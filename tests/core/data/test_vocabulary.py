@@ -1,16 +1,19 @@
 """Tokens of a run beside the rows and the tokenizers of its models."""
 
 import json
+import shutil
 
 import pytest
 
 from rlhf_core.batch.vocabulary import Vocabulary
+from rlhf_core.data import TokenizerRenderer
 from rlhf_core.data.tokenizer import load_tokenizer
 from rlhf_core.data.vocabulary import (
     check_rows,
     check_same_tokens,
     common_rows,
     model_rows,
+    note_other_template,
     token_difference,
     vocabulary_of,
 )
@@ -97,6 +100,50 @@ def test_a_folder_without_a_tokenizer_is_not_compared(model, tmp_path):
     (tmp_path / "empty").mkdir()
 
     check_same_tokens(load_tokenizer(str(model)), str(tmp_path / "empty"), "--ref.path")
+
+
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+
+
+def with_template(folder, template):
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.chat_template = template
+    (folder / "chat_template.jinja").unlink()
+    tokenizer.save_pretrained(folder)
+    return TokenizerRenderer(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_noted"),
+    [
+        (PLAIN, False),
+        ("{# the same text #}" + PLAIN, False),
+        (PLAIN.replace("assistant", "model"), True),
+        (None, False),
+        ("{{ raise_exception('no') }}", False),
+    ],
+)
+def test_a_model_that_reads_another_rendering_than_its_own_is_noted(
+    model, tmp_path, other, is_noted
+):
+    teacher = shutil.copytree(model, tmp_path / "teacher")
+    with_template(teacher, other)
+
+    note = note_other_template(
+        with_template(model, PLAIN), str(teacher), "--teacher.path", "Set X."
+    )
+
+    assert (note is not None) == is_noted
+    if note:
+        assert note.startswith(f"--teacher.path {teacher}: it reads conversations as the run's")
+        assert note.endswith("than it was trained on. Set X.")
+
+
+def test_a_model_without_a_tokenizer_is_not_noted(model, tmp_path):
+    (tmp_path / "empty").mkdir()
+    renderer = with_template(model, PLAIN)
+
+    assert note_other_template(renderer, str(tmp_path / "empty"), "--ref.path", "") is None
 
 
 def test_where_padding_is_sampled_all_models_have_the_ids(model, tmp_path):

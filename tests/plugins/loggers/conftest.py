@@ -60,14 +60,14 @@ def run_info(tmp_path):
 def write_metrics(tmp_path):
     """Write the metrics.jsonl of a run with one evaluation before the first step and one at the end."""
 
-    def write(rewards=(0.1, 0.2, 0.4), evals=(0.0, 0.5)):
-        lines = [{"step": 0, "time_s": 0.0, "eval": {"eval/test/T0/pass@1": evals[0]}}]
+    def write(rewards=(0.1, 0.2, 0.4), evals=(0.0, 0.5), name="eval/test/T0/pass@1"):
+        lines = [{"step": 0, "time_s": 0.0, "eval": {name: evals[0]}}]
         for step, reward in enumerate(rewards, start=1):
             metrics = {"reward/mean": reward, "policy/entropy": 1.0}
             lines.append(
                 {"step": step, "time_s": 2.0 * step, "metrics": metrics, "timing": {"step_s": 2.0}}
             )
-        last = {"eval/test/T0/pass@1": evals[1], "eval/test/T0/reward": 0.9}
+        last = {name: evals[1], f"{name.rpartition('/')[0]}/reward": 0.9}
         lines.append({"step": len(rewards), "time_s": 2.0 * len(rewards), "eval": last})
         output = tmp_path / "run"
         output.mkdir(exist_ok=True)

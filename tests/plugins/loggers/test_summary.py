@@ -12,9 +12,10 @@ from rlhf_plugin_loggers.summary import Summary, command_of, resume_line, summar
 FINISHED = RunResult(status="finished", steps=3, seconds=65.0)
 
 
-def rows_of(output, result, total_steps=3):
+def rows_of(output, result, total_steps=3, vision=None):
     resume = resume_line(output, "train", {"reward": {"use": ["mine.py:score"]}})
-    return summary_rows(output, result, read_history(output / "metrics.jsonl"), total_steps, resume)
+    history = read_history(output / "metrics.jsonl")
+    return summary_rows(output, result, history, total_steps, resume, vision)
 
 
 def test_a_finished_run_shows_where_it_began_and_ended(write_metrics):
@@ -41,6 +42,13 @@ def test_an_evaluation_that_became_nan_is_not_the_best(write_metrics):
     output = write_metrics(evals=(0.25, float("nan")))
 
     assert ("test T0 pass@1", "0.250 -> nan, best 0.250 at step 0") in rows_of(output, FINISHED)
+
+
+def test_of_a_held_out_loss_less_is_better(write_metrics):
+    output = write_metrics(evals=(1.0, 1.5), name="eval/nll")
+
+    row = ("held-out nll", "1.000 -> 1.500, best 1.000 at step 0")
+    assert row in rows_of(output, FINISHED)
 
 
 def test_an_interrupted_run_shows_the_command_that_goes_on(write_metrics):
@@ -99,29 +107,41 @@ def test_only_files_that_exist_are_shown(write_metrics):
 
 
 @pytest.mark.parametrize(
-    ("config", "command"),
+    ("config", "vision", "command"),
     [
-        ({"architectures": ["Qwen3ForCausalLM"]}, "rlhf chat"),
-        ({"architectures": ["Qwen3ForSequenceClassification"]}, "rlhf serve-rm"),
-        ({"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}}, None),
+        ({"architectures": ["Qwen3ForCausalLM"]}, None, "rlhf chat {}"),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, None, "rlhf serve-rm {}"),
+        (
+            {"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}},
+            "mine.py:eyes",
+            "rlhf chat {} --model.vision mine.py:eyes",
+        ),
+        (
+            {"architectures": ["Qwen2VLForSequenceClassification"], "vision_config": {}},
+            "mine.py:eyes",
+            None,
+        ),
     ],
 )
-def test_a_finished_run_says_how_its_model_is_used(write_metrics, config, command):
+def test_a_finished_run_says_how_its_model_is_used(write_metrics, config, vision, command):
     output = write_metrics()
     model = output / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(config))
     result = RunResult(status="finished", steps=3, seconds=1.0, model=model)
 
-    used = [text for label, text in rows_of(output, result) if label == "next"]
+    used = [text for label, text in rows_of(output, result, vision=vision) if label == "next"]
 
-    assert used == ([f"{command} {model}"] if command else [])
+    assert used == ([command.format(model)] if command else [])
 
 
-def test_an_exported_adapter_is_chatted_with(tmp_path):
-    (tmp_path / "adapter_config.json").write_text('{"task_type": "CAUSAL_LM"}')
+@pytest.mark.parametrize(
+    ("adapts", "command"), [("CAUSAL_LM", "rlhf chat"), ("SEQ_CLS", "rlhf serve-rm")]
+)
+def test_an_exported_adapter_is_used_as_what_it_adapts(tmp_path, adapts, command):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"task_type": adapts}))
 
-    assert command_of(tmp_path) == "rlhf chat"
+    assert command_of(tmp_path) == command
 
 
 def test_a_run_that_failed_before_its_first_step_has_a_summary(tmp_path):

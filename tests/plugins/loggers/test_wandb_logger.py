@@ -1,5 +1,7 @@
 """What is W&B's own: its x axis, its options, and where its key comes from."""
 
+import shutil
+
 import pytest
 from pydantic import ValidationError
 from tests.plugins.loggers.places import end, run_info
@@ -62,6 +64,21 @@ def test_the_project_is_that_of_the_environment_or_rlhf(logged, monkeypatch):
     monkeypatch.setenv("WANDB_PROJECT", "from_environment")
 
     assert of_kind(logged(project=None), "run")[0].project == "from_environment"
+
+
+def test_a_copied_run_folder_does_not_write_into_the_first_one_s_run(place_of, tmp_path):
+    def run_id(output):
+        logger = place_of("wandb").made()
+        logger.start(run_info(output))
+        identity = logger._run.id
+        logger.finish(end())
+        return identity
+
+    first = run_id(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=True)
+
+    assert run_id(tmp_path / "copy") != first
+    assert run_id(tmp_path / "run") == first
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1), ("interrupted", 130)])

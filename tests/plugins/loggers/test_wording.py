@@ -89,6 +89,32 @@ def test_the_headline_of_a_set_is_its_pass_rate_or_else_its_reward():
     ]
 
 
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"loss/preference": 0.69, "preference/accuracy": 0.5}, ["loss 0.690", "accuracy 0.500"]),
+        ({"ranking/accuracy": 1.0, "loss/ranking": 0.5}, ["loss 0.500", "accuracy 1.000"]),
+        ({"steps/accuracy": 1.0, "loss/steps": 0.5}, ["loss 0.500", "accuracy 1.000"]),
+        ({"distill/kl": 0.25, "sft/nll": 2.0}, ["loss 2.000", "KL(teacher) 0.250"]),
+    ],
+)
+def test_a_step_of_each_command_shows_its_loss(metrics, words):
+    assert step_words(metrics) == words
+
+
+@pytest.mark.parametrize(
+    ("names", "headline", "words"),
+    [
+        ({"eval/nll", "eval/perplexity", "eval/token_accuracy"}, "eval/nll", "held-out nll"),
+        ({"eval/loss", "eval/accuracy"}, "eval/accuracy", "held-out accuracy"),
+        ({"eval/loss", "eval/margin", "eval/a/loss"}, "eval/loss", "held-out loss"),
+    ],
+)
+def test_the_headline_of_held_out_rows_is_one_of_all_of_them(names, headline, words):
+    assert headlines(names) == [headline]
+    assert eval_words({headline: 0.5}) == [f"{words} 0.500"]
+
+
 def test_an_evaluation_names_set_temperature_and_metric():
     metrics = {"eval/web/math/T0.6/pass@1": 0.5, "eval/web/math/T0.6/reward": 0.7}
 

@@ -67,6 +67,19 @@ def results(reward):
 
 
 @pytest.fixture
+def one(results):
+    """``one(name, request, **options)``: the result of one sample; raises the exception that stands in its place."""
+
+    def run(name, request, **options):
+        (result,) = results(name, [request], **options)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return run
+
+
+@pytest.fixture
 def panel_scores(plugins):
     """``panel_scores(options, requests, **reward_options)``: scores of a function, the way that a run gets them.
 

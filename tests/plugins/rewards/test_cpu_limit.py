@@ -42,6 +42,17 @@ def test_a_call_that_swallows_the_end_is_ended_again():
         under_cpu_limit(0.1, stubborn)
 
 
+def test_what_a_call_makes_of_its_end_is_no_result():
+    def swallowing():
+        try:
+            compute(HANG_S)
+        except BaseException:
+            return "not equal"
+
+    with pytest.raises(CpuTimeExceededError):
+        under_cpu_limit(0.1, swallowing)
+
+
 def test_nothing_is_left_behind():
     before = signal.getsignal(signal.SIGPROF)
 

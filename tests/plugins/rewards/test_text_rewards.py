@@ -4,19 +4,6 @@ from pydantic import ValidationError
 from rlhf_core import RewardError
 
 
-@pytest.fixture
-def one(results):
-    """``one(name, request, **options)``: the result of one sample; raises the exception that stands in its place."""
-
-    def run(name, request, **options):
-        (result,) = results(name, [request], **options)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("response", "answer", "options", "expected"),
     [
@@ -175,6 +162,16 @@ def test_math_gives_up_on_a_comparison_that_takes_for_ever(one, request_for):
 
     assert result.reward == 0.0
     assert result.metrics == {"extracted": 1.0, "timed_out": 1.0}
+
+
+def test_math_says_that_a_comparison_without_a_result_failed(one, request_for):
+    with pytest.raises(RewardError, match=r"longer to compare than step_timeout_s = 0\.5 seconds"):
+        one(
+            "math",
+            request_for(r"\boxed{9^{9^{9^9}}}", answer="1000000"),
+            step_timeout_s=0.5,
+            on_timeout="error",
+        )
 
 
 def test_math_tells_of_a_label_that_takes_for_ever_to_read(one, request_for):

@@ -25,6 +25,7 @@ from rlhf_core.testing.tiny_vision import TILE, VISION_FAMILIES
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
 from rlhf_torch.vision.family import VisionFamily
+from rlhf_torch.vision.processor_files import FILES
 
 WITH_VIDEOS = ("internvl", "qwen2_5_vl", "qwen3_vl")
 """Families whose processor reads videos too, for which Transformers needs torchvision."""
@@ -254,6 +255,28 @@ def write_export(source: Path, folder: Path, **options) -> Path:
     family_of(source, **options).save(folder)
     assert not (folder / "model.safetensors").exists()
     return folder
+
+
+@pytest.mark.parametrize("family", VISION_FAMILIES)
+def test_the_image_processor_of_an_export_sees_what_that_of_its_base_sees(tmp_path, family):
+    """Of all families, where torchvision is missing too; the processor's other parts are compared as files."""
+    source = write_model(tmp_path / "model", family)
+    files = {name: (source / name).read_bytes() for name in FILES if (source / name).is_file()}
+    exported = write_export(source, tmp_path / "out")
+
+    of_base, of_export = (
+        AutoImageProcessor.from_pretrained(folder, backend="pil") for folder in (source, exported)
+    )
+
+    assert files
+    assert {name: (exported / name).read_bytes() for name in files} == files
+    for size in SIZES:
+        one, other = (
+            made(images=[noisy(*size)], return_tensors="np") for made in (of_base, of_export)
+        )
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(other[name], one[name])
 
 
 def test_files_for_videos_are_kept_where_nobody_reads_videos(tmp_path):

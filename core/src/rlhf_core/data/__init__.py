@@ -30,7 +30,14 @@ from .learned.sets.gathered import LearnedRows
 from .learned.steps import load_step_labels
 from .made.drawn_rows import draw_rows
 from .tokenizer import describe_ends, end_of_turn, eos_token_ids, load_tokenizer
-from .vocabulary import check_rows, check_same_tokens, model_rows, token_difference, vocabulary_of
+from .vocabulary import (
+    check_rows,
+    check_same_tokens,
+    model_rows,
+    note_other_template,
+    token_difference,
+    vocabulary_of,
+)
 
 __all__ = [
     "AnsweredChats",
@@ -60,6 +67,7 @@ __all__ = [
     "load_step_labels",
     "load_tokenizer",
     "model_rows",
+    "note_other_template",
     "rows_as_written",
     "set_names",
     "token_difference",

@@ -21,7 +21,7 @@ from .checked.tokens import LearnedReader, longest
 from .forms.form import DataForm, RowKind
 from .forms.recognizing import FormedSet, formed
 from .prompts import length_problem, read_prompt, tokenize_rows
-from .row_images import RowImages
+from .row_images import RowImages, media_of
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
 from .source import Row, Source, Unreadable, filled_columns
 
@@ -68,6 +68,8 @@ class SourceReport:
     """Count of the rows with control words, which a run reads as ordinary text; none without a renderer."""
     form: DataForm | None = None
     """Form of the rows; None where none was recognized."""
+    has_images: bool = False
+    """Whether a usable row has an image."""
 
     @property
     def num_bad(self) -> int:
@@ -99,7 +101,7 @@ def check_source(
     seen: dict[bytes, int] = {}
     ids: dict[object, int] = {}
     duplicates: list[tuple[str, str]] = []
-    inert = InertWords()
+    inert, has_images = InertWords(), False
     rows = enumerate(source.scan())
     while batch := list(islice(rows, _BATCH_ROWS)):
         for (index, row), measured in zip(batch, reader.measured(batch, images), strict=True):
@@ -115,6 +117,7 @@ def check_source(
             if problems or isinstance(prompt, RowProblem):
                 continue
             lengths.append(length)
+            has_images = has_images or bool(media_of(prompt))
             first = seen.setdefault(_digest(prompt), index)
             if first != index:
                 duplicates.append((where, source.where(first)))
@@ -125,6 +128,7 @@ def check_source(
         duplicates=tuple(duplicates),
         inert=inert,
         form=found.form,
+        has_images=has_images,
     )
 
 

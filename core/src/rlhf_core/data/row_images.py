@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -248,8 +248,7 @@ def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]
         DataError: no row has an image, and none can come later.
     """
     if reader is None:
-        for one in seen:
-            _warn_of_unread(one.source, option)
+        warn_of_unread(option, (unread_images(one.source) for one in seen))
         return
     if reader.key == "":
         return
@@ -267,19 +266,29 @@ def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]
         log.warning("%s: %s: %s", option, one.source.name, _blindness(reader, [one]))
 
 
-def _warn_of_unread(source: Source, option: str) -> None:
-    """Say that the first rows of a source have images, and the model reads text alone."""
+def unread_images(source: Source) -> str | None:
+    """Return where the first rows of a source have images, in words; None: nowhere."""
     for index, row in enumerate(islice(source.scan(), _LOOKED_AT)):
         found = [] if isinstance(row, Unreadable) else [name for name in USUAL if row.get(name)]
         if found:
+            return f"rows have images in the column {found[0]!r} (from {source.where(index)} on)"
+    return None
+
+
+def warn_of_unread(option: str, where: Iterable[str | None]) -> None:
+    """Say of sources whose rows have images that the model reads text alone.
+
+    Args:
+        where: what ``unread_images`` found in each.
+    """
+    for found in where:
+        if found is not None:
             log.warning(
-                "%s: rows have images in the column %r (from %s on), and the model reads text alone: it does "
-                "without them. Choose what reads images with --model.vision",
+                "%s: %s, and the model reads text alone: it does without them. Choose what reads images with "
+                "--model.vision",
                 option,
-                found[0],
-                source.where(index),
+                found,
             )
-            return
 
 
 def _blindness(reader: ImageReader, blind: Sequence[SeenRows]) -> str:

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..batch.vocabulary import Vocabulary
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
+from .chat.probing import AGAIN, ANSWER, USER
+from .chat.rendering import ChatTemplate
 from .tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from .chat.renderer import TokenizerRenderer
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -115,6 +119,34 @@ def token_difference(own: PreTrainedTokenizerBase, other: PreTrainedTokenizerBas
         if number not in added and (instead := tokens.get(number, token)) != token:
             return f"{number} is {token!r:.80} in the run, and {instead!r:.80} there"
     return None
+
+
+def note_other_template(
+    renderer: TokenizerRenderer, path: str, label: str, fix: str, *, trust_remote_code: bool = False
+) -> str | None:
+    """Return a line for the log about a model that reads the run's conversations and was trained on another rendering;
+    None where its tokenizer renders a conversation as the run does, or either has no chat template.
+
+    Args:
+        renderer: the run's.
+        path: folder or hub name of the model.
+        label: the option that names it.
+        fix: what to do, for the end of the line.
+    """
+    try:
+        other = load_tokenizer(path, trust_remote_code=trust_remote_code)
+        texts = [
+            template.text([USER, ANSWER, AGAIN], reply=True)
+            for template in (renderer.template, ChatTemplate(other, renderer.template_kwargs))
+        ]
+    except (ConfigError, DataError):  # no tokenizer or template; rows that need one are refused
+        return None
+    if texts[0] == texts[1]:
+        return None
+    return (
+        f"{label} {path}: it reads conversations as the run's chat template renders them, and the template of its own "
+        f"tokenizer renders them otherwise, so that it judges text of another form than it was trained on. {fix}"
+    )
 
 
 def common_rows(

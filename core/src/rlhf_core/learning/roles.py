@@ -17,7 +17,13 @@ from ..contracts.backend import LossTerm, PolicyObjective, RoleSpec, ScheduleSpe
 from ..contracts.engine import EngineSpec
 from ..contracts.model_adapter import ModelAdapter
 from ..contracts.runtime import RolloutSpec, RuntimeSpec
-from ..data.vocabulary import check_rows, check_same_tokens, common_rows, vocabulary_of
+from ..data.vocabulary import (
+    check_rows,
+    check_same_tokens,
+    common_rows,
+    note_other_template,
+    vocabulary_of,
+)
 from ..rewards.spec import spec_of
 from ..rng import seed_of
 from ..rollouts.environments import environment_spec
@@ -27,6 +33,8 @@ from .rates.schedules import schedule_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from ..data.chat.renderer import TokenizerRenderer
 
 POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
 
@@ -210,6 +218,9 @@ def _adapter(resolved: Resolved, slot: str) -> ComponentRef | None:
     return selection.ref("rlhf_model_adapters") if selection else None
 
 
+_CRITIC = "--critic.path"
+
+
 class _Model(NamedTuple):
     """A model of the run, and the option that names it."""
 
@@ -250,11 +261,30 @@ def run_vocabulary(
     )
 
 
+def notes_on_templates(
+    resolved: Resolved, demands: Demands, renderer: TokenizerRenderer
+) -> Iterator[str]:
+    """Yield a line for each model that judges the policy's tokens and has a chat template of its own, another one."""
+    run = resolved.run
+    for label, path in _others(resolved, demands):
+        if label == _CRITIC:
+            continue  # it learns on what it reads
+        note = note_other_template(
+            renderer,
+            path,
+            label,
+            f"To train the policy on that form: --model.tokenizer {path}.",
+            trust_remote_code=run.model.trust_remote_code,
+        )
+        if note is not None:
+            yield note
+
+
 def _others(resolved: Resolved, demands: Demands) -> Iterator[_Model]:
     """Yield the models beside the policy that have paths of their own."""
     run = resolved.run
     paths = (
-        (demands.critic, "--critic.path", run.critic.path),
+        (demands.critic, _CRITIC, run.critic.path),
         (demands.reference, "--ref.path", run.ref.path),
         (demands.teacher, "--algo.teacher.path", run.algo.teacher.path),
     )

@@ -33,7 +33,7 @@ from ..errors import ConfigError
 from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
-from ..learning.roles import max_length, run_vocabulary, runtime_spec
+from ..learning.roles import max_length, notes_on_templates, run_vocabulary, runtime_spec
 from ..media.drawn import DrawnImages
 from ..media.reader import ImageReader, writing_of
 from ..plugins import Plugins
@@ -98,6 +98,8 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     images = image_reader(resolved)
     renderer = TokenizerRenderer.by(run.data, tokenizer, writing_of(images))
     vocabulary = run_vocabulary(resolved, demands, tokenizer)
+    for note in notes_on_templates(resolved, demands, renderer):
+        log.warning("%s", note)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
     makers = _task_makers(environments, stack)

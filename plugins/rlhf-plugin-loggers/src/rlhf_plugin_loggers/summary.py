@@ -13,7 +13,7 @@ from rlhf_core.plugins import GIVEN
 
 from .curve import FILE_NAME as CURVE
 from .history import History, Series, read_history
-from .wording import duration, eval_label, number
+from .wording import FALLING, duration, eval_label, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,8 @@ class Summary:
         # A run whose steps are in no checkpoint has nothing to go on from.
         how: Resuming = "restart" if result.steps and result.checkpoint is None else "auto"
         resume = resume_line(self._output, self._command, self._config, how)
-        rows = summary_rows(self._output, result, history, self._total, resume)
+        vision = self._config.get("model", {}).get("vision")
+        rows = summary_rows(self._output, result, history, self._total, resume, vision)
         if self._console.is_terminal:
             _print_panel(self._console, rows, result.status)
         else:
@@ -59,17 +60,29 @@ class Summary:
 
 
 def summary_rows(
-    output: Path, result: RunResult, history: History, total_steps: int, resume: str
+    output: Path,
+    result: RunResult,
+    history: History,
+    total_steps: int,
+    resume: str,
+    vision: str | None = None,
 ) -> Rows:
-    """Return pairs of label and text. Of several lines that belong together, only the first has a label."""
+    """Return pairs of label and text. Of several lines that belong together, only the first has a label.
+
+    Args:
+        resume, vision: see ``next_commands``.
+    """
     end = f": {result.message}" if result.message else ""
     rows = [("status", f"{result.status}{end}")]
     rows.append(("steps", f"{result.steps} of {total_steps} in {duration(result.seconds)}"))
     if history.reward.values:
         rows.append(("reward", _first_to_last(history.reward)))
-    rows += [(eval_label(name), _with_best(series)) for name, series in history.evals.items()]
+    rows += [
+        (eval_label(name), _with_best(series, falls=name.endswith(FALLING)))
+        for name, series in history.evals.items()
+    ]
     rows += [(label, str(path)) for label, path in _files(output, result)]
-    commands = next_commands(output, result, resume)
+    commands = next_commands(output, result, resume, vision)
     rows += [("next" if index == 0 else "", text) for index, text in enumerate(commands)]
     return rows
 
@@ -96,18 +109,22 @@ def _has_objects(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(f"{GIVEN}:")
 
 
-def next_commands(output: Path, result: RunResult, resume: str) -> list[str]:
+def next_commands(
+    output: Path, result: RunResult, resume: str, vision: str | None = None
+) -> list[str]:
     """Return commands to try next, which work as they are in the folder in which the run was started.
 
     Args:
         resume: what goes on with a run that is not finished.
+        vision: the component with which the run's model reads images; None: it reads text alone.
     """
     folder = shlex.quote(str(output))
     commands = []
     if result.status != "finished":
         commands.append(resume)
     if result.model is not None and (use := command_of(result.model)):
-        commands.append(f"{use} {shlex.quote(str(result.model))}")
+        sees = f" --model.vision {shlex.quote(vision)}" if vision else ""
+        commands.append(f"{use} {shlex.quote(str(result.model))}{sees}")
     samples = output / "samples.jsonl"
     if samples.exists() and samples.stat().st_size:
         commands.append(f"rlhf show {folder}")
@@ -117,18 +134,15 @@ def next_commands(output: Path, result: RunResult, resume: str) -> list[str]:
 
 
 def command_of(model: Path) -> str | None:
-    """Return the command that uses an exported folder as it is; None for others than language and reward models.
-
-    A model that reads images is none of them: who chats with it has to say so.
-    """
+    """Return the command that uses an exported folder; None where there is none, as for reward models that see."""
     config = _json(model / "config.json")
     if not config:
-        adapts = _json(model / "adapter_config.json").get("task_type")
-        return "rlhf chat" if adapts == "CAUSAL_LM" else None
-    kinds = config.get("architectures") or [""]
-    if "vision_config" in config:
-        return None
-    return "rlhf serve-rm" if kinds[0].endswith("ForSequenceClassification") else "rlhf chat"
+        adapts = str(_json(model / "adapter_config.json").get("task_type"))
+        return {"CAUSAL_LM": "rlhf chat", "SEQ_CLS": "rlhf serve-rm"}.get(adapts)
+    scores = (config.get("architectures") or [""])[0].endswith("ForSequenceClassification")
+    if scores:
+        return None if "vision_config" in config else "rlhf serve-rm"
+    return "rlhf chat"
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -145,11 +159,12 @@ def _first_to_last(series: Series) -> str:
     return f"{number(series.values[0])} -> {number(series.values[-1])}"
 
 
-def _with_best(series: Series) -> str:
+def _with_best(series: Series, *, falls: bool = False) -> str:
     if len(series.values) == 1:
         return f"{number(series.values[0])} at step {series.steps[0]}"
     finite = [pair for pair in zip(series.values, series.steps, strict=True) if isfinite(pair[0])]
-    best, step = max(finite, key=lambda pair: pair[0], default=(nan, series.steps[0]))
+    choose = min if falls else max
+    best, step = choose(finite, key=lambda pair: pair[0], default=(nan, series.steps[0]))
     return f"{_first_to_last(series)}, best {number(best)} at step {step}"
 
 

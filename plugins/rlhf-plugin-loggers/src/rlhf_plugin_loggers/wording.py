@@ -62,6 +62,13 @@ FIELDS = (
     Field("reward", "reward/mean"),
     Field("unshaped", "rollout/unshaped_reward"),
     Field("loss", "sft/nll"),
+    Field("loss", "loss/preference"),
+    Field("loss", "loss/ranking"),
+    Field("loss", "loss/steps"),
+    Field("KL(teacher)", "distill/kl"),
+    Field("accuracy", "preference/accuracy"),
+    Field("accuracy", "ranking/accuracy"),
+    Field("accuracy", "steps/accuracy"),
     Field("KL(ref)", "kl/ref"),
     Field("KL(old)", "policy/approx_kl"),
     Field("entropy", "policy/entropy"),
@@ -70,6 +77,12 @@ FIELDS = (
     Field("train", "timing/train_tokens_per_s", rate),
     Field("sleep and wake", "timing/moves_s", seconds),
 )
+
+
+HELD_OUT = ("eval/accuracy", "eval/nll", "eval/loss")
+"""Metrics of the held-out rows of runs without rollouts; the first that exists is their headline."""
+FALLING = ("/nll", "/loss")
+"""Ends of names of metrics of which less is better."""
 
 
 def step_words(metrics: Mapping[str, float]) -> list[str]:
@@ -83,24 +96,29 @@ def step_words(metrics: Mapping[str, float]) -> list[str]:
 
 
 def headlines(names: Iterable[str]) -> list[str]:
-    """Return the name of one metric for each evaluation set and temperature: ``pass@1`` if it exists, else ``reward``.
+    """Return the name of one metric for each evaluation set and temperature: ``pass@1`` if it exists, else ``reward``;
+    and of one of held-out rows without rollouts.
 
     Args:
-        names: names of metrics. Names other than ``eval/<set>/T<temperature>/<metric>`` are ignored.
+        names: names of metrics. Names other than ``eval/<set>/T<temperature>/<metric>`` and ``HELD_OUT`` are ignored.
     """
+    names = list(names)
     by_prefix: dict[str, set[str]] = {}
     for name in names:
         prefix, _, metric = name.rpartition("/")
         if prefix.startswith("eval/"):
             by_prefix.setdefault(prefix, set()).add(metric)
-    chosen = []
+    chosen = [name for name in HELD_OUT if name in names][:1]
     for prefix, metrics in sorted(by_prefix.items()):
         chosen += [f"{prefix}/{m}" for m in ("pass@1", "reward") if m in metrics][:1]
     return chosen
 
 
 def eval_label(name: str) -> str:
-    """Return the name of an evaluation metric in words, such as ``test T0 pass@1`` for ``eval/test/T0/pass@1``."""
+    """Return the name of an evaluation metric in words, such as ``test T0 pass@1`` for ``eval/test/T0/pass@1``, and
+    ``held-out nll`` for ``eval/nll``."""
+    if name in HELD_OUT:
+        return f"held-out {name.removeprefix('eval/')}"
     return " ".join(name.removeprefix("eval/").rsplit("/", 2))
 
 

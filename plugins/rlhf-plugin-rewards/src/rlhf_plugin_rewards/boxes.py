@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from .readings import as_latex
+
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|\{|\}", re.DOTALL)
 _MATH_BORDER = r"(?:\s|\$|\\\(|\\\)|\\\[|\\\])*"
 _BETWEEN_VALUES = re.compile(rf"{_MATH_BORDER}(?:,?\s*and\b|,?\s*or\b|,){_MATH_BORDER}")
@@ -18,7 +20,7 @@ class _Box(NamedTuple):
 
 
 def last_boxed(text: str) -> str | None:
-    """Return the last box of a text, as LaTeX for math-verify; None if no box has something in it.
+    """Return the last box of a text, as LaTeX for math-verify (``as_latex``); None if no box has something in it.
 
     Boxes with nothing but a comma, "and" or "or" between them are one answer of several values. Earlier boxes are what
     the text took back: math-verify alone would make a set of all boxes. A percent sign behind the box stays with it. A
@@ -30,7 +32,8 @@ def last_boxed(text: str) -> str | None:
     first = len(boxes) - 1
     while first and _BETWEEN_VALUES.fullmatch(text, boxes[first - 1].end, boxes[first].start):
         first -= 1
-    values = [rf"\boxed{{{box.content}}}" for box in boxes[first:]]
+    contents = [box.content for box in boxes[first:]]
+    values = [rf"\boxed{{{as_latex(content) or content}}}" for content in contents]
     if len(values) > 1:
         return ", ".join(values)
     return f"${values[0]}$" + ("%" if _PERCENT.match(text, boxes[-1].end) else "")

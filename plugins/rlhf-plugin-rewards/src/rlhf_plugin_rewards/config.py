@@ -99,7 +99,9 @@ class RegexConfig(Config):
 class MathConfig(Config):
     """Options of ``math``."""
 
-    label_key: str = Field("answer", description="column with the right answer, plain or LaTeX")
+    label_key: str = Field(
+        "answer", description="column with the right answer, plain or LaTeX, which is read whole"
+    )
     only_boxed: bool = Field(
         False,
         description="count an answer in \\boxed{} alone; without it a response that has no box is judged by its last "
@@ -115,8 +117,13 @@ class MathConfig(Config):
         3.0,
         ge=0.01,
         le=60.0,
-        description="seconds of CPU time for each parse and each comparison; a response that takes longer gets 0 and "
-        "counts in the metric timed_out. Not applied with isolate = false",
+        description="seconds of CPU time for each parse and each comparison; what takes longer has no result, see "
+        "on_timeout. Not applied with isolate = false",
+    )
+    on_timeout: Literal["zero", "error"] = Field(
+        "zero",
+        description="zero: a response without a result gets 0 and counts in the metric timed_out; error: the reward "
+        "fails for it, and on_error decides",
     )
 
 

@@ -20,7 +20,8 @@ class CpuTimeExceededError(BaseException):
 def under_cpu_limit(seconds: float, call: Callable[[], T]) -> T:
     """Return what ``call`` returns. Works in a process's main thread alone, and counts the time of all its threads.
 
-    The call ends between two of Python's instructions, so one that stays in compiled code ends when that returns.
+    The call ends between two of Python's instructions, so one that stays in compiled code ends when that returns. A
+    result of a call that swallowed the end is none: it says what the library makes of an interruption.
 
     Args:
         seconds: CPU time of this process, that of the operating system for it included.
@@ -28,10 +29,12 @@ def under_cpu_limit(seconds: float, call: Callable[[], T]) -> T:
     Raises:
         CpuTimeExceededError: the call took longer.
     """
-    is_running = True
+    is_running, is_over = True, False
 
     def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal is_over
         if is_running:
+            is_over = True
             raise CpuTimeExceededError
 
     before = signal.signal(signal.SIGPROF, stop)
@@ -39,9 +42,12 @@ def under_cpu_limit(seconds: float, call: Callable[[], T]) -> T:
         # It goes off again, in case that the library swallows the first one.
         signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
         try:
-            return call()
+            result = call()
         finally:
             is_running = False
+        if is_over:
+            raise CpuTimeExceededError
+        return result
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         signal.signal(signal.SIGPROF, before)

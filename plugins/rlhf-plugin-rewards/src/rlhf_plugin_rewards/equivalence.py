@@ -1,13 +1,15 @@
 """The reward ``math``: 1 if the response's final answer is mathematically equal to the row's answer, else 0.
 
-The answer is the last ``\\boxed{}``. In a response without a box math-verify takes it from LaTeX between dollars, or
-from the last number or expression. math-verify's own time limits are those of a clock, which a busy machine spends on
-others, and nothing but a log line tells of them; here each parse and comparison has a limit in CPU time, and a metric.
+The row's answer is read whole, and so is the last ``\\boxed{}`` of the response. From a response without a box
+math-verify takes the LaTeX between dollars, or the last number or expression. math-verify's own time limits are those
+of a clock, which a busy machine spends on others, and nothing but a log line tells of them; here each parse and
+comparison has a limit in CPU time, and a metric.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -23,6 +25,7 @@ from .config import MathConfig
 from .cpu_limit import CpuTimeExceededError, under_cpu_limit
 from .labels import label_of
 from .one_by_one import score_each
+from .readings import as_latex
 
 T = TypeVar("T")
 
@@ -31,7 +34,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 class MathEquivalence:
-    """Compares with SymPy. A response that takes too long counts as not equal."""
+    """Compares with SymPy. A response that takes too long has no result: it is not equal, or an error."""
 
     def __init__(self, config: MathConfig) -> None:
         self._config = config
@@ -40,11 +43,12 @@ class MathEquivalence:
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return 0 or 1 per sample, and two metrics, each 0 or 1: ``extracted``, the response contains an answer, and
-        ``timed_out``, reading or comparing it took longer than ``step_timeout_s``."""
+        ``timed_out``, reading or comparing it took longer than ``step_timeout_s``. With ``on_timeout = "error"`` such a
+        sample has a ``RewardError`` in place of a result."""
         return score_each(requests, self._score)
 
     def _score(self, request: RewardRequest) -> RewardResult:
-        gold = self._gold(str(label_of(request, self._config.label_key)))
+        gold = self._gold(self._label_text(label_of(request, self._config.label_key)))
         answer: list[Any] = []
         is_right, timed_out = False, False
         try:
@@ -52,6 +56,12 @@ class MathEquivalence:
             compare = partial(verify, list(gold), answer, timeout_seconds=None)
             is_right = bool(answer) and self._limited(compare)
         except CpuTimeExceededError:
+            if self._config.on_timeout == "error":
+                raise RewardError(
+                    "the response took longer to compare than step_timeout_s = "
+                    f"{self._config.step_timeout_s:g} seconds of CPU time; raise it, or set on_timeout = zero to count "
+                    "such a response as not equal"
+                ) from None
             timed_out = True
         return RewardResult(
             reward=float(is_right),
@@ -70,23 +80,41 @@ class MathEquivalence:
         forms: list[Any] = parse(boxed or response, parsing_timeout=None)
         return forms
 
+    def _label_text(self, label: Any) -> str:
+        """Return a label as text. A list of one is its element, as data sets with several graders have it."""
+        if isinstance(label, list | tuple) and len(label) == 1:
+            (label,) = label
+        is_text_or_number = isinstance(label, str | int | float)
+        if not is_text_or_number or (isinstance(label, float) and not math.isfinite(label)):
+            raise RewardError(
+                f"column {self._config.label_key!r} of this row has {label!r:.200}; expected a text or a number with "
+                "the right answer, or a list of one. Several values are a text: '3, 4'"
+            )
+        return str(label)
+
     def _parse_label(self, label: str) -> tuple[Any, ...]:
-        # Plain text such as "1,234" comes first, then text that is valid as LaTeX only, such as "(1,2)" or "x".
-        for text in (last_boxed(label) or label, f"${label}$"):
-            try:
-                parsed = self._limited(partial(parse, text, parsing_timeout=None))
-            except CpuTimeExceededError:
-                raise RewardError(
-                    f"the label {label[:200]!r} in column {self._config.label_key!r} took longer to read than "
-                    f"step_timeout_s = {self._config.step_timeout_s:g} seconds of CPU time; raise it, or write the "
-                    "label in a simpler form"
-                ) from None
-            if parsed:
-                return tuple(parsed)
-        raise RewardError(
-            f"the label {label[:200]!r} in column {self._config.label_key!r} is no mathematical expression; "
-            "use exact_match for text"
-        )
+        column = f"the label {label[:200]!r} in column {self._config.label_key!r}"
+        # Worked solutions of GSM8K end so.
+        answer = label.rpartition("####")[2]
+        latex = last_boxed(answer) or as_latex(answer)
+        if latex is None:
+            raise RewardError(
+                f"{column} is a sentence in which more than one answer may be meant; write the answer alone, such as "
+                "'3, 4', or mark it: \\boxed{3}, '#### 3'"
+            )
+        boxed = latex if r"\boxed" in latex else rf"$\boxed{{{latex}}}$"
+        try:
+            parsed: list[Any] = self._limited(partial(parse, boxed, parsing_timeout=None))
+            compare = partial(verify, parsed[:1], parsed[:1], timeout_seconds=None)
+            is_comparable = bool(parsed) and self._limited(compare)
+        except CpuTimeExceededError:
+            raise RewardError(
+                f"{column} took longer to read than step_timeout_s = {self._config.step_timeout_s:g} seconds of CPU "
+                "time; raise it, or write the label in a simpler form"
+            ) from None
+        if not is_comparable:
+            raise RewardError(f"{column} is no mathematical expression; use exact_match for text")
+        return tuple(parsed)
 
     def _limited(self, call: Callable[[], T]) -> T:
         """Return what the call returns, under the limit where there can be one."""

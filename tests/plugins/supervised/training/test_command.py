@@ -1,5 +1,8 @@
 """The commands as they are without options."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from rlhf_core.config import Layer, read_toml, resolve_options
@@ -38,6 +41,37 @@ def test_a_rate_that_is_given_counts_and_other_optimizers_keep_their_own(resolve
     assert resolved("sft", adam={"lr": 3e-4}).one("actor.optim").options.lr == 3e-4
     assert resolved("sft", optim="sgd").one("actor.optim").options.lr == 1e-3
     assert resolved("sft", optim="sgd", adam={"lr": 3e-4}).unused == ("actor.adam",)
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "enough"),
+    [
+        ("sft", 2e-5, 2e-4),
+        ("dpo", 1e-6, 1e-5),
+        ("distill", 1e-6, 1e-5),
+        ("rm", 1e-5, 1e-4),
+        ("prm", 1e-5, 1e-4),
+    ],
+)
+def test_a_rate_that_is_copied_from_full_training_is_doubted_for_an_adapter(
+    resolved, name, small, enough
+):
+    (caution,) = resolved(name, adapter="lora", adam={"lr": small}).cautions
+
+    assert f"lora with a learning rate of {small:g}: adapters learn best" in caution
+    assert f"Try --actor.adam.lr {enough:g} or more" in caution
+    assert resolved(name, adapter="lora", adam={"lr": enough}).cautions == ()
+    assert resolved(name, adam={"lr": small}).cautions == (), "full training"
+
+
+def test_the_page_has_the_rates_that_the_commands_have():
+    page = (Path(__file__).parents[4] / "docs" / "supervised.md").read_text()
+    rows = re.findall(r"^\| ((?:`rlhf \w+`(?:, )?)+) \| (\d\S*) \|", page, re.MULTILINE)
+    written = {
+        name: float(rate) for names, rate in rows for name in re.findall(r"rlhf (\w+)", names)
+    }
+
+    assert written == RATES
 
 
 def test_an_adapter_is_to_learn_at_ten_times_the_rate_of_full_training(resolved):

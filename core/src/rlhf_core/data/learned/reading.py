@@ -136,6 +136,7 @@ def read_rows(
         gathered.check(options, option, side)
         if not side.is_evaluated:
             gathered.say_forms(option, [split_name(one)[1] for one in sets])
+            gathered.say_unread(option)
         log.info("%s: the tokens of these rows are those of %s", option, folder / key)
         return gathered.rows(option, stored)
     advice = "Set --data.cache to a folder with room, or off"
@@ -145,6 +146,8 @@ def read_rows(
             gathered = Gathered(writer)
             _gather(gathered, sets, reading, tokenizer, options, option, images, side)
             gathered.check(options, option, side)
+            if not side.is_evaluated:
+                gathered.say_unread(option)
             stored = writer.keep(gathered.account())
         except BaseException:
             writer.discard()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pydantic import Field
 
@@ -221,9 +222,17 @@ def sets(run: ExampleOptions) -> tuple[str, ...]:
     return run.data.train if run.data.source is None else (SOURCE_SET,)
 
 
-def cautions(run: ExampleOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:
-    """Return warnings about options that are allowed and probably not meant."""
-    return tuple(small_adapter_rates(selections, labels))
+def cautions_at(full_rate: float) -> Callable[[Any, Selections, Labels], tuple[str, ...]]:
+    """Return the function that warns of options that are allowed and probably not meant.
+
+    Args:
+        full_rate: learning rate at which the command trains all weights of a model, by which an adapter's is judged.
+    """
+
+    def cautions(run: ExampleOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:
+        return tuple(small_adapter_rates(selections, labels, full_rate))
+
+    return cautions
 
 
 def models(run: ExampleOptions) -> NamedPaths:

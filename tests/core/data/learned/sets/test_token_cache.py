@@ -86,6 +86,18 @@ def test_a_second_start_reads_no_row(write_rows, load, monkeypatch):
     np.testing.assert_array_equal(again.columns.token_ids, first.columns.token_ids)
 
 
+def test_each_start_says_that_a_model_that_reads_text_goes_without_images(write_rows, load, caplog):
+    rows = [{**row, "images": ["a.png"]} for row in rows_of(ConversationColumns, range(3))]
+    path = write_rows(rows)
+
+    for _ in range(2):
+        caplog.clear()
+        load(ConversationColumns, [path])
+
+        (said,) = [text for text in caplog.messages if "reads text alone" in text]
+        assert "rows have images in the column 'images' (from " in said
+
+
 def test_what_decides_about_tokens_makes_another_entry(write_rows, load, tmp_path):
     rows = rows_of(ConversationColumns, range(9))
     path = write_rows(rows)

@@ -16,7 +16,7 @@ from ....errors import DataError
 from ...chat.control_words import InertWords
 from ...forms.recognizing import FormedSet, say_form
 from ...held_out.sides import Hashes, Side, number_of
-from ...row_images import SeenRows
+from ...row_images import SeenRows, unread_images, warn_of_unread
 from ...rows import BadRow, RowProblem, bad_row_error, describe_skipped
 from ...source import Row, Source, Unreadable
 from ..options import SequenceOptions
@@ -40,6 +40,8 @@ class LearnedSet:
     """Name of the form of its rows; None: none was recognized."""
     num_columns: int = 0
     """Number of the columns of its first rows."""
+    unread: str | None = None
+    """Where its rows have images, for a model that reads text alone; None: the first rows have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +143,14 @@ class Gathered:
             end=count,
             form=None if form is None else form.name,
             num_columns=opened.found.num_columns,
+            unread=unread_images(source),
         )
         self._sets.append(begun)
         self.seen.append(SeenRows(source, 0))
+
+    def say_unread(self, option: str) -> None:
+        """Say of each set whose rows have images that a model that reads text alone does without them."""
+        warn_of_unread(option, (one.unread for one in self._sets))
 
     def say_forms(self, option: str, sets: Sequence[str]) -> None:
         """Log the form of each set.

@@ -11,13 +11,15 @@ from rlhf_core import Config, ConfigError
 from rlhf_core.config import Labels, NamedPaths, OptionTree, Selections
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleOptions, check, data, models
+from ..options import SELECTORS, ExampleOptions, cautions_at, check, data, models
 from .sft_options import METRICS as SFT_METRICS
 from .sft_options import SftData, SftTraining
 
 MODEL_TEMPLATE = "model"
 """Value of ``teacher.chat_template`` that stands for the template of the teacher's tokenizer."""
 METRICS = (*SFT_METRICS, "teacher_nll")
+FULL_RATE = 1e-6
+"""The learning rate of ``distill.toml``, by which an adapter's is judged."""
 
 
 class DistillTeacher(Config):
@@ -138,7 +140,7 @@ DISTILL = OptionTree(
     model=DistillOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=lambda run, selections, labels: (),
+    cautions=cautions_at(FULL_RATE),
     models=_models,
     adapters=frozenset({"teacher.path"}),
     data=data,

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import ConfigError
-from rlhf_core.config import Labels, OptionTree, Selections, small_adapter_rates
+from rlhf_core.config import Labels, OptionTree, Selections
 from rlhf_core.contracts import Aggregation
 from rlhf_core.data import ConversationColumns
 from rlhf_core.plugins import Plugins
@@ -17,6 +17,7 @@ from ..options import (
     ExampleData,
     ExampleOptions,
     ExampleTraining,
+    cautions_at,
     check,
     data,
     models,
@@ -74,10 +75,6 @@ def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plu
         )
 
 
-def _cautions(run: SftOptions, selections: Selections, labels: Labels) -> tuple[str, ...]:
-    return tuple(small_adapter_rates(selections, labels, FULL_RATE))
-
-
 SFT = OptionTree(
     command="sft",
     purpose="Teaches a model the answers in a data set (supervised fine-tuning).",
@@ -85,7 +82,7 @@ SFT = OptionTree(
     model=SftOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=_cautions,
+    cautions=cautions_at(FULL_RATE),
     models=models,
     data=data,
 )

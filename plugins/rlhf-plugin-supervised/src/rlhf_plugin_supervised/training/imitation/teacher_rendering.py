@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,15 @@ from rlhf_core.data import (
     load_conversations,
     load_renderings,
     load_tokenizer,
+    note_other_template,
     vocabulary_of,
 )
 
 from ..course import renderer_of
 from ..sets import load_sets
 from .distill_options import MODEL_TEMPLATE, DistillOptions
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ def load_readings(resolved: ResolvedOptions[Any]) -> TwoReadings:
     """
     run: DistillOptions = resolved.run
     if not run.teacher.rendering_options:
+        _note_template(run)
         sets = load_sets(resolved, load_conversations)
         return TwoReadings(student=sets, teacher=sets)
     student, _ = renderer_of(run, None)
@@ -68,6 +73,22 @@ def load_readings(resolved: ResolvedOptions[Any]) -> TwoReadings:
         teacher=_part(both, 1),
         ends=_ends(student, other.renderer),
     )
+
+
+def _note_template(run: DistillOptions) -> None:
+    """Say in the log that the teacher was trained on another rendering than the one that it reads."""
+    assert run.teacher.path is not None
+    if run.data.text_key is not None:
+        return
+    note = note_other_template(
+        renderer_of(run, None)[0],
+        run.teacher.path,
+        "--teacher.path",
+        f"To let it read its own: --teacher.chat_template {MODEL_TEMPLATE}.",
+        trust_remote_code=run.model.trust_remote_code,
+    )
+    if note is not None:
+        log.warning("%s", note)
 
 
 def _teacher_rendering(run: DistillOptions, student: TokenizerRenderer) -> OtherRendering:

@@ -18,8 +18,10 @@ from rlhf_core.config import (
 from rlhf_core.data import LabeledColumns, PairColumns
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
+from ..options import SELECTORS, ExampleData, ExampleOptions, cautions_at, check, data, models
 
+FULL_RATE = 1e-6
+"""The learning rate of ``dpo.toml``, by which an adapter's is judged."""
 METRICS = ("loss", "margin")
 """Metrics of held-out sets; pairs have accuracy too."""
 SUPPLIED = frozenset({"ref_logprobs", "mismatched_kl", "matched_pairs"})
@@ -128,7 +130,7 @@ DPO = OptionTree(
     ),
     shared={"preference.terms.use": PreferenceTermOptions},
     check=_check,
-    cautions=cautions,
+    cautions=cautions_at(FULL_RATE),
     models=models,
     data=data,
 )

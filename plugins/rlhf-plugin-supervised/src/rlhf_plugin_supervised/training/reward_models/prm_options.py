@@ -8,7 +8,8 @@ from rlhf_core.config import Labels, OptionTree, Selections
 from rlhf_core.data import StepLabelColumns
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
+from ..options import SELECTORS, ExampleData, ExampleOptions, cautions_at, check, data, models
+from .rm_options import FULL_RATE
 
 METRICS = ("loss", "accuracy", "good", "label")
 
@@ -35,7 +36,7 @@ PRM = OptionTree(
     model=PrmOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=cautions,
+    cautions=cautions_at(FULL_RATE),
     models=models,
     data=data,
 )

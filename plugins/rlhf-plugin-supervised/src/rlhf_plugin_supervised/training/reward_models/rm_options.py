@@ -11,8 +11,11 @@ from rlhf_core.config import Labels, OptionTree, Selections
 from rlhf_core.data import PairColumns
 from rlhf_core.plugins import Plugins
 
-from ..options import SELECTORS, ExampleData, ExampleOptions, cautions, check, data, models
+from ..options import SELECTORS, ExampleData, ExampleOptions, cautions_at, check, data, models
 
+FULL_RATE = 1e-5
+"""Learning rate at which whole models are trained under a fresh head, by which an adapter's is judged. That of
+``rm.toml`` and ``prm.toml`` is the head's, and right for adapters: ten times this one."""
 METRICS = ("loss", "accuracy", "margin", "score_mean", "score_std")
 
 
@@ -63,7 +66,7 @@ RM = OptionTree(
     model=RmOptions,
     selectors=SELECTORS,
     check=_check,
-    cautions=cautions,
+    cautions=cautions_at(FULL_RATE),
     models=models,
     data=data,
 )
