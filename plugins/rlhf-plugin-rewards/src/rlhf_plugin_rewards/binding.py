@@ -126,8 +126,9 @@ def needed_columns(definition: ast.stmt) -> list[str]:
 
     Empty where the source does not show them, as under a decorator.
     """
-    is_function = isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
-    if not is_function or definition.decorator_list:
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        return []
+    if definition.decorator_list:
         return []
     given = definition.args
     named = given.args[: len(given.args) - len(given.defaults)]
