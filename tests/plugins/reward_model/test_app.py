@@ -12,7 +12,7 @@ pytest.importorskip("starlette")
 
 from rlhf_plugin_reward_model.serving.app import make_app
 from rlhf_plugin_reward_model.serving.batcher import Batcher
-from rlhf_plugin_reward_model.serving.stopping import Stop
+from rlhf_plugin_reward_model.serving.stopping import ServerEnd
 
 TOKEN = {"Authorization": "Bearer secret"}
 
@@ -33,7 +33,7 @@ def ask(*bodies, headers=TOKEN, score=lengths, **options):
             "token": "secret",
             "max_body_bytes": 1000,
             "request_timeout_s": 5.0,
-            "stop": Stop(1.0),
+            "stop": ServerEnd(1.0),
             **options,
         }
         app = make_app(batcher, lambda request: [[1] * len(q) for q in request.queries], **settings)

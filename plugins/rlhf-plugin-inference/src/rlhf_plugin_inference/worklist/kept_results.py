@@ -1,4 +1,4 @@
-"""What an error in the middle of the work says about the results that are there."""
+"""Words that an error in the middle of the work gets about the results that are there."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from rlhf_core import RewardError
 from . import protocol
 from .batcher import Batcher, Full
 from .protocol import BadRequest, ScoreRequest
-from .stopping import Stop, unless
+from .stopping import ServerEnd, unless
 
 BODY_TIMEOUT_S = 60.0
 """Seconds for a client to send a whole request."""
@@ -44,7 +44,7 @@ def make_app(
     token: str | None,
     max_body_bytes: int,
     request_timeout_s: float,
-    stop: Stop,
+    stop: ServerEnd,
 ) -> Starlette:
     """Return the application, which starts and closes the batcher.
 

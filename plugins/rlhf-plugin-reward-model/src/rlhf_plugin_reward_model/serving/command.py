@@ -141,13 +141,13 @@ def _serve(
 
     from .app import make_app
     from .batcher import Batcher
-    from .stopping import Stop, StoppableServer
+    from .stopping import ServerEnd, StoppableServer
 
     batcher = Batcher(
         model.score, batch_tokens=options.batch_tokens, max_waiting=options.max_waiting
     )
     # Requests of clients that are gone, and those that were not sent whole, hold up no end.
-    stop = Stop(options.stop_timeout_s)
+    stop = ServerEnd(options.stop_timeout_s)
     app = make_app(
         batcher,
         model.tokenize,

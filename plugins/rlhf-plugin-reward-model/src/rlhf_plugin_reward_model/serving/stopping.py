@@ -15,10 +15,10 @@ from rlhf_core.inference import LEAVE_S, Interrupts, leave_within
 ResultT = TypeVar("ResultT")
 
 _UVICORN_S = 2.0
-"""Seconds after ``Stop.over`` in which answers are sent, before uvicorn cancels what is left."""
+"""Seconds after ``ServerEnd.over`` in which answers are sent, before uvicorn cancels what is left."""
 
 
-class Stop:
+class ServerEnd:
     """The end of a server as its requests see it.
 
     Args:
@@ -63,14 +63,14 @@ async def unless(work: Awaitable[ResultT], ends: Mapping[Exception, Awaitable[An
 
 
 class StoppableServer(uvicorn.Server):
-    """A server that the first signal ends in ``Stop.grace_s`` at most, and the second at once.
+    """A server that the first signal ends in ``ServerEnd.grace_s`` at most, and the second at once.
 
     Args:
         stop: told of the end.
         interrupts: entered; they have the signals in uvicorn's place.
     """
 
-    def __init__(self, config: uvicorn.Config, stop: Stop, interrupts: Interrupts) -> None:
+    def __init__(self, config: uvicorn.Config, stop: ServerEnd, interrupts: Interrupts) -> None:
         config.timeout_graceful_shutdown = round(stop.grace_s + _UVICORN_S)
         super().__init__(config)
         self._stop = stop
