@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from tests.deadlines import HANG_S
@@ -47,19 +47,23 @@ HEAD = (
 def serving(stop_timeout_s):
     """The server's process, and a function that connects to it and sends bytes."""
     environment = {**os.environ, "RLHF_REWARD_TOKEN": "secret", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(stop_timeout_s)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
+    with (
+        ExitStack() as clients,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(stop_timeout_s)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ) as process,
+    ):
         try:
             lines = [process.stdout.readline() for _ in range(3)]
             port = int(lines[1].rpartition(":")[2].partition("/")[0])
 
             def connect(sent=b""):
                 client = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
+                clients.callback(client.close)
                 client.sendall(sent)
                 return client
 
@@ -124,11 +128,10 @@ def test_a_request_in_work_has_its_time_and_is_then_told():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_second_signal_ends_it_at_once(number, code):
     with serving(3600) as (process, connect):
-        half, waiting = connect(HEAD + BODY[:5]), connect(HEAD + BODY)
+        half, _ = connect(HEAD + BODY[:5]), connect(HEAD + BODY)
         assert process.stdout.readline() == "scoring\n"
         process.send_signal(number)
         assert "503" in answered(half)  # the first one was understood
         process.send_signal(number)
 
         assert process.wait(HANG_S) == code
-        waiting.close()
