@@ -191,6 +191,11 @@ FLAGS = {
         "--reward reward.py",
         "--reward reward.py: expected FILE.py:NAME",
     ),
+    "column that no row has": (
+        "--reward exact_match --reward.exact_match.label_key answr",
+        "--reward.exact_match.label_key: exact_match reads the column 'answr', which no row of rows.jsonl has. "
+        "Did you mean 'answer'?",
+    ),
     "output that is a file": ("--output rows.jsonl", "--output rows.jsonl: expected a folder"),
     "output that is the model": (
         "--output model",

@@ -258,3 +258,15 @@ def test_a_module_that_is_not_installed_is_named_before_anything_starts(folder, 
     assert "pip install not_there_at_all" in said
     assert code == (0 if switch else 1)
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("switch", ["--check", "--dry-run"])
+def test_a_parameter_that_no_column_has_is_named(folder, rlhf, switch):
+    (folder / "reward.py").write_text("def score(response, answer_key):\n    return 1.0\n")
+
+    _, _, err = rlhf("train", *COMPLETE, "--engine", "embedded", switch)
+
+    assert (
+        "score reads the column 'answer_key', which no row of rows.jsonl has. Did you mean 'answer'"
+        in err
+    )

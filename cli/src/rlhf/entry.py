@@ -12,7 +12,13 @@ from typing import Any
 
 from rlhf_cli.runs import training_command, training_commands
 from rlhf_cli.train import COMMAND
-from rlhf_cli.training import TrainingCommand, check_outside, function_of, say_choices
+from rlhf_cli.training import (
+    TrainingCommand,
+    check_columns,
+    check_outside,
+    function_of,
+    say_choices,
+)
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.config import (
     ResolvedOptions,
@@ -252,6 +258,7 @@ class _Prepared:
         for rows in given.rows:
             rows.save()
         check_paths(self._resolved, given.layers, command.options)
+        check_columns(self._resolved, given.layers)
         say_choices(self._resolved)
         self.view = NotebookView() if given.wants_view else None
 

@@ -106,7 +106,13 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         print(function_of(command.describe)(resolved, plugins))
         for problem in path_problems(resolved, layers, command.options):
             print(f"not ready to run: {problem}", file=sys.stderr)
-        for check in (check_outside, build_loggers, build_observers, check_installed):
+        for check in (
+            check_outside,
+            lambda given: check_columns(given, layers),
+            build_loggers,
+            build_observers,
+            check_installed,
+        ):
             try:
                 check(resolved)
             except RLHFError as error:
@@ -114,6 +120,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         return 0
     check_paths(resolved, layers, command.options)
     check_outside(resolved)
+    check_columns(resolved, layers)
     if arguments.check:
         # A logger that lacks its library or its key is found here, and not when the run starts on a cluster.
         build_loggers(resolved)
@@ -150,6 +157,24 @@ def check_outside(resolved: ResolvedOptions[Any]) -> None:
     for chosen in resolved.selections.values():
         for selection in chosen:
             selection.options.check_outside()
+
+
+def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
+    """Check that the rows have the columns that the chosen components need.
+
+    Args:
+        layers: the layers that ``resolved`` was made from.
+
+    Raises:
+        ConfigError: no row has a column.
+        DataError: the rows cannot be read.
+    """
+    chosen = [one for selections in resolved.selections.values() for one in selections]
+    if any(one.options.columns_needed() for one in chosen):
+        # Readers of data sets are slow to import, and most checks read none.
+        from rlhf_core.data.checked.needed_columns import check_needed_columns
+
+        check_needed_columns(resolved, layers)
 
 
 def split_arguments(words: Sequence[str]) -> Arguments:

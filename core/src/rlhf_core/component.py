@@ -55,6 +55,11 @@ class Config(BaseModel):
         with its token. A process of its own gets no others than the usual ones and those of ``pass_env``."""
         return frozenset()
 
+    def columns_needed(self) -> Mapping[str, str | None]:
+        """Return the columns of data rows without which the component can do nothing with these option values, each
+        with the option that names it; None: no option does. A run, and ``--check``, refuse a column that no row has."""
+        return {}
+
     def check_outside(self) -> None:
         """Check what these options name outside of the configuration, such as a function in a file of the user's.
 

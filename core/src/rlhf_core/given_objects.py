@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -142,6 +143,9 @@ class _InNoFile(Config):
 
     def check_outside(self) -> None:
         return
+
+    def columns_needed(self) -> Mapping[str, str | None]:
+        return {}
 
 
 def _wrapped(function: Any, wrapper: Registered[Any]) -> Component[Any]:

@@ -22,7 +22,7 @@ from .durable.faults import fault_point
 from .durable.run_folder import RunFolder, claim
 from .durable.writing import write_text_atomically, writing
 from .loop.evaluation import EPOCH, pass_at_k
-from .loop.interrupts import Interrupts
+from .loop.interrupts import LEAVE_S, Interrupts, leave_within
 from .loop.measuring.eval_metrics import NamedMetric, measured, metrics_of
 from .rewards.panel import RewardPanel, SampleScore
 from .rng import eval_seed, seed_of
@@ -32,6 +32,7 @@ from .rollouts.reward_queue import RewardQueue
 
 __all__ = [
     "EPOCH",
+    "LEAVE_S",
     "AppendedFile",
     "Environments",
     "EpisodeRunner",
@@ -56,6 +57,7 @@ __all__ = [
     "evaluation_sets",
     "fault_point",
     "label_of",
+    "leave_within",
     "load_prompts",
     "load_sets",
     "measured",

@@ -1,6 +1,7 @@
 """Writing that leaves the old state or the new one."""
 
 import os
+import stat
 
 import pytest
 
@@ -94,3 +95,20 @@ def test_damaged_files_are_numbered_and_none_is_overwritten(tmp_path):
     assert names == ["ledger.jsonl.damaged", "ledger.jsonl.damaged-3", "ledger.jsonl.damaged-4"]
     assert (tmp_path / names[0]).read_text() == "first"
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "file_mode", "then"),
+    [(0o755, 0o600, 0o644), (0o777, 0o600, 0o666), (0o700, 0o600, 0o600), (0o755, 0o755, 0o755)],
+)
+def test_a_file_is_open_to_whom_its_folder_is_open(tmp_path, folder_mode, file_mode, then):
+    folder = tmp_path / "written" / "policy"
+    folder.mkdir(parents=True)
+    file = folder / "model.safetensors"
+    file.write_bytes(b"weights")
+    file.chmod(file_mode)
+    folder.chmod(folder_mode)
+
+    sync_tree(tmp_path / "written")
+
+    assert stat.S_IMODE(file.stat().st_mode) == then

@@ -148,3 +148,16 @@ def test_limits_of_an_area_are_part_of_a_reference():
         MediaRef.of(reference.fields() | {"max_pixels": 0})
     with pytest.raises(MediaProblem, match="expected at most max_pixels = 64"):
         limited.limits.otherwise(PixelLimits(min_pixels=65))
+
+
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o700, 0o600), (0o755, 0o644)])
+def test_an_image_is_open_to_whom_its_folder_is_open(tmp_path, folder_mode, file_mode):
+    store, content = MediaStore(tmp_path / "media"), saved(noisy())
+    reference = reference_of(content, MediaLimits())
+    path = store.path(reference)
+    path.parent.mkdir(parents=True)
+    path.parent.chmod(folder_mode)
+
+    store.put(content, reference)
+
+    assert path.stat().st_mode & 0o777 == file_mode

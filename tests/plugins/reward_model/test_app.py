@@ -12,6 +12,7 @@ pytest.importorskip("starlette")
 
 from rlhf_plugin_reward_model.serving.app import make_app
 from rlhf_plugin_reward_model.serving.batcher import Batcher
+from rlhf_plugin_reward_model.serving.stopping import ServerEnd
 
 TOKEN = {"Authorization": "Bearer secret"}
 
@@ -28,7 +29,13 @@ def ask(*bodies, headers=TOKEN, score=lengths, **options):
 
     async def run():
         batcher = Batcher(score, batch_tokens=100, max_waiting=2)
-        settings = {"token": "secret", "max_body_bytes": 1000, "request_timeout_s": 5.0, **options}
+        settings = {
+            "token": "secret",
+            "max_body_bytes": 1000,
+            "request_timeout_s": 5.0,
+            "stop": ServerEnd(1.0),
+            **options,
+        }
         app = make_app(batcher, lambda request: [[1] * len(q) for q in request.queries], **settings)
         transport = httpx2.ASGITransport(app=app)
         batcher.start()

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def test_registering_imports_nothing_heavy():
     heavy = "{'torch', 'transformers', 'datasets', 'sympy', 'math_verify', 'regex'}"
@@ -13,3 +15,45 @@ def test_registering_imports_nothing_heavy():
 
 def test_the_function_reward_says_that_it_wraps_code(plugins):
     assert plugins.get("rlhf_rewards", "rewards:function").component.provides == {"wraps_code"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "columns"),
+    [
+        ("exact_match", {"label_key": "right"}, {"right": "label_key"}),
+        ("math", {}, {"answer": "label_key"}),
+        ("http", {"urls": ["http://a:1/x"]}, {}),
+        ("http", {"urls": ["http://a:1/x"], "label_key": "gold"}, {"gold": "label_key"}),
+        ("regex", {"pattern": "{not_one}"}, {}),
+        ("regex", {"pattern": "{a} {b[0]}{{2}}", "columns": True}, dict.fromkeys("ab", "pattern")),
+        ("regex", {"pattern": "{", "columns": True}, {}),
+    ],
+)
+def test_rewards_say_which_columns_they_need(plugins, name, options, columns):
+    component = plugins.get("rlhf_rewards", f"rewards:{name}")
+
+    assert component.validate(options).columns_needed() == columns
+
+
+@pytest.mark.parametrize(
+    ("source", "columns"),
+    [
+        (
+            "def score(prompt, response, answer, *, level, other=None, last=1, **more): ...",
+            "answer level",
+        ),
+        ("async def score(prompts, responses, answer, rows, requests): ...", "answer"),
+        ("def score(request, prompt, response, row, uid, turns, truncated, media): ...", ""),
+        ("def score(response, answer=None, *parts): ...", ""),
+        ("@wrapped\ndef score(response, answer): ...", ""),
+        ("class score:\n    def score(self, requests): ...", ""),
+        ("from others import score", ""),
+    ],
+)
+def test_a_function_needs_the_columns_that_its_parameters_name(plugins, tmp_path, source, columns):
+    (tmp_path / "mine.py").write_text(source + "\n")
+    options = plugins.get("rlhf_rewards", "function").validate(
+        {"path": f"{tmp_path}/mine.py:score"}
+    )
+
+    assert options.columns_needed() == dict.fromkeys(columns.split())

@@ -15,6 +15,7 @@ from ..errors import DataError
 from .chat.control_words import ControlText, InertWords
 from .chat.renderer import TokenizerRenderer
 from .chat.template_kwargs import renderer_of
+from .files.pace import told
 from .row_images import RowImages, media_of
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, problem_of
 from .source import TEMPLATE_KWARGS, Row, Source, Unreadable
@@ -84,7 +85,11 @@ def tokenize_prompts(
     bad: list[BadRow] = []
     inert, num_images = InertWords(), 0
     images = images or RowImages()
-    wanted_rows = _wanted_rows(source, wanted, (*format.columns, *images.columns))
+    wanted_rows = told(
+        _wanted_rows(source, wanted, (*format.columns, *images.columns)),
+        int(wanted.sum()),
+        source.name,
+    )
     while batch := list(islice(wanted_rows, _BATCH_ROWS)):
         found = tokenize_rows(batch, format, renderer, max_tokens, images)
         for (index, _), tokens in zip(batch, found, strict=True):

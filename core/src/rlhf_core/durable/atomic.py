@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from itertools import count
 from pathlib import Path
 
+READ_AND_WRITE = 0o666
+"""Rights that a file takes over from its folder."""
+
 
 def sync_tree(folder: Path) -> None:
-    """Make every file and folder below ``folder`` durable."""
+    """Make every file and folder below ``folder`` durable, and open each file to whom its folder is open.
+
+    A library may write a file under another name that is its owner's alone, as safetensors does.
+    """
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             with path.open("rb") as file:
+                found = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                wanted = found | (path.parent.stat().st_mode & READ_AND_WRITE)
+                if wanted != found:
+                    os.fchmod(file.fileno(), wanted)
                 os.fsync(file.fileno())
         else:
             sync_folder(path)

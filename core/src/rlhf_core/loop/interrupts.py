@@ -51,6 +51,20 @@ def interrupted_code() -> int:
     return 128 + _process.stopped_by
 
 
+def leave_within(seconds: float, exit_code: int) -> None:
+    """End this process in so many seconds, if it exists for one command and has not ended by then.
+
+    Args:
+        exit_code: that of the process if it has to be ended.
+    """
+    if not _process.is_own:
+        return
+    # A thread that nobody waits for: the interpreter waits for all others before it ends.
+    timer = threading.Timer(seconds, _leave, [exit_code])
+    timer.daemon = True
+    timer.start()
+
+
 class Interrupts:
     """Context in which the first of ``SIGNALS`` only sets ``requested``, so that the loop can end at the next step.
 
@@ -99,10 +113,7 @@ class Interrupts:
             if self._leaving:
                 _leave(interrupted_code())
             self._leaving = True
-            # A thread that nobody waits for: the interpreter waits for all others before it ends.
-            timer = threading.Timer(LEAVE_S, _leave, [interrupted_code()])
-            timer.daemon = True
-            timer.start()
+            leave_within(LEAVE_S, interrupted_code())
         raise KeyboardInterrupt(f"stopped at once by {signal.Signals(number).name}")
 
 

@@ -59,7 +59,8 @@ class MediaStore:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)
+            # A temporary file is its owner's alone; this one is open to whom its folder is, as the umask left that.
+            os.chmod(name, path.parent.stat().st_mode & 0o666)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):

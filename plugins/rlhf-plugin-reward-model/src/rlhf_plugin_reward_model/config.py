@@ -275,7 +275,8 @@ class ServeConfig(StepTexts, ModelOptions):
         15,
         ge=1,
         le=3600,
-        description="seconds, a whole number, for requests in work to finish after SIGTERM",
+        description="seconds, a whole number, for requests in work to finish after SIGTERM or Ctrl-C; a second signal "
+        "ends the server at once",
     )
 
     @model_validator(mode="after")

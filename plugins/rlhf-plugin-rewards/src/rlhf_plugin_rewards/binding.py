@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -118,6 +119,29 @@ class Binding:
             f"{self.written} takes {name!r}, which is no column of this row.{hint} "
             f"Columns: {_listed(request.row)}. Also: {', '.join(_FIELDS)}, request"
         )
+
+
+def needed_columns(definition: ast.stmt) -> list[str]:
+    """Return the parameters of a function that have no default and are no fields of a sample: columns of the data.
+
+    Empty where the source does not show them, as under a decorator.
+    """
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        return []
+    if definition.decorator_list:
+        return []
+    given = definition.args
+    named = given.args[: len(given.args) - len(given.defaults)]
+    required = [
+        *named,
+        *(
+            one
+            for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+            if default is None
+        ),
+    ]
+    fields = {*_FIELDS, *_SINGULARS, "request"}
+    return [one.arg for one in required if one.arg not in fields]
 
 
 def _all_lists(requests: Sequence[RewardRequest]) -> dict[str, Any]:

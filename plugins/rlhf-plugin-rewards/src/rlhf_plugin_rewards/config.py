@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from string import Formatter
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from rlhf_core import Config
+from rlhf_core.code_reference import parse
 
 
 def _compilable(pattern: str) -> str:
@@ -45,6 +49,13 @@ class FunctionConfig(Config):
     def needed_by_options(self) -> frozenset[str]:
         return frozenset({"credits_tokens"}) if self.step_rewards else frozenset()
 
+    def columns_needed(self) -> Mapping[str, str | None]:
+        """The parameters of the function that are no fields of a sample, if the source shows them."""
+        # Imported here, because only a run with a function needs it.
+        from .binding import needed_columns
+
+        return dict.fromkeys(needed_columns(parse(self.path).definition()))
+
 
 class ExactMatchConfig(Config):
     """Options of ``exact_match``."""
@@ -62,6 +73,10 @@ class ExactMatchConfig(Config):
     match_timeout_s: float = Field(
         1.0, gt=0.0, le=60.0, description="seconds for applying extract to one response"
     )
+
+    def columns_needed(self) -> Mapping[str, str | None]:
+        """The column of the answer."""
+        return {self.label_key: "label_key"}
 
     @field_validator("extract")
     @classmethod
@@ -95,6 +110,20 @@ class RegexConfig(Config):
         # With columns the expression exists only once there is a row.
         return value if "{" in value else _compilable(value)
 
+    def columns_needed(self) -> Mapping[str, str | None]:
+        """The columns that stand in the pattern's braces."""
+        if not self.columns:
+            return {}
+        try:
+            names = [
+                name
+                for _, name, _, _ in Formatter().parse(self.pattern)
+                if name and not name.isdigit()
+            ]
+        except ValueError:
+            return {}  # The reward says what is wrong with the braces.
+        return {re.split(r"[.\[]", name)[0]: "pattern" for name in names}
+
 
 class MathConfig(Config):
     """Options of ``math``."""
@@ -125,6 +154,10 @@ class MathConfig(Config):
         description="zero: a response without a result gets 0 and counts in the metric timed_out; error: the reward "
         "fails for it, and on_error decides",
     )
+
+    def columns_needed(self) -> Mapping[str, str | None]:
+        """The column of the answer."""
+        return {self.label_key: "label_key"}
 
 
 class HttpConfig(Config):
@@ -198,6 +231,10 @@ class HttpConfig(Config):
     def variables_read(self) -> frozenset[str]:
         """The token's variable."""
         return frozenset({self.token_env})
+
+    def columns_needed(self) -> Mapping[str, str | None]:
+        """The column that is sent, if one is."""
+        return {} if self.label_key is None else {self.label_key: "label_key"}
 
     @field_validator("urls")
     @classmethod

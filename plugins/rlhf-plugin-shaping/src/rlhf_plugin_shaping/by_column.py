@@ -16,6 +16,10 @@ class ByColumnConfig(Config):
     key: str = Field(min_length=1, description="column with a number, such as a level")
     descending: bool = Field(False, description="the largest numbers first")
 
+    def columns_needed(self) -> Mapping[str, str | None]:
+        """The column of the numbers."""
+        return {self.key: "key"}
+
 
 class ByColumn:
     """Prompt sampler whose epochs have their prompts in the order of a column's numbers.

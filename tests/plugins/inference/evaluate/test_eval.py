@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from rlhf_cli.main import main
+from rlhf_plugin_inference.evaluate.playing import EnginePlayer
 
 from .conftest import DATA, LONG, SMALL
 
@@ -177,6 +178,27 @@ class Moody:
     async def close(self):
         pass
 """
+
+
+def test_an_engine_that_breaks_in_the_middle_costs_what_was_under_way_alone(
+    evaluate, folder, monkeypatch
+):
+    whole, _ = evaluate(*DATA, output="whole")
+    play = EnginePlayer.play
+
+    async def breaking(self, job):
+        if job.number == 5:
+            raise RuntimeError("the device is gone")
+        return await play(self, job)
+
+    monkeypatch.setattr(EnginePlayer, "play", breaking)
+    with pytest.raises(RuntimeError, match="device is gone") as caught:
+        evaluate(*DATA)
+    assert "the same command goes on" in " ".join(caught.value.__notes__)
+    assert len((folder / "out" / "episodes.jsonl").read_text().splitlines()) == 5
+
+    monkeypatch.setattr(EnginePlayer, "play", play)
+    assert evaluate(*DATA)[0] == whole
 
 
 def test_an_environment_that_fails_costs_what_the_executors_policy_says(evaluate, folder, capsys):

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.main import main
 from rlhf_core.inference import seed_of
+from rlhf_plugin_inference.generate.answering import Answerer
 
 
 def texts(lines):
@@ -274,6 +275,28 @@ def test_a_reward_that_fails_ends_the_run_and_says_how_to_go_on(generate, capsys
     err = capsys.readouterr().err
     assert "no score today" in err
     assert "the same command with --resume goes on" in err
+
+
+def test_an_engine_that_breaks_in_the_middle_costs_what_was_under_way_alone(
+    generate, folder, monkeypatch
+):
+    whole = generate(output="whole")
+    answer = Answerer.answer
+
+    async def breaking(self, task):
+        if task.uid.prompt == 5:
+            raise RuntimeError("the device is gone")
+        return await answer(self, task)
+
+    monkeypatch.setattr(Answerer, "answer", breaking)
+    with pytest.raises(RuntimeError, match="the device is gone") as caught:
+        generate()
+    assert "the same command with --resume goes on" in " ".join(caught.value.__notes__)
+    kept = (folder / "out" / "completions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["index"] for line in kept] == [0, 1, 2, 3, 4]
+
+    monkeypatch.setattr(Answerer, "answer", answer)
+    assert generate("--resume") == whole
 
 
 def test_completions_that_a_reward_dropped_have_none_and_are_not_chosen(generate, capsys):

@@ -9,9 +9,14 @@ from .recognizing import FormedSet, formed
 
 
 class OpenedSets:
-    """The sets of a run's prompts, each of which is opened, and its form recognized and said, once."""
+    """The sets of a run's prompts, each of which is opened, and its form recognized and said, once.
 
-    def __init__(self) -> None:
+    Args:
+        says: False: something else says the forms.
+    """
+
+    def __init__(self, *, says: bool = True) -> None:
+        self._says = says
         self._found: dict[tuple[str, str, str | None], FormedSet[PromptData]] = {}
 
     def open(
@@ -29,5 +34,7 @@ class OpenedSets:
         key = (spec, split, name)
         if key not in self._found:
             source = open_source(spec, split=split, name=name)
-            self._found[key] = formed(source, data, (RowKind.PROMPTS,), spec=spec, option=option)
+            self._found[key] = formed(
+                source, data, (RowKind.PROMPTS,), spec=spec, option=option, says=self._says
+            )
         return self._found[key]

@@ -15,6 +15,7 @@ from ...config.checks.data_files import split_name
 from ...durable.writing import writing
 from ...errors import DataError
 from ...media.reader import ImageReader
+from ..files.pace import told
 from ..forms.form import RowKind
 from ..forms.recognizing import formed
 from ..held_out.sides import ALL, Side, hashes_of
@@ -176,9 +177,8 @@ def _gather(
         source, form = found.source, reading.form(found.columns)
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
-        rows = compress(
-            enumerate(source.scan((*form.columns, *own_images.columns, *FIELDS))), wanted
-        )
+        read = enumerate(source.scan((*form.columns, *own_images.columns, *FIELDS)))
+        rows = told(compress(read, wanted), int(wanted.sum()), source.name)
         gathered.begin(found)
         while batch := list(islice(rows, _BATCH_ROWS)):
             made = made_rows(batch, form, tokenizer, own_images)

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from rlhf_core import RewardError, RolloutError
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import RunResult
 from rlhf_core.data import TokenizerRenderer
@@ -42,6 +41,7 @@ from ..worklist.configuration import NAME as CONFIGURATION
 from ..worklist.configuration import GoingOn, record_config
 from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
+from ..worklist.kept_results import results_are_kept
 from ..worklist.progress import WorkProgress
 from .jobs import EvalJob, Work, work_of
 from .measuring import with_measures
@@ -89,12 +89,8 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
         record_config(resolved, folder, GOING_ON, is_begun=is_begun)
         if options.remote.url is None:
             check_same_files(found_model(options.model), folder, is_begun=is_begun)
-        try:
+        with results_are_kept(path, "tasks", "the same command goes on"):
             progress = run_to_its_end(_evaluate(resolved, plugins, folder, interrupts))
-        except (RewardError, RolloutError) as error:
-            raise type(error)(
-                f"{error}\n  The tasks that were finished are in {path}; the same command goes on."
-            ) from error
         if progress.done < progress.total:
             message = (
                 f"by {interrupts.requested}: {progress.done} of {progress.total} tasks are in {path}. The same command "

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Literal
 
-from rlhf_core import RewardError, RolloutError
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import RunResult, Task
 from rlhf_core.inference import (
@@ -31,6 +30,7 @@ from ..serving.sight import Sight, open_sight
 from ..worklist.configuration import GoingOn, record_config
 from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
+from ..worklist.kept_results import results_are_kept
 from ..worklist.progress import WorkProgress
 from .answering import Answerer, Prompter
 from .dataset import summarize
@@ -82,14 +82,10 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
         if written < len(order):
             tasks = (prompts.task(index, 0) for index in order[written:])
             progress = WorkProgress(options.log.progress, total=len(order), done=written)
-            try:
+            with results_are_kept(path, "prompts", "the same command with --resume goes on"):
                 written = run_to_its_end(
                     _write(resolved, tasks, prompter, sight, path, progress, interrupts)
                 )
-            except (RewardError, RolloutError) as error:
-                raise type(error)(
-                    f"{error}\n  The prompts that were finished are in {path}; the same command with --resume goes on."
-                ) from error
         if written < len(order):
             message = (
                 f"by {interrupts.requested}: {written} of {len(order)} prompts are in {path}. The same command with "

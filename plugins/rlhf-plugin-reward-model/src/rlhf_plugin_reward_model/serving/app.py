@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence, Sized
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -18,6 +18,7 @@ from rlhf_core import RewardError
 from . import protocol
 from .batcher import Batcher, Full
 from .protocol import BadRequest, ScoreRequest
+from .stopping import ServerEnd, unless
 
 BODY_TIMEOUT_S = 60.0
 """Seconds for a client to send a whole request."""
@@ -43,6 +44,7 @@ def make_app(
     token: str | None,
     max_body_bytes: int,
     request_timeout_s: float,
+    stop: ServerEnd,
 ) -> Starlette:
     """Return the application, which starts and closes the batcher.
 
@@ -52,14 +54,19 @@ def make_app(
         token: token that requests have to carry as ``Authorization: Bearer``; None requires no token.
         max_body_bytes: size of the largest request.
         request_timeout_s: seconds for one request, waiting included.
+        stop: told when the server ends; requests that have not been sent whole by then are refused.
     """
+    ends = _Refused(503, "the server stops")
 
     async def get_reward(request: Request) -> Response:
         try:
             _check_token(request, token)
-            body = await _read_body(request, max_body_bytes)
+            body = await unless(_read_body(request, max_body_bytes), {ends: stop.asked()})
             async with asyncio.timeout(request_timeout_s):
-                scores = await _scores(body)
+                watched = {ends: stop.over(), ClientDisconnect(): _gone(request)}
+                scores = await unless(_scores(body), watched)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
         except _Refused as error:
             return _error(error.status, str(error))
         except BadRequest as error:
@@ -108,6 +115,12 @@ def _check_token(request: Request, token: str | None) -> None:
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not hmac.compare_digest(given.encode(), token.encode()):
         raise _Refused(401, "expected the server's token as 'Authorization: Bearer TOKEN'")
+
+
+async def _gone(request: Request) -> None:
+    """Return once the client of a request that was read whole has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _read_body(request: Request, limit: int) -> bytes:

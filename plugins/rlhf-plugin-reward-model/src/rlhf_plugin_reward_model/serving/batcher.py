@@ -78,7 +78,11 @@ class Batcher:
         return await job.done
 
     async def close(self) -> None:
-        """Stop after the forward passes in work. Callers that still wait get a ``RewardError``."""
+        """Stop. Callers that still wait get a ``RewardError``.
+
+        The forward pass in work goes on in its thread: it cannot be stopped. Who ends the process says for how long
+        (``rlhf_core.inference.leave_within``).
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -86,7 +90,7 @@ class Batcher:
             if not job.done.done():
                 job.done.set_exception(RewardError("the server stops"))
         self._jobs.clear()
-        await asyncio.to_thread(self._thread.shutdown)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self) -> None:
         while True:

@@ -6,13 +6,13 @@ import errno
 import ipaddress
 import os
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_core import ConfigError, RewardError
+from rlhf_core.inference import LEAVE_S, Interrupts, leave_within
 
 from ..config import ServeConfig, StepModelOptions
 from . import protocol
@@ -32,7 +32,7 @@ _ABOUT = (
 
 
 def serve_rm(words: Sequence[str]) -> int:
-    """Serve until SIGTERM, finish the requests in work, and return the exit code.
+    """Serve until SIGTERM, Ctrl-C or SIGHUP, finish the requests in work, and return the exit code.
 
     Raises:
         ConfigError: an option is wrong, the port is taken, or the model cannot be loaded.
@@ -141,20 +141,21 @@ def _serve(
 
     from .app import make_app
     from .batcher import Batcher
+    from .stopping import ServerEnd, StoppableServer
 
     batcher = Batcher(
         model.score, batch_tokens=options.batch_tokens, max_waiting=options.max_waiting
     )
+    # Requests of clients that are gone, and those that were not sent whole, hold up no end.
+    stop = ServerEnd(options.stop_timeout_s)
     app = make_app(
         batcher,
         model.tokenize,
         token=token,
         max_body_bytes=options.max_body_mib * 2**20,
         request_timeout_s=options.request_timeout_s,
+        stop=stop,
     )
-    # uvicorn raises the signal that ended it again for the former handler, and the default handler would end the
-    # process with another exit code.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     config = uvicorn.Config(
         app,
         http="h11",
@@ -165,9 +166,11 @@ def _serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=options.stop_timeout_s,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    with Interrupts() as interrupts:
+        StoppableServer(config, stop, interrupts).run(sockets=[listener])
+    # A forward pass that nobody waits for may still be in work, and no thread can be stopped.
+    leave_within(LEAVE_S, 0)
 
 
 def _listening(host: str, port: int) -> socket.socket:
