@@ -102,3 +102,54 @@ def test_a_step_without_an_end_is_a_result_and_ends_the_check(env, sums, monkeyp
     assert [each["id"] for each in report["checks"]] == ["steps_do_not_block"]
     assert "no result within 0.5 s: a call computes or waits" in report["checks"][0]["reason"]
     assert report["not_run"] == ["there_is_something_to_play", "task_keys_are_unique"]
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """Have the command run these checks alone, by name, with seconds for each."""
+    from rlhf_core.testing.conformance.kinds import environments
+
+    known = {each.name.removeprefix("check_"): each for each in environments.CHECKS}
+
+    def choose(**seconds):
+        chosen = (replace(known[name], deadline_s=limit) for name, limit in seconds.items())
+        monkeypatch.setattr(environments, "CHECKS", tuple(chosen))
+
+    return choose
+
+
+def test_a_pattern_that_backtracks_without_an_end_has_a_result_with_its_place(env, sums, checks):
+    """It holds the interpreter, so that no other thread of its process runs."""
+    checks(steps_do_not_block=60.0, malformed_actions=2.0, there_is_something_to_play=60.0)
+    pattern = "re.match('(a+)+$', action.text); called = "
+    sums.write_text(
+        sums.read_text()
+        .replace("called = ", pattern, 1)
+        .replace("import asyncio", "import asyncio, re", 1)
+    )
+
+    code, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    report = json.loads(out)
+    assert code == 1
+    assert [each["status"] for each in report["checks"]] == ["ok", "FAILED"]
+    reason = report["checks"][1]["reason"]
+    assert "no result within 2 s: a call computes or waits without an end, in step (" in reason
+    assert "sums.py, line" in reason
+    assert report["not_run"] == ["there_is_something_to_play"]
+
+
+def test_a_call_that_ends_its_process_is_a_result_and_the_next_check_runs(env, sums, checks):
+    checks(steps_do_not_block=60.0, there_is_something_to_play=60.0)
+    sums.write_text(
+        sums.read_text()
+        .replace("called = ", "os._exit(3); called = ", 1)
+        .replace("import asyncio", "import asyncio, os", 1)
+    )
+
+    code, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    first, second = json.loads(out)["checks"]
+    assert code == 1
+    assert "a call ended its process (with exit code 3)" in first["reason"]
+    assert second["status"] == "ok"

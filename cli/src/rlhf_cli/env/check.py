@@ -37,7 +37,7 @@ def check(
         if not as_json:
             typer.echo(_line(outcomes[-1]))
         if outcomes[-1].error == TimeoutError.__name__:
-            break  # It still runs, and would hold up what follows.
+            break  # Each that follows might take its whole time too.
     not_run = [each.name.removeprefix(_PREFIX) for each in applied[len(outcomes) :]]
     failed = sum(outcome.failed for outcome in outcomes)
     if as_json:
@@ -45,7 +45,7 @@ def check(
     else:
         if not_run:
             typer.echo(
-                f"not run: {', '.join(not_run)}. They would wait for the check that gave no result"
+                f"not run: {', '.join(not_run)}. Each might take as long as the check that gave no result"
             )
         if left_out:
             typer.echo(f"not checked: {', '.join(left_out)}. {_reason(left_out)}")

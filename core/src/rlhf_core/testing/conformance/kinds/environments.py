@@ -79,7 +79,7 @@ CHECKS = (
     Check(check_splits_do_not_overlap, makes_tasks, usual=True),
     Check(check_results_are_well_formed),
     Check(check_rewards_stay_in_the_range, states_a_range),
-    Check(check_malformed_actions),
+    Check(check_malformed_actions, deadline_s=120.0),
     Check(check_episodes_end),
     Check(check_closing_without_an_episode),
     Check(check_a_thousand_episodes_at_once),
