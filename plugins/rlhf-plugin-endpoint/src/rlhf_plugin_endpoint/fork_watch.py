@@ -25,7 +25,7 @@ ADVICE = {
     ForkCause.TOOLS: "Have it send the same tools, in the same order, with each request.",
     ForkCause.TEMPLATE: "Set --rollout.endpoint.thoughts keep, or choose a template that shows turns as they were.",
 }
-"""What can be done about each cause."""
+"""Remedy of each cause."""
 
 
 class ForkWatch:

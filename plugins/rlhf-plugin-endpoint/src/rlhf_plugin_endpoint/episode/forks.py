@@ -25,7 +25,7 @@ SHOWN = 60
 
 
 class ForkCause(StrEnum):
-    """What of the conversation was not sent back as it was; the value goes on with "the client"."""
+    """Cause of a fork: what did not come back as it was. The value goes on with "the client"."""
 
     CALL_IDS = "renamed ids of tool calls"
     ANSWER = "rewrote an earlier answer"
@@ -36,8 +36,8 @@ class ForkCause(StrEnum):
     TEMPLATE = "changed nothing, and the chat template shows earlier turns otherwise than they were written"
 
 
-class Conversation(NamedTuple):
-    """The messages of a request and their answer."""
+class ComparedConversation(NamedTuple):
+    """Messages of a request and their answer, with digests by which they are compared."""
 
     start: bytes
     messages: tuple[Message, ...]
@@ -79,13 +79,13 @@ class Forks:
             self.examples.setdefault(cause, example)
 
 
-def _conversation(request: ModelRequest, messages: Sequence[Message]) -> Conversation:
+def _conversation(request: ModelRequest, messages: Sequence[Message]) -> ComparedConversation:
     start = start_of(request.tools, request.template_kwargs)
     identities = tuple(with_message(b"", message) for message in messages)
-    return Conversation(start, tuple(messages), identities)
+    return ComparedConversation(start, tuple(messages), identities)
 
 
-def _shared(before: Conversation, asked: Conversation) -> tuple[int, int]:
+def _shared(before: ComparedConversation, asked: ComparedConversation) -> tuple[int, int]:
     """Return how many first messages are the same, and how many are anywhere, but for the system's."""
     said = [
         each
@@ -95,7 +95,7 @@ def _shared(before: Conversation, asked: Conversation) -> tuple[int, int]:
     return _same_first(before, asked), len(set(said).intersection(asked.identities))
 
 
-def _same_first(before: Conversation, asked: Conversation) -> int:
+def _same_first(before: ComparedConversation, asked: ComparedConversation) -> int:
     pairs = zip(before.identities, asked.identities, strict=False)
     return next(
         (at for at, (ours, theirs) in enumerate(pairs) if ours != theirs),
@@ -103,7 +103,9 @@ def _same_first(before: Conversation, asked: Conversation) -> int:
     )
 
 
-def _cause(before: Conversation, asked: Conversation) -> tuple[ForkCause, str] | None:
+def _cause(
+    before: ComparedConversation, asked: ComparedConversation
+) -> tuple[ForkCause, str] | None:
     """Return why a request does not go on with a conversation, and an example; None: it is another conversation."""
     same, shared = _shared(before, asked)
     if same == len(before.identities):
