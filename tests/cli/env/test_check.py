@@ -153,3 +153,37 @@ def test_a_call_that_ends_its_process_is_a_result_and_the_next_check_runs(env, s
     assert code == 1
     assert "a call ended its process (with exit code 3)" in first["reason"]
     assert second["status"] == "ok"
+
+
+def test_what_follows_from_one_fault_is_blamed_on_it(env, sums, checks):
+    checks(
+        results_are_well_formed=60.0, oracle_max=60.0, no_echo_wins=60.0, oracle_containment=60.0
+    )
+    sums.write_text(sums.read_text().replace("1.0 * right}", "float('nan')}", 1))
+
+    code, out, _ = env("check", "sums.py:SUMS")
+
+    lines = [line for line in out.splitlines() if line.startswith(("FAILED", "ok"))]
+    assert code == 1
+    assert "results_are_well_formed: random letters, task 0: reward sum is nan" in lines[0]
+    follows = "follows from results_are_well_formed, which is to be mended first"
+    assert lines[1:] == [
+        f"FAILED   oracle_max: {follows}",
+        f"FAILED   no_echo_wins: {follows}",
+        "ok       oracle_containment",
+    ]
+    assert "sums@2: 4 checks, 3 failed, 2 of which follow from another" in out
+
+
+def test_a_fault_that_stands_alone_is_blamed_on_no_other(env, sums, checks):
+    checks(results_are_well_formed=60.0, oracle_max=60.0)
+    sums.write_text(sums.read_text().replace("1.0 * right}", "0.5 * right}", 1))
+
+    _, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    found = json.loads(out)["checks"]
+    assert [(each["status"], each["follows_from"]) for each in found] == [
+        ("ok", None),
+        ("FAILED", None),
+    ]
+    assert "expected 1.5" in found[1]["reason"]
