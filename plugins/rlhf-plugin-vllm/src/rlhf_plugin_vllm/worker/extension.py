@@ -89,9 +89,11 @@ class WorkerExtension:
             never_sampled: tokens without probability.
         """
         if self._rlhf_masses is None:
-            requests, mask = self.model_runner.requests, gpu_model_runner.apply_grammar_bitmask
+            # The runner takes vLLM's function from its own module, where a step finds ours from now on.
+            names: Any = gpu_model_runner
+            requests, mask = self.model_runner.requests, names.apply_grammar_bitmask
             self._rlhf_masses = MaskedMasses(requests, mask, never_sampled)
-            gpu_model_runner.apply_grammar_bitmask = self._rlhf_masses.apply
+            names.apply_grammar_bitmask = self._rlhf_masses.apply
 
     def rlhf_take_masses(self, name: str, count: int, alive: list[str]) -> list[float] | None:
         """Return the masses of an answer's tokens, and forget them and those of answers that are not alive."""
