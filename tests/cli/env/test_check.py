@@ -102,3 +102,88 @@ def test_a_step_without_an_end_is_a_result_and_ends_the_check(env, sums, monkeyp
     assert [each["id"] for each in report["checks"]] == ["steps_do_not_block"]
     assert "no result within 0.5 s: a call computes or waits" in report["checks"][0]["reason"]
     assert report["not_run"] == ["there_is_something_to_play", "task_keys_are_unique"]
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """Have the command run these checks alone, by name, with seconds for each."""
+    from rlhf_core.testing.conformance.kinds import environments
+
+    known = {each.name.removeprefix("check_"): each for each in environments.CHECKS}
+
+    def choose(**seconds):
+        chosen = (replace(known[name], deadline_s=limit) for name, limit in seconds.items())
+        monkeypatch.setattr(environments, "CHECKS", tuple(chosen))
+
+    return choose
+
+
+def test_a_pattern_that_backtracks_without_an_end_has_a_result_with_its_place(env, sums, checks):
+    """It holds the interpreter, so that no other thread of its process runs."""
+    checks(steps_do_not_block=60.0, malformed_actions=2.0, there_is_something_to_play=60.0)
+    pattern = "re.match('(a+)+$', action.text); called = "
+    sums.write_text(
+        sums.read_text()
+        .replace("called = ", pattern, 1)
+        .replace("import asyncio", "import asyncio, re", 1)
+    )
+
+    code, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    report = json.loads(out)
+    assert code == 1
+    assert [each["status"] for each in report["checks"]] == ["ok", "FAILED"]
+    reason = report["checks"][1]["reason"]
+    assert "no result within 2 s: a call computes or waits without an end, in step (" in reason
+    assert "sums.py, line" in reason
+    assert report["not_run"] == ["there_is_something_to_play"]
+
+
+def test_a_call_that_ends_its_process_is_a_result_and_the_next_check_runs(env, sums, checks):
+    checks(steps_do_not_block=60.0, there_is_something_to_play=60.0)
+    sums.write_text(
+        sums.read_text()
+        .replace("called = ", "os._exit(3); called = ", 1)
+        .replace("import asyncio", "import asyncio, os", 1)
+    )
+
+    code, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    first, second = json.loads(out)["checks"]
+    assert code == 1
+    assert "a call ended its process (with exit code 3)" in first["reason"]
+    assert second["status"] == "ok"
+
+
+def test_what_follows_from_one_fault_is_blamed_on_it(env, sums, checks):
+    checks(
+        results_are_well_formed=60.0, oracle_max=60.0, no_echo_wins=60.0, oracle_containment=60.0
+    )
+    sums.write_text(sums.read_text().replace("1.0 * right}", "float('nan')}", 1))
+
+    code, out, _ = env("check", "sums.py:SUMS")
+
+    lines = [line for line in out.splitlines() if line.startswith(("FAILED", "ok"))]
+    assert code == 1
+    assert "results_are_well_formed: random letters, task 0: reward sum is nan" in lines[0]
+    follows = "follows from results_are_well_formed, which is to be mended first"
+    assert lines[1:] == [
+        f"FAILED   oracle_max: {follows}",
+        f"FAILED   no_echo_wins: {follows}",
+        "ok       oracle_containment",
+    ]
+    assert "sums@2: 4 checks, 3 failed, 2 of which follow from another" in out
+
+
+def test_a_fault_that_stands_alone_is_blamed_on_no_other(env, sums, checks):
+    checks(results_are_well_formed=60.0, oracle_max=60.0)
+    sums.write_text(sums.read_text().replace("1.0 * right}", "0.5 * right}", 1))
+
+    _, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    found = json.loads(out)["checks"]
+    assert [(each["status"], each["follows_from"]) for each in found] == [
+        ("ok", None),
+        ("FAILED", None),
+    ]
+    assert "expected 1.5" in found[1]["reason"]

@@ -51,6 +51,19 @@ def test_tokens_that_stand_for_images_have_no_probability(spec, make_request):
     assert sampling_params(make_request((5,)), 1, 4, spec).logit_bias is None
 
 
+def test_a_grammar_is_vllms_and_may_end_an_answer_at_any_place(spec, make_request):
+    below = make_request((5,), grammar="start: /a/", min_new_tokens=3)
+
+    params = sampling_params(below, 1, 4, spec, name="0.0-1")
+    plain = sampling_params(make_request((5,), min_new_tokens=3), 1, 4, spec, name="0.0-1")
+
+    assert params.structured_outputs.grammar == "start: /a/"
+    assert (params.min_tokens, params.extra_args) == (0, {"rlhf_answer": "0.0-1"})
+    assert (plain.min_tokens, plain.structured_outputs, plain.extra_args) == (3, None, None)
+    args = engine_args(spec, VllmEngineConfig(), on_cpu=True)
+    assert args.structured_outputs_config.backend == "guidance"
+
+
 @pytest.mark.parametrize(("sleeps", "on_cpu"), [(True, False), (True, True), (False, False)])
 def test_an_engine_that_will_sleep_is_started_so_that_it_can(spec, sleeps, on_cpu):
     args = engine_args(replace(spec, sleeps=sleeps), VllmEngineConfig(), on_cpu=on_cpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,24 +33,30 @@ def check(
     applied = applying(HOOK, tried)
     left_out = [each.name.removeprefix(_PREFIX) for each in checks_of(HOOK) if each not in applied]
     outcomes: list[CheckOutcome] = []
+    blamed: dict[str, str] = {}
     for each in applied:
         outcomes.append(_outcome(each, tried))
+        if outcomes[-1].failed and any(
+            one.check == each.rests_on and one.failed for one in outcomes
+        ):
+            blamed[each.name] = each.rests_on.removeprefix(_PREFIX)
         if not as_json:
-            typer.echo(_line(outcomes[-1]))
+            typer.echo(_line(outcomes[-1], blamed.get(each.name, "")))
         if outcomes[-1].error == TimeoutError.__name__:
-            break  # It still runs, and would hold up what follows.
+            break  # Each that follows might take its whole time too.
     not_run = [each.name.removeprefix(_PREFIX) for each in applied[len(outcomes) :]]
     failed = sum(outcome.failed for outcome in outcomes)
     if as_json:
-        typer.echo(json.dumps(_report(found, outcomes, left_out, not_run), indent=2))
+        typer.echo(json.dumps(_report(found, outcomes, left_out, not_run, blamed), indent=2))
     else:
         if not_run:
             typer.echo(
-                f"not run: {', '.join(not_run)}. They would wait for the check that gave no result"
+                f"not run: {', '.join(not_run)}. Each might take as long as the check that gave no result"
             )
         if left_out:
             typer.echo(f"not checked: {', '.join(left_out)}. {_reason(left_out)}")
-        typer.echo(f"{found.label}: {len(outcomes)} checks, {failed} failed")
+        follow = f", {len(blamed)} of which follow from another" if blamed else ""
+        typer.echo(f"{found.label}: {len(outcomes)} checks, {failed} failed{follow}")
     if failed:
         raise typer.Exit(1)
 
@@ -63,9 +70,16 @@ def _outcome(each: object, tried: object) -> CheckOutcome:
     return outcome_within(each, tried, "environment")
 
 
-def _line(outcome: CheckOutcome) -> str:
+def _line(outcome: CheckOutcome, cause: str) -> str:
+    """Return the line of a check.
+
+    Args:
+        cause: the failed check that this failure follows from; empty: none.
+    """
     identifier = outcome.check.removeprefix(_PREFIX)
     reason = plain(outcome.reason.partition("\n")[0])
+    if cause:
+        reason = f"follows from {cause}, which is to be mended first"
     return f"{outcome.status:<8} {identifier}{f': {reason}' if reason else ''}"
 
 
@@ -74,6 +88,7 @@ def _report(
     outcomes: list[CheckOutcome],
     left_out: list[str],
     not_run: list[str],
+    blamed: Mapping[str, str],
 ) -> dict[str, object]:
     return {
         "environment": found.label,
@@ -85,6 +100,7 @@ def _report(
                 "id": outcome.check.removeprefix(_PREFIX),
                 "status": outcome.status,
                 "reason": outcome.reason,
+                "follows_from": blamed.get(outcome.check),
             }
             for outcome in outcomes
         ],

@@ -29,6 +29,7 @@ from .agents.prompt import as_sent, text_in
 from .config import EndpointConfig
 from .episode.crediting import credit
 from .episode.session import EpisodeSession
+from .fork_watch import ForkWatch
 from .host import EndpointHost, EpisodeAddress
 from .settings import http_limits, route_options, session_limits
 from .traces import trace_from_graph, write_traces
@@ -54,6 +55,7 @@ class Endpoint:
         self._host: EndpointHost | None = None
         self._agent: FunctionAgent | CommandAgent
         self._num_groups = 0
+        self._forks = ForkWatch()
         self._opening = asyncio.Lock()
         self._slots: asyncio.Semaphore
 
@@ -123,6 +125,7 @@ class Endpoint:
                 end = EpisodeEnd.TIMEOUT
             finally:
                 graph = await session.end()
+        self._forks.add(uid, session.forks, len(graph.nodes))
         if not graph.nodes and failure is None:
             what = "never got an answer" if session.refusals.count else "never asked the policy"
             failure = AgentFailure(f"{what} (it ended by {end})")

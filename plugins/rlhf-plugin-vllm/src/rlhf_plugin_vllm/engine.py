@@ -16,6 +16,7 @@ from rlhf_core.weights import Invitation, Place
 from . import compat, processes
 from .arguments import engine_args, environment
 from .config import VllmEngineConfig
+from .grammars import Grammars
 from .images.measuring import images_measured
 from .requests import cancel_all, completion, padding, require_same_prompt, sampling_params
 from .rope_limit import check_length
@@ -116,6 +117,7 @@ class VllmEngine:
         level = sleep_level(spec, self._config)
         self._llm = self._launch(spec)
         self._workers = Workers(self._llm)
+        self._grammars = Grammars(self._llm, self._workers, spec)
         self._sleep = VllmSleep(self._workers, level)
         self._updates = (
             ModelUpdates(self._workers, self._sender)
@@ -171,12 +173,13 @@ class VllmEngine:
         If the call is cancelled, vLLM drops its requests.
 
         Raises:
-            RolloutError: the request cannot be served, the engine is not serving, or vLLM failed.
+            RolloutError: the request or its form cannot be served, the engine is not serving, or vLLM failed.
         """
         self._require(f"generate for {request.uid}", VllmState.SERVING, VllmState.PAUSED)
         limit = request.checked_limit(self._spec.max_length, self._vocab_size)
         tasks: list[asyncio.Task[Completion]] = []
         try:
+            await self._grammars.require(request, self._never_sampled)
             prompt = await self._prompt(request)
             if self._state is VllmState.CLOSED:
                 raise RolloutError(f"request {request.uid}: the engine was closed")
@@ -296,7 +299,7 @@ class VllmEngine:
             await cancel_all(self._tasks)
             self._llm.shutdown(timeout=processes.GRACE_S)
             processes.end(self._family)
-            del self._llm, self._workers, self._updates, self._sleep
+            del self._llm, self._workers, self._updates, self._sleep, self._grammars
         self._sender.close()
         if self._images is not None:
             self._images.close()
@@ -348,11 +351,13 @@ class VllmEngine:
         versions = self._versions[name] = [(0, self._version)]
         final = None
         try:
-            params = sampling_params(request, seed, limit, self._spec, self._never_sampled)
+            params = sampling_params(request, seed, limit, self._spec, self._never_sampled, name)
             with self._updates.for_request() as adapter:
                 written = self._llm.generate(prompt, params, name, lora_request=adapter)
                 async for output in written:
                     final = output
+            count = 0 if final is None else len(final.outputs[0].token_ids)
+            masses = await self._grammars.masses(request, name, count, self._versions)
         except Exception as error:  # errors of any class that vLLM raises belong to this request
             raise RolloutError(
                 f"request {request.uid}: vLLM failed: {error or type(error).__name__}"
@@ -362,7 +367,8 @@ class VllmEngine:
         if final is None:
             raise RolloutError(f"request {request.uid}: vLLM returned nothing")
         require_same_prompt(request, final.prompt_token_ids)
-        return completion(request, final.outputs[0], versions)
+        answer = completion(request, final.outputs[0], versions)
+        return self._grammars.finished(request, answer, masses)
 
     async def _forget_prefixes(self) -> None:
         """Drop what older weights computed, keys, values and features of images, and note the tokens that each request

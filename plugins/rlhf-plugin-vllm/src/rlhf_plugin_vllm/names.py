@@ -16,6 +16,8 @@ SEEING_VARIABLE = "RLHF_VLLM_SEEING"
 """Environment variable with the class of a model that reads images, ``MODULE:CLASS``."""
 PORTION_VARIABLE = "RLHF_VLLM_PORTION"
 """Environment variable with the number of a request's tokens that vLLM's core sends in one message."""
+ANSWER = "rlhf_answer"
+"""Key of a request's ``extra_args``: name by which the engine asks for what the request's grammar allowed."""
 MERGED_INSTEAD = (
     "have the adapter merged into the weights that the engine gets (--actor.lora.serve merged; --model.serve merged of "
     "rlhf generate and chat)"

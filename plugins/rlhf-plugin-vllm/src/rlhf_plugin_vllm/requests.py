@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core import ConfigError, RequestError, RolloutError
+from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, Stop
+
+from .names import ANSWER
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, SamplingParams
@@ -43,26 +45,20 @@ def sampling_params(
     limit: int,
     spec: EngineSpec,
     never_sampled: Sequence[int] = (),
+    name: str = "",
 ) -> SamplingParams:
     """Return vLLM's sampling parameters for one completion of at most ``limit`` tokens.
 
     Args:
         never_sampled: tokens without probability. vLLM lays the bias on the logits before anything else, so the
             log-probs are those of the distribution without these tokens.
-
-    Raises:
-        RequestError: the request has a grammar.
+        name: name by which the workers keep what a grammar allowed.
     """
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     wanted = request.sampling
-    if wanted.grammar is not None:
-        # vLLM masks logits before its sampler measures them, so nobody could tell which tokens the grammar decided.
-        raise RequestError(
-            f"request {request.uid} asks for an answer of a given form, which the engine vllm does not enforce here; "
-            "use --engine embedded --engine.embedded.decode stepwise"
-        )
+    grammar = wanted.grammar
     return SamplingParams(
         temperature=wanted.temperature,
         top_p=wanted.top_p,
@@ -70,7 +66,8 @@ def sampling_params(
         min_p=wanted.min_p,
         seed=seed % (1 << SEED_BITS),
         max_tokens=limit,
-        min_tokens=min(wanted.min_new_tokens, limit),
+        # Where a grammar ends an answer, nothing else is allowed.
+        min_tokens=0 if grammar else min(wanted.min_new_tokens, limit),
         # The spec's end-of-sequence tokens replace the tokenizer's. vLLM keeps stop tokens in the output.
         ignore_eos=True,
         stop_token_ids=list(spec.eos_token_ids),
@@ -82,6 +79,8 @@ def sampling_params(
         logprobs=0 if wanted.logprobs else None,
         flat_logprobs=True,
         logit_bias=dict.fromkeys(never_sampled, -math.inf) or None,
+        structured_outputs=StructuredOutputsParams(grammar=grammar) if grammar else None,
+        extra_args={ANSWER: name} if grammar else None,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

@@ -84,6 +84,8 @@ class Check:
     without the property; ``run_checks`` and ``rlhf check`` only report it."""
     deadline_s: float = 300.0
     """Seconds in which ``rlhf env check`` expects a result, also on a busy machine; a check without one has failed."""
+    rests_on: str = ""
+    """Name of a check without which this one says nothing: where both fail, that one is to blame."""
 
     @property
     def name(self) -> str:

@@ -33,6 +33,7 @@ from ..dialects.problems import RequestProblem
 from .answering import answer_of, message_of
 from .attempts import Attempts
 from .calls import ModelInput, PlaceCounter, SampledCall, graph_of, turn_of
+from .forks import Forks
 from .forms import grammar_of
 from .refusals import Refusals
 from .rendering import Rendering
@@ -84,6 +85,7 @@ class EpisodeSession:
         self.responses: dict[str, Sequence[Message]] = {}
         """The conversation behind each response of OpenAI's ``/v1/responses``, by its id, instructions excepted."""
         self.refusals = Refusals()
+        self.forks = Forks()
         self.num_ignored = 0
         """Fields that clients sent and the run decides."""
         self.limit_hit: EpisodeEnd | None = None
@@ -194,6 +196,7 @@ class EpisodeSession:
         except RequestProblem as problem:
             self.note_refusal(problem)
             raise
+        self.forks.look(request, read)
         sampling = self._sampling(request, read)
         places = self._places.take(read, request.agent, request.n)
         self._num_fresh += read.parent is None
@@ -381,6 +384,7 @@ class EpisodeSession:
         self._calls.append(call)
         self._answers[place] = answer
         self._rendering.remember(request, call, answer.text)
+        self.forks.add(request, call)
         if completion.stop is Stop.ABORTED:
             self._break(None)
         return call

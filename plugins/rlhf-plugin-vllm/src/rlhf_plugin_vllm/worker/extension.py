@@ -10,11 +10,13 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader import register_model_loader
+from vllm.v1.worker import gpu_model_runner
 
 from ..images.measuring import measure_where_told
 from ..names import LOAD_FORMAT, TRANSFER_BACKEND, UNPACKED
 from .adapter_slots import AdapterSlots
 from .loader import PlainWeightsLoader
+from .masked_mass import MaskedMasses
 from .receiver import UpdateInfo, WeightReceiver
 from .watchdog import end_with_owner
 
@@ -28,7 +30,9 @@ class WorkerExtension:
     """Mix-in for vLLM's worker class. The engine calls the methods by ``collective_rpc``; they return plain values."""
 
     weight_transfer_engine: WeightReceiver
+    model_runner: Any
     _rlhf_slots: AdapterSlots | None = None
+    _rlhf_masses: MaskedMasses | None = None
 
     def rlhf_place(self) -> list[str | None]:
         """Return machine and device of this worker, the fields of ``Place``."""
@@ -77,3 +81,20 @@ class WorkerExtension:
         """Return the fields of ``HeldWeight`` for each factor of a version of which this worker holds a part."""
         assert self._rlhf_slots is not None
         return self._rlhf_slots.served(number)
+
+    def rlhf_measure_masses(self, never_sampled: list[int]) -> None:
+        """Measure what grammars allow from now on.
+
+        Args:
+            never_sampled: tokens without probability.
+        """
+        if self._rlhf_masses is None:
+            # The runner takes vLLM's function from its own module, where a step finds ours from now on.
+            names: Any = gpu_model_runner
+            requests, mask = self.model_runner.requests, names.apply_grammar_bitmask
+            self._rlhf_masses = MaskedMasses(requests, mask, never_sampled)
+            names.apply_grammar_bitmask = self._rlhf_masses.apply
+
+    def rlhf_take_masses(self, name: str, count: int, alive: list[str]) -> list[float] | None:
+        """Return the masses of an answer's tokens, and forget them and those of answers that are not alive."""
+        return None if self._rlhf_masses is None else self._rlhf_masses.take(name, count, alive)

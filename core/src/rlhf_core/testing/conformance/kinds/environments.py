@@ -68,6 +68,9 @@ def _has_canaries_and_knows_answers(subject: Subject) -> bool:
     return has_canaries(subject) and knows_answers(subject)
 
 
+_RESULTS = check_results_are_well_formed.__name__
+"""Check without which rewards cannot be compared."""
+
 CHECKS = (
     # First: where a step blocks, every other check would wait for it again and again.
     Check(check_steps_do_not_block, deadline_s=60.0),
@@ -79,7 +82,7 @@ CHECKS = (
     Check(check_splits_do_not_overlap, makes_tasks, usual=True),
     Check(check_results_are_well_formed),
     Check(check_rewards_stay_in_the_range, states_a_range),
-    Check(check_malformed_actions),
+    Check(check_malformed_actions, deadline_s=120.0),
     Check(check_episodes_end),
     Check(check_closing_without_an_episode),
     Check(check_a_thousand_episodes_at_once),
@@ -91,16 +94,16 @@ CHECKS = (
     Check(check_verifier_determinism, is_deterministic),
     Check(check_no_shared_state, is_deterministic),
     Check(check_another_process_plays_the_same, runs_elsewhere),
-    Check(check_oracle_max, _states_a_range_and_knows_answers),
-    Check(check_floor_gap, knows_answers),
-    Check(check_canary_floor, _has_canaries_and_knows_answers),
+    Check(check_oracle_max, _states_a_range_and_knows_answers, rests_on=_RESULTS),
+    Check(check_floor_gap, knows_answers, rests_on=_RESULTS),
+    Check(check_canary_floor, _has_canaries_and_knows_answers, rests_on=_RESULTS),
     Check(check_oracle_containment, knows_answers),
-    Check(check_no_constant_answer_wins, knows_answers),
-    Check(check_no_empty_answer_wins, knows_answers),
-    Check(check_no_echo_wins, knows_answers),
-    Check(check_no_truncated_answer_wins, knows_answers),
-    Check(check_no_claim_wins, knows_answers),
-    Check(check_no_list_of_answers_wins, knows_answers),
-    Check(check_no_single_word_wins, knows_answers),
-    Check(check_no_answer_is_told_after_a_wrong_one, knows_answers),
+    Check(check_no_constant_answer_wins, knows_answers, rests_on=_RESULTS),
+    Check(check_no_empty_answer_wins, knows_answers, rests_on=_RESULTS),
+    Check(check_no_echo_wins, knows_answers, rests_on=_RESULTS),
+    Check(check_no_truncated_answer_wins, knows_answers, rests_on=_RESULTS),
+    Check(check_no_claim_wins, knows_answers, rests_on=_RESULTS),
+    Check(check_no_list_of_answers_wins, knows_answers, rests_on=_RESULTS),
+    Check(check_no_single_word_wins, knows_answers, rests_on=_RESULTS),
+    Check(check_no_answer_is_told_after_a_wrong_one, knows_answers, rests_on=_RESULTS),
 )

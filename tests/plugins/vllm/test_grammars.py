@@ -1,0 +1,298 @@
+"""Answers below a grammar: what vLLM is asked for, what it cannot do, and from which distribution log-probs are."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_core import RequestError, RolloutError
+from rlhf_core.contracts import Completion, Stop
+from rlhf_core.testing.tiny import tiny_tokenizer, write_tiny_model
+from rlhf_plugin_vllm.grammars import Grammars
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("llguidance") is None, reason="needs llguidance"
+)
+EOS = 2
+LETTERS = "start: /[a-z]{3}/"
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"enum": [1, 22, 333]}, "yes": {"type": "boolean"}},
+    "required": ["n", "yes"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+OBJECT = f"start: answer\nanswer: %json {json.dumps(SCHEMA)}"
+PROMPT = (5, 9, 12)
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer():
+    """A tokenizer with one token for each byte, which llguidance reads."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ("<pad>", "<bos>", "<eos>")
+    letters = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={token: index for index, token in enumerate(letters)}, merges=[])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
+    )
+
+
+class FakeWorkers:
+    """Note calls, and answer for two ranks of which the first has no logits."""
+
+    def __init__(self, masses=None):
+        self.masses, self.calls = masses, []
+
+    async def ask(self, method, *arguments):
+        self.calls.append((method, *arguments))
+        return [None, self.masses] if method == "rlhf_take_masses" else [None, None]
+
+
+@pytest.fixture
+def grammars_of(byte_tokenizer, spec):
+    """Make grammars of an engine that is described by its settings."""
+
+    def make(*, masses=None, tokenizer=byte_tokenizer, eos=(EOS,), **changed):
+        config = SimpleNamespace(
+            structured_outputs_config=SimpleNamespace(backend=changed.get("backend", "guidance")),
+            parallel_config=SimpleNamespace(data_parallel_size=changed.get("data_parallel", 1)),
+            speculative_config=changed.get("speculative"),
+            use_v2_model_runner=changed.get("second_runner", False),
+        )
+        llm = SimpleNamespace(
+            vllm_config=config,
+            get_tokenizer=lambda: tokenizer,
+            model_config=SimpleNamespace(get_vocab_size=lambda: len(tokenizer)),
+        )
+        workers = FakeWorkers(masses)
+        made = Grammars(llm, workers, replace(spec, eos_token_ids=eos))
+        made.workers = workers
+        return made
+
+    return make
+
+
+def answer(*token_ids):
+    count = len(token_ids)
+    return Completion(
+        token_ids=np.array(token_ids, dtype=np.int32),
+        logprobs=np.zeros(count, dtype=np.float32),
+        weight_version=np.zeros(count, dtype=np.int32),
+        stop=Stop.EOS,
+    )
+
+
+def test_the_workers_measure_from_the_first_grammar_on(grammars_of, make_request):
+    grammars = grammars_of()
+
+    async def play():
+        await grammars.require(make_request(PROMPT), (7,))
+        assert not grammars.workers.calls
+        for _ in range(2):
+            await grammars.require(make_request(PROMPT, grammar=LETTERS), (7,))
+
+    asyncio.run(play())
+
+    assert grammars.workers.calls == [("rlhf_measure_masses", [7])]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"backend": "xgrammar"}, "structured_outputs_config names the backend xgrammar"),
+        ({"data_parallel": 2}, "data_parallel_size > 1; set it to 1"),
+        ({"speculative": object()}, "leave engine.vllm.args.speculative_config out"),
+        ({"second_runner": True}, "set VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"eos": (1,)}, r"by the tokenizer's token 2, and answers end by \[1\]"),
+        ({"tokenizer": tiny_tokenizer()}, "llguidance cannot read the model's tokenizer"),
+    ],
+)
+def test_where_forms_cannot_be_held_the_request_is_refused_with_the_reason(
+    grammars_of, make_request, changed, problem
+):
+    grammars = grammars_of(**changed)
+
+    async def play():
+        await grammars.require(make_request(PROMPT), (7,))
+        with pytest.raises(RequestError, match=problem):
+            await grammars.require(make_request(PROMPT, grammar=LETTERS), (7,))
+
+    asyncio.run(play())
+
+
+def test_a_grammar_that_cannot_be_read_is_the_requests_own_error(grammars_of, make_request):
+    with pytest.raises(RequestError, match="the form of the answer cannot be read"):
+        asyncio.run(grammars_of().require(make_request(PROMPT, grammar="start: nothing"), ()))
+
+
+@pytest.mark.parametrize("masses", [None, [0.5], [0.5, float("nan")]])
+def test_an_answer_that_was_not_measured_is_an_error_of_the_engine(
+    grammars_of, make_request, masses
+):
+    grammars = grammars_of(masses=masses)
+
+    with pytest.raises(RolloutError, match="of an answer's 2 tokens were measured"):
+        asyncio.run(grammars.masses(make_request(PROMPT, grammar=LETTERS), "a", 2, {"a": 0}))
+
+
+def test_an_answer_has_the_masses_of_the_rank_that_has_logits(grammars_of, make_request):
+    grammars = grammars_of(masses=[0.5, 0.25, 0.75, 1.0])
+    request = make_request(PROMPT, grammar=LETTERS)
+    letters = [grammars._llm.get_tokenizer().convert_tokens_to_ids(each) for each in "abc"]
+
+    async def play(tokens):
+        await grammars.require(request, ())
+        masses = await grammars.masses(request, "a", len(tokens), {"a": 0})
+        return grammars.finished(request, answer(*tokens), masses)
+
+    assert asyncio.run(play([*letters, EOS])).allowed_mass.tolist() == [0.5, 0.25, 0.75, 1.0]
+    # vLLM ends an answer where nothing can go on.
+    grammars.workers.masses = [0.5, 0.25, 0.0]
+    with pytest.raises(RequestError, match="no token of the model can be token 3"):
+        asyncio.run(play([*letters[:2], EOS]))
+
+
+@pytest.fixture(scope="module")
+def byte_model(tmp_path_factory, byte_tokenizer):
+    """A model with a token for each byte, as Transformers runs it, and its folder."""
+    from transformers import AutoModelForCausalLM
+
+    folder = write_tiny_model(tmp_path_factory.mktemp("bytes") / "model", initializer_range=0.3)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(len(byte_tokenizer), mean_resizing=False)
+    model.save_pretrained(folder)
+    byte_tokenizer.save_pretrained(folder)
+    return folder, model
+
+
+@pytest.fixture(scope="module")
+def byte_engine(loop, spec, byte_model, source_of):
+    pytest.importorskip("vllm")
+    from rlhf_plugin_vllm.config import VllmEngineConfig
+    from rlhf_plugin_vllm.engine import VllmEngine
+
+    folder, model = byte_model
+    engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
+    own = replace(spec, model_path=str(folder))
+    loop.run_until_complete(engine.start(own, source_of(dict(model.state_dict()))))
+    yield engine
+    loop.run_until_complete(engine.close())
+
+
+@torch.no_grad()
+def scaled_logits(model, request, row):
+    """(A, V) of a plain forward pass, divided by the temperature."""
+    ids = torch.from_numpy(np.concatenate([request.prompt_ids, row.token_ids]).astype(np.int64))
+    logits = model(ids[None]).logits[0, len(request.prompt_ids) - 1 : -1].double()
+    return logits / (request.sampling.temperature or 1.0), ids[len(request.prompt_ids) :]
+
+
+def expected(model, request, row, tokenizer):
+    """(A,) log-probs and masses by llguidance alone: its masks on a plain forward pass, one token after the other."""
+    from llguidance import LLMatcher
+    from llguidance.hf import from_tokenizer
+
+    grammar = LLMatcher.grammar_from_lark(request.sampling.grammar)
+    matcher = LLMatcher(from_tokenizer(tokenizer, len(tokenizer)), grammar)
+    logits, ids = scaled_logits(model, request, row)
+    logprobs, masses = [], []
+    for place, token in enumerate(ids.tolist()):
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        allowed = np.unpackbits(bits, count=len(tokenizer), bitorder="little").astype(bool)
+        kept = logits[place][torch.from_numpy(allowed)].logsumexp(0)
+        logprobs.append((logits[place, token] - kept).item())
+        masses.append((kept - logits[place].logsumexp(0)).exp().item())
+        assert matcher.consume_token(token)
+    return logprobs, masses
+
+
+@pytest.mark.scale
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [1.0, 1.5, 0.0])
+def test_a_schema_is_obeyed_and_log_probs_are_those_of_the_masked_distribution(
+    byte_engine, byte_model, byte_tokenizer, run, make_request, temperature
+):
+    request = make_request(
+        PROMPT,
+        seeds=tuple(range(8)),
+        grammar=OBJECT,
+        temperature=temperature,
+        max_new_tokens=200,
+        min_new_tokens=150,
+    )
+
+    rows = run(byte_engine.generate(request))
+
+    texts = set()
+    for row in rows:
+        logprobs, masses = expected(byte_model[1], request, row, byte_tokenizer)
+        np.testing.assert_allclose(row.logprobs, logprobs, atol=1e-4)
+        np.testing.assert_allclose(row.allowed_mass, masses, rtol=1e-3, atol=1e-6)
+        assert row.stop is Stop.EOS
+        texts.add(byte_tokenizer.decode(row.token_ids, skip_special_tokens=True))
+    for text in texts:
+        assert set(json.loads(text)) == {"n", "yes"}
+        assert json.loads(text)["n"] in (1, 22, 333)
+
+
+@pytest.mark.scale
+@pytest.mark.slow
+def test_answers_beside_a_grammar_are_those_without_it(byte_engine, byte_model, run, make_request):
+    free = make_request(PROMPT, seeds=tuple(range(4)), number=1)
+
+    async def together():
+        below = make_request(PROMPT, seeds=(1, 2), grammar=LETTERS)
+        return await asyncio.gather(byte_engine.generate(below), byte_engine.generate(free))
+
+    below, rows = run(together())
+
+    assert all(len(row.token_ids) == 4 for row in below)
+    for row in rows:
+        assert row.allowed_mass is None
+        logits, ids = scaled_logits(byte_model[1], free, row)
+        logprobs = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
+        np.testing.assert_allclose(row.logprobs, logprobs.numpy(), atol=1e-4)
+
+
+@pytest.mark.scale
+@pytest.mark.slow
+def test_an_answer_goes_on_below_its_grammar_when_the_weights_change(
+    byte_engine, byte_model, byte_tokenizer, run, make_request, source_of
+):
+    """What vLLM computes again after a pause is measured once for each token."""
+    request = make_request(
+        PROMPT, seeds=(1, 2, 3), grammar="start: /[a-z]{300}/", max_new_tokens=400
+    )
+    same = dict(byte_model[1].state_dict())
+
+    async def play():
+        asked = asyncio.create_task(byte_engine.generate(request))
+        while not byte_engine._versions:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        await byte_engine.pause()
+        await byte_engine.update_weights(5, source_of(same))
+        await byte_engine.resume()
+        return await asked
+
+    for row in run(play()):
+        logprobs, masses = expected(byte_model[1], request, row, byte_tokenizer)
+        np.testing.assert_allclose(row.logprobs, logprobs, atol=1e-4)
+        np.testing.assert_allclose(row.allowed_mass, masses, rtol=1e-3, atol=1e-6)
