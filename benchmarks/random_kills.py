@@ -33,6 +33,10 @@ ENDING_S = 15.0
 """Patience with what ends by itself after its parent."""
 HANG_S = 600.0
 ATTEMPTS = 4
+"""Resumes of one run."""
+TRIES = 5
+"""Runs of which one has to be met by its signal."""
+MISSED = "nobody: it had ended"
 QUIET = "--log.progress off --log.summary false --log.tensorboard false --log.curve false"
 ROLLOUTS = (
     "--model model --data rows.jsonl --rollout.batch_size 3 --rollout.n_samples_per_prompt 4 "
@@ -173,14 +177,15 @@ class Run:
 def kill_one(
     run: Run, process: subprocess.Popen[bytes], draw: random.Random, after_s: float
 ) -> str:
-    """Wait, and send a signal to one of the run's processes; return whose process it was, and the signal."""
+    """Wait, and send a signal to one of the run's processes; return whose process it was, and the signal, or ``MISSED``
+    where there was none any more."""
     begun = time.monotonic()
     while time.monotonic() - begun < after_s and process.poll() is None:
         time.sleep(0.02)
     alive = marked(run.mark)
     run.shared |= shared_memory(alive)
     if not alive:
-        return "nobody: it had ended"
+        return MISSED
     by_role: dict[str, list[int]] = {}
     for pid in alive:
         by_role.setdefault(role(pid, process.pid), []).append(pid)
@@ -194,20 +199,26 @@ def kill_one(
             time.sleep(STOPPED_S)
             os.kill(victim, signal.SIGCONT)
     except ProcessLookupError:
-        return f"{whose}: it had ended"
+        return MISSED
     return f"{whose} {'STOP' if stops else 'KILL'}"
 
 
 def try_once(
-    workspace: Path, kind: str, number: int, draw: random.Random, whole: Whole, tally: Tally
-) -> None:
-    """Do one killed run to its end, and note what came of it."""
-    run = Run(workspace, kind, f"{kind}-{number}")
-    tally.kills += 1
+    workspace: Path, kind: str, name: str, draw: random.Random, whole: Whole, tally: Tally
+) -> bool:
+    """Do one run to its end, and note what came of it. Return whether a signal met one of its processes.
+
+    One that ended before its moment tells how long a run takes now, for machines are not always as busy.
+    """
+    run = Run(workspace, kind, name)
+    begun = time.monotonic()
     process = run.start()
     victim = kill_one(run, process, draw, draw.uniform(0.2, 1.0) * whole.seconds)
     tally.victims[victim] += 1
+    tally.kills += victim != MISSED
     code = run.finish(process)
+    if victim == MISSED:
+        whole.seconds = time.monotonic() - begun
     tally.left += [f"{run.name} ({victim}): {path}" for path in run.left()]
     for _ in range(ATTEMPTS):
         if code == 0:
@@ -221,17 +232,19 @@ def try_once(
     elif kind not in NOT_TO_THE_BIT and run.result() != whole.result:
         tally.differ.append(f"{run.name} ({victim})")
     else:
-        tally.equal += kind not in NOT_TO_THE_BIT
+        tally.equal += victim != MISSED and kind not in NOT_TO_THE_BIT
     shutil.rmtree(run.temporary, ignore_errors=True)
     if code == 0:
         shutil.rmtree(run.output, ignore_errors=True)
+    return victim != MISSED
 
 
-@dataclass(frozen=True)
+@dataclass
 class Whole:
     """A run that was left alone."""
 
     seconds: float
+    """How long the last one took."""
     result: tuple[object, object]
 
 
@@ -296,7 +309,10 @@ def main() -> int:
         if kind not in wholes:
             wholes[kind] = whole_run(workspace, kind, tallies[kind])
         if (whole := wholes[kind]) is not None:
-            try_once(workspace, kind, number, own, whole, tallies[kind])
+            for again in range(TRIES):
+                name = f"{kind}-{number}-{again}"
+                if try_once(workspace, kind, name, own, whole, tallies[kind]):
+                    break
             print(f"{number} {kind} {tallies[kind]}", file=sys.stderr, flush=True)
     print(
         f"seed {options.seed}, {sum(t.kills for t in tallies.values())} kills, runs in {workspace}"
