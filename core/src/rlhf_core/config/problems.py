@@ -40,6 +40,17 @@ def flag(path: str) -> str:
     return f"--{_SHORT.get(path, path)}"
 
 
+def missing(flag: str, expected: str, advice: str, *, emptied: str | None) -> str:
+    """Return the problem of an option that the run needs.
+
+    Args:
+        emptied: the option as the user wrote it, with an empty list; None: nobody wrote it.
+    """
+    if emptied is None:
+        return f"{flag}: {expected}; got neither.\n  {advice}"
+    return f"{emptied}: {expected}; got an empty list.\n  {advice}"
+
+
 class Labels:
     """Names options as the user wrote them: the flag as typed, or ``file.toml: key``."""
 

@@ -6,8 +6,6 @@ import string
 from collections.abc import Iterator
 
 from ...capabilities import (
-    JUDGES_REWARDS,
-    NO_ADVANTAGES,
     NO_PULL,
     PREPARES_STEP,
     REWARDS_EPISODES,
@@ -16,7 +14,7 @@ from ...capabilities import (
 from ...environments.external import ExternalConfig
 from ...errors import ConfigError
 from ...plugins import Plugins
-from ..problems import Labels, flag
+from ..problems import Labels, flag, missing
 from ..resolved import EnvironmentOptions, Selections
 from ..run import RunConfig
 from .eval_names import best_metric_problems
@@ -30,6 +28,7 @@ from .features import (
 from .held_out import held_out_problems, set_names
 from .in_process import in_process_rules
 from .mixes import mix_problems
+from .reward_rules import missing_reward, reward_rules
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
@@ -50,23 +49,11 @@ def check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugi
         *_kl_rules(run, selections, labels, plugins),
         *_teacher_rules(run, selections, labels),
         *_term_rules(selections, labels),
-        *_reward_rules(selections, labels),
-        *_filter_rules(selections, labels),
+        *reward_rules(selections, labels),
         *_evaluation_rules(run, labels),
         *in_process_rules(selections, labels),
     ):
         raise ConfigError(problem)
-
-
-def _missing(flag: str, expected: str, advice: str, *, emptied: str | None) -> str:
-    """Return the problem of an option that the run needs.
-
-    Args:
-        emptied: the option as the user wrote it, with an empty list; None: nobody wrote it.
-    """
-    if emptied is None:
-        return f"{flag}: {expected}; got neither.\n  {advice}"
-    return f"{emptied}: {expected}; got an empty list.\n  {advice}"
 
 
 def _task_rules(
@@ -74,7 +61,7 @@ def _task_rules(
 ) -> Iterator[str]:
     environment = selections["env.use"]
     if not run.data.train and run.data.source is None and not environment:
-        yield _missing(
+        yield missing(
             "--data",
             "expected data files, or an environment that makes its own tasks",
             "Add --data FILE.jsonl or --env NAME.",
@@ -82,13 +69,7 @@ def _task_rules(
         )
     (executor,) = selections["rollout.executor"]
     is_rewarded = REWARDS_EPISODES in executor.registered.component.provides
-    if not selections["reward.use"] and not environment and not is_rewarded:
-        yield _missing(
-            "--reward",
-            "expected a reward, or an environment that gives one",
-            "Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME.",
-            emptied=labels("reward.use") if labels.is_set("reward.use") else None,
-        )
+    yield from missing_reward(selections, labels)
     if environment and not any(
         "environment" in selection.registered.component.needs
         for found in selections.values()
@@ -344,27 +325,6 @@ def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
             yield (
                 f"{labels('algo.terms.use')} {selection.registered.name}: it has to see the whole step first, which "
                 f"only the policy loss can. Set --loss {selection.registered.name} in place of --algo.terms.use."
-            )
-
-
-def _reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
-    rewards = selections["reward.use"]
-    weights = [chosen.reward.weight for chosen in rewards if chosen.reward is not None]
-    if weights and not any(weights) and not selections["env.use"]:
-        section = rewards[0].section
-        yield f"{labels(f'{section}.weight')} is 0, as is every reward's weight: nothing would be learned"
-
-
-def _filter_rules(selections: Selections, labels: Labels) -> Iterator[str]:
-    (loss,) = selections["algo.loss.policy"]
-    if NO_ADVANTAGES not in loss.registered.component.provides:
-        return
-    for chosen in selections["rollout.filters"]:
-        if JUDGES_REWARDS in chosen.registered.component.provides:
-            yield (
-                f"{labels('rollout.filters')} {chosen.registered.name} drops prompts by their rewards, and "
-                f"{labels('algo.loss.policy')} {loss.registered.name} teaches the same whatever the rewards are. Leave "
-                "the filter out, or choose a --loss that is weighted with advantages."
             )
 
 
