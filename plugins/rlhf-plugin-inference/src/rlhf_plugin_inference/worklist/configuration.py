@@ -37,13 +37,18 @@ def record_config(
         is_begun: whether the folder has results, with whose configuration the new one has to agree.
 
     Raises:
-        ConfigError: an option that the results depend on has changed.
+        ConfigError: an option that the results depend on has changed, or nothing says what they were made with.
     """
     target = folder / NAME
+    if is_begun and not target.exists():
+        raise ConfigError(
+            f"{rules.label}{target} is missing, so nothing says with which options the {rules.contents} in {folder} "
+            f"were made. Put it back, or {rules.way_out}."
+        )
     part = folder / f"{NAME}.part"
     try:
         write_toml(resolved, part)
-        if is_begun and target.exists():
+        if is_begun:
             _compare(target, part, folder, rules)
         part.replace(target)
     finally:

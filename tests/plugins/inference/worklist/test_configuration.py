@@ -1,0 +1,50 @@
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from rlhf_core import ConfigError
+from rlhf_plugin_inference.worklist import configuration
+from rlhf_plugin_inference.worklist.configuration import NAME, GoingOn, record_config
+
+RULES = GoingOn(free=re.compile("free"), contents="results", way_out="begin anew with --overwrite")
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    """Record options in a folder."""
+
+    def write(resolved, path):
+        path.write_text("".join(f"{key} = {value}\n" for key, value in resolved.tree.items()))
+
+    monkeypatch.setattr(configuration, "write_toml", write)
+
+    def record(*, is_begun, **tree):
+        record_config(SimpleNamespace(tree=tree), tmp_path, RULES, is_begun=is_begun)
+        return tmp_path / NAME
+
+    return record
+
+
+def test_a_free_option_may_change(recorded):
+    recorded(is_begun=False, free=1, bound=2)
+
+    assert "free = 3" in recorded(is_begun=True, free=3, bound=2).read_text()
+
+
+def test_another_one_is_refused_and_the_record_stays(recorded):
+    file = recorded(is_begun=False, bound=2)
+
+    with pytest.raises(ConfigError, match=r"bound is 3; the results in .* were made with 2"):
+        recorded(is_begun=True, bound=3)
+
+    assert file.read_text() == "bound = 2\n"
+
+
+def test_results_that_nobody_knows_the_options_of_are_not_gone_on_with(recorded, tmp_path):
+    recorded(is_begun=False, bound=2).unlink()
+
+    with pytest.raises(ConfigError, match=r"config\.toml is missing.*begin anew with --overwrite"):
+        recorded(is_begun=True, bound=3)
+
+    assert list(tmp_path.iterdir()) == []
