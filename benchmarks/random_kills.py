@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,7 +121,7 @@ class Run:
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         paths = {"PYTHON": sys.executable, "AGENT": str(self.workspace / "agent.py")}
         words = [paths.get(word, word) for word in KINDS[self.kind].split()]
-        words = [*words, *QUIET.split(), "--output", self.name, *more]
+        words = [*_without(words, more), *QUIET.split(), "--output", self.name, *more]
         variables = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.temporary), MARK: self.mark}
         with (self.workspace / f"{self.name}.log").open("ab") as log:
             return subprocess.Popen(
@@ -172,6 +173,17 @@ class Run:
         from rlhf_core.durable.run_folder import RunFolder
 
         return "restart" if RunFolder(self.output).no_checkpoint() else "auto"
+
+
+def _without(words: list[str], others: Sequence[str]) -> list[str]:
+    """Return the words of a command without the flags, and their values, that ``others`` give too."""
+    kept, leaves_out = [], False
+    for word in words:
+        if word.startswith("--"):
+            leaves_out = word in others
+        if not leaves_out:
+            kept.append(word)
+    return kept
 
 
 def kill_one(
