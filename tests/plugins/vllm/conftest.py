@@ -90,7 +90,9 @@ def shared_engine(loop, spec: EngineSpec, plain):
     from rlhf_plugin_vllm.config import VllmEngineConfig
     from rlhf_plugin_vllm.engine import VllmEngine
 
-    engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
+    # Level 1, so that it wakes without an update too: test_sleeping.py has level 2.
+    config = VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1, sleep_level=1)
+    engine = VllmEngine(config)
     loop.run_until_complete(engine.start(spec, Source(dict(plain.state_dict()))))
     yield engine
     loop.run_until_complete(engine.close())
