@@ -71,6 +71,7 @@ def workspace(tmp_path, tiny_model, monkeypatch):
             "prompt": f"{n} + 1 =",
             "question": f"{n} + 1?",
             "answer": str(n + 1),
+            "solution": str(n + 1),
             "messages": [{"role": "user", "content": f"{n} + 1?"}],
         }
         for n in range(40)

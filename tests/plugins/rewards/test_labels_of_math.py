@@ -1,8 +1,10 @@
 """Right answers as data sets write them: the reward ``math`` reads the whole column."""
 
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RewardError
+from rlhf_plugin_rewards.cpu_limit import under_cpu_limit
 from rlhf_plugin_rewards.readings import as_latex
 
 WHOLE = [
@@ -87,3 +89,9 @@ def test_a_label_that_nothing_is_equal_to_is_refused(one, request_for):
 @pytest.mark.parametrize("text", ["x^2 + 1", r"\frac{a}{b}", "3xyz", "A, B", "Paris, France"])
 def test_what_needs_no_rewriting_stays(text):
     assert as_latex(text) == text
+
+
+@pytest.mark.parametrize("piece", ["1", "1+", "a", " ", "answer is ", "1 000 ", "x 10^", "5 m "])
+def test_reading_takes_time_in_proportion_to_the_length(piece):
+    """Time with the square of the length would be a quarter of an hour here; a response may be as long."""
+    under_cpu_limit(HANG_S / 10, lambda: as_latex(piece * 300_000 + "!"))

@@ -96,15 +96,9 @@ class MathEquivalence:
         column = f"the label {label[:200]!r} in column {self._config.label_key!r}"
         # Worked solutions of GSM8K end so.
         answer = label.rpartition("####")[2]
-        latex = last_boxed(answer) or as_latex(answer)
-        if latex is None:
-            raise RewardError(
-                f"{column} is a sentence in which more than one answer may be meant; write the answer alone, such as "
-                "'3, 4', or mark it: \\boxed{3}, '#### 3'"
-            )
-        boxed = latex if r"\boxed" in latex else rf"$\boxed{{{latex}}}$"
         try:
-            parsed: list[Any] = self._limited(partial(parse, boxed, parsing_timeout=None))
+            latex = self._limited(lambda: last_boxed(answer) or as_latex(answer))
+            parsed = [] if latex is None else self._limited(partial(_parse_boxed, latex))
             compare = partial(verify, parsed[:1], parsed[:1], timeout_seconds=None)
             is_comparable = bool(parsed) and self._limited(compare)
         except CpuTimeExceededError:
@@ -112,6 +106,11 @@ class MathEquivalence:
                 f"{column} took longer to read than step_timeout_s = {self._config.step_timeout_s:g} seconds of CPU "
                 "time; raise it, or write the label in a simpler form"
             ) from None
+        if latex is None:
+            raise RewardError(
+                f"{column} is a sentence in which more than one answer may be meant; write the answer alone, such as "
+                "'3, 4', or mark it: \\boxed{3}, '#### 3'"
+            )
         if not is_comparable:
             raise RewardError(f"{column} is no mathematical expression; use exact_match for text")
         return tuple(parsed)
@@ -121,3 +120,9 @@ class MathEquivalence:
         if threading.current_thread() is not threading.main_thread():
             return call()
         return under_cpu_limit(self._config.step_timeout_s, call)
+
+
+def _parse_boxed(latex: str) -> list[Any]:
+    boxed = latex if r"\boxed" in latex else rf"$\boxed{{{latex}}}$"
+    parsed: list[Any] = parse(boxed, parsing_timeout=None)
+    return parsed

@@ -15,13 +15,13 @@ _BORDERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _JOINS = frozenset({"and", "or"})
 _NAMES_OF_MATH = frozenset({"infinity", "inf", "sqrt", "percent", "percentage", "pct"})
 
-_ANNOUNCED = re.compile(r".*\b(?:answer|result|solution)\s*(?:is|are|:|=)[\s:]*(?=\S)", re.I | re.S)
+_ANNOUNCED = re.compile(r"\b(?:answer|result|solution)\s*(?:is|are|:|=)[\s:]*(?=\S)", re.I)
 _CURRENCY = re.compile(r"[€£¥₹]\s*(?=-?\.?\d)|(?<=\d)\s*[€£¥₹]")
 _FUNCTION = re.compile(r"(?<![\\A-Za-z])(?:pi|ln|log|sin|cos|tan)(?![A-Za-z])")
 _INFINITY = re.compile(r"(?<![\\A-Za-z])oo(?![A-Za-z])")
 _SPACED_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:(?: |\\,|\\ |\u00a0|\u202f)\d{3})+(?:\.\d+)?")
 _MIXED_NUMBER = re.compile(r"(-?\d+) +(\d+)/(\d+)")
-_SCIENTIFIC = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))[eE]\+?(-?\d+)")
+_SCIENTIFIC = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]\+?(-?\d+)")
 _TIMES_POWER = re.compile(r"(?<=\d)\s*x\s*10\s*\^\s*(-?\d+|\{[^{}]*\})")
 _UNITS = re.compile(
     r"(?<=[\d}])(?:\s+(?!(?:and|or|percent|percentage|pct)\b)(?:[A-Za-z]{2,}|[mgshL])\.?"
@@ -43,12 +43,18 @@ def as_latex(answer: str) -> str | None:
     Units behind a number, signs of currencies and what announces an answer ("the answer is") are left out. Words are
     one ``\\text{}``, so that their letters are no product. A sentence is the only expression or number in it.
     """
-    text = _ANNOUNCED.sub("", answer.strip()).strip()
+    text = _behind_the_last(_ANNOUNCED, answer.strip()).strip()
     text = _without_borders(text.removesuffix(".").rstrip())
     if _TEXT_ANSWER.fullmatch(text):
         return rf"\text{{{text}}}" if _words(text) else _rewritten(text)
     rewritten = _rewritten(text)
     return _of_sentence(text) if _is_sentence(rewritten) else rewritten
+
+
+def _behind_the_last(pattern: re.Pattern[str], text: str) -> str:
+    """Return what stands behind the last match; all where there is none."""
+    end = max((match.end() for match in pattern.finditer(text)), default=0)
+    return text[end:]
 
 
 def _without_borders(text: str) -> str:
