@@ -250,8 +250,19 @@ class LinkGroup:
             self.give_up(str(error))
             raise
         except (RuntimeError, OSError) as error:  # torch raises these for a lost connection
+            # A member that gives up says why before its connections are lost.
+            others = self._reason_of_another()
             self.give_up(str(error))
-            raise self._error(str(error)) from error
+            raise self._error(f"given up by {others}" if others else str(error)) from error
+
+    def _reason_of_another(self) -> str | None:
+        """Return why a member gave the process group up, with its rank; None if none did, or the store is gone."""
+        if self._broken is not None:
+            return None
+        try:
+            return self._store.get(BROKEN).decode() if self._store.check([BROKEN]) else None
+        except RuntimeError:
+            return None
 
     def _error(self, reason: str) -> LinkBroken:
         return LinkBroken(f"weight link {self.meeting.name}: {reason}")
