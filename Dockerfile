@@ -32,11 +32,12 @@ RUN python3.12 -m venv /opt/venv && pip install --upgrade pip
 
 COPY --chown=rlhf:rlhf core /opt/rlhf/core
 COPY --chown=rlhf:rlhf cli /opt/rlhf/cli
+COPY --chown=rlhf:rlhf libs /opt/rlhf/libs
 COPY --chown=rlhf:rlhf plugins /opt/rlhf/plugins
 
 # vLLM decides the version of torch. One call, so that all requirements are met together.
 RUN cd /opt/rlhf \
-    && pip install ./core ./cli \
+    && pip install ./core ./cli ./libs/*/ \
         $(for plugin in plugins/*/; do \
             case "$plugin" in \
                 */rlhf-plugin-vllm/) echo "./${plugin%/}[gpu]" ;; \

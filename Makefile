@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PEERS := .peers/.installed
 METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
-	$(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
+	$(wildcard libs/*/pyproject.toml plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both. Files are taken in the
 # order of tests/conftest.py, longest first, and not by their number of tests.
 PYTEST := $(BIN)/python -m pytest
@@ -18,7 +18,7 @@ export PIP_NO_COMPILE := 1
 
 # vLLM leaves a context of zmq to the interpreter's end, where pytest would make an error of it.
 LEAKS := -W "ignore:Unclosed context:ResourceWarning"
-PACKAGES := core/src cli/src $(wildcard plugins/*/src contrib/*/src examples/*/src)
+PACKAGES := core/src cli/src $(wildcard libs/*/src plugins/*/src contrib/*/src examples/*/src)
 # Their types are those of libraries that `make test-scale` installs.
 AT_SCALE := $(foreach name,deepspeed ray vllm,plugins/rlhf-plugin-$(name)/src)
 MYPY := $(BIN)/mypy --explicit-package-bases

@@ -51,14 +51,8 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Uid,
 )
-from rlhf_core.durable.ledger import Ledger
-from rlhf_core.rewards.panel import SampleScore
 from rlhf_core.rng import sample_seed
-from rlhf_core.rollouts.cursor import Cursor
-from rlhf_core.rollouts.episodes import EpisodeRunner
-from rlhf_core.rollouts.source import RolloutSource
-from rlhf_core.rollouts.worker import GroupRunner, RolloutParts
-from rlhf_core.testing.fakes import FakeRenderer
+from rlhf_guard.rewards.panel import SampleScore
 from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_plugin_ray.config import RayRuntimeConfig
@@ -70,6 +64,12 @@ from rlhf_plugin_ray.ranks.remote_learner import RemoteLearner
 from rlhf_plugin_ray.ranks.role import SharedBatches
 from rlhf_plugin_ray.rollouts.rollout_actor import RolloutActor
 from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool
+from rlhf_testing.fakes import FakeRenderer
+from rlhf_trainer.durable.ledger import Ledger
+from rlhf_trainer.rollouts.cursor import Cursor
+from rlhf_trainer.rollouts.episodes import EpisodeRunner
+from rlhf_trainer.rollouts.source import RolloutSource
+from rlhf_trainer.rollouts.worker import GroupRunner, RolloutParts
 
 GROWTH = (1, 10, 100)
 PROMPT_TOKENS = 64

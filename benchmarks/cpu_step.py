@@ -127,7 +127,7 @@ def write_model(shape: Shape, folder: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    from rlhf_core.testing.tiny import tiny_tokenizer
+    from rlhf_testing.tiny import tiny_tokenizer
 
     torch.manual_seed(0)
     config = Qwen3Config(

@@ -30,11 +30,11 @@ from rlhf_core.contracts import (
     Task,
     Uid,
 )
-from rlhf_core.testing.fakes import EOS_ID, FakeRenderer
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.episode.session import EpisodeSession
 from rlhf_plugin_endpoint.host import EndpointHost
 from rlhf_plugin_endpoint.settings import http_limits, route_options, session_limits
+from rlhf_testing.fakes import EOS_ID, FakeRenderer
 
 ANSWER = np.array(
     [*FakeRenderer().encode("an answer of twenty-odd tokens"), EOS_ID], dtype=np.int32

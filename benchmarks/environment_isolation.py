@@ -19,10 +19,10 @@ from pathlib import Path
 
 from rlhf_core import Component
 from rlhf_core.component import ComponentRef, Registered
+from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts import Action, Environment, Observation, StepResult, Stop, Task, Uid
-from rlhf_core.environments.host import EnvironmentHost
-from rlhf_core.environments.listening import EnvironmentListener
-from rlhf_core.environments.options import IsolationOptions
+from rlhf_guard.environments.host import EnvironmentHost
+from rlhf_guard.environments.listening import EnvironmentListener
 
 TOKEN = "a token of this benchmark alone"
 FILE = Path(__file__)

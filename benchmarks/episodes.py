@@ -33,10 +33,10 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.rng import sample_seed
-from rlhf_core.rollouts.episodes import EpisodeRunner
-from rlhf_core.testing.fakes import FakeRenderer
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.fakes import FakeRenderer
+from rlhf_trainer.rollouts.episodes import EpisodeRunner
 
 GROUP = 8
 ANSWER = np.array([*range(100, 107), 2], dtype=np.int32)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from rlhf_core.data.chat.renderer import TokenizerRenderer
-from rlhf_core.testing.tiny import tiny_tokenizer
+from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_testing.tiny import tiny_tokenizer
 
 TEXT = "There is something to say here, and it is said. " * 8
 CHATML = (

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlhf_core.data import (
+from rlhf_data import (
     ConversationColumns,
     PairColumns,
     SequenceOptions,
@@ -27,7 +27,7 @@ from rlhf_core.data import (
     load_conversations,
     load_pairs,
 )
-from rlhf_core.testing.tiny import tiny_tokenizer
+from rlhf_testing.tiny import tiny_tokenizer
 
 ROWS = {
     "sft": lambda number: {"prompt": f"{number}+1=", "response": str(number + 1)},

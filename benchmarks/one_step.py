@@ -105,7 +105,7 @@ def train(folder: Path, words: list[str]) -> None:
     """Train three steps in this process."""
     import rlhf_core.plugins as plugin_loader
     from rlhf_cli.train import execute
-    from rlhf_core.testing.tiny import write_tiny_model
+    from rlhf_testing.tiny import write_tiny_model
 
     model = write_tiny_model(folder / "model", hidden_size=16, num_layers=1, num_heads=2)
     rows = [{"prompt": f"{n}=", "answer": f"{n}"} for n in range(12)]

@@ -77,7 +77,7 @@ print(json.dumps({"reward": len(text) % 3}))
 
 def write_workspace(folder: Path) -> None:
     """Write models, data, a reward and an agent."""
-    from rlhf_core.testing.tiny import write_tiny_model
+    from rlhf_testing.tiny import write_tiny_model
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("model", "teacher"):
@@ -170,7 +170,7 @@ class Run:
         return metrics, [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
     def how_to_resume(self) -> str:
-        from rlhf_core.durable.run_folder import RunFolder
+        from rlhf_core.storage.run_folder import RunFolder
 
         return "restart" if RunFolder(self.output).no_checkpoint() else "auto"
 

@@ -53,7 +53,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.shape == "tiny":
-            from rlhf_core.testing.tiny import write_tiny_model
+            from rlhf_testing.tiny import write_tiny_model
 
             # Heads of 64, which attention kernels of GPUs know.
             write_tiny_model(Path(folder) / "tiny", hidden_size=256, num_layers=4)

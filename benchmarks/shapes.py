@@ -65,7 +65,7 @@ def write_model(name: str, folder: Path, *, four_bits: bool = False) -> None:
             other form of the shape ``32b`` has 61 GiB.
     """
     if name == TINY:
-        from rlhf_core.testing.tiny import write_tiny_model
+        from rlhf_testing.tiny import write_tiny_model
 
         write_tiny_model(folder, hidden_size=256, num_layers=8)
         return

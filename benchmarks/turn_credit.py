@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 CREDITS = ("turn", "end")
 SHOWN = (1, 20, 40, 60, 80, 100)

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing.tiny import write_tiny_model
 
 PROMPT = tuple(range(5, 21))
 SEEDS = 8

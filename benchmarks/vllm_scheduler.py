@@ -20,9 +20,9 @@ from typing import Any
 from lone_scheduler import BLOCK, add_requests, computed, lone_scheduler, token_logprobs
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_vllm.names import PORTION_VARIABLE
 from rlhf_plugin_vllm.scheduler import AsyncPortionScheduler
+from rlhf_testing.tiny import write_tiny_model
 
 BLOCKS, PROMPT = 40_000, tuple(range(5, 21))
 TOKEN, FIRST = 7, 10

@@ -1,8 +1,8 @@
 """Modules whose names are public, and so the pages of the API reference.
 
-Those that ``docs/plugins.md`` lists under "What a plugin may import", what is below ``rlhf_core.testing``, the hook
-specifications, the package ``rlhf``, and of the libraries ``rlhf_torch`` and ``rlhf_tools`` every module without a
-leading underscore. Sources are read as text: nothing is imported.
+Those that ``docs/plugins.md`` lists under "What a plugin may import", the hook specifications, the package
+``rlhf``, and of the libraries that are public as a whole every module without a leading underscore. Sources are read
+as text: nothing is imported.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("core/src", "cli/src", "plugins/rlhf-torch/src", "plugins/rlhf-tools/src")
-LIBRARIES = ("rlhf_torch", "rlhf_tools")
-TESTING = "rlhf_core.testing"
+ROOTS = ("core/src", "cli/src", "libs/*/src")
+SOURCES = tuple(
+    path.relative_to(ROOT).as_posix() for root in ROOTS for path in sorted(ROOT.glob(root))
+)
+LIBRARIES = ("rlhf_testing", "rlhf_torch", "rlhf_tools")
+"""Libraries of which every module is public."""
 HOOKS = "rlhf_core.hookspecs"
 SHADOWED = {"rlhf_core.config.resolve": "rlhf_core.config.resolve.resolve"}
 """Public names that are also those of a module, which readers of sources find first -> where they are defined."""
@@ -24,8 +27,8 @@ SHADOWED = {"rlhf_core.config.resolve": "rlhf_core.config.resolve.resolve"}
 def public_modules() -> list[str]:
     """Dotted names of the public modules, in the order in which the reference lists them."""
     listed = _listed_modules()
-    whole = [name for package in (TESTING, *LIBRARIES) for name in _modules_below(package)]
-    return ["rlhf", "rlhf_core", HOOKS, *sorted(listed - {"rlhf_core", TESTING}), *whole]
+    whole = [name for package in LIBRARIES for name in _modules_below(package)]
+    return ["rlhf", "rlhf_core", HOOKS, *sorted(listed - {"rlhf_core", *LIBRARIES}), *whole]
 
 
 def file_of(module: str) -> Path:
@@ -65,8 +68,8 @@ def public_members(module: str) -> Iterator[str]:
 
 def _listed_modules() -> set[str]:
     text = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
-    section = text.partition("## What a plugin may import")[2].partition("\n## ")[0]
-    return set(re.findall(r"`(rlhf_(?:core|cli)(?:\.\w+)*)`", section))
+    section = text.partition("## What a plugin may import")[2].partition("\n##")[0]
+    return set(re.findall(r"`(rlhf_\w+(?:\.\w+)*)`", section))
 
 
 def _modules_below(package: str) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("core/src", "cli/src", "plugins/*/src", "contrib/*/src")
+SOURCES = ("core/src", "libs/*/src", "cli/src", "plugins/*/src", "contrib/*/src")
 
 
 @dataclass(frozen=True, slots=True)

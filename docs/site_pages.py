@@ -23,14 +23,14 @@ from pygments.util import ClassNotFound
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from api_modules import LIBRARIES, ROOT, SHADOWED, TESTING, file_of, public_modules
+from api_modules import LIBRARIES, ROOT, SHADOWED, file_of, public_modules
 
 PAGES = (
     "*.md",
     "docs/**/*.md",
     "core/README.md",
     "cli/README.md",
-    *(f"{family}/**/README.md" for family in ("plugins", "contrib", "examples")),
+    *(f"{family}/**/README.md" for family in ("libs", "plugins", "contrib", "examples")),
 )
 IMAGES = ("docs/**/*.png", "examples/*/*.png")
 SOURCES = "source"
@@ -156,10 +156,10 @@ def _highlighted(path: Path) -> str:
 
 
 def _pages_of_modules() -> dict[str, list[str]]:
-    """Modules by page. Those of a folder of a library or of ``rlhf_core.testing`` share the folder's page."""
+    """Modules by page. Those of a folder of a library or of ``rlhf_testing`` share the folder's page."""
     pages: dict[str, list[str]] = {}
     for module in public_modules():
-        shared = module.startswith((TESTING, *LIBRARIES)) and file_of(module).stem != "__init__"
+        shared = module.startswith(LIBRARIES) and file_of(module).stem != "__init__"
         pages.setdefault(module.rpartition(".")[0] if shared else module, []).append(module)
     return pages
 

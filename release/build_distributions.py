@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from hatchling.build import build_sdist, build_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
-FAMILIES = ("core", "cli", "plugins/*", "contrib/*", "examples/*")
+FAMILIES = ("core", "cli", "libs/*", "plugins/*", "contrib/*", "examples/*")
 
 
 def packages() -> list[Path]:

@@ -40,7 +40,7 @@ LONGEST = (
     "tests/integration/test_train_command.py",
     "tests/integration/test_rm.py",
     "tests/integration/test_combinations.py",
-    "tests/core/rewards/test_host.py",
+    "tests/libs/guard/rewards/test_host.py",
     "tests/plugins/test_conformance.py",
 )
 """Files that start first: one that started last would keep one of two processes busy, and the other would wait."""

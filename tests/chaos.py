@@ -7,12 +7,12 @@ import numpy as np
 from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import RolloutContext, SamplingParams, Task, Uid
-from rlhf_core.durable.ledger import Ledger, replay
 from rlhf_core.rng import seed_of
-from rlhf_core.rollouts.cursor import Cursor
-from rlhf_core.rollouts.episodes import EpisodeRunner
-from rlhf_core.rollouts.source import RolloutSource
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
+from rlhf_testing.fakes import FakeEngine, FakeRenderer
+from rlhf_trainer.durable.ledger import Ledger, replay
+from rlhf_trainer.rollouts.cursor import Cursor
+from rlhf_trainer.rollouts.episodes import EpisodeRunner
+from rlhf_trainer.rollouts.source import RolloutSource
 
 PROMPTS, SAMPLES, STEPS = 50, 8, 5
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from tests.core.data.chat.template.shipped import FOLDER
-from tests.core.data.learned.families import bpe
+from tests.libs.data.chat.template.shipped import FOLDER
+from tests.libs.data.learned.families import bpe
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 

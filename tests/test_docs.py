@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from rlhf_core import capabilities, hookspecs, plugins
-from rlhf_core.loop import resume, training
+from rlhf_trainer.loop import resume, training
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -24,7 +24,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import Layer, Origin, render_help, resolve
 from rlhf_core.contracts import Action, RewardBatch, Stop, Task, Uid
 from rlhf_core.hookspecs import COMPONENT_HOOKS
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -17,17 +17,26 @@ from rlhf_core.config.run import RunConfig
 
 ROOT = Path(__file__).parent.parent
 CORE = sorted((ROOT / "core/src").rglob("*.py"))
+NAMELESS = ("data", "episodes", "guard", "testing", "trainer", "weights")
+"""Libraries that know no component by name, as the core knows none."""
+FRAMEWORK = [
+    *CORE,
+    *(path for name in NAMELESS for path in sorted((ROOT / f"libs/rlhf-{name}/src").rglob("*.py"))),
+]
 CLI = sorted((ROOT / "cli/src").rglob("*.py"))
-PLUGINS = sorted((ROOT / "plugins").glob("*/src/**/*.py"))
+ON_FRAMEWORK = [
+    path for path in sorted(ROOT.glob("libs/*/src/**/*.py")) if path not in set(FRAMEWORK)
+]
+PLUGINS = [*sorted((ROOT / "plugins").glob("*/src/**/*.py")), *ON_FRAMEWORK]
 CONTRIB = sorted((ROOT / "contrib").glob("*/src/**/*.py"))
-SOURCE = [*CORE, *CLI, *PLUGINS]
+SOURCE = [*FRAMEWORK, *CLI, *PLUGINS]
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
 
 PUBLIC = {
-    "rlhf_cli.runs",  # the run that a command line asks for, for commands of plugins
     "rlhf_core",
+    "rlhf_cli.runs",  # the run that a command line asks for, for commands of plugins
     "rlhf_cli.training",  # commands of plugins that train
     "rlhf_core.capabilities",  # the words by which runtimes and commands tell what a component provides
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
@@ -35,25 +44,28 @@ PUBLIC = {
     "rlhf_core.config.common",  # the sections that these commands share
     "rlhf_core.contracts",
     "rlhf_core.media",  # images: references, store, places among tokens
-    "rlhf_core.episodes",  # the graph in which executors record requests
-    "rlhf_core.data",  # rows of data that are imitated
-    "rlhf_core.environments.external",  # an environment that only another interpreter has
+    "rlhf_episodes",  # the graph in which executors record requests
+    "rlhf_data",  # rows of data that are imitated
+    "rlhf_core.contracts.external",  # an environment that only another interpreter has
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike
-    "rlhf_core.inference",  # what a command generates with: prompts, rewards, files that survive a kill
+    "rlhf_trainer.inference",  # what a command generates with: prompts, rewards, files that survive a kill
     "rlhf_core.lazy",  # torch, numpy and the array types, for modules that help imports
     "rlhf_core.math",
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
     "rlhf_core.outside.json_reader",  # JSON of files, rows and answers, with limits
-    "rlhf_core.processes.kept",  # commands that agents are, which end with the run
-    "rlhf_core.processes.variables",  # what of the environment passes to code of others
-    "rlhf_core.processes.program",  # servers that a bridge starts, which end with the run
-    "rlhf_core.runs",  # the loop around the steps of a command that trains
-    "rlhf_core.weights",  # both ends of the way that weights take between processes
-    "rlhf_core.learning.process",  # what a runtime's own learning process builds
-    "rlhf_core.rollouts.worker",  # what a runtime's own rollout processes build
+    "rlhf_guard.processes.kept",  # commands that agents are, which end with the run
+    "rlhf_guard.processes.variables",  # what of the environment passes to code of others
+    "rlhf_guard.processes.program",  # servers that a bridge starts, which end with the run
+    "rlhf_trainer.runs",  # the loop around the steps of a command that trains
+    "rlhf_weights",  # both ends of the way that weights take between processes
+    "rlhf_trainer.learning.process",  # what a runtime's own learning process builds
+    "rlhf_trainer.rollouts.worker",  # what a runtime's own rollout processes build
 }
-"""What plugins may import, besides everything in rlhf_core.testing; docs/plugins.md lists the same."""
+"""What plugins may import of the core and, where they require them, of libraries; docs/plugins.md lists the same."""
+
+PUBLIC_AS_A_WHOLE = {"rlhf_testing", "rlhf_tools", "rlhf_torch"}
+"""Libraries of which every module is public that has no leading underscore."""
 
 NO_SUBJECT = re.compile(r"(Of|What|That|Those|How|Which)\b")
 """Words with which no docstring begins, because a noun or a verb has to."""
@@ -65,7 +77,10 @@ REVIEWED: set[tuple[str, str]] = set()
 
 WORDS_OF_THE_LANGUAGE = {
     (path, library)  # the libraries, whose versions are recorded and which are heavy
-    for path in ("core/src/rlhf_core/fingerprint.py", "core/src/rlhf_core/testing/checks.py")
+    for path in (
+        "core/src/rlhf_core/fingerprint.py",
+        "libs/rlhf-testing/src/rlhf_testing/checks.py",
+    )
     for library in ("torch", "ray", "vllm", "deepspeed")
 } | {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
@@ -81,30 +96,30 @@ WORDS_OF_THE_LANGUAGE = {
             "math/kl",
             "contracts/backend",
             "config/run",
-            "testing/conformance/kinds/backends",
         )
     ),
-    ("core/src/rlhf_core/loop/describe.py", "constant"),  # a rate without a schedule
+    ("libs/rlhf-testing/src/rlhf_testing/conformance/kinds/backends.py", "linear"),
+    ("libs/rlhf-trainer/src/rlhf_trainer/loop/describe.py", "constant"),  # no schedule
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
-    ("core/src/rlhf_core/data/learned/chat_spans.py", "function"),  # a key of tool calls
+    ("libs/rlhf-data/src/rlhf_data/learned/chat_spans.py", "function"),  # a key of tool calls
     *(
-        (f"core/src/rlhf_core/data/chat/template/{module}.py", "function")
+        (f"libs/rlhf-data/src/rlhf_data/chat/template/{module}.py", "function")
         for module in ("contents", "pieces", "presence")
     ),
-    ("core/src/rlhf_core/testing/fake_renderer.py", "function"),
+    ("libs/rlhf-testing/src/rlhf_testing/fake_renderer.py", "function"),
     ("core/src/rlhf_core/contracts/executor.py", "function"),
-    ("core/src/rlhf_core/data/chat/parsing/blocks.py", "function"),
-    ("core/src/rlhf_core/data/chat/probing.py", "function"),
-    ("core/src/rlhf_core/data/chat/short_histories.py", "function"),
-    ("core/src/rlhf_core/data/chat/turns.py", "function"),
-    ("core/src/rlhf_core/data/chat/template_kwargs.py", "tools"),  # a variable of templates
+    ("libs/rlhf-data/src/rlhf_data/chat/parsing/blocks.py", "function"),
+    ("libs/rlhf-data/src/rlhf_data/chat/probing.py", "function"),
+    ("libs/rlhf-data/src/rlhf_data/chat/short_histories.py", "function"),
+    ("libs/rlhf-data/src/rlhf_data/chat/turns.py", "function"),
+    ("libs/rlhf-data/src/rlhf_data/chat/template_kwargs.py", "tools"),  # a variable of templates
     ("core/src/rlhf_core/contracts/environment.py", "single_turn"),  # kinds of episodes
     ("core/src/rlhf_core/contracts/environment.py", "multi_turn"),
     ("core/src/rlhf_core/contracts/environment.py", "tools"),
-    ("core/src/rlhf_core/environments/messages.py", "tools"),  # a field of observations
-    ("core/src/rlhf_core/data/forms/chats.py", "function"),  # type of a tool call
-    ("core/src/rlhf_core/data/forms/recognizing.py", "tools"),  # a column
-    ("core/src/rlhf_core/data/forms/beside.py", "tools"),
+    ("libs/rlhf-guard/src/rlhf_guard/environments/messages.py", "tools"),  # a field of observations
+    ("libs/rlhf-data/src/rlhf_data/forms/chats.py", "function"),  # type of a tool call
+    ("libs/rlhf-data/src/rlhf_data/forms/recognizing.py", "tools"),  # a column
+    ("libs/rlhf-data/src/rlhf_data/forms/beside.py", "tools"),
 }
 """(path, constant) where core code means something else than the component of that name."""
 
@@ -196,7 +211,7 @@ def test_the_core_never_compares_a_components_name():
     }
     assert len(names) > 10, "the first-party plugins are installed"
     found = []
-    for path in CORE:
+    for path in FRAMEWORK:
         tree = parsed(path)
         skip = docstrings(tree)
         found += [
@@ -347,12 +362,20 @@ def is_plugin(package: Path) -> bool:
 
 def required_libraries(package: Path) -> set[str]:
     """Modules of the libraries of this repository that a package requires."""
-    names = [re.match(r"[\w-]+", text)[0] for text in project_of(package)["dependencies"]]
-    return {
-        name.replace("-", "_")
-        for name in names
-        if (ROOT / "plugins" / name).is_dir() and not is_plugin(ROOT / "plugins" / name)
-    }
+    project = project_of(package)
+    extras = [text for texts in project.get("optional-dependencies", {}).values() for text in texts]
+    names = [re.match(r"[\w-]+", text)[0] for text in [*project["dependencies"], *extras]]
+    return {name.replace("-", "_") for name in names if (ROOT / "libs" / name).is_dir()}
+
+
+def may_import(module: str, own: str, required: set[str]) -> bool:
+    """Return whether a package may import a module of this repository."""
+    top = module.partition(".")[0]
+    return (
+        top == own
+        or (module in PUBLIC and top in {"rlhf_core", "rlhf_cli", *required})
+        or (top in PUBLIC_AS_A_WHOLE and top in required)
+    )
 
 
 @pytest.mark.parametrize("path", PLUGINS, ids=name_of)
@@ -366,10 +389,7 @@ def test_plugins_use_public_api_only(path):
     found = [
         f"line {line}: {module}"
         for line, module in imported_modules(parsed(path))
-        if module.startswith("rlhf_")
-        and module.partition(".")[0] not in {own, *required}
-        and module not in PUBLIC
-        and not module.startswith("rlhf_core.testing")
+        if module.startswith("rlhf_") and not may_import(module, own, required)
     ]
 
     assert found == []
@@ -377,15 +397,11 @@ def test_plugins_use_public_api_only(path):
 
 def test_the_documentation_lists_the_public_modules():
     text = (ROOT / "docs/plugins.md").read_text()
-    section = text.partition("## What a plugin may import")[2].partition("\n## ")[0]
+    section = text.partition("## What a plugin may import")[2].partition("\n##")[0]
 
-    listed = {
-        word
-        for word in section.split("`")
-        if word.startswith(("rlhf_core", "rlhf_cli")) and " " not in word
-    }
+    listed = {word for word in section.split("`") if word.startswith("rlhf_") and " " not in word}
 
-    assert listed == PUBLIC | {"rlhf_core.testing"}
+    assert listed == PUBLIC | PUBLIC_AS_A_WHOLE
 
 
 def models_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:

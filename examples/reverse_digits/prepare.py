@@ -12,7 +12,7 @@ import json
 import random
 from pathlib import Path
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 ALPHABET = "0123456789="
 

@@ -14,9 +14,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.testing.tiny import tiny_config, tiny_tokenizer
 from rlhf_env_calculator.config import CalculatorConfig
 from rlhf_env_calculator.environment import Calculator
+from rlhf_testing.tiny import tiny_config, tiny_tokenizer
 from rlhf_tools import Toolbox
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_env_countdown.problems import Problems
+from rlhf_testing.tiny import write_tiny_model
 
 ALPHABET = "0123456789+-*/ >:"
 PROBLEMS = Problems(split="train", size=2, largest=15, largest_target=60)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 ALPHABET = "rgbycnpkst?01234"
 

@@ -3,7 +3,7 @@
 import pytest
 from benchmarks import turn_credit
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 
 @pytest.mark.slow

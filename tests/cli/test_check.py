@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlhf_core.testing.conformance.kinds.placing import any_runtime, runtimes
+from rlhf_testing.conformance.kinds.placing import any_runtime, runtimes
 
 RIGHT = """
 from rlhf_core.contracts import TokenLoss

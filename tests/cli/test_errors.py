@@ -79,7 +79,7 @@ def test_a_mistake_of_usage_is_an_object_too(failing, words, option):
 def test_a_run_that_ends_early_is_an_object(folder, failing, monkeypatch, status, kind, code):
     """Its message is the reason in the run's result."""
     ended = RunResult(status=status, steps=1, seconds=2.0, message="step 2: why")
-    run = {"rlhf_core.loop.run:run": lambda resolved, plugins: ended}
+    run = {"rlhf_trainer.loop.run:run": lambda resolved, plugins: ended}
     monkeypatch.setattr(training, "function_of", run.__getitem__)
     (folder / "model/tokenizer.json").write_text("{}")
     words = ["--model", "./model", "--data", "rows.jsonl", "--reward", "reward.py:score"]

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.core.data.chat.zoo import KINDS, tokenizer_of
+from tests.libs.data.chat.zoo import KINDS, tokenizer_of
 
 from rlhf_cli.main import main
 

@@ -239,9 +239,9 @@ def run_instead(monkeypatch, status):
 def replace_run(monkeypatch, run):
     import types
 
-    module = types.ModuleType("rlhf_core.loop.run")
+    module = types.ModuleType("rlhf_trainer.loop.run")
     module.run = run
-    monkeypatch.setitem(sys.modules, "rlhf_core.loop.run", module)
+    monkeypatch.setitem(sys.modules, "rlhf_trainer.loop.run", module)
 
 
 @pytest.mark.parametrize("switch", ["--check", "--dry-run", ""])

@@ -1,33 +1,17 @@
-"""Trajectories written as text, an engine that is stepped, and configurations of components that are none."""
+"""Trajectories written as text, and configurations of components that are none."""
 
-import importlib
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from tests.core import sample_plugin
 
 from rlhf_core.config import Layer, parse_flags, resolve
 from rlhf_core.config.resolved import Resolved
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.plugins import GROUP, Candidate, Plugins, empty, register
-
-from . import sample_plugin
-
-
-@pytest.fixture(scope="session")
-def stepping() -> ModuleType:
-    """The module in ``rollouts/``; test folders are no packages."""
-    here = str(Path(__file__).parent / "rollouts")
-    pytest.register_assert_rewrite("stepping")
-    sys.path.insert(0, here)
-    try:
-        return importlib.import_module("stepping")
-    finally:
-        sys.path.remove(here)
 
 
 @pytest.fixture

@@ -113,9 +113,7 @@ def test_errors_while_building_name_the_plugin():
 
 
 def test_the_source_is_found_without_importing():
-    entry = Registered(
-        Component(name="x", factory="rlhf_core.testing.tiny:write_tiny_model"), "core"
-    )
+    entry = Registered(Component(name="x", factory="rlhf_testing.tiny:write_tiny_model"), "core")
 
     path, _, line = entry.source().rpartition(":")
     assert path.endswith("rlhf_core/testing/tiny.py")

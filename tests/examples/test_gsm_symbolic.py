@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from rlhf_core.testing.tiny import tiny_tokenizer
+from rlhf_testing.tiny import tiny_tokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gsm_symbolic"
 NAMES = ("Ana", "Ben", "Cem", "Dua", "Eli")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 pytest.importorskip("ipykernel", reason="the extra rlhf-cli[notebook] is not installed")
 nbformat = pytest.importorskip("nbformat")

@@ -75,7 +75,7 @@ def test_the_style_recipes_are_what_they_say():
 @pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
 def test_data_templates_make_prompts(path):
     """With a row of the named set's columns; braces that are meant literally come out once."""
-    from rlhf_core.data.rows import PromptFormat
+    from rlhf_data.rows import PromptFormat
 
     format = PromptFormat.of(resolved(path).run.data)
     prompt = format.prompt(dict.fromkeys(format.columns, "What is 1+1?"))

@@ -24,7 +24,7 @@ from rlhf_core.contracts import (
     SamplingParams,
     Uid,
 )
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("ray")

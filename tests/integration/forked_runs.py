@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
-from rlhf_core.durable.run_folder import RunFolder
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_core.storage.faults import ENVIRONMENT_VARIABLE
+from rlhf_core.storage.run_folder import RunFolder
+from rlhf_testing.tiny import write_tiny_model
 
 STEPS = 12
 CHECKPOINT_EVERY = 3

@@ -10,9 +10,9 @@ import sys
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
-from rlhf_core.durable.ledger import replay
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_core.storage.faults import ENVIRONMENT_VARIABLE
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_trainer.durable.ledger import replay
 
 from .forked_runs import metrics_without_times, weights_digest
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.cases import one_in
 
-from rlhf_core.durable.faults import ENVIRONMENT_VARIABLE
-from rlhf_core.durable.ledger import replay
-from rlhf_core.loop.trainer import Trainer
+from rlhf_core.storage.faults import ENVIRONMENT_VARIABLE
 from rlhf_plugin_local.engine.batch import Batch
+from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.loop.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.rewards import host
+from rlhf_guard.rewards import host
 
 BAD = """
 def score(response, row, uid):

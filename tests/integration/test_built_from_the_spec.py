@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core.learning.process import open_learner
-from rlhf_core.rollouts.worker import GroupRunner, open_rewards, open_rollouts
 from rlhf_plugin_local.runtime import LocalRuntime
+from rlhf_trainer.learning.process import open_learner
+from rlhf_trainer.rollouts.worker import GroupRunner, open_rewards, open_rollouts
 
 RUNS = {
     "plain": [],

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlhf_core.testing.conformance import has_required_options
+from rlhf_testing.conformance import has_required_options
 
 from .first_party import installed
 

@@ -7,7 +7,7 @@ from tests.released_templates import released_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import tiny_config
+from rlhf_testing.tiny import tiny_config
 
 from .forked_runs import QUIET
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rlhf_core.durable.ledger import replay
+from rlhf_trainer.durable.ledger import replay
 
 from .forked_runs import (
     CONFIG,

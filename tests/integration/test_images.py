@@ -11,8 +11,8 @@ from tests.images import SHOWS, noisy, saved
 from tests.integration.forked_runs import how_to_resume, metrics_without_times, run_in_a_fork
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 from tests.cases import one_in
 
-from rlhf_core.durable.faults import PHASES
-from rlhf_core.durable.ledger import replay
+from rlhf_core.storage.faults import PHASES
+from rlhf_trainer.durable.ledger import replay
 
 from .forked_runs import (
     CHECKPOINT_EVERY,
@@ -126,7 +126,7 @@ def test_an_interrupted_run_saves_and_resumes_to_the_same_numbers(workspace, uni
 
 INTERRUPTED = """
 import os, signal, sys
-from rlhf_core.loop import trainer
+from rlhf_trainer.loop import trainer
 whole = trainer.Trainer.step
 async def step_and_signal(self):
     result = await whole(self)

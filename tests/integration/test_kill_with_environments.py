@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from rlhf_core.durable.ledger import replay
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_trainer.durable.ledger import replay
 
 from .forked_runs import QUIET, check_that_killed_runs_resume, records
 
@@ -43,7 +43,7 @@ class Moody:
 AGENT = """
 from dataclasses import replace
 from rlhf_core.contracts import GenerationRequest
-from rlhf_core.episodes import EpisodeGraph
+from rlhf_episodes import EpisodeGraph
 
 
 class Forgetful:

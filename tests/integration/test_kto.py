@@ -9,7 +9,7 @@ from tests.cases import one_in
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 from .forked_runs import (
     QUIET,

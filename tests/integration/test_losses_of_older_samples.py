@@ -7,7 +7,7 @@ from rlhf_cli.train import DEFAULTS
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import parse_flags, read_toml, resolve
-from rlhf_core.testing.conformance.loss_inputs import loss_case, loss_inputs, prepared, total
+from rlhf_testing.conformance.loss_inputs import loss_case, loss_inputs, prepared, total
 
 PLUGINS = plugin_loader.load("")
 LOSSES = list(PLUGINS.registries["rlhf_policy_losses"])

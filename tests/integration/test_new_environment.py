@@ -11,7 +11,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_cli.new import write_package
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 
 def command(*words, **options):

@@ -7,11 +7,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from tests.core.loop.small_run import SmallRun, write_small_run
+from tests.libs.trainer.loop.small_run import SmallRun, write_small_run
 
 from rlhf_core import ConfigError, RLHFError
-from rlhf_core.loop.resume import FREE
-from rlhf_core.loop.training import BINDING
+from rlhf_trainer.loop.resume import FREE
+from rlhf_trainer.loop.training import BINDING
 
 from .options_at_resume import another, at, component_options, options, value_of
 

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 from .forked_runs import QUIET
 

@@ -14,9 +14,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from rlhf_cli.main import main
 from rlhf_core.contracts import RewardRequest
 from rlhf_core.plugins import load
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_reward_model.config import StepModelOptions
 from rlhf_plugin_reward_model.steps import StepScorer
+from rlhf_testing.tiny import write_tiny_model
 
 from .forked_runs import (
     QUIET,

@@ -17,14 +17,14 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.config import Layer, parse_flags, read_toml, resolve
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.contracts.backend import StepPlan
-from rlhf_core.learning.advantages import advantages
-from rlhf_core.learning.demands import demands_of
-from rlhf_core.learning.minibatches import minibatches, normalizers_of
-from rlhf_core.learning.model_outputs import ask_models
-from rlhf_core.learning.preparing import prepare
-from rlhf_core.learning.roles import CRITIC, POLICY, runtime_spec
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.runtime import LocalRole
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_trainer.learning.advantages import advantages
+from rlhf_trainer.learning.demands import demands_of
+from rlhf_trainer.learning.minibatches import minibatches, normalizers_of
+from rlhf_trainer.learning.model_outputs import ask_models
+from rlhf_trainer.learning.preparing import prepare
+from rlhf_trainer.learning.roles import CRITIC, POLICY, runtime_spec
 
 pytestmark = pytest.mark.slow
 

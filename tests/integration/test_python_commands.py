@@ -10,7 +10,7 @@ import pytest
 import rlhf
 from rlhf_cli.main import main
 from rlhf_core import ConfigError
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 QUIET = {"progress": "off", "summary": False, "tensorboard": False, "curve": False}
 SAYINGS = [{"prompt": f"{a}+{b}=", "response": f"{a + b:02d}"} for a in range(3) for b in range(3)]

@@ -9,7 +9,7 @@ from tests.deadlines import HANG_S
 from tests.plugins.reward_model.conftest import write_adapter
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import tiny_config, tiny_tokenizer
+from rlhf_testing.tiny import tiny_config, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from rlhf_cli.main import main
 from rlhf_core import ConfigError
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 from .forked_runs import (
     QUIET,

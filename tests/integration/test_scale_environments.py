@@ -14,7 +14,7 @@ import pytest
 from tests.deadlines import PATIENT_S
 from tests.integration.test_scale_learning import GONE_WITHIN_S, started_with
 
-from rlhf_core.durable.ledger import replay
+from rlhf_trainer.durable.ledger import replay
 
 pytest.importorskip("ray")
 pytest.importorskip("vllm")

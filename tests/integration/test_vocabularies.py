@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import ALPHABET, tiny_tokenizer, write_tiny_model
+from rlhf_testing.tiny import ALPHABET, tiny_tokenizer, write_tiny_model
 
 from .forked_runs import QUIET, records
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.plugins import Plugins
-from rlhf_core.testing.conformance import Check, CheckOutcome, Subject, applying, subject
-from rlhf_core.testing.conformance.subject import outcome_of
+from rlhf_testing.conformance import Check, CheckOutcome, Subject, applying, subject
+from rlhf_testing.conformance.subject import outcome_of
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """From the right function to the wrong one."""

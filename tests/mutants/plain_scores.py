@@ -26,9 +26,9 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.testing.conformance import Check, Subject
-from rlhf_core.testing.conformance.columns import trajectory
-from rlhf_core.testing.conformance.tiny_policy import (
+from rlhf_testing.conformance import Check, Subject
+from rlhf_testing.conformance.columns import trajectory
+from rlhf_testing.conformance.tiny_policy import (
     LEARNING_RATE,
     SGD,
     plain_plugins,

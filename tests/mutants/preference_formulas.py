@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
-from rlhf_core.testing.conformance import Check, Subject
-from rlhf_core.testing.conformance.preference_inputs import (
+from rlhf_testing.conformance import Check, Subject
+from rlhf_testing.conformance.preference_inputs import (
     AnswerCase,
     PreferenceCase,
     preference_case,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core.testing.conformance import CHECKED_HOOKS, run_checks
+from rlhf_testing.conformance import CHECKED_HOOKS, run_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlhf_core.testing.conformance.columns import EOS_ID
+from rlhf_testing.conformance.columns import EOS_ID
 from rlhf_torch.rows.prefix_tree import Starts
 from rlhf_torch.rows.prompt_sharing import prompt_lengths
 

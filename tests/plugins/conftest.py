@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import RewardBatch
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
 
 Turns = Sequence[tuple[int, float]]
 

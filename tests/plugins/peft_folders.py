@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 TINY = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "initializer_range": 0.3}
 

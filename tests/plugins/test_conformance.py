@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_core import plugins
 from rlhf_core.errors import ConfigError, MissingDependency
-from rlhf_core.testing.conformance import (
+from rlhf_testing.conformance import (
     CHECKED_HOOKS,
     applying,
     checks_of,

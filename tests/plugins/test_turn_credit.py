@@ -8,11 +8,11 @@ import torch
 
 from rlhf_core import plugins
 from rlhf_core.contracts import Completion, Stop, TrajectoryColumns, Uid
-from rlhf_core.episodes import EpisodeGraph
-from rlhf_core.learning.model_outputs import ModelOutputs
-from rlhf_core.learning.reward_batch import make_reward_batch
-from rlhf_core.rollouts.episodes import GREEDY_REWARD
-from rlhf_core.testing.conformance import subject
+from rlhf_episodes import EpisodeGraph
+from rlhf_testing.conformance import subject
+from rlhf_trainer.learning.model_outputs import ModelOutputs
+from rlhf_trainer.learning.reward_batch import make_reward_batch
+from rlhf_trainer.rollouts.episodes import GREEDY_REWARD
 
 ESTIMATORS = "rlhf_advantage_estimators"
 

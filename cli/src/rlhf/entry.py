@@ -29,8 +29,8 @@ from rlhf_core.config import (
     with_memory_options,
 )
 from rlhf_core.contracts import RunResult
-from rlhf_core.loop.control import Control
 from rlhf_core.plugins import Plugins, load
+from rlhf_trainer.loop.control import Control
 
 from .callbacks import StepRecorder, add_callback
 from .display import NotebookView, notebook

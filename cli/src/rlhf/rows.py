@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import DataError
-from rlhf_core.durable.writing import write_text_atomically
+from rlhf_core.storage.writing import write_text_atomically
 
 FOLDER = "data"
 """Folder of the run folder that holds the rows."""
@@ -64,7 +64,7 @@ class GivenRows:
             write_text_atomically(path, self._text)
 
     def _lines(self, rows: Any) -> str:
-        from rlhf_core.data import rows_as_written
+        from rlhf_data import rows_as_written
 
         try:
             count = len(rows)

@@ -12,9 +12,9 @@ from typing import Any
 from rlhf_core import ConfigError
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import RunResult
-from rlhf_core.loop.control import Control
-from rlhf_core.loop.interrupts import Interrupts
-from rlhf_core.loop.state import RatedState, RunState
+from rlhf_trainer.loop.control import Control
+from rlhf_trainer.loop.interrupts import Interrupts
+from rlhf_trainer.loop.state import RatedState, RunState
 
 from .callbacks import DoneStep, StepRecorder
 from .display import NotebookView

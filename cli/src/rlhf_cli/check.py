@@ -39,7 +39,7 @@ def command(plugins: Plugins) -> Callable[..., None]:
         as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     ) -> None:
         """Check components against the contract of their kind. Exit code 1 if a check fails."""
-        from rlhf_core.testing.conformance import CheckOutcome, checks_of, has_required_options
+        from rlhf_testing.conformance import CheckOutcome, checks_of, has_required_options
 
         outcomes: list[CheckOutcome] = []
         unchecked: list[str] = []
@@ -133,7 +133,7 @@ def _kind(hook: str) -> str:
 
 
 def _registration(hook: str, entry: Registered[Any]) -> Any:
-    from rlhf_core.testing.checks import check_component
+    from rlhf_testing.checks import check_component
 
     return _attempt(
         entry.qualified, _kind(hook), "check_component", lambda: check_component(entry.component)
@@ -142,7 +142,7 @@ def _registration(hook: str, entry: Registered[Any]) -> Any:
 
 def _whole_plugin(plugins: Plugins, name: str) -> list[Any]:
     """Return the outcomes of the checks of a whole plugin, if ``name`` is a plugin or its distribution."""
-    from rlhf_core.testing.checks import assert_imports_stay_light
+    from rlhf_testing.checks import assert_imports_stay_light
 
     entries = [entry for registry in plugins.registries.values() for entry in registry]
     plugin = next((entry.plugin for entry in entries if name in _names_of_plugin(entry)), None)
@@ -162,7 +162,7 @@ def _cannot_be_made(hook: str, entry: Registered[Any]) -> str | None:
     When a whole plugin is checked, such a component is left out and the others are checked. When the component itself
     was named, the check fails.
     """
-    from rlhf_core.testing.conformance import has_required_options
+    from rlhf_testing.conformance import has_required_options
 
     try:
         # The factory of a command is the command itself: called with a config it would run.
@@ -185,7 +185,7 @@ def _package_of(entry: Registered[Any]) -> str:
 
 
 def _outcomes(hook: str, entry: Registered[Any]) -> list[Any]:
-    from rlhf_core.testing.conformance import run_checks, subject
+    from rlhf_testing.conformance import run_checks, subject
 
     try:
         # The factory of a command is the command itself: called with a config it would run.
@@ -204,8 +204,8 @@ def _raiser(error: Exception) -> Callable[[], None]:
 
 
 def _attempt(component: str, kind: str, check: str, run: Callable[[], object]) -> Any:
-    from rlhf_core.testing.conformance import Check, Subject
-    from rlhf_core.testing.conformance.subject import outcome_of
+    from rlhf_testing.conformance import Check, Subject
+    from rlhf_testing.conformance.subject import outcome_of
 
     def named(_: Subject) -> None:
         run()

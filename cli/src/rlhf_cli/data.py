@@ -13,10 +13,10 @@ from rlhf_core.errors import ConfigError, DataError
 from .data_report import as_typed_here, print_next, print_report, print_summary, print_text
 
 if TYPE_CHECKING:
-    from rlhf_core.data.chat.renderer import TokenizerRenderer
-    from rlhf_core.data.checked.structure import AnyColumns
-    from rlhf_core.data.checking import Expectations, SourceReport
-    from rlhf_core.data.rows import Prompt, PromptFormat
+    from rlhf_data.chat.renderer import TokenizerRenderer
+    from rlhf_data.checked.structure import AnyColumns
+    from rlhf_data.checking import Expectations, SourceReport
+    from rlhf_data.rows import Prompt, PromptFormat
 
 app = typer.Typer(help="Check and show data sets.", no_args_is_help=True)
 
@@ -95,9 +95,9 @@ def check(
 ) -> None:
     """Say the form of the rows, list those that a run could not use, and print the command to run next; exit code 1 if
     there is a bad row."""
-    from rlhf_core.data.checking import Expectations
     from rlhf_core.media.desk import MediaDesk, MediaOptions
     from rlhf_core.media.inspecting import MediaLimits
+    from rlhf_data.checking import Expectations
 
     limits = MediaLimits(
         max_images=max_images, max_pixels=max_image_pixels, max_bytes=max_image_bytes
@@ -152,15 +152,15 @@ def show(
     image_key: ImageKey = None,
 ) -> None:
     """Print the first rows, and the prompts or conversations made of them, as the model would read them."""
-    from rlhf_core.data.chat.template_kwargs import renderer_of
-    from rlhf_core.data.checking import Expectations, SetReader
-    from rlhf_core.data.forms.form import RowKind
-    from rlhf_core.data.forms.recognizing import formed
-    from rlhf_core.data.row_images import RowImages, start_of_paths
-    from rlhf_core.data.rows import RowProblem
-    from rlhf_core.data.source import Unreadable
-    from rlhf_core.data.sources import open_source
     from rlhf_core.media.desk import MediaDesk, MediaOptions
+    from rlhf_data.chat.template_kwargs import renderer_of
+    from rlhf_data.checking import Expectations, SetReader
+    from rlhf_data.forms.form import RowKind
+    from rlhf_data.forms.recognizing import formed
+    from rlhf_data.row_images import RowImages, start_of_paths
+    from rlhf_data.rows import RowProblem
+    from rlhf_data.source import Unreadable
+    from rlhf_data.sources import open_source
 
     expected = Expectations(
         columns=_columns(form, prompt_key, template, system_prompt, messages_key),
@@ -200,7 +200,7 @@ def _format(
     system_prompt: str | None,
     chat: bool,
 ) -> PromptFormat:
-    from rlhf_core.data.rows import PromptFormat
+    from rlhf_data.rows import PromptFormat
 
     return PromptFormat(
         prompt_key=prompt_key,
@@ -216,8 +216,8 @@ def _renderer(
     """Return the renderer of the model's tokenizer; None without a model."""
     if model is None:
         return None
-    from rlhf_core.data.chat.renderer import TokenizerRenderer
-    from rlhf_core.data.tokenizer import load_tokenizer
+    from rlhf_data.chat.renderer import TokenizerRenderer
+    from rlhf_data.tokenizer import load_tokenizer
 
     return TokenizerRenderer(load_tokenizer(model), control_words=control_words)
 
@@ -229,8 +229,8 @@ def _columns(
     system_prompt: str | None,
     messages_key: str | None,
 ) -> AnyColumns:
-    from rlhf_core.data.checked.structure import AnyColumns
-    from rlhf_core.data.forms.recognizing import check_name
+    from rlhf_data.checked.structure import AnyColumns
+    from rlhf_data.forms.recognizing import check_name
 
     return AnyColumns(
         form=check_name(form),
@@ -244,9 +244,9 @@ def _columns(
 def _report(spec: str, split: str, expected: Expectations, all_rows: bool) -> SourceReport | None:
     """Print what is to say about a data set and return the report; None if it cannot be read at all."""
     options = inspect.signature(check).parameters
-    from rlhf_core.data.checking import check_source
-    from rlhf_core.data.row_images import start_of_paths
-    from rlhf_core.data.sources import open_source
+    from rlhf_data.checking import check_source
+    from rlhf_data.row_images import start_of_paths
+    from rlhf_data.sources import open_source
 
     try:
         source = open_source(spec, split=split)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from rlhf_core.data.checking import SourceReport
-    from rlhf_core.data.forms.form import RowKind
+    from rlhf_data.checking import SourceReport
+    from rlhf_data.forms.form import RowKind
 
 _OF_RUNS = re.compile(r"--data\.([a-z_]+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -43,7 +43,7 @@ def print_report(
         all_rows: print a line for each bad row, and not for the first ones of each kind alone.
         options: as ``names`` of ``as_typed_here``.
     """
-    from rlhf_core.data.rows import SHOWN, first_of_each_kind
+    from rlhf_data.rows import SHOWN, first_of_each_kind
 
     if report.form is not None:
         print_text(f"data: {report.form.title} ({spec}), as with --data.form {report.form.name}")
@@ -96,7 +96,7 @@ def print_next(
         model: the model that the user named.
         options: further words, by which the rows were read.
     """
-    from rlhf_core.data.forms.commands import commands_for
+    from rlhf_data.forms.commands import commands_for
 
     sets: dict[RowKind, list[str]] = defaultdict(list)
     has_bad = has_images = False

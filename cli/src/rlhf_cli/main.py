@@ -19,8 +19,8 @@ import typer
 from rlhf_core import RLHFError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
-from rlhf_core.loop.interrupts import interrupted_code, own_process
 from rlhf_core.plugins import Plugins
+from rlhf_trainer.loop.interrupts import interrupted_code, own_process
 
 from . import check, errors, new, plugins_command, train
 

@@ -22,9 +22,9 @@ from rlhf_core.config import (
     resolve_options,
 )
 from rlhf_core.contracts import Accelerator, ComponentRef, RuntimeSpec
-from rlhf_core.learning.demands import Demands, demands_of
-from rlhf_core.learning.roles import max_length, runtime_spec
 from rlhf_core.plugins import Plugins
+from rlhf_trainer.learning.demands import Demands, demands_of
+from rlhf_trainer.learning.roles import max_length, runtime_spec
 
 from . import train
 from .training import TrainingCommand, layers_of, split_arguments

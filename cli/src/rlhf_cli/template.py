@@ -15,8 +15,8 @@ from rlhf_core.outside.json_reader import parse_json
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from rlhf_core.data.chat.example import ExamplePart
-    from rlhf_core.data.chat.facts import TemplateFacts
+    from rlhf_data.chat.example import ExamplePart
+    from rlhf_data.chat.facts import TemplateFacts
 
 app = typer.Typer(help="Say what a chat template does.", no_args_is_help=True)
 
@@ -43,9 +43,9 @@ def check(
     ] = False,
 ) -> None:
     """Say whether a conversation that goes on keeps its tokens, and show one; exit code 1 if it would drift."""
-    from rlhf_core.data import TokenizerRenderer, load_tokenizer
-    from rlhf_core.data.chat.example import example_parts
-    from rlhf_core.data.chat.probing import TOOLS, facts_of
+    from rlhf_data import TokenizerRenderer, load_tokenizer
+    from rlhf_data.chat.example import example_parts
+    from rlhf_data.chat.probing import TOOLS, facts_of
 
     given = None if tools is None else _read_tools(tools)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
@@ -78,7 +78,7 @@ def _stops(
     tokenizer: PreTrainedTokenizerBase, model: str, trust_remote_code: bool
 ) -> tuple[int, ...]:
     """Return the tokens that end a generation; of a folder without a model, the tokenizer's alone, and say so."""
-    from rlhf_core.data import eos_token_ids
+    from rlhf_data import eos_token_ids
 
     try:
         return eos_token_ids(tokenizer, model, trust_remote_code=trust_remote_code)

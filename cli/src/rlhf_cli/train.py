@@ -17,8 +17,8 @@ DEFAULTS = Path(__file__).with_name("defaults.toml")
 COMMAND = training.TrainingCommand(
     options=TRAIN,
     defaults=DEFAULTS,
-    run="rlhf_core.loop.run:run",
-    describe="rlhf_core.loop.describe:describe",
+    run="rlhf_trainer.loop.run:run",
+    describe="rlhf_trainer.loop.describe:describe",
     optimizers={"policy": "actor.optim", "critic": "critic.optim"},
 )
 

@@ -30,9 +30,9 @@ from rlhf_core.config import (
     with_memory_options,
 )
 from rlhf_core.contracts import Accelerator, RunResult
-from rlhf_core.loop.loggers import build_loggers
-from rlhf_core.loop.watching.observers import build_observers
 from rlhf_core.plugins import Plugins, load
+from rlhf_trainer.loop.loggers import build_loggers
+from rlhf_trainer.loop.watching.observers import build_observers
 
 from .errors import report, tell
 from .gpus import gpu_layers, idle_gpus
@@ -70,13 +70,13 @@ class TrainingCommand(Generic[OptionsT]):
     run: str
     """``module:function``, called with the resolved options and the plugins; it returns a ``RunResult``. The module is
     imported when a run starts, because it imports torch. From Python it is also given ``control``, a
-    ``rlhf_core.runs.Control`` for ``drive``; without that parameter the command is not done step by step."""
+    ``rlhf_trainer.runs.Control`` for ``drive``; without that parameter the command is not done step by step."""
     describe: str
     """``module:function`` likewise, called with the resolved options and the plugins; it returns the text of
     ``--dry-run``."""
     optimizers: Mapping[str, str] = field(default_factory=dict)
     """Role that learns -> selector of its optimizer, the main one first. A Python program may change their learning
-    rates while the run goes on. Its course reads them in ``rlhf_core.runs.RatedState``."""
+    rates while the run goes on. Its course reads them in ``rlhf_trainer.runs.RatedState``."""
 
     def __call__(self, words: Sequence[str]) -> int:
         """Run the command with the plugins that are installed; see ``execute``. So it can be a plugin's command."""
@@ -172,7 +172,7 @@ def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> No
     chosen = [one for selections in resolved.selections.values() for one in selections]
     if any(one.options.columns_needed() for one in chosen):
         # Readers of data sets are slow to import, and most checks read none.
-        from rlhf_core.data.checked.needed_columns import check_needed_columns
+        from rlhf_data.checked.needed_columns import check_needed_columns
 
         check_needed_columns(resolved, layers)
 
@@ -241,7 +241,7 @@ def warn_of_failed_plugins(plugins: Plugins) -> None:
 def _how_to_get_it_back(layers: Sequence[Layer], plugins: Plugins, options: OptionTree[Any]) -> str:
     """When a run is resumed: the plugins that it had and this process has not, as a command that installs them."""
     from rlhf_core.config.paths import folder_to_resume
-    from rlhf_core.durable.plugin_record import lost_plugins
+    from rlhf_trainer.durable.plugin_record import lost_plugins
 
     folder = folder_to_resume(layers, options)
     lost = lost_plugins(folder.plugins, plugins) if folder is not None else []

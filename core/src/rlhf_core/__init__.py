@@ -23,6 +23,7 @@ from .errors import (
     first_error,
 )
 from .hookspecs import hookimpl
+from .moved import install
 
 __all__ = [
     "AmbiguousComponent",
@@ -49,3 +50,5 @@ __all__ = [
     "first_error",
     "hookimpl",
 ]
+
+install()

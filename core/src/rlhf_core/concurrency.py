@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from .errors import PluginError
-from .processes.problem import problem_of
+from .problem import problem_of
 
 ResultT = TypeVar("ResultT")
 

@@ -82,7 +82,7 @@ def test_the_best_answer_that_is_none_is_shown_with_its_share(env, sums, every, 
 
 
 def test_a_step_without_an_end_is_a_result_and_ends_the_check(env, sums, monkeypatch):
-    from rlhf_core.testing.conformance.kinds import environments
+    from rlhf_testing.conformance.kinds import environments
 
     first = environments.CHECKS[0]
     assert first.name == "check_steps_do_not_block"
@@ -107,7 +107,7 @@ def test_a_step_without_an_end_is_a_result_and_ends_the_check(env, sums, monkeyp
 @pytest.fixture
 def checks(monkeypatch):
     """Have the command run these checks alone, by name, with seconds for each."""
-    from rlhf_core.testing.conformance.kinds import environments
+    from rlhf_testing.conformance.kinds import environments
 
     known = {each.name.removeprefix("check_"): each for each in environments.CHECKS}
 

@@ -12,9 +12,9 @@ from tests.deadlines import HANG_S
 
 from rlhf_cli.main import main
 from rlhf_core.component import ComponentRef
+from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts import Action, Stop, Task, Uid
-from rlhf_core.environments.host import EnvironmentHost
-from rlhf_core.environments.options import IsolationOptions
+from rlhf_guard.environments.host import EnvironmentHost
 
 ENVIRONMENT = """
 from rlhf_core.contracts import Observation, StepResult

@@ -47,7 +47,7 @@ def test_a_command_whose_runs_take_no_control_is_not_done_step_by_step(tmp_path,
     (tmp_path / "model/config.json").write_text("{}")
     defaults = Path(rlhf.entry.COMMAND.defaults)
     mine = TrainingCommand(options=TRAIN, defaults=defaults, run=f"{__name__}:run_as_it_was",
-                           describe="rlhf_core.loop.describe:describe")  # fmt: skip
+                           describe="rlhf_trainer.loop.describe:describe")  # fmt: skip
 
     with pytest.raises(ConfigError, match=r"run_as_it_was takes no 'control'\. Use train"):
         CallableCommand(mine).start(model="model", data=[{"prompt": "a"}], reward=len)

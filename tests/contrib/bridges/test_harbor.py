@@ -22,7 +22,7 @@ from rlhf_bridge_harbor.rewards import chosen_reward, named_rewards, plain_rewar
 from rlhf_cli.main import main as rlhf
 from rlhf_core import ConfigError, DataError, RolloutError
 from rlhf_core.contracts import ToolCall
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 
 def sandbox_works():

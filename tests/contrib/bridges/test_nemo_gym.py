@@ -18,7 +18,7 @@ from rlhf_bridge_nemo_gym.rows import gym_rows, main
 from rlhf_cli.main import main as rlhf
 from rlhf_core import ConfigError, DataError, RolloutError
 from rlhf_core.contracts import ToolCall
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 TOOL = {"type": "function", "name": "increment", "parameters": {"type": "object"}, "strict": True}
 VERIFY = {"type": "function", "name": "verify", "parameters": {"type": "object"}}

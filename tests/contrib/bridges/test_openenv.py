@@ -19,7 +19,7 @@ from rlhf_bridge_openenv.servers import started_server, stop_servers
 from rlhf_cli.main import main
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Task, ToolCall, Uid
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 SERVER = Path(openenv_server.__file__)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.contrib.bridges.interpreters import own_interpreter, versions
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

@@ -10,10 +10,10 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
 from rlhf_core.component import ComponentRef
+from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts import Action, Stop, Task, ToolCall, Uid
-from rlhf_core.environments.host import EnvironmentHost
-from rlhf_core.environments.options import IsolationOptions
-from rlhf_core.environments.tasks import IsolatedTasks
+from rlhf_guard.environments.host import EnvironmentHost
+from rlhf_guard.environments.tasks import IsolatedTasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_left")]
 

@@ -11,8 +11,8 @@ from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.batch.task import Uid
 from rlhf_core.batch.trajectory import Trajectory, Turn
 from rlhf_core.batch.trajectory_columns import IMAGE, TrajectoryColumns
-from rlhf_core.learning.final_values import one_more_action
 from rlhf_core.media import MediaRef, MediaSpan, PixelLimits
+from rlhf_trainer.learning.final_values import one_more_action
 
 
 def image(number: int) -> MediaRef:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rlhf_core.data.chat.renderer import TokenizerRenderer
-from rlhf_core.data.learned.chat_spans import ChatSpans
 from rlhf_core.media.processor_text import NOTHING, ProcessorText
 from rlhf_core.media.reference import MediaRef
-from rlhf_core.testing.tiny import tiny_tokenizer
+from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_data.learned.chat_spans import ChatSpans
+from rlhf_testing.tiny import tiny_tokenizer
 
 BREAKS = ProcessorText(marker="~", around="ab")
 TEMPLATE = (

@@ -24,7 +24,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.objective import ActionColumns, ActionGrid, ActionScores, build_objective
 from rlhf_core.plugins import empty
-from rlhf_core.testing.conformance.columns import trajectory
+from rlhf_testing.conformance.columns import trajectory
 
 LENGTHS = (2, 1, 3)
 TOTALS = Normalizers(num_actions=6, num_sequences=3, max_actions=4)

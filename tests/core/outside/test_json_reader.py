@@ -13,12 +13,6 @@ from rlhf_cli.template import _read_tools
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.config.automatic.choosing import model_config
 from rlhf_core.config.common import _typed
-from rlhf_core.data.chat.template_kwargs import kwargs_of
-from rlhf_core.data.files.text_files import parse_row
-from rlhf_core.data.forms.chats import decoded
-from rlhf_core.data.learned.messages import tools_of
-from rlhf_core.data.rows import RowProblem
-from rlhf_core.durable.run_folder import _step_of as step_of
 from rlhf_core.outside.json_reader import (
     MAX_DEPTH,
     BrokenJson,
@@ -27,6 +21,12 @@ from rlhf_core.outside.json_reader import (
     parse_object,
     read_object,
 )
+from rlhf_core.storage.run_folder import _step_of as step_of
+from rlhf_data.chat.template_kwargs import kwargs_of
+from rlhf_data.files.text_files import parse_row
+from rlhf_data.forms.chats import decoded
+from rlhf_data.learned.messages import tools_of
+from rlhf_data.rows import RowProblem
 
 DIGITS = "9" * 400
 TEXTS = [
@@ -163,7 +163,7 @@ def _weight_index(data: bytes, folder: Path) -> None:
 
 
 def _ledger(data: bytes, folder: Path) -> None:
-    from rlhf_core.durable.ledger import _record
+    from rlhf_trainer.durable.ledger import _record
 
     try:
         _record(data)
@@ -172,20 +172,20 @@ def _ledger(data: bytes, folder: Path) -> None:
 
 
 def _checkpoint(data: bytes, folder: Path) -> None:
-    from rlhf_core.durable.checkpoint import _read_json
+    from rlhf_trainer.durable.checkpoint import _read_json
 
     (folder / "manifest.json").write_bytes(data)
     _read_json(folder / "manifest.json")
 
 
 def _plugin_record(file: Path) -> None:
-    from rlhf_core.durable.plugin_record import _read_history
+    from rlhf_trainer.durable.plugin_record import _read_history
 
     _read_history(file)
 
 
 def _array_of_rows(file: Path) -> None:
-    from rlhf_core.data.files.text_files import open_json
+    from rlhf_data.files.text_files import open_json
 
     open_json(file, "train")
 
@@ -251,14 +251,14 @@ def _config_entries(file: Path) -> None:
 
 
 def _tokenizer_settings(data: bytes, folder: Path) -> None:
-    from rlhf_core.data.tokenizer import load_tokenizer
+    from rlhf_data.tokenizer import load_tokenizer
 
     (folder / "tokenizer_config.json").write_bytes(data)
     load_tokenizer(str(folder))
 
 
 def _typed_argument(data: bytes, folder: Path) -> None:
-    from rlhf_core.data.chat.parsing.typed_values import typed_value
+    from rlhf_data.chat.parsing.typed_values import typed_value
 
     typed_value(_as_text(data), {"type": ["object", "array", "number", "integer"]})
 

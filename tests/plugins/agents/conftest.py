@@ -15,7 +15,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.rng import seed_of
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
+from rlhf_testing.fakes import FakeEngine, FakeRenderer
 
 RENDERER = FakeRenderer()
 

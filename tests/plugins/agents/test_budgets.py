@@ -14,10 +14,10 @@ from rlhf_core.contracts import (
     Stop,
     TurnSampling,
 )
-from rlhf_core.testing.fakes import FakeEngine
 from rlhf_plugin_agents.budgets import limited
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.fakes import FakeEngine
 
 
 def run(task, samples, context, **config):

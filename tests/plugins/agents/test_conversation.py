@@ -17,10 +17,10 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Uid,
 )
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.conversation import Conversation
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.fakes import FakeEngine, FakeRenderer
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"role": "tool", "content": "7"}
@@ -113,7 +113,7 @@ def test_a_history_without_thoughts_is_a_fork(stage, counting, history, segments
 
 def test_calls_in_tags_have_the_types_that_the_environments_tools_say(stage, counting):
     """Qwen3-Coder writes the values of calls as plain text."""
-    from tests.core.data.chat.zoo import renderer_of
+    from tests.libs.data.chat.zoo import renderer_of
 
     renderer = renderer_of("hermes")
     text = (

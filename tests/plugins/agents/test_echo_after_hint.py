@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 from rlhf_core.contracts import Action, Stop, Task, Uid
-from rlhf_core.testing.fakes import FakeEngine
 from rlhf_plugin_agents.config import EchoAfterHintConfig, MultiTurnConfig
 from rlhf_plugin_agents.echo_after_hint import EchoAfterHint
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.fakes import FakeEngine
 
 EMPTY = Task(uid=Uid(0, 0))
 

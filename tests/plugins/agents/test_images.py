@@ -22,7 +22,6 @@ from rlhf_core.contracts import (
     Task,
     Uid,
 )
-from rlhf_core.data.chat.renderer import TokenizerRenderer
 from rlhf_core.media import (
     ImageReader,
     MediaDesk,
@@ -33,10 +32,11 @@ from rlhf_core.media import (
     collapsed,
     image_parts,
 )
-from rlhf_core.testing.tiny_vision import tiny_vision_tokenizer
+from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_plugin_agents.config import MultiTurnConfig, SingleTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
 from rlhf_plugin_agents.single_turn import SingleTurn
+from rlhf_testing.tiny_vision import tiny_vision_tokenizer
 
 RENDERER = TokenizerRenderer(tiny_vision_tokenizer())
 PAD = RENDERER.tokenizer.convert_tokens_to_ids("<|image_pad|>")

@@ -14,9 +14,9 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Uid,
 )
-from rlhf_core.testing.fakes import EOS_ID, FakeEngine
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.fakes import EOS_ID, FakeEngine
 
 
 def ends(name):

@@ -1,7 +1,7 @@
 """What an environment says reaches the policy whole, at first and in each later turn."""
 
 import pytest
-from tests.core.data.chat.template.shipped import renderer_of
+from tests.libs.data.chat.template.shipped import renderer_of
 
 from rlhf_core.contracts import Observation, RolloutContext, SamplingParams, Task, Uid
 from rlhf_plugin_agents.conversation import Conversation

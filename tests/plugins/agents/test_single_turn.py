@@ -5,9 +5,9 @@ import pytest
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Completion, Stop, Task, Uid
-from rlhf_core.testing.fakes import EOS_ID, FakeEngine
 from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
+from rlhf_testing.fakes import EOS_ID, FakeEngine
 
 
 def run(task, samples, context):

@@ -19,9 +19,9 @@ from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "deepspeed_rank.py"

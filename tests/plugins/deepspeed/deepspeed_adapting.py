@@ -10,7 +10,7 @@ from deepspeed_material import ADAM, ADAMW, adapter, make_batch, make_plan
 from deepspeed_scenarios import TRAINING, Found, Place, steps
 
 from rlhf_core.contracts import ValueObjective
-from rlhf_core.weights import weights_digest
+from rlhf_weights import weights_digest
 
 ADAPTERS: dict[str, Any] = {
     "lora": adapter("lora", rank=4),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 HERE = Path(__file__).parent
 WAIT_S = 3600

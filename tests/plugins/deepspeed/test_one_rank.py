@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, CohereConfig, OPTConfig
 
 from rlhf_core import CheckpointError, ConfigError, PluginError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Uid
-from rlhf_core.testing.conformance import applying, subject
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.conformance import applying, subject
 
 pytestmark = [pytest.mark.scale]
 pytest.importorskip("deepspeed")

@@ -12,9 +12,9 @@ import pytest
 
 from rlhf_core.contracts import RolloutContext, SamplingParams, Task, Trajectory, Uid
 from rlhf_core.rng import seed_of
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
+from rlhf_testing.fakes import FakeEngine, FakeRenderer
 
 RENDERER = FakeRenderer()
 TASK = Task(

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_core import RequestError, RolloutError, UnknownTokenError
 from rlhf_core.contracts import Uid
-from rlhf_core.testing.fakes import FakeEngine
+from rlhf_testing.fakes import FakeEngine
 
 VOCAB = 0x110000 + 16
 """Ids that the fake renderer has."""

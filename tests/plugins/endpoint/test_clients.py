@@ -6,7 +6,7 @@ import anthropic
 import openai
 import pytest
 
-from rlhf_core.testing.fakes import FakeEngine
+from rlhf_testing.fakes import FakeEngine
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 CHAT_TOOL = {"type": "function", "function": {"name": "weather", "parameters": CITY}}

@@ -7,8 +7,8 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import ConfigError, RolloutError
-from rlhf_core.testing.fakes import FakeEngine
 from rlhf_plugin_endpoint.config import EndpointConfig
+from rlhf_testing.fakes import FakeEngine
 
 ASKS = """
 import json, os, sys, urllib.request

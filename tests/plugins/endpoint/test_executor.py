@@ -11,10 +11,10 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Stop, Uid
-from rlhf_core.testing.fakes import FakeEngine
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
 from rlhf_plugin_endpoint.traces import read_traces
+from rlhf_testing.fakes import FakeEngine
 
 
 def ask(context, messages, **fields):

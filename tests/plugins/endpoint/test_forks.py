@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from rlhf_core.contracts import Uid
-from rlhf_core.testing.fakes import FakeEngine
 from rlhf_plugin_endpoint.episode.forks import ForkCause, Forks
 from rlhf_plugin_endpoint.fork_watch import ADVICE, FEWEST_TURNS, ForkWatch
+from rlhf_testing.fakes import FakeEngine
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}

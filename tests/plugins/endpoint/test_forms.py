@@ -8,13 +8,13 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-from tests.core.data.chat.zoo import renderer_of
+from tests.libs.data.chat.zoo import renderer_of
 
 from rlhf_core import RequestError, RolloutError
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
 from rlhf_plugin_endpoint.dialects.answer_form import AnswerForm
 from rlhf_plugin_endpoint.dialects.problems import RequestProblem
 from rlhf_plugin_endpoint.episode.forms import call_syntax, grammar_of
+from rlhf_testing.fakes import FakeEngine, FakeRenderer
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL = {"type": "function", "function": {"name": "count", "parameters": SCHEMA}}

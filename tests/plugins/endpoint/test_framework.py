@@ -1,6 +1,6 @@
 """An agent of a framework, smolagents, which writes prompts, tools and loops of its own."""
 
-from rlhf_core.testing.fakes import FakeEngine
+from rlhf_testing.fakes import FakeEngine
 
 
 def written(request, play):

@@ -28,12 +28,12 @@ from rlhf_core.contracts import (
 from rlhf_core.media import MediaDesk, MediaLimits, MediaOptions, references_in
 from rlhf_core.plugins import load
 from rlhf_core.rng import seed_of
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
 from rlhf_plugin_endpoint.traces import graph_from_trace, trace_from_trajectories
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 ONE, OTHER = noisy(24, 16), noisy(24, 16).rotate(180)
 

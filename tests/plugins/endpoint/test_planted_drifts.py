@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from rlhf_core.testing.fakes import EOS_ID
 from rlhf_plugin_endpoint.conformance import report, run_scenarios
 from rlhf_plugin_endpoint.conformance.adapter import CapturedRow
 from rlhf_plugin_endpoint.conformance.chat_format import KitRenderer
 from rlhf_plugin_endpoint.conformance.ours import OwnEndpoint
 from rlhf_plugin_endpoint.conformance.scenarios import SCENARIOS
+from rlhf_testing.fakes import EOS_ID
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 KIT = KitRenderer()

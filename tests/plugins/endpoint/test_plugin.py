@@ -1,7 +1,7 @@
 import pytest
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 
 @pytest.fixture

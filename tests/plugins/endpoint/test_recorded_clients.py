@@ -14,16 +14,16 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from tests.core.data.chat.zoo import renderer_of, tokenizer_of
+from tests.libs.data.chat.zoo import renderer_of, tokenizer_of
 
 from rlhf_core.contracts import EngineSpec, RolloutContext, SamplingParams, Task, Uid
-from rlhf_core.episodes.node import MAX_MASKED
 from rlhf_core.rng import seed_of
-from rlhf_core.testing.tiny import tiny_config
+from rlhf_episodes.node import MAX_MASKED
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_testing.tiny import tiny_config
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llguidance") is None, reason="needs llguidance"

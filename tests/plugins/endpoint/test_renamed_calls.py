@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from rlhf_core.testing.fakes import FakeEngine
+from rlhf_testing.fakes import FakeEngine
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 RENAMED = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf_core.errors import DataError
-from rlhf_core.testing.fakes import FakeRenderer
+from rlhf_testing.fakes import FakeRenderer
 
 SAID = [{"role": "user", "content": "hi"}]
 BODIES = {

@@ -13,7 +13,7 @@ from tests.integration.forked_runs import (
     weights_digest,
 )
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 AGENT = Path(__file__).with_name("two_turn_agent.py")
 COMMON = (

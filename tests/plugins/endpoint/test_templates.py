@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from tests.core.data.chat.zoo import KINDS, renderer_of
+from tests.libs.data.chat.zoo import KINDS, renderer_of
 
 from rlhf_core.contracts import Completion, RolloutContext, SamplingParams, Stop, Task, Uid
 from rlhf_plugin_endpoint.config import EndpointConfig

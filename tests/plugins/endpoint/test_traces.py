@@ -9,7 +9,7 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import DataError
 from rlhf_core.contracts import Completion, Stop, Uid
-from rlhf_core.episodes import EpisodeGraph
+from rlhf_episodes import EpisodeGraph
 from rlhf_plugin_endpoint.traces import (
     TrainingTrace,
     TrainingTurn,

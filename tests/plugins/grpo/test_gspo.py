@@ -7,10 +7,10 @@ import torch
 
 from rlhf_core.contracts import LossInputs, metric_values
 from rlhf_core.math import aggregate
-from rlhf_core.testing.conformance import parametrize_checks
 from rlhf_plugin_grpo import rlhf_policy_losses
 from rlhf_plugin_grpo.gspo import GspoConfig, GspoLoss, GspoTokenLoss, gspo_loss, gspo_token_loss
 from rlhf_plugin_shaping.kl_estimators.k1 import k1
+from rlhf_testing.conformance import parametrize_checks
 
 CLIP = {"clip_low": 0.05, "clip_high": 0.1}
 BOTH = pytest.mark.parametrize("loss_of", [gspo_loss, gspo_token_loss])

@@ -17,11 +17,11 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTo
 from rlhf_cli.main import main
 from rlhf_core.config import Selection
 from rlhf_core.plugins import load
-from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_inference.serving.model_source import ModelSource
 from rlhf_plugin_inference.serving.options import ModelToServe
 from rlhf_plugin_inference.serving.sight import open_sight
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 LIMIT = 5
 SMALL = [

@@ -20,13 +20,13 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import empty
-from rlhf_core.testing.fakes import FakeEngine
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.config import LocalRuntimeConfig, TorchBackendConfig
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.runtime import LocalRole, LocalRuntime
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.fakes import FakeEngine
+from rlhf_testing.tiny import write_tiny_model
 
 
 class SlowBackend:

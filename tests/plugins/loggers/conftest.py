@@ -8,7 +8,7 @@ import threading
 
 import huggingface_hub
 import pytest
-from tests.core.loop.small_run import SmallRun, write_small_run
+from tests.libs.trainer.loop.small_run import SmallRun, write_small_run
 from tests.plugins.loggers.places import ENVIRONMENT, NAMES, UNSET, Place
 
 from rlhf_core.contracts import RunInfo

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.core.loop.small_run import SmallRun
 from tests.deadlines import HANG_S
+from tests.libs.trainer.loop.small_run import SmallRun
 from tests.plugins.loggers.read_back import Logged, read_mlflow, read_trackio, read_wandb
 
 from rlhf_core.contracts import RunInfo, RunResult

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_core.plugins import load
-from rlhf_core.testing.conformance import checks_of, subject
+from rlhf_testing.conformance import checks_of, subject
 
 
 @pytest.mark.parametrize("check", checks_of("rlhf_loggers"), ids=lambda check: check.name)

@@ -22,7 +22,7 @@ LOCATION = {
 RUN = """
 import sys
 from pathlib import Path
-from tests.core.loop.small_run import SmallRun
+from tests.libs.trainer.loop.small_run import SmallRun
 waits = {"to": [sys.argv[1]], "wait_s": 1.0, "wandb": {"start_s": 2.0}}
 used = {name: option for name, option in waits.items() if name in ("to", "wait_s", *waits["to"])}
 result = SmallRun(Path.cwd())({"log": used})

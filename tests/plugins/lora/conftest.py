@@ -28,10 +28,10 @@ from transformers import AutoModelForCausalLM
 from rlhf_core import Component, Registered
 from rlhf_core.contracts import ComponentRef, PolicyObjective, RoleSpec
 from rlhf_core.plugins import Plugins, empty
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_lora import rlhf_model_adapters
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
 
 ADAPTERS = ("lora", "dora", "qlora")
 

@@ -19,9 +19,9 @@ from rlhf_core.contracts import (
     Turn,
     Uid,
 )
-from rlhf_core.testing.tiny import FAMILIES
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_testing.tiny import FAMILIES
 
 PROMPT = (5, 9, 12, 40)
 PRECISIONS = [("float32", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16")]

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rlhf_core import CheckpointError
 from rlhf_core.contracts import ScheduleSpec, ValueObjective
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
 
 SCHEDULE = ScheduleSpec(factors=(1 / 3, 2 / 3, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07, 0.0))
 

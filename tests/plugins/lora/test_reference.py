@@ -7,7 +7,7 @@ from tests.plugins.lora.conftest import ADAPTERS, base_of, trained
 from tests.plugins.torch.conftest import make_batch, make_plan, make_trajectories
 
 from rlhf_core import PluginError
-from rlhf_core.testing.tiny import FAMILIES
+from rlhf_testing.tiny import FAMILIES
 
 PRECISIONS = {
     "float32": {"dtype": "float32"},

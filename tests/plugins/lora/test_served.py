@@ -10,8 +10,8 @@ from tests.plugins.lora.conftest import (
 )
 
 from rlhf_core import ConfigError
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
-from rlhf_core.weights import weights_digest
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
+from rlhf_weights import weights_digest
 
 MERGED = {"serve": "merged"}
 

@@ -11,11 +11,11 @@ from tests.plugins.torch.conftest import FLOAT32_NORMS, make_batch, make_plan, m
 
 from rlhf_core import Component, PluginError, Registered
 from rlhf_core.contracts import ComponentRef, RuntimeSpec, SharesBase, ValueObjective
-from rlhf_core.testing.tiny import FAMILIES
 from rlhf_plugin_local import rlhf_train_backends
 from rlhf_plugin_local.config import LocalRuntimeConfig, TorchBackendConfig
 from rlhf_plugin_local.runtime import LocalRuntime
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.tiny import FAMILIES
 from rlhf_torch.models.loading import load_model
 from rlhf_torch.models.shared_base import SharedBase
 

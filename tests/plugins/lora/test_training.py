@@ -15,10 +15,10 @@ from tests.plugins.lora.conftest import (
 from tests.plugins.torch.conftest import FAST_ADAM, make_batch, make_plan, make_trajectories
 
 from rlhf_core.contracts import ValueObjective
-from rlhf_core.testing.tiny import FAMILIES
 from rlhf_plugin_lora.dora import DoraOptions
 from rlhf_plugin_lora.lora import LoraOptions
 from rlhf_plugin_lora.qlora import QloraOptions
+from rlhf_testing.tiny import FAMILIES
 
 
 def moved(backend, batch):

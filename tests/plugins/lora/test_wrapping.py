@@ -15,12 +15,12 @@ from tests.plugins.lora.conftest import (
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from rlhf_core import ConfigError, MissingDependency, Registered, component
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_lora import qlora
 from rlhf_plugin_lora.adapter import PeftAdapter
 from rlhf_plugin_lora.lora import LoraOptions
 from rlhf_plugin_lora.targets import adapted_modules
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}

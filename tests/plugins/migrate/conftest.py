@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate as migrate_flags
 from rlhf_plugin_migrate.openrlhf.supervised import train_dpo, train_rm, train_sft
+from rlhf_testing.tiny import write_tiny_model
 
 COMMANDS = Path(__file__).parent / "commands"
 

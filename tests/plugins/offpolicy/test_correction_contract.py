@@ -1,7 +1,7 @@
 """What every correction promises."""
 
-from rlhf_core.testing.conformance import parametrize_checks
 from rlhf_plugin_offpolicy import rlhf_is_corrections
+from rlhf_testing.conformance import parametrize_checks
 
 
 @parametrize_checks(

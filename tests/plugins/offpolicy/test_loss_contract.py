@@ -8,8 +8,8 @@ import torch
 
 from rlhf_core.component import Registered
 from rlhf_core.contracts import LossInputs, metric_values
-from rlhf_core.testing.conformance import parametrize_checks, subject
 from rlhf_plugin_offpolicy import rlhf_policy_losses
+from rlhf_testing.conformance import parametrize_checks, subject
 
 COMPONENTS = {component.name: component for component in rlhf_policy_losses()}
 STOPS = {"check_gradient_is_the_derivative": "no gradient flows through the weight"}

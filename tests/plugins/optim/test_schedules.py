@@ -6,13 +6,13 @@ from pydantic import ValidationError
 from rlhf_core.config.common import ActorConfig
 from rlhf_core.config.resolved import Selection
 from rlhf_core.contracts import SchedulePoint
-from rlhf_core.learning.rates.schedules import schedule_of
 from rlhf_core.math import lr_factor
 from rlhf_core.plugins import load
 from rlhf_plugin_optim.schedules.cosine import cosine
 from rlhf_plugin_optim.schedules.inverse_sqrt import inverse_sqrt
 from rlhf_plugin_optim.schedules.linear import linear
 from rlhf_plugin_optim.schedules.wsd import wsd
+from rlhf_trainer.learning.rates.schedules import schedule_of
 
 
 @pytest.fixture(scope="module")

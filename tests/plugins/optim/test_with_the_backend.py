@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_optim.config import MuonConfig, SgdConfig
 from rlhf_plugin_optim.muon import Muon
 from rlhf_plugin_optim.sgd import Sgd
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.training.host_memory import HostMemory
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.updater import Updater

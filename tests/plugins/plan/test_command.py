@@ -498,7 +498,7 @@ def test_an_adapter_that_reads_weights_is_planned_as_full_training_and_said(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
-        "from rlhf_core.testing.fakes import WholeModel\n\n\n"
+        "from rlhf_testing.fakes import WholeModel\n\n\n"
         "class Mine(WholeModel):\n"
         "    def wrap(self, model, seed):\n"
         "        float(model.model.norm.weight.sum())\n"

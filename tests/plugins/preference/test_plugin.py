@@ -3,12 +3,12 @@
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.testing.checks import check_plugin
 from rlhf_plugin_preference.dpo import DpoConfig
 from rlhf_plugin_preference.ipo import IpoConfig
 from rlhf_plugin_preference.kto import KtoConfig
 from rlhf_plugin_preference.orpo import OrpoConfig
 from rlhf_plugin_preference.simpo import SimpoConfig
+from rlhf_testing.checks import check_plugin
 
 REFERENCE = frozenset({"ref_logprobs"})
 NEEDS = {

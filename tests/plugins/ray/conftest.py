@@ -44,8 +44,8 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import Plugins
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_ray.config import RayRuntimeConfig
+from rlhf_testing.tiny import write_tiny_model
 
 COMPONENTS = Path(__file__).parent / "components"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_core import plugins
-from rlhf_core.testing.conformance import parametrize_checks, subject
+from rlhf_testing.conformance import parametrize_checks, subject
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.scale, pytest.mark.usefixtures("cluster", "here")]

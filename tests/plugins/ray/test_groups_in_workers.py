@@ -21,8 +21,8 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.rng import sample_seed
-from rlhf_core.rollouts.worker import GroupRunner, open_rewards, open_rollouts
 from rlhf_plugin_ray.batches.stored_tokens import StoredBlock
+from rlhf_trainer.rollouts.worker import GroupRunner, open_rewards, open_rollouts
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 

@@ -19,8 +19,8 @@ from tests.plugins.vllm.torchvision_path import search_path
 
 from rlhf_core.contracts import Task, Trajectory, Turn, Uid
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_ray.batches.packed_trajectories import pack
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 scale = pytest.mark.scale
 slow = pytest.mark.slow

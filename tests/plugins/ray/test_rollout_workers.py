@@ -21,7 +21,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.rng import sample_seed
-from rlhf_core.rollouts.worker import open_rollouts
+from rlhf_trainer.rollouts.worker import open_rollouts
 
 from .conftest import engine_pids, pid_of
 

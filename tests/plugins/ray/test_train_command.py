@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 

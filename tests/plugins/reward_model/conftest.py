@@ -17,7 +17,7 @@ from tests.rounding import rounding
 
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
-from rlhf_core.testing.tiny import tiny_config, tiny_tokenizer
+from rlhf_testing.tiny import tiny_config, tiny_tokenizer
 
 TOKEN = "the-tests-token"
 CLOSE = {"abs": rounding(operations=430, magnitude=4.0)}

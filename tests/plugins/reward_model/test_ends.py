@@ -9,7 +9,7 @@ from tests.released_templates import RELEASED, released_tokenizer
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import Turn
-from rlhf_core.data import PairColumns, SequenceOptions, TokenizerRenderer, end_of_turn, load_pairs
+from rlhf_data import PairColumns, SequenceOptions, TokenizerRenderer, end_of_turn, load_pairs
 from rlhf_plugin_reward_model.config import RewardModelConfig, ServeConfig
 from rlhf_plugin_reward_model.loading import load_model
 from rlhf_plugin_reward_model.reward import TextReader

@@ -3,10 +3,10 @@
 import pytest
 
 from rlhf_core import ConfigError, RewardError
-from rlhf_core.testing.tiny import tiny_tokenizer
 from rlhf_plugin_reward_model.config import RewardModelConfig
 from rlhf_plugin_reward_model.ends import SequenceEnd
 from rlhf_plugin_reward_model.inputs import ScoredInputs
+from rlhf_testing.tiny import tiny_tokenizer
 
 ANYWHERE = SequenceEnd(scored=(), at_end=False, others=frozenset(), words=(), text_end=None)
 """Of a model that others trained, whose sequences are scored as the template writes them."""

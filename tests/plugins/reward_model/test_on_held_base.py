@@ -8,7 +8,6 @@ from tests.plugins.lora.conftest import models, plugins, spec_of, stir  # noqa: 
 from tests.plugins.reward_model.conftest import request_of, write_adapter
 
 from rlhf_core import ConfigError, RewardError
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_reward_model.config import RewardModelConfig
@@ -16,6 +15,7 @@ from rlhf_plugin_reward_model.loading import load_model
 from rlhf_plugin_reward_model.on_held_base import ScorerOnHeldBase
 from rlhf_plugin_reward_model.reward import TextReader, make_reward
 from rlhf_plugin_reward_model.scoring import Scorer
+from rlhf_testing.tiny import write_tiny_model
 
 SAMPLES = [request_of("2+2=", "4"), request_of("12+31=", "043", 1), request_of("9-9=", "", 2)]
 

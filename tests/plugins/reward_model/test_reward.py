@@ -6,9 +6,9 @@ import pytest
 from tests.plugins.reward_model.conftest import CLOSE
 
 from rlhf_core import ConfigError, RewardError
-from rlhf_core.testing.checks import check_plugin
-from rlhf_core.testing.conformance import run_checks, subject
-from rlhf_core.testing.tiny import tiny_tokenizer, write_tiny_model
+from rlhf_testing.checks import check_plugin
+from rlhf_testing.conformance import run_checks, subject
+from rlhf_testing.tiny import tiny_tokenizer, write_tiny_model
 
 
 def rewards(results):

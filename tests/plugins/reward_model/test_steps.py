@@ -9,11 +9,11 @@ from tests.plugins.reward_model.conftest import CLOSE
 
 from rlhf_core import ConfigError, RewardError
 from rlhf_core.contracts import Turn
-from rlhf_core.testing.tiny import tiny_tokenizer
 from rlhf_plugin_reward_model.config import ServeConfig, StepRewardConfig
 from rlhf_plugin_reward_model.serving.command import step_model
 from rlhf_plugin_reward_model.serving.protocol import BadRequest, ScoreRequest
 from rlhf_plugin_reward_model.steps import reduced, stepped_text
+from rlhf_testing.tiny import tiny_tokenizer
 
 PROMPT, STEPS = "1 + 1 + 1 = \n\n", ["1 + 1 is 2", "2 + 1 is 4", "So 4"]
 

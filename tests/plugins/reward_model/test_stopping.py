@@ -16,7 +16,7 @@ pytest.importorskip("starlette")
 
 SERVER = """
 import sys, time
-from rlhf_core.loop import interrupts
+from rlhf_trainer.loop import interrupts
 interrupts.LEAVE_S = 0.2
 from rlhf_plugin_reward_model.serving import command, stopping
 command.LEAVE_S = stopping.LEAVE_S = 0.2

@@ -15,7 +15,7 @@ from tests.deadlines import HANG_S
 from rlhf_core.config.resolved import RewardOptions, Selection
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
-from rlhf_core.rewards.panel import RewardPanel
+from rlhf_guard.rewards.panel import RewardPanel
 
 FAST = {"backoff_s": 0.01, "max_backoff_s": 0.05, "deadline_s": 10.0, "breaker_pause_s": 0.2}
 REQUEST = RewardRequest(

@@ -6,7 +6,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import RewardError
-from rlhf_core.rewards import host
+from rlhf_guard.rewards import host
 
 FILE = Path(__file__).with_name("bad_functions.py")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_core import RewardError
-from rlhf_core.testing.conformance import run_checks, subject
+from rlhf_testing.conformance import run_checks, subject
 
 
 def rewards(results):

@@ -4,8 +4,8 @@ import pytest
 
 from rlhf_core.contracts import DrawRequest
 from rlhf_core.errors import ConfigError, DataError
-from rlhf_core.testing.conformance.prompt_draws import NumberedPrompts
 from rlhf_plugin_shaping.by_column import ByColumn, ByColumnConfig
+from rlhf_testing.conformance.prompt_draws import NumberedPrompts
 
 
 class Levels(NumberedPrompts):

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from rlhf_core.contracts import DrawRequest, PromptResult
 from rlhf_core.errors import ConfigError
-from rlhf_core.testing.conformance.prompt_draws import NumberedPrompts
 from rlhf_plugin_shaping.curriculum import Curriculum, CurriculumConfig
+from rlhf_testing.conformance.prompt_draws import NumberedPrompts
 
 PROMPTS = 40
 

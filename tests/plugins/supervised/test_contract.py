@@ -6,9 +6,9 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.testing.conformance import parametrize_checks, subject
 from rlhf_plugin_supervised import rlhf_policy_losses
 from rlhf_plugin_supervised.distill import DistillConfig
+from rlhf_testing.conformance import parametrize_checks, subject
 
 COMPONENTS = {component.name: component for component in rlhf_policy_losses()}
 

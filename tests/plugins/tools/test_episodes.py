@@ -14,9 +14,9 @@ from rlhf_core.contracts import (
     Task,
     Uid,
 )
-from rlhf_core.testing.fakes import FakeEngine, FakeRenderer
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.fakes import FakeEngine, FakeRenderer
 from rlhf_tools import ToolEnvironment
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_core.testing.tiny import FAMILIES
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.tiny import FAMILIES
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.packed.shared_starts import SharedLayout, places_of
 

@@ -8,8 +8,8 @@ import torch
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import ComponentRef, ParameterGroup, ScheduleSpec, ValueObjective
-from rlhf_core.testing.fakes import WholeModel
-from rlhf_core.testing.tiny import FAMILIES
+from rlhf_testing.fakes import WholeModel
+from rlhf_testing.tiny import FAMILIES
 from rlhf_torch.training.updater import Updater
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
-from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_core.weights import SendingLink, plan_weights
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_weights import SendingLink, plan_weights
 
 EOS = 2
 WARNINGS_OF_VLLM = ("DeprecationWarning", "FutureWarning", "UserWarning")

@@ -38,10 +38,10 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.media import Expanded
 from rlhf_core.plugins import load
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 
 class Source:

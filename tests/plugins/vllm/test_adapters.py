@@ -11,10 +11,10 @@ import torch
 pytest.importorskip("vllm")
 
 from rlhf_core import RolloutError
-from rlhf_core.weights import weights_digest
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.weights import adapter_versions
+from rlhf_weights import weights_digest
 
 from .adapter_material import (
     RANK,

@@ -11,10 +11,10 @@ import torch
 pytest.importorskip("vllm")
 
 from rlhf_core import ConfigError, RolloutError
-from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_core.weights import weights_digest
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_weights import weights_digest
 
 from .adapter_material import ATTENTION, LINEAR, RANK, assert_written_by, factors_of
 

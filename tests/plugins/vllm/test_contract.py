@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_core.testing.checks import load_alone
-from rlhf_core.testing.conformance import parametrize_checks, subject
+from rlhf_testing.checks import load_alone
+from rlhf_testing.conformance import parametrize_checks, subject
 
 REGISTERED = load_alone("rlhf_plugin_vllm").get("rlhf_engines", "vllm")
 

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Stop
-from rlhf_core.weights import weights_digest
+from rlhf_weights import weights_digest
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -119,7 +119,7 @@ def test_the_tokens_of_a_stop_string_stay(engine, run, make_request, folder):
 
 
 def test_the_digest_is_the_trainers_and_follows_its_weights(engine, run, plain, state, source_of):
-    from rlhf_core.weights import weights_digest
+    from rlhf_weights import weights_digest
 
     before = run(engine.checksum())
     changed = perturbed(state)

@@ -17,10 +17,10 @@ import torch
 pytest.importorskip("vllm")
 
 from rlhf_core import RolloutError
-from rlhf_core.testing.tiny import write_tiny_model
-from rlhf_core.weights import weights_digest
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_weights import weights_digest
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 

@@ -15,11 +15,11 @@ pytest.importorskip("bitsandbytes")
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from rlhf_core.weights import weights_digest
 from rlhf_plugin_lora.qlora import QloraOptions, build
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.worker.four_bits import FourBits
+from rlhf_weights import weights_digest
 
 from .adapter_material import TOLERANCE, expected_logprobs
 

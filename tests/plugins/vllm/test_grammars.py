@@ -14,8 +14,8 @@ import torch
 
 from rlhf_core import RequestError, RolloutError
 from rlhf_core.contracts import Completion, Stop
-from rlhf_core.testing.tiny import tiny_tokenizer, write_tiny_model
 from rlhf_plugin_vllm.grammars import Grammars
+from rlhf_testing.tiny import tiny_tokenizer, write_tiny_model
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llguidance") is None, reason="needs llguidance"

@@ -17,9 +17,9 @@ from tests.plugins.vlm.vlm_material import VLM
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import EngineSpec, VisionSpec
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_vllm.images.prompts import ImagePrompts
 from rlhf_plugin_vllm.requests import require_same_prompt
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 HERE = Path(__file__).parent
 WAIT_S = 3600

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf_core.batch.vocabulary import Vocabulary
-from rlhf_core.testing.tiny import tiny_tokenizer, write_tiny_model
+from rlhf_testing.tiny import tiny_tokenizer, write_tiny_model
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 

@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from rlhf_core import MissingDependency
 from rlhf_core.capabilities import ENGINE_SEES, SERVES_ADAPTERS, SERVES_FOUR_BITS
-from rlhf_core.testing.checks import check_plugin
 from rlhf_plugin_vllm import compat
 from rlhf_plugin_vllm.config import OURS, VllmEngineConfig
+from rlhf_testing.checks import check_plugin
 
 
 def test_the_plugin_registers_one_engine_and_imports_nothing_heavy():

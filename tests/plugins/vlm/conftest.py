@@ -5,8 +5,8 @@ from tests.plugins.vlm.vlm_material import OBJECTIVE, SGD, VLM, Stage
 
 from rlhf_core.contracts import RoleSpec, TrajectoryColumns, VisionSpec
 from rlhf_core.plugins import Plugins, load
-from rlhf_core.testing.tiny_vision import VISION_FAMILIES, write_tiny_vision_model
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.tiny_vision import VISION_FAMILIES, write_tiny_vision_model
 
 
 @pytest.fixture(scope="session")

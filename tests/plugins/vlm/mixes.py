@@ -22,7 +22,7 @@ from tests.images import noisy, saved
 from tests.plugins.vlm.vlm_material import Stage, own_processor
 
 from rlhf_core.contracts import Completion, Observation, StepResult, Stop
-from rlhf_core.testing.tiny_vision import GEMMA_SIDE, MERGE, PATCH, TILE, tiny_vision_tokenizer
+from rlhf_testing.tiny_vision import GEMMA_SIDE, MERGE, PATCH, TILE, tiny_vision_tokenizer
 
 LETTERS = "abcdefgh0123456789"
 SIDES = (5, 8, 13, 16, 24, 33, 40)

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rlhf_core.testing.tiny_vision import (
+from rlhf_testing.tiny_vision import (
     GEMMA_SIDE,
     MERGE,
     PATCH,

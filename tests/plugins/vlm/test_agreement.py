@@ -20,9 +20,9 @@ from rlhf_core.media import (
     MediaSpan,
     decode,
 )
-from rlhf_core.rollouts.images import open_image_reader
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_trainer.rollouts.images import open_image_reader
 
 
 class Apart:

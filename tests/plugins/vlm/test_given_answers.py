@@ -18,14 +18,14 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import (
+from rlhf_core.media import ImageReader
+from rlhf_data import (
     ConversationColumns,
     PairColumns,
     SequenceOptions,
     load_conversations,
     load_pairs,
 )
-from rlhf_core.media import ImageReader
 
 SFT = PolicyObjective(
     loss=ComponentRef(kind="rlhf_policy_losses", name="supervised:sft"), aggregation="token-mean"

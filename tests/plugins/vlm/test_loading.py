@@ -7,9 +7,9 @@ import pytest
 from transformers import Idefics3Config
 
 from rlhf_core import ConfigError
-from rlhf_core.testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, TILE
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, TILE
 
 OTHER_SIDE = {"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE, "internvl": TILE}
 """Sides of images that a family's model reads, where all have one size."""

@@ -26,16 +26,16 @@ from tests.plugins.vlm.mixes import (
     write_row,
 )
 
-import rlhf_core.data.learned.conversations as learned_conversations
-import rlhf_core.data.learned.images as learned_images
 import rlhf_core.media.reader as media_reader
+import rlhf_data.learned.conversations as learned_conversations
+import rlhf_data.learned.images as learned_images
 import rlhf_plugin_vlm.families.qwen_vl as qwen_vl
 import rlhf_torch.rows.packed_rows as packed_rows
 from rlhf_core import RLHFError
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_core.data import ConversationColumns, SequenceOptions, load_conversations
 from rlhf_core.media import ImageReader, MediaStore, decode
 from rlhf_core.media.spans import Expanded, MediaSpan, expanded
+from rlhf_data import ConversationColumns, SequenceOptions, load_conversations
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.vision.pictures import PictureReader

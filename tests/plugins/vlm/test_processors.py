@@ -15,15 +15,15 @@ from tests.plugins.vlm.processors import processor_of, write_model
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
-from rlhf_core.data import TokenizerRenderer
-from rlhf_core.data.learned.chat_spans import ChatSpans
-from rlhf_core.data.learned.images import with_images
-from rlhf_core.data.learned.tokens import SpanTokenizer
-from rlhf_core.data.tokenizer import load_tokenizer
 from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, PixelLimits, references_in
-from rlhf_core.testing.tiny_vision import TILE, VISION_FAMILIES
+from rlhf_data import TokenizerRenderer
+from rlhf_data.learned.chat_spans import ChatSpans
+from rlhf_data.learned.images import with_images
+from rlhf_data.learned.tokens import SpanTokenizer
+from rlhf_data.tokenizer import load_tokenizer
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_testing.tiny_vision import TILE, VISION_FAMILIES
 from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 

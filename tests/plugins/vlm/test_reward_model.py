@@ -15,8 +15,8 @@ from rlhf_core import ConfigError, RewardError
 from rlhf_core.contracts import ComponentRef, RankingObjective, RewardRequest, Turn
 from rlhf_core.media import Expanded, MediaStore, SampleImage, decode, references_in
 from rlhf_core.plugins import load
-from rlhf_core.processes import marked_json
-from rlhf_core.rewards import wire
+from rlhf_guard.processes import marked_json
+from rlhf_guard.rewards import wire
 from rlhf_plugin_reward_model.config import ServeConfig
 from rlhf_plugin_reward_model.scoring import Scorer
 

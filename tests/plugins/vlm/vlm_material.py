@@ -31,11 +31,11 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.contracts.backend import Normalizers
-from rlhf_core.data.chat.renderer import TokenizerRenderer
-from rlhf_core.data.tokenizer import load_tokenizer
 from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, MediaStore, decode
 from rlhf_core.plugins import Plugins
 from rlhf_core.rng import seed_of
+from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_data.tokenizer import load_tokenizer
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
 from rlhf_plugin_local.config import TorchBackendConfig

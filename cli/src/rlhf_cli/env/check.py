@@ -12,7 +12,7 @@ from .chosen import HOOK, Name, NamedEnvironment, chosen
 from .printing import plain
 
 if TYPE_CHECKING:
-    from rlhf_core.testing.conformance import CheckOutcome
+    from rlhf_testing.conformance import CheckOutcome
 
 _PREFIX = "check_"
 
@@ -24,7 +24,7 @@ def check(
 ) -> None:
     """Check an environment without a model: episodes, rewards, tasks, manners, and answers that earn too much. Its own
     options may follow. Exit code 1 if a check fails."""
-    from rlhf_core.testing.conformance import Subject, applying, checks_of
+    from rlhf_testing.conformance import Subject, applying, checks_of
 
     found = chosen(name, context.args)
     tried = Subject(
@@ -62,8 +62,8 @@ def check(
 
 
 def _outcome(each: object, tried: object) -> CheckOutcome:
-    from rlhf_core.testing.conformance import Check, Subject
-    from rlhf_core.testing.conformance.deadline import outcome_within
+    from rlhf_testing.conformance import Check, Subject
+    from rlhf_testing.conformance.deadline import outcome_within
 
     assert isinstance(each, Check)
     assert isinstance(tried, Subject)

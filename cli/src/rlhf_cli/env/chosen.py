@@ -17,7 +17,7 @@ from rlhf_core.config.problems import Labels, Report
 from rlhf_core.config.sections import Validator, options_of
 from rlhf_core.contracts import Environment, EnvironmentManifest, manifest_of
 from rlhf_core.plugins import Plugins
-from rlhf_core.rollouts.environments import version_label
+from rlhf_trainer.rollouts.environments import version_label
 
 HOOK = "rlhf_environments"
 OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}

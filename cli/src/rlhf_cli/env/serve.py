@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.environments.listening import EnvironmentListener, token_of
+from rlhf_guard.environments.listening import EnvironmentListener, token_of
 
 
 def serve(

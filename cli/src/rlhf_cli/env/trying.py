@@ -29,7 +29,7 @@ from .lines import InputLines
 from .printing import plain
 
 if TYPE_CHECKING:
-    from rlhf_core.testing.conformance.environments.playing import Written
+    from rlhf_testing.conformance.environments.playing import Written
 
 CALL = "/call "
 CONSTANT = "constant:"
@@ -91,7 +91,7 @@ class _Trial:
         typer.echo(f"end: {end}; reward {self._earned:g}{numbers}")
 
     async def _act(self, turn: int) -> Action | None:
-        from rlhf_core.testing.conformance.environments.playing import action_of
+        from rlhf_testing.conformance.environments.playing import action_of
 
         written = await self._answers(self._environment, turn)
         return None if written is None else action_of(written, turn)
@@ -139,7 +139,7 @@ def _answers(policy: str | None, task: Task) -> _Answers:
         raise ConfigError(f"--policy {policy}: expected constant:TEXT or oracle")
 
     async def oracle(environment: Environment, turn: int) -> Written:
-        from rlhf_core.testing.conformance.environments.playing import Situation, right
+        from rlhf_testing.conformance.environments.playing import Situation, right
 
         if not isinstance(environment, KnowsAnswers) and "oracle" not in task.row:
             raise ConfigError(
@@ -174,7 +174,7 @@ class _Typed:
 
 
 def _task(environment: Environment, name: str, split: str, number: int) -> Task:
-    from rlhf_core.testing.conformance.environments.material import task_of
+    from rlhf_testing.conformance.environments.material import task_of
 
     if not isinstance(environment, MakesTasks):
         return task_of({}, number)

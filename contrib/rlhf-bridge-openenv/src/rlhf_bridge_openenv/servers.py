@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from rlhf_core import ConfigError, RolloutError
-from rlhf_core.processes.program import GuardedProgram
-from rlhf_core.processes.variables import worker_variables
+from rlhf_guard.processes.program import GuardedProgram
+from rlhf_guard.processes.variables import worker_variables
 
 from .absent import absent_module, advice
 from .address import Address, local_address

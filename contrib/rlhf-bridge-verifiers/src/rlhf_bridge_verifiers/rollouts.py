@@ -20,7 +20,7 @@ from verifiers.legacy.utils.env_utils import load_environment
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Action, Observation, StepResult, Stop, Task
-from rlhf_core.data import rows_as_written
+from rlhf_data import rows_as_written
 
 from .config import VerifiersV0Config
 from .handover import Ask, Handover, plain

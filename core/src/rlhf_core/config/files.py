@@ -11,8 +11,8 @@ from typing import Any
 import tomli_w
 
 from .. import code_reference
-from ..durable.writing import write_text_atomically
 from ..errors import ConfigError
+from ..storage.writing import write_text_atomically
 from .annotations import NONE
 from .layers import MAX_DEPTH, Layer, Origin, leaves, require_shallow
 from .problems import flag

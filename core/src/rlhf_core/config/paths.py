@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..durable.run_folder import AUTO, RESTART, RunFolder
 from ..errors import ConfigError
+from ..storage.run_folder import AUTO, RESTART, RunFolder
 from .checks.data_files import SUFFIXES, files_of, is_pattern, suffix_of
 from .common import RunOptions
 from .layers import Layer, Words, lookup, merge

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from ..component import ComponentRef, Config, Registered
 from ..contracts.backend import Aggregation
-from ..environments.options import IsolationOptions
 from .common import CommandOptions, RunOptions
+from .isolation import IsolationOptions
 from .run import RunConfig
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)

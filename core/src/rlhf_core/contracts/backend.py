@@ -343,7 +343,7 @@ class TrainBackend(Protocol):
         ...
 
     def checksum(self) -> str:
-        """Return the digest of the weights as ``buckets`` yields them (``rlhf_core.weights.weights_digest``); beside
+        """Return the digest of the weights as ``buckets`` yields them (``rlhf_weights.weights_digest``); beside
         factors also of what a base in 4 bits is unpacked to (``ModelAdapter.unpacked_weights``)."""
         ...
 

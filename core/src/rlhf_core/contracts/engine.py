@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..batch.task import Uid
 from ..batch.trajectory import Stop
@@ -16,8 +16,6 @@ from ..media.vision import VisionSpec
 
 if TYPE_CHECKING:
     import torch
-
-    from ..weights import Invitation, Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,44 +202,13 @@ class Engine(Protocol):
         ...
 
     async def checksum(self) -> str | None:
-        """Return the digest of the weights being served (``rlhf_core.weights.weights_digest``), comparable with
+        """Return the digest of the weights being served (``rlhf_weights.weights_digest``), comparable with
         ``TrainBackend.checksum``; asleep, once an update has come, of those that will be. It is computed from the
         tensors in use, not remembered. None where no process holds whole weights."""
         ...
 
     async def close(self) -> None:
         """Free everything; the engine is not used afterwards."""
-        ...
-
-
-@runtime_checkable
-class LinkedEngine(Engine, Protocol):
-    """An engine whose own processes take weights straight from a trainer's. An engine without these calls gets its
-    weights through the process that it lives in."""
-
-    async def start_empty(self, spec: EngineSpec) -> None:
-        """Get ready to serve, without weights; called instead of ``start``."""
-        ...
-
-    async def receivers(self) -> Sequence[Place]:
-        """Return the places of the engine's processes, each of which wants all weights; empty if no link can reach
-        them."""
-        ...
-
-    async def join(self, invitation: Invitation) -> None:
-        """Have the engine's processes join a ``rlhf_core.weights`` link, which replaces an older one.
-
-        Raises:
-            RolloutError: the other ends did not come.
-        """
-        ...
-
-    async def receive_weights(self, version: int) -> None:
-        """Serve ``version`` from now on, as ``update_weights`` does, with the weights that come by the link.
-
-        Raises:
-            RolloutError: the link broke, or the weights do not fit.
-        """
         ...
 
 

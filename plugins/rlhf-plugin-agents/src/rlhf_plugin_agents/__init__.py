@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_core import Component, hookimpl
 from rlhf_core.capabilities import EXECUTOR_SEES, SEVERAL_TURNS
-from rlhf_core.environments.external import ExternalConfig
+from rlhf_core.contracts.external import ExternalConfig
 
 from .config import EchoAfterHintConfig, EchoDigitsConfig, MultiTurnConfig, SingleTurnConfig
 
@@ -50,7 +50,7 @@ def rlhf_environments() -> list[Component[Any]]:
         ),
         Component(
             name="external",
-            factory="rlhf_core.environments.external:refuse_here",
+            factory="rlhf_core.contracts.external:refuse_here",
             config=ExternalConfig,
             summary="an environment that only another interpreter, or a server, has installed",
         ),

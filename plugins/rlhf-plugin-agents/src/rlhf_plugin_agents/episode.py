@@ -23,8 +23,8 @@ from rlhf_core.contracts import (
     Trajectory,
     Uid,
 )
-from rlhf_core.episodes import EpisodeGraph, RequestNode
 from rlhf_core.media import Expanded, MediaRef, references_in
+from rlhf_episodes import EpisodeGraph, RequestNode
 
 from .budgets import Clock, OutOfTime, limited
 from .config import MultiTurnConfig

@@ -11,8 +11,8 @@ import numpy as np
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, RolloutContext, Task, Trajectory
-from rlhf_core.episodes import EpisodeGraph
 from rlhf_core.media import MediaProblem
+from rlhf_episodes import EpisodeGraph
 
 from .budgets import limited
 from .config import SingleTurnConfig

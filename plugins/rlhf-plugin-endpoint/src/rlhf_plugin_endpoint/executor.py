@@ -19,7 +19,7 @@ from typing import Any
 
 from rlhf_core import RolloutError, first_error
 from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
-from rlhf_core.episodes import EpisodeGraph
+from rlhf_episodes import EpisodeGraph
 
 from .agents.command import CommandAgent, with_whole_paths
 from .agents.context import AgentContext

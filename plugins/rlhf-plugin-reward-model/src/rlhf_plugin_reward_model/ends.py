@@ -15,7 +15,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import ConfigError
-from rlhf_core.data import end_of_turn
+from rlhf_data import end_of_turn
 from rlhf_torch.models.score_head import SCORE_TOKENS
 
 from .config import ModelOptions

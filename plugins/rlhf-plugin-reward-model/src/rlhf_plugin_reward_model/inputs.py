@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import ConfigError, DataError, RewardError
 from rlhf_core.contracts import RewardRequest
-from rlhf_core.data import AnsweredChats, TokenizerRenderer
 from rlhf_core.media import ProcessorText, image_parts
+from rlhf_data import AnsweredChats, TokenizerRenderer
 
 from .ends import SequenceEnd
 

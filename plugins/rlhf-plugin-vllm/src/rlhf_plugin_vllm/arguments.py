@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from rlhf_core import CapabilityError, ConfigError
 from rlhf_core.contracts import EngineSpec
-from rlhf_core.data import model_rows
+from rlhf_data import model_rows
 
 from . import compat
 from .config import VllmEngineConfig

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Completion, EngineSpec, GenerationRequest, WeightSource, WeightSync
-from rlhf_core.weights import Invitation, Place
+from rlhf_weights import Invitation, Place
 
 from . import compat, processes
 from .arguments import engine_args, environment
@@ -53,7 +53,7 @@ class VllmState(StrEnum):
 
 
 class VllmEngine:
-    """Implements ``rlhf_core.contracts.LinkedEngine``.
+    """Implements ``rlhf_weights.LinkedEngine``.
 
     Each seed is a request of its own, so that its tokens depend on seed, prompt and weights. vLLM chooses kernels by
     the size of the batch. Therefore log-probs may differ in their last bits between batches of different size, and a

@@ -11,9 +11,9 @@ from tests.plugins.vlm.vlm_material import OBJECTIVE, SGD, VLM, Stage
 from rlhf_core import ConfigError
 from rlhf_core.contracts import RoleSpec, VisionSpec
 from rlhf_core.plugins import load
-from rlhf_core.testing.tiny_vision import write_tiny_vision_model
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.parallel.images import PassImages, refuse_cut_images
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 from rlhf_torch.rows.packed_rows import pack_rows
 
 

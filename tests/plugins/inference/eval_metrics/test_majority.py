@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rlhf_core.contracts import EvalEpisodes
-from rlhf_core.testing.conformance import parametrize_checks
 from rlhf_plugin_inference import rlhf_eval_metrics
 from rlhf_plugin_inference.eval_metrics.majority import Majority, MajorityConfig, answer_of, vote
+from rlhf_testing.conformance import parametrize_checks
 
 COMPONENTS = {component.name: component for component in rlhf_eval_metrics()}
 

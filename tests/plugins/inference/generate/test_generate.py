@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.main import main
-from rlhf_core.inference import seed_of
 from rlhf_plugin_inference.generate.answering import Answerer
+from rlhf_trainer.inference import seed_of
 
 
 def texts(lines):

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 pytest.importorskip("peft")
 from tests.deadlines import HANG_S

@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
-from rlhf_core.testing.fakes import FakeEngine
 from rlhf_plugin_inference.serving.engine_pool import EnginePool
+from rlhf_testing.fakes import FakeEngine
 
 
 class GatedEngine:

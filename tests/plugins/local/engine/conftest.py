@@ -19,10 +19,10 @@ from rlhf_core.contracts import (
     Uid,
     Vocabulary,
 )
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.engine.resident import bursts
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.packing import PackedLayout

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rlhf_core.contracts import Stop
-from rlhf_core.testing.tiny import FAMILIES, tiny_tokenizer, write_tiny_model
 from rlhf_plugin_local.engine.next_token.sampling import BLOCK
+from rlhf_testing.tiny import FAMILIES, tiny_tokenizer, write_tiny_model
 from rlhf_torch.models.loading import load_causal_lm
 
 PROMPTS = [tuple((np.arange(3 + 5 * n) * 7 + n) % 90 + 4) for n in range(6)]

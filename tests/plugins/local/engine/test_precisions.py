@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rlhf_core.contracts import EngineSpec
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
 from rlhf_torch.models.loading import load_causal_lm
 
 PROMPTS = [tuple(range(4 + n, 9 + 4 * n)) for n in range(3)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf_core import RolloutError
-from rlhf_core.weights import weights_digest
+from rlhf_weights import weights_digest
 
 PROMPT = (5, 6, 7, 8)
 

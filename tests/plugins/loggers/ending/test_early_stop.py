@@ -5,8 +5,8 @@ import math
 import pytest
 
 from rlhf_core.contracts import RunResult
-from rlhf_core.testing.conformance import checks_of, subject
 from rlhf_plugin_loggers.ending.early_stop import COMPONENT, EarlyStop, EarlyStopConfig
+from rlhf_testing.conformance import checks_of, subject
 
 PASSED = "eval/test/T0/pass@1"
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from rlhf_core.contracts import RunInfo
-from rlhf_core.testing.conformance import checks_of, subject
 from rlhf_plugin_loggers.ending.time_limit import COMPONENT, TimeLimit, TimeLimitConfig
+from rlhf_testing.conformance import checks_of, subject
 
 
 class Clock:

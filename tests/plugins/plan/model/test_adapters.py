@@ -10,10 +10,10 @@ from torch import nn
 from rlhf_core import Component, Config, ConfigError, Registered
 from rlhf_core.contracts import ComponentRef, RoleSpec
 from rlhf_core.plugins import empty
-from rlhf_core.testing.fakes import WholeModel
 from rlhf_plugin_lora import rlhf_model_adapters
 from rlhf_plugin_plan.model.activations import AdaptedLayer, Precision
 from rlhf_plugin_plan.model.adapters import AdaptedModels, UncountedAdapter, count
+from rlhf_testing.fakes import WholeModel
 
 BF16 = Precision(parameters="bfloat16", compute="bfloat16")
 AUTOCAST = Precision(parameters="float32", compute="bfloat16")

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_ray.processes.told import Told, listening, tell
+from rlhf_testing.tiny import write_tiny_model
 
 CORE = logging.getLogger("rlhf_core.anything")
 

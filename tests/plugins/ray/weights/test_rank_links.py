@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rlhf_core import RLHFError
-from rlhf_core.weights import Place, ReceivingLink
 from rlhf_plugin_ray.weights.rank_links import Offer, RankLinks, require_planned
+from rlhf_weights import Place, ReceivingLink
 
 CPU = torch.device("cpu")
 BUCKET_BYTES = 1 << 16

@@ -3,8 +3,8 @@
 import pytest
 
 from rlhf_core import ConfigError
-from rlhf_core.weights import Place
 from rlhf_plugin_ray.weights.routes import route_to, wants_direct
+from rlhf_weights import Place
 
 
 def gpu(name, machine="m"):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_core.testing.conformance import parametrize_checks
 from rlhf_plugin_shaping import rlhf_kl_estimators
+from rlhf_testing.conformance import parametrize_checks
 
 COMPONENTS = {component.name: component for component in rlhf_kl_estimators()}
 

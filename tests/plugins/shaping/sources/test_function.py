@@ -5,8 +5,8 @@ from itertools import islice
 import pytest
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.testing.conformance import run_checks
 from rlhf_plugin_shaping.sources.function import COMPONENT, FunctionSource, FunctionSourceConfig
+from rlhf_testing.conformance import run_checks
 
 CODE = """
 def endless(start):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from rlhf_core import DataError
-from rlhf_core.testing.conformance import run_checks
 from rlhf_plugin_shaping.sources.hub_stream import COMPONENT, HubStream, HubStreamConfig
+from rlhf_testing.conformance import run_checks
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from rlhf_core import ConfigError, DataError
-from rlhf_core.testing.conformance import run_checks
 from rlhf_plugin_shaping.sources.jsonl_stream import COMPONENT, JsonlStream, JsonlStreamConfig
+from rlhf_testing.conformance import run_checks
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from tests.integration.forked_runs import QUIET, metrics_without_times
 
 from rlhf_cli.main import main
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 
 SOURCE = ["--data.source", "jsonl_stream", "--data.jsonl_stream.path", "rows.jsonl"]
 COMMANDS = {

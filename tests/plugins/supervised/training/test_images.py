@@ -7,9 +7,9 @@ import pytest
 from tests.images import noisy, saved
 
 from rlhf_core.contracts import RoleHandle, TrainBatch
-from rlhf_core.data.learned.sequences import LearnedSequence, SequenceColumns
 from rlhf_core.media import ImagesOnUse, MediaDesk, MediaOptions, MediaSpan
 from rlhf_core.media.desk import Intake
+from rlhf_data.learned.sequences import LearnedSequence, SequenceColumns
 from rlhf_plugin_supervised.training.images import WITH_ROWS, with_images
 
 CALLS_WITHOUT_ROWS = {"checksum", "save", "load", "export", "offload", "reload", "weights"}

@@ -12,10 +12,10 @@ from tests.plugins.torch.conftest import make_batch, make_plan, make_spec, make_
 
 from rlhf_core import ConfigError, Registered
 from rlhf_core.contracts import ComponentRef
-from rlhf_core.testing.tiny import write_tiny_model
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_lora import rlhf_model_adapters
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.models.modeling import DTYPES
 
 LORA = ComponentRef(kind="rlhf_model_adapters", name="lora:lora", options={"rank": 4})

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ValueObjective
-from rlhf_core.testing.tiny import FAMILIES
+from rlhf_testing.tiny import FAMILIES
 
 
 @pytest.mark.parametrize("family", FAMILIES)

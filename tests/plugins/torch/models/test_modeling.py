@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3VLConfig
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.testing.tiny import FAMILIES, write_tiny_model
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.packed.packing import PackedLayout
 

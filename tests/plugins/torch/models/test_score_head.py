@@ -21,7 +21,7 @@ from rlhf_core.contracts import (
     Turn,
     Uid,
 )
-from rlhf_core.testing.tiny import FAMILIES, tiny_tokenizer, write_tiny_model
+from rlhf_testing.tiny import FAMILIES, tiny_tokenizer, write_tiny_model
 from rlhf_torch.models.score_head import padding_tokenizer
 
 EOS = 2

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.models.weight_files import stored_weights, weight_files
 
 

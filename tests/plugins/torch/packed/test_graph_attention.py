@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.packed.attention import NAME, keep_out_of_graphs, layout_attention
 from rlhf_torch.packed.graph_attention import GraphLayout, attention

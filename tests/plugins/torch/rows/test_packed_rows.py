@@ -16,7 +16,7 @@ from rlhf_core.contracts import (
     Uid,
     ValueObjective,
 )
-from rlhf_core.testing.tiny import FAMILIES
+from rlhf_testing.tiny import FAMILIES
 from rlhf_torch.packed import branches
 from rlhf_torch.packed.branches import BranchLayout
 from rlhf_torch.packed.shared_starts import SharedLayout

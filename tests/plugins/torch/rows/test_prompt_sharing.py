@@ -18,7 +18,7 @@ from rlhf_core.contracts import (
     ValueObjective,
 )
 from rlhf_core.media import MediaRef, MediaSpan
-from rlhf_core.testing.tiny import FAMILIES
+from rlhf_testing.tiny import FAMILIES
 from rlhf_torch.rows.packed_rows import pack_rows
 from rlhf_torch.rows.prompt_sharing import prompt_lengths, shared_starts, sharing_micro_batches
 

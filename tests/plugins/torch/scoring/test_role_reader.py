@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import TopTokens, Vocabulary
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.packed.packing import PackedLayout
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ValueObjective
-from rlhf_core.testing.tiny import FAMILIES
+from rlhf_testing.tiny import FAMILIES
 
 
 def unpacked_logprobs(path, trajectories, temperature=1.0):

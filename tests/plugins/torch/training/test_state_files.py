@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from rlhf_core import CheckpointError
 from rlhf_core.contracts import ScheduleSpec, ValueObjective
-from rlhf_core.testing.tiny import FAMILIES
+from rlhf_testing.tiny import FAMILIES
 
 SCHEDULE = ScheduleSpec(factors=(1 / 3, 2 / 3, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07, 0.0))
 

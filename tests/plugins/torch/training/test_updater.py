@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from rlhf_core.contracts import ValueObjective
-from rlhf_core.testing.tiny import write_tiny_model
+from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.training import updater
 
 DTYPES = ("float32", "bfloat16", "mixed")

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 import torch
 
-from rlhf_core.weights import ALIGNMENT, TensorSlot, open_buffer
 from rlhf_plugin_vllm.weights.sender import WeightSender
+from rlhf_weights import ALIGNMENT, TensorSlot, open_buffer
 
 CPU = torch.device("cpu")
 

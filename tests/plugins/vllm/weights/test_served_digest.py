@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rlhf_core import RolloutError
-from rlhf_core.weights import aligned, held_bits_digest, num_words, slot_for, weights_digest
 from rlhf_plugin_vllm.weights.served_digest import HeldWeight, served_digest
 from rlhf_plugin_vllm.worker.recorder import CopyRecorder
+from rlhf_weights import aligned, held_bits_digest, num_words, slot_for, weights_digest
 
 
 @pytest.fixture

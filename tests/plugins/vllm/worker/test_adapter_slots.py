@@ -137,7 +137,7 @@ class CopyingManager(Manager):
 
 def version(number, *, rank=2):
     """The bucket of one version: its slots and bytes, by names of factors."""
-    from rlhf_core.weights import aligned, slot_for
+    from rlhf_weights import aligned, slot_for
 
     factors = {
         f"{module}.{factor}": torch.arange(float(a * b)).view(a, b) + number * 100 + at

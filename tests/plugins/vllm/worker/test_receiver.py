@@ -11,7 +11,7 @@ from torch import nn
 
 pytest.importorskip("vllm")
 
-from rlhf_core.weights import HostBuffer, aligned, slot_for
+from rlhf_weights import HostBuffer, aligned, slot_for
 
 pytestmark = pytest.mark.scale
 

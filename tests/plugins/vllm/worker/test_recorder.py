@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from rlhf_core.weights import aligned, slot_for
 from rlhf_plugin_vllm.worker.known_copies import KnownCopies
 from rlhf_plugin_vllm.worker.recorder import CopyRecorder
+from rlhf_weights import aligned, slot_for
 
 
 class Stacked(nn.Module):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ...capabilities import ENDS_AT_FLOOR, SEVERAL_TURNS
-from ...durable.run_folder import RESTART
 from ...errors import ConfigError
+from ...storage.run_folder import RESTART
 from ..common import RunOptions
 from ..problems import Labels
 from ..resolved import Selections

@@ -11,7 +11,7 @@ from ...capabilities import (
     REWARDS_EPISODES,
     SEVERAL_TURNS,
 )
-from ...environments.external import ExternalConfig
+from ...contracts.external import ExternalConfig
 from ...errors import ConfigError
 from ...plugins import Plugins
 from ..problems import Labels, flag, missing

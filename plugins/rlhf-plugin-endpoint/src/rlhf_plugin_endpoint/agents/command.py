@@ -20,8 +20,8 @@ from typing import IO, Any
 import orjson
 
 from rlhf_core.outside.json_reader import BrokenJson, parse_json
-from rlhf_core.processes.kept import end_kept, start_kept
-from rlhf_core.processes.variables import worker_variables
+from rlhf_guard.processes.kept import end_kept, start_kept
+from rlhf_guard.processes.variables import worker_variables
 
 from .context import AgentContext
 from .outcome import AgentFailure, AgentOutcome, read_outcome

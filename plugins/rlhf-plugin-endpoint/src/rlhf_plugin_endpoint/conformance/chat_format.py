@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from rlhf_core.contracts import Answer, ChatContinuation, Message
-from rlhf_core.testing.fakes import EOS_ID, FakeRenderer
+from rlhf_testing.fakes import EOS_ID, FakeRenderer
 
 _FIRST_PAIR = 1_200_000
 """Id of the first pair, above those of all characters."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlhf_core.contracts import Stop
-from rlhf_core.testing.fakes import EOS_ID
+from rlhf_testing.fakes import EOS_ID
 
 from .chat_format import KitRenderer
 

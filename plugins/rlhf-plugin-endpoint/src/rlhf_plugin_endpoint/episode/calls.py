@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.contracts import Completion, Message, Stop, Uid
-from rlhf_core.episodes import EpisodeGraph, RequestNode
 from rlhf_core.media import MediaRef, MediaSpan
+from rlhf_episodes import EpisodeGraph, RequestNode
 
 from .identity import digest_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from rlhf_core.episodes import EpisodeGraph, RequestNode
+from rlhf_episodes import EpisodeGraph, RequestNode
 
 from ..agents.outcome import AgentFailure, AgentOutcome
 

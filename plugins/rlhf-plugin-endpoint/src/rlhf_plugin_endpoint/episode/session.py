@@ -25,7 +25,7 @@ from rlhf_core.contracts import (
     Task,
     Uid,
 )
-from rlhf_core.episodes import EpisodeGraph, RequestNode
+from rlhf_episodes import EpisodeGraph, RequestNode
 
 from ..dialects.answer_form import AnswerForm
 from ..dialects.model_request import ModelAnswer, ModelRequest

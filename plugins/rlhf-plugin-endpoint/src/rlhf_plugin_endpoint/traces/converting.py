@@ -12,8 +12,8 @@ import numpy as np
 
 from rlhf_core import DataError
 from rlhf_core.contracts import Completion, Stop, Trajectory, Uid
-from rlhf_core.episodes import EpisodeGraph
 from rlhf_core.media import MediaProblem, MediaRef, MediaSpan
+from rlhf_episodes import EpisodeGraph
 
 from .training_trace import TrainingTrace, TrainingTurn
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from rlhf_core import DataError, RolloutError
 from rlhf_core.contracts import GenerationRequest, Generator, Message, SamplingParams, Stop, Uid
-from rlhf_core.data import TokenizerRenderer
-from rlhf_core.inference import seed_of
 from rlhf_core.media import Expanded, ImageReader, MediaProblem, references_in
+from rlhf_data import TokenizerRenderer
+from rlhf_trainer.inference import seed_of
 
 _UNFINISHED = "\ufffd"
 """Character that decoders write for bytes that do not make up a character yet."""

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from rlhf_core import DataError
 from rlhf_core.config import Selection
 from rlhf_core.contracts import Task
-from rlhf_core.data import TokenizerRenderer
-from rlhf_core.inference import (
+from rlhf_core.media import ImageReader
+from rlhf_data import TokenizerRenderer
+from rlhf_trainer.inference import (
     EPOCH,
     MadePart,
     MadeTasks,
@@ -25,7 +26,6 @@ from rlhf_core.inference import (
     load_sets,
     samples_at,
 )
-from rlhf_core.media import ImageReader
 
 from .options import EvalOptions
 from .remote.texts import MAX_PROMPT_BYTES

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlhf_core.contracts import EvalEpisodes
-from rlhf_core.inference import NamedMetric, measured
+from rlhf_trainer.inference import NamedMetric, measured
 
 from .records import EpisodeRecord
 from .remote.texts import content_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_core import ConfigError
-from rlhf_core.inference import write_text_atomically
+from rlhf_trainer.inference import write_text_atomically
 
 from ..serving.options import ModelToServe
 

@@ -20,8 +20,9 @@ from rlhf_core.contracts import (
     Stop,
     Trajectory,
 )
-from rlhf_core.data import TokenizerRenderer
-from rlhf_core.inference import (
+from rlhf_core.media import ImageReader
+from rlhf_data import TokenizerRenderer
+from rlhf_trainer.inference import (
     Environments,
     EpisodeRunner,
     RewardPanel,
@@ -31,7 +32,6 @@ from rlhf_core.inference import (
     fault_point,
     label_of,
 )
-from rlhf_core.media import ImageReader
 
 from ..worklist.image_files import image_record, with_files
 from .jobs import EvalJob

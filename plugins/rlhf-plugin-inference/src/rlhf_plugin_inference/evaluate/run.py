@@ -14,8 +14,9 @@ from typing import Literal
 
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import RunResult
-from rlhf_core.data import TokenizerRenderer
-from rlhf_core.inference import (
+from rlhf_core.plugins import Plugins
+from rlhf_data import TokenizerRenderer
+from rlhf_trainer.inference import (
     AppendedFile,
     Environments,
     Interrupts,
@@ -32,7 +33,6 @@ from rlhf_core.inference import (
     shown_forms,
     write_text_atomically,
 )
-from rlhf_core.plugins import Plugins
 
 from ..serving.model_folder import found_model
 from ..serving.served import renderer_of, serving

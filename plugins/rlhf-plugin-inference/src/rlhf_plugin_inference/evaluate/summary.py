@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.inference import pass_at_k
+from rlhf_trainer.inference import pass_at_k
 
 from ..statistics.intervals import Estimate, mean_estimate, rate_estimate
 from .records import EpisodeRecord

@@ -20,8 +20,9 @@ from rlhf_core.contracts import (
     Task,
     Turn,
 )
-from rlhf_core.data import TokenizerRenderer
-from rlhf_core.inference import (
+from rlhf_core.media import Expanded, ImageReader, sample_images
+from rlhf_data import TokenizerRenderer
+from rlhf_trainer.inference import (
     PromptFormat,
     RewardPanel,
     RewardQueue,
@@ -30,7 +31,6 @@ from rlhf_core.inference import (
     renderer_of,
     seed_of,
 )
-from rlhf_core.media import Expanded, ImageReader, sample_images
 
 from ..worklist.image_files import files_in, with_files
 from .records import AnsweredPrompt, PromptIdentity, ScoredAnswer

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from rlhf_core.inference import fault_point, sync_folder, writing
+from rlhf_trainer.inference import fault_point, sync_folder, writing
 
 from .options import GenerateOptions
 from .records import AnsweredPrompt, read_lines

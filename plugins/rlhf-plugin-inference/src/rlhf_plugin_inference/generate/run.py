@@ -11,7 +11,8 @@ from typing import Literal
 
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import RunResult, Task
-from rlhf_core.inference import (
+from rlhf_core.plugins import Plugins
+from rlhf_trainer.inference import (
     AppendedFile,
     Interrupts,
     PromptFormat,
@@ -23,7 +24,6 @@ from rlhf_core.inference import (
     run_to_its_end,
     shown_forms,
 )
-from rlhf_core.plugins import Plugins
 
 from ..serving.served import renderer_of, serving
 from ..serving.sight import Sight, open_sight

@@ -9,11 +9,11 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
-from rlhf_core.inference import remove, sync_folder, sync_tree, writing
 from rlhf_torch.models.export import copy_tokenizer
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import no_progress_bars
 from rlhf_torch.vision.processor_files import copy_processor, has_processor
+from rlhf_trainer.inference import remove, sync_folder, sync_tree, writing
 
 HEADS = ("value_head.safetensors",)
 """Files of heads beside a model, which are copied as they are."""

@@ -11,7 +11,8 @@ from typing import Any
 from rlhf_core import CapabilityError
 from rlhf_core.config import Selection
 from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
-from rlhf_core.data import (
+from rlhf_core.media import writing_of
+from rlhf_data import (
     TokenizerRenderer,
     check_rows,
     describe_ends,
@@ -19,7 +20,6 @@ from rlhf_core.data import (
     load_tokenizer,
     vocabulary_of,
 )
-from rlhf_core.media import writing_of
 
 from . import gpus
 from .adapter_form import AdapterForm, form_of

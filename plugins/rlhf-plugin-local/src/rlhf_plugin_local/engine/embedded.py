@@ -228,7 +228,7 @@ class EmbeddedEngine:
         self._state = EmbeddedState.SERVING
 
     async def checksum(self) -> str:
-        """Digest of the served weights; see ``rlhf_core.weights.weights_digest``."""
+        """Digest of the served weights; see ``rlhf_weights.weights_digest``."""
         self._require("checksum", EmbeddedState.SERVING, EmbeddedState.PAUSED, EmbeddedState.ASLEEP)
         return self._weights.checksum()
 

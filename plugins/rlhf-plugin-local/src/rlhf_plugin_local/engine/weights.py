@@ -8,11 +8,11 @@ import torch
 
 from rlhf_core import CapabilityError, RolloutError, plugins
 from rlhf_core.contracts import EngineSpec, WeightSource
-from rlhf_core.weights import weights_digest
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.models.vision_lm import VisionLM
 from rlhf_torch.vision.pictures import PictureReader, open_reader
+from rlhf_weights import weights_digest
 
 from .config import EmbeddedEngineConfig
 from .precast import Precast

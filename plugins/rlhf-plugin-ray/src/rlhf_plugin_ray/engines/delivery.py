@@ -12,7 +12,7 @@ import ray
 
 from rlhf_core import RLHFError, RolloutError
 from rlhf_core.contracts import WeightSync
-from rlhf_core.weights import Place
+from rlhf_weights import Place
 
 from ..config import RayRuntimeConfig
 from ..processes.process import ActorProcess

@@ -15,10 +15,9 @@ from rlhf_core.contracts import (
     Engine,
     EngineSpec,
     GenerationRequest,
-    LinkedEngine,
     WeightSource,
 )
-from rlhf_core.weights import Invitation, Place, ReceivingLink, place_of
+from rlhf_weights import Invitation, LinkedEngine, Place, ReceivingLink, place_of
 
 from ..processes.actor import Actor
 from ..processes.process import Driver, ProcessInfo, children_apart

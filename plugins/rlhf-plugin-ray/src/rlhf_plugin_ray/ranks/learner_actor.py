@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from rlhf_core.contracts import Learner, LearnOutcome, LearnRequest, TokenColumns
-from rlhf_core.learning.process import open_learner
+from rlhf_trainer.learning.process import open_learner
 
 from ..batches.stored_tokens import StoredBlock, with_blocks
 from ..config import RayRuntimeConfig

@@ -29,9 +29,9 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.runs import OldObjects
-from rlhf_core.weights import Invitation
-from rlhf_core.weights import Path as WeightPath
+from rlhf_trainer.runs import OldObjects
+from rlhf_weights import Invitation
+from rlhf_weights import Path as WeightPath
 
 from ..batches.stored_tokens import with_blocks
 from ..processes.actor import Actor

@@ -22,7 +22,7 @@ from rlhf_core.contracts import (
     Task,
     TokenColumns,
 )
-from rlhf_core.rollouts.worker import (
+from rlhf_trainer.rollouts.worker import (
     GroupRunner,
     RolloutParts,
     label_of,

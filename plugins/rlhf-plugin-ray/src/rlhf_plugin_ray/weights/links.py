@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_core import RLHFError
-from rlhf_core.weights import Invitation, LinkBroken, Place
+from rlhf_weights import Invitation, LinkBroken, Place
 
 from ..processes.process import ActorProcess
 from ..processes.supervisor import all_of

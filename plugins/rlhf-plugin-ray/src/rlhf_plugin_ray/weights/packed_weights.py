@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.weights import TensorSlot
+from rlhf_weights import TensorSlot
 
 if TYPE_CHECKING:
     import ray

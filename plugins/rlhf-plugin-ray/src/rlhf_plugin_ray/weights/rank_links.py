@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core import RLHFError
-from rlhf_core.weights import (
+from rlhf_weights import (
     Invitation,
     LinkBroken,
     Path,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_core import ConfigError
-from rlhf_core.weights import Path, Place, can_meet, same_memory
+from rlhf_weights import Path, Place, can_meet, same_memory
 
 Choice = Literal["auto", "store", "memory", "collective"]
 

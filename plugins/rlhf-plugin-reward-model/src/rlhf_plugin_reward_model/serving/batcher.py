@@ -81,7 +81,7 @@ class Batcher:
         """Stop. Callers that still wait get a ``RewardError``.
 
         The forward pass in work goes on in its thread: it cannot be stopped. Who ends the process says for how long
-        (``rlhf_core.inference.leave_within``).
+        (``rlhf_trainer.inference.leave_within``).
         """
         if self._task is not None:
             self._task.cancel()

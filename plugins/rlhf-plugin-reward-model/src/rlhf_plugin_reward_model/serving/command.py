@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_core import ConfigError, RewardError
-from rlhf_core.inference import LEAVE_S, Interrupts, leave_within
+from rlhf_trainer.inference import LEAVE_S, Interrupts, leave_within
 
 from ..config import ServeConfig, StepModelOptions
 from . import protocol

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from rlhf_core.inference import LEAVE_S, Interrupts, leave_within
+from rlhf_trainer.inference import LEAVE_S, Interrupts, leave_within
 
 ResultT = TypeVar("ResultT")
 

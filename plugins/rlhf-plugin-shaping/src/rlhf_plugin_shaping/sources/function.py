@@ -48,7 +48,7 @@ class FunctionSource:
         return f"{self.config.path}:row {number + 1}"
 
     def _rows_of(self, found: Any) -> Iterable[Mapping[str, Any]]:
-        from rlhf_core.data import rows_as_written
+        from rlhf_data import rows_as_written
 
         if not isinstance(found, Iterable) or isinstance(found, Mapping | str | bytes):
             raise PluginError(

@@ -38,7 +38,7 @@ class HubStream:
         try:
             from datasets import load_dataset
 
-            from rlhf_core.data import WrittenRows
+            from rlhf_data import WrittenRows
 
             found = load_dataset(
                 config.path,

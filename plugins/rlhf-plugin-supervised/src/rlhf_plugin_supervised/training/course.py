@@ -23,7 +23,9 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import (
+from rlhf_core.media import ImageReader, ImagesOnUse, writing_of
+from rlhf_core.plugins import Plugins
+from rlhf_data import (
     TokenizerRenderer,
     check_rows,
     describe_ends,
@@ -31,9 +33,7 @@ from rlhf_core.data import (
     load_tokenizer,
     vocabulary_of,
 )
-from rlhf_core.media import ImageReader, ImagesOnUse, writing_of
-from rlhf_core.plugins import Plugins
-from rlhf_core.runs import (
+from rlhf_trainer.runs import (
     Export,
     Exportable,
     FinishedStep,
@@ -135,7 +135,7 @@ class TrainedModel:
 
 
 class ExampleCourse:
-    """See ``rlhf_core.runs.Course``."""
+    """See ``rlhf_trainer.runs.Course``."""
 
     def __init__(
         self,

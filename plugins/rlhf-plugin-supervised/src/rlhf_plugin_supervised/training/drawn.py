@@ -7,8 +7,8 @@ from typing import Any
 
 from rlhf_core import DataError
 from rlhf_core.config import ResolvedOptions
-from rlhf_core.data import draw_rows
-from rlhf_core.runs import RunFolder
+from rlhf_data import draw_rows
+from rlhf_trainer.runs import RunFolder
 
 from .options import SOURCE_SET, ExampleOptions
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rlhf_core.contracts import RoleHandle, TrainBatch, TrajectoryColumns
-from rlhf_core.data import used_images
 from rlhf_core.media import ImagesOnUse
+from rlhf_data import used_images
 
 WITH_ROWS = ("logprobs", "base_logprobs", "values", "statistics", "top_tokens", "train_step")
 """Calls of a handle whose first argument has rows."""

@@ -44,7 +44,7 @@ from rlhf_core.config.common import (
     SeeingModel,
 )
 from rlhf_core.contracts import PlansPlacement
-from rlhf_core.data import SequenceOptions, set_names
+from rlhf_data import SequenceOptions, set_names
 
 POLICY, REWARD_MODEL = "policy", "reward_model"
 SOURCE_SET = "source"

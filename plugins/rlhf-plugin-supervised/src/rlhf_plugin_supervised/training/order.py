@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.runs import epoch_counts, epoch_order, generator_of
+from rlhf_trainer.runs import epoch_counts, epoch_order, generator_of
 
 
 class UnitOrder:

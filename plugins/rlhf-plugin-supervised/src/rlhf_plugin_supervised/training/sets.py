@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.config import ResolvedOptions
-from rlhf_core.data import (
+from rlhf_data import (
     ExampleSets,
     HeldOutSets,
     LearnedRows,
@@ -18,7 +18,7 @@ from rlhf_core.data import (
     Side,
     load_example_sets,
 )
-from rlhf_core.runs import image_reader
+from rlhf_trainer.runs import image_reader
 
 from .course import renderer_of
 from .options import ExampleOptions
@@ -28,7 +28,7 @@ MetricsOf = Callable[[NDArray[np.int64]], Mapping[str, float]]
 
 
 class Loader(Protocol):
-    """``rlhf_core.data.load_conversations`` or one of its siblings."""
+    """``rlhf_data.load_conversations`` or one of its siblings."""
 
     def __call__(
         self, sets: Sequence[str], columns: Any, options: SequenceOptions, *args: Any, **named: Any
@@ -39,7 +39,7 @@ def load_sets(resolved: ResolvedOptions[Any], loader: Loader) -> ExampleSets:
     """Return the rows of a run's options.
 
     Raises:
-        DataError: as from ``rlhf_core.data.load_example_sets``.
+        DataError: as from ``rlhf_data.load_example_sets``.
     """
     run: ExampleOptions = resolved.run
     images = image_reader(resolved)

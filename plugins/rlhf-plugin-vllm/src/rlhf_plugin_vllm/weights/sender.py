@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import WeightSource
-from rlhf_core.weights import (
+from rlhf_weights import (
     CudaBuffer,
     HostBuffer,
     TensorSlot,

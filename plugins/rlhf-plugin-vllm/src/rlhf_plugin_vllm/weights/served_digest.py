@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from rlhf_core import RolloutError
-from rlhf_core.weights import digest_of_sums
+from rlhf_weights import digest_of_sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class HeldWeight:
     all_elements: int
     """Number of elements of the whole weight."""
     total: int
-    """The region's part of the sum ``rlhf_core.weights.bits_digest``."""
+    """The region's part of the sum ``rlhf_weights.bits_digest``."""
     words: int
     """Number of words of 4 bytes that are in the region as a whole."""
     all_words: int

@@ -19,7 +19,7 @@ from vllm.lora.lora_model import LoRAModel
 from vllm.lora.lora_weights import LoRALayerWeights
 from vllm.lora.model_manager import LoRAModelManager
 
-from rlhf_core.weights import TensorSlot, read_sums, views
+from rlhf_weights import TensorSlot, read_sums, views
 
 from .. import compat
 from ..names import MERGED_INSTEAD

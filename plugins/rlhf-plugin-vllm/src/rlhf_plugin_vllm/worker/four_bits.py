@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vllm.config import ModelConfig
 
 from rlhf_core import MissingDependency
-from rlhf_core.weights import slot_for
+from rlhf_weights import slot_for
 
 from .recorder import CopyRecorder, Placed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlhf_core.weights import bits_digest, held_bits_digest, num_words, read_sums
+from rlhf_weights import bits_digest, held_bits_digest, num_words, read_sums
 
 from .recorder import Placed
 

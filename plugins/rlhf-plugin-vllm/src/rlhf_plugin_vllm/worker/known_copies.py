@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf_core.weights import TensorSlot, numbers_of, torch_dtype
+from rlhf_weights import TensorSlot, numbers_of, torch_dtype
 
 from .recorder import Placed
 

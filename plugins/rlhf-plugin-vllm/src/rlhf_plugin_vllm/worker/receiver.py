@@ -22,7 +22,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from rlhf_core.weights import (
+from rlhf_weights import (
     Invitation,
     Place,
     ReceivingLink,

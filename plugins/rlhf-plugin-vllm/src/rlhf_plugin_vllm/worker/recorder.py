@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlhf_core.weights import TensorSlot, torch_dtype
+from rlhf_weights import TensorSlot, torch_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
-from rlhf_core.weights import weights_digest
+from rlhf_weights import weights_digest
 
 PROMPTS = ((5, 6, 7, 8), (9, 10, 11), (12, 13, 14, 15, 16))
 BESIDE = {"overlap": "always", "overlaps": True}

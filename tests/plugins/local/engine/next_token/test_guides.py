@@ -9,8 +9,8 @@ import torch
 
 from rlhf_core import RequestError
 from rlhf_core.contracts import Stop
-from rlhf_core.episodes.node import MAX_MASKED
-from rlhf_core.testing.tiny import tiny_tokenizer
+from rlhf_episodes.node import MAX_MASKED
+from rlhf_testing.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llguidance") is None, reason="needs llguidance"

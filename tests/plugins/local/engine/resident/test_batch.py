@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_core import RolloutError
-from rlhf_core.testing.tiny import tiny_tokenizer
 from rlhf_plugin_local.engine.resident import bursts
 from rlhf_plugin_local.engine.resident.pages import PAGE
+from rlhf_testing.tiny import tiny_tokenizer
 
 EOS = 2
 PROMPTS = [(5, 6, 7), (9, 8), tuple(range(4, 4 + PAGE)), tuple(range(4, 70)), (5,) * (2 * PAGE + 3)]

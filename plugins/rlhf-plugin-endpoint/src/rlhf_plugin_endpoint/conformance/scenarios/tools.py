@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rlhf_core.testing.fakes import EOS_ID
+from rlhf_testing.fakes import EOS_ID
 
 from ..adapter import EndpointUnderTest
 from ..checks import expect

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_core import first_error
 from rlhf_core.contracts import Environment, Message, RewardRequest, Task
-from rlhf_core.inference import PromptFormat, SampleScore, fault_point
+from rlhf_trainer.inference import PromptFormat, SampleScore, fault_point
 
 from ..jobs import EvalJob
 from ..options import EvalOptions

@@ -18,7 +18,7 @@ from rlhf_core.contracts import (
     Task,
     Uid,
 )
-from rlhf_core.inference import eval_seed
+from rlhf_trainer.inference import eval_seed
 
 from .answers import ChatAnswer
 from .client import ChatClient, ChatRequest

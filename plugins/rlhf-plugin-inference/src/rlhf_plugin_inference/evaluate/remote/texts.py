@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_core.contracts import Message
-from rlhf_core.data import TokenizerRenderer
+from rlhf_data import TokenizerRenderer
 
 MAX_PROMPT_BYTES = 2**22
 _TEMPLATE = (

@@ -19,9 +19,9 @@ from rlhf_core.contracts import (
     RunResult,
     TrainBatch,
 )
-from rlhf_core.data import check_rows, load_tokenizer, token_difference
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive, vision_spec
+from rlhf_data import check_rows, load_tokenizer, token_difference
+from rlhf_trainer.runs import Control, Exportable, drive, vision_spec
 
 from ..course import TrainedModel, Update, kind_of
 from ..sets import held_out_metrics

@@ -18,9 +18,9 @@ from rlhf_core.contracts import (
     Statistic,
     TrainBatch,
 )
-from rlhf_core.data import ExampleSets, HeldOutSets, load_conversations
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive
+from rlhf_data import ExampleSets, HeldOutSets, load_conversations
+from rlhf_trainer.runs import Control, Exportable, drive
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of
 from ..order import passes

@@ -9,8 +9,8 @@ from pydantic import Field
 from rlhf_core import ConfigError
 from rlhf_core.config import Labels, OptionTree, Selections
 from rlhf_core.contracts import Aggregation
-from rlhf_core.data import ConversationColumns
 from rlhf_core.plugins import Plugins
+from rlhf_data import ConversationColumns
 
 from ..options import (
     SELECTORS,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlhf_core import ConfigError
 from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import TopTokens, TrajectoryColumns
-from rlhf_core.data import (
+from rlhf_data import (
     ExampleSets,
     HeldOutSets,
     OtherRendering,

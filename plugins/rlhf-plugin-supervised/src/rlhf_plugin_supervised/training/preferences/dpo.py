@@ -21,10 +21,10 @@ from rlhf_core.contracts import (
     RunResult,
     TrainBatch,
 )
-from rlhf_core.data import ExampleSets, load_labeled_answers, load_pairs
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive
+from rlhf_data import ExampleSets, load_labeled_answers, load_pairs
+from rlhf_trainer.runs import Control, Exportable, drive
 
 from ..course import TrainedModel, Update, kind_of, logprobs_of
 from ..sets import held_out_metrics, load_sets

@@ -15,8 +15,8 @@ from rlhf_core.config import (
     Selector,
     refuse_typed,
 )
-from rlhf_core.data import LabeledColumns, PairColumns
 from rlhf_core.plugins import Plugins
+from rlhf_data import LabeledColumns, PairColumns
 
 from ..options import SELECTORS, ExampleData, ExampleOptions, cautions_at, check, data, models
 

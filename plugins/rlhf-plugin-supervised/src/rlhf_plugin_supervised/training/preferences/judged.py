@@ -17,8 +17,8 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import ExampleSets
-from rlhf_core.runs import Exportable
+from rlhf_data import ExampleSets
+from rlhf_trainer.runs import Exportable
 
 from ..course import Update, logprobs_of
 from ..sets import held_out_metrics

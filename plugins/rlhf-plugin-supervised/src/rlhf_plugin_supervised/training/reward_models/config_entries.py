@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.outside.json_reader import read_object
-from rlhf_core.runs import Exportable
+from rlhf_trainer.runs import Exportable
 
 SMALLEST_STD = 1e-8
 """Smallest standard deviation that is written, since scores are divided by it."""
 
 
 class WithEntries:
-    """See ``rlhf_core.runs.Exportable``: a model whose exported ``config.json`` has further entries.
+    """See ``rlhf_trainer.runs.Exportable``: a model whose exported ``config.json`` has further entries.
 
     Args:
         entries: function that returns the entries for the present weights, as JSON types.

@@ -23,9 +23,9 @@ from rlhf_core.contracts import (
     StepLabelObjective,
     TrainBatch,
 )
-from rlhf_core.data import ExampleSets, load_step_labels
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive
+from rlhf_data import ExampleSets, load_step_labels
+from rlhf_trainer.runs import Control, Exportable, drive
 
 from ..course import TrainedModel, Update, kind_of, scores_of
 from ..options import REWARD_MODEL

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from rlhf_core.config import Labels, OptionTree, Selections
-from rlhf_core.data import StepLabelColumns
 from rlhf_core.plugins import Plugins
+from rlhf_data import StepLabelColumns
 
 from ..options import SELECTORS, ExampleData, ExampleOptions, cautions_at, check, data, models
 from .rm_options import FULL_RATE

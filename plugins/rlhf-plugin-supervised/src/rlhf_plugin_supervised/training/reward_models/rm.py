@@ -18,10 +18,10 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.data import ExampleSets, load_pairs
 from rlhf_core.objective import ranking_loss
 from rlhf_core.plugins import Plugins
-from rlhf_core.runs import Control, Exportable, drive, generator_of
+from rlhf_data import ExampleSets, load_pairs
+from rlhf_trainer.runs import Control, Exportable, drive, generator_of
 
 from ..course import TrainedModel, Update, kind_of, scores_of
 from ..options import REWARD_MODEL

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from rlhf_core import Config, ConfigError
 from rlhf_core.config import Labels, OptionTree, Selections
-from rlhf_core.data import PairColumns
 from rlhf_core.plugins import Plugins
+from rlhf_data import PairColumns
 
 from ..options import SELECTORS, ExampleData, ExampleOptions, cautions_at, check, data, models
 

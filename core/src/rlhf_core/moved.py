@@ -1,0 +1,107 @@
+"""Old names of modules that have moved to packages of their own, which work for one release.
+
+An import of an old name gives the module under its new name, the same object, and warns once for each place that
+imports it. What is listed was public; other modules moved without notice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "rlhf_core.data": "rlhf_data",
+    "rlhf_core.environments.external": "rlhf_core.contracts.external",
+    "rlhf_core.episodes": "rlhf_episodes",
+    "rlhf_core.inference": "rlhf_trainer.inference",
+    "rlhf_core.learning.process": "rlhf_trainer.learning.process",
+    "rlhf_core.processes.kept": "rlhf_guard.processes.kept",
+    "rlhf_core.processes.program": "rlhf_guard.processes.program",
+    "rlhf_core.processes.variables": "rlhf_guard.processes.variables",
+    "rlhf_core.rollouts.worker": "rlhf_trainer.rollouts.worker",
+    "rlhf_core.runs": "rlhf_trainer.runs",
+    "rlhf_core.testing": "rlhf_testing",
+    "rlhf_core.weights": "rlhf_weights",
+}
+"""Old name of a module, or of a package with all that is below it -> its new name."""
+
+_FOLDERS = {old.rpartition(".")[0] for old in MOVED} - {"rlhf_core"}
+"""Packages of which nothing is left but the way to old names."""
+
+
+class MovedModules:
+    """Finder of modules by their old names, for ``sys.meta_path``."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how a module of an old name is loaded; None for all others, which Python's own finders know.
+
+        Raises:
+            ModuleNotFoundError: the package that has the module now is not installed.
+        """
+        if not name.startswith("rlhf_core."):
+            return None
+        if name in _FOLDERS:
+            return ModuleSpec(name, _EmptyPackage(), is_package=True)
+        new = new_name(name)
+        if new is None:
+            return None
+        package = new.partition(".")[0]
+        if importlib.util.find_spec(package) is None:
+            distribution = package.replace("_", "-")
+            raise ModuleNotFoundError(
+                f"{name} is {new} now, of the package {distribution}, which is not installed.\n"
+                f"  pip install {distribution}",
+                name=name,
+            )
+        warnings.warn(
+            f"{name} is {new} now; the old name ends with the next minor version",
+            DeprecationWarning,
+            stacklevel=2,  # frames of the import system do not count
+        )
+        return ModuleSpec(name, _Moved(new))
+
+
+def new_name(old: str) -> str | None:
+    """Return the new name of a module that has moved, else None."""
+    for known, new in MOVED.items():
+        if old == known or old.startswith(f"{known}."):
+            return new + old.removeprefix(known)
+    return None
+
+
+class _Moved:
+    """Loader that gives the module of the new name, unchanged."""
+
+    def __init__(self, new: str) -> None:
+        self._new = new
+        self._own: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._new)
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own  # The import system has put the old name's there.
+
+
+class _EmptyPackage:
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def install() -> None:
+    """Let old names be imported in this process."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        # First: a submodule of a moved package would else be loaded a second time, by the folder of its parent.
+        sys.meta_path.insert(0, MovedModules())

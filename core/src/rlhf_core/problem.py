@@ -1,0 +1,101 @@
+"""Failures of the code of users, as words and lines that can be sent to another process."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from .errors import RLHFError
+
+MAX_TEXT = 1000
+"""Largest number of characters of a message; a user's exception may carry a whole data set in its text."""
+
+_NUM_FRAMES = 3
+_OURS = ("rlhf_core", "rlhf_data", "rlhf_episodes", "rlhf_guard", "rlhf_trainer", "rlhf_plugin_")
+"""Beginnings of the names of packages whose frames are no lines of a user's code."""
+
+
+class ProblemKind(StrEnum):
+    """Kind of a problem, which decides the advice of its message."""
+
+    RAISED = "raised"
+    """The code raised an exception; ``where`` has the lines."""
+    RETURNED = "returned"
+    """The code returned something other than what was expected."""
+    TIMED_OUT = "timed_out"
+    """The code did not finish in time and was stopped."""
+    DIED = "died"
+    """The code's process ended."""
+    NOT_REACHED = "not_reached"
+    """Other calls used up the time or the restarts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Reason why there is no result."""
+
+    kind: ProblemKind
+    text: str
+    """Predicate of a sentence about the component: "raised ZeroDivisionError: division by zero"."""
+    where: tuple[str, ...] = ()
+    """Lines ``file:line in function: code`` of the innermost frames of the user's code, outermost first; or the last
+    lines that a dead process printed."""
+
+
+def problem_of(error: BaseException) -> Problem:
+    """Return the problem of an exception: its text, and the lines of the user's code."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    where = _frames(error)
+    cause = error.__cause__
+    while cause is not None:
+        where = _frames(cause) or where
+        cause = cause.__cause__
+    text = f"raised {type(error).__name__}"
+    if message := _safe_text(error):
+        text += f": {message}"
+    return Problem(kind=ProblemKind.RAISED, text=text, where=where)
+
+
+def headline(error: BaseException) -> str:
+    """Return an error in one line: the first of its message, or its type; of code that exits, that it did."""
+    if isinstance(error, SystemExit):
+        return problem_of(error).text
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def shown(value: object) -> str:
+    """Return a short ``repr`` for messages, also of objects whose ``repr`` raises."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _safe_text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as second:
+        return f"<its text could not be made: {type(second).__name__}>"
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+
+
+def _frames(error: BaseException) -> tuple[str, ...]:
+    """Return the innermost frames of the user's code, or, without any, of the framework's code."""
+    if isinstance(error, RLHFError):
+        return ()  # The framework raised the error on purpose, and its text says enough.
+    # A deep recursion has a thousand equal frames; the limit keeps the innermost ones.
+    stack = traceback.extract_tb(error.__traceback__, limit=-50)
+    frames = [frame for frame in stack if not frame.filename.startswith("<frozen")]
+    users = [frame for frame in frames if not _is_ours(Path(frame.filename))]
+    return tuple(
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()[:200]}"
+        for frame in (users or frames)[-_NUM_FRAMES:]
+    )
+
+
+def _is_ours(path: Path) -> bool:
+    return any(part == "asyncio" or part.startswith(_OURS) for part in path.parts)

@@ -1,0 +1,72 @@
+"""Tool calls between an opening and a closing mark: JSON as Hermes and Qwen write it, or tags as Qwen3-Coder does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.contracts.environment import ToolCall
+
+from .json_calls import read_call
+from .pieces import CallsRead, Piece
+from .typed_values import typed_value
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+_FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", flags=re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", flags=re.DOTALL)
+
+
+def read_blocks(pieces: Sequence[Piece], tools: Sequence[Mapping[str, Any]] = ()) -> CallsRead:
+    """Return the calls between ``<tool_call>`` and ``</tool_call>``.
+
+    Args:
+        tools: schemas of the functions, by which the values of tags have types; without one they are texts.
+    """
+    read = CallsRead.empty()
+    inside: str | None = None
+    for piece in pieces:
+        if piece.is_mark and piece.text == OPEN:
+            if inside is not None:
+                read.malformed.append("a tool call begins before the one before it has ended")
+            inside = ""
+        elif piece.is_mark and piece.text == CLOSE:
+            if inside is None:
+                read.malformed.append("a tool call ends that has not begun")
+            else:
+                read.add(_call(inside, len(read.calls), tools))
+            inside = None
+        elif inside is None:
+            read.content.append(piece.text)
+        else:
+            inside += piece.text
+    if inside is not None:
+        read.malformed.append("the last tool call has no end")
+    return read
+
+
+def _call(text: str, number: int, tools: Sequence[Mapping[str, Any]]) -> ToolCall | str:
+    tagged = _FUNCTION.fullmatch(text)
+    if tagged is None:
+        return read_call(text, number)
+    rest = _PARAMETER.sub("", tagged[2])
+    if rest.strip():
+        return f"{tagged[1]}: expected parameters alone, got {rest.strip()[:80]!r}"
+    schemas = _schemas(tagged[1], tools)
+    values = {
+        name: typed_value(value, schemas.get(name)) for name, value in _PARAMETER.findall(tagged[2])
+    }
+    arguments = json.dumps(values, ensure_ascii=False)
+    return ToolCall(name=tagged[1], arguments=arguments, id=f"call_{number}")
+
+
+def _schemas(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the schema of each argument of a function; none for one that is not described."""
+    for tool in tools:
+        described = tool.get("function", tool)
+        if described.get("name") == name:
+            found = (described.get("parameters") or {}).get("properties")
+            return found if isinstance(found, Mapping) else {}
+    return {}

@@ -1,0 +1,84 @@
+"""Needs of a row of each kind, whatever the model: columns of their types, and answers that say something."""
+
+from __future__ import annotations
+
+from rlhf_core.batch.task import Message
+
+from ..forms.form import RowKind
+from ..learned.labeled import label_of
+from ..learned.messages import (
+    answers_in,
+    conversation_of,
+    text_of,
+    value_of,
+    with_system_prompt,
+)
+from ..learned.options import (
+    ConversationColumns,
+    LabeledColumns,
+    PairColumns,
+    StepLabelColumns,
+)
+from ..learned.pairs import answer_texts, are_texts, pair_conversations, shared_messages
+from ..learned.steps import labels_of, steps_of
+from ..learned.weights import check_judged, learned_answers, without_weights
+from ..row_images import RowImages
+from ..rows import Prompt, PromptFormat, RowProblem
+from ..source import Row
+
+
+class AnyColumns(ConversationColumns, PairColumns, LabeledColumns, StepLabelColumns):
+    """Columns of rows of any kind."""
+
+
+def read_structure(
+    row: Row, kind: RowKind, columns: AnyColumns, format: PromptFormat, images: RowImages
+) -> Prompt:
+    """Return the text or the messages of a row that is as its kind has to be: its prompt, or what is learned of.
+
+    Args:
+        format: format of the prompts, with the column that ``columns`` names.
+
+    Raises:
+        RowProblem: something is missing, or cannot be used.
+    """
+    match kind:
+        case RowKind.TEXTS:
+            return text_of(row, columns.text_key or "text", "text_key")
+        case RowKind.CONVERSATIONS:
+            messages = _conversation(row, columns, images)
+            learned_answers(messages)
+            return messages
+        case RowKind.JUDGED:
+            label_of(row, columns.label_key)
+            if columns.messages_key is not None:
+                messages = _conversation(row, columns, images)
+                check_judged(messages, answers_in(messages)[-1:])
+                return messages
+            text_of(row, columns.response_key, "response_key")
+        case RowKind.RESPONSES:
+            text_of(row, columns.response_key, "response_key")
+        case RowKind.PAIRS if not are_texts(row, columns):
+            both = pair_conversations(row, columns, images)
+            shared = shared_messages(*map(without_weights, both))
+            for one in both:
+                check_judged(one, answers_in(one, start=shared))
+            return both[0][:shared]
+        case RowKind.PAIRS:
+            answer_texts(row, columns)
+        case RowKind.STEPS:
+            steps = steps_of(row, columns.steps_key)
+            labels = labels_of(row, columns.labels_key)
+            if len(steps) != len(labels):
+                raise RowProblem(
+                    "step counts",
+                    f"expected a label for each of the {len(steps)} steps; column {columns.labels_key!r} has "
+                    f"{len(labels)}",
+                )
+    return images.prompt(row, format.prompt(row))
+
+
+def _conversation(row: Row, columns: AnyColumns, images: RowImages) -> tuple[Message, ...]:
+    key = columns.messages_key or "messages"
+    given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
+    return images.chat(row, with_system_prompt(given, columns.system_prompt))

@@ -1,0 +1,41 @@
+"""Sets of prompts that a run reads for more than one purpose: each is opened, and its form said, once."""
+
+from __future__ import annotations
+
+from rlhf_core.config.run import PromptData
+
+from ..sources import open_source
+from .form import RowKind
+from .recognizing import FormedSet, formed
+
+
+class OpenedSets:
+    """The sets of a run's prompts, each of which is opened, and its form recognized and said, once.
+
+    Args:
+        says: False: something else says the forms.
+    """
+
+    def __init__(self, *, says: bool = True) -> None:
+        self._says = says
+        self._found: dict[tuple[str, str, str | None], FormedSet[PromptData]] = {}
+
+    def open(
+        self, data: PromptData, spec: str, split: str, name: str | None, option: str
+    ) -> FormedSet[PromptData]:
+        """Return a set of prompts.
+
+        Args:
+            name: its own name; None: it is called as ``spec`` says.
+            option: option that names it.
+
+        Raises:
+            DataError: it cannot be opened, or its rows are of a form that something else learns from.
+        """
+        key = (spec, split, name)
+        if key not in self._found:
+            source = open_source(spec, split=split, name=name)
+            self._found[key] = formed(
+                source, data, (RowKind.PROMPTS,), spec=spec, option=option, says=self._says
+            )
+        return self._found[key]

@@ -1,0 +1,312 @@
+"""Spans of a rendered conversation that the policy has to learn to write.
+
+Each way ends in a comparison with the rendering of the whole conversation, which alone is tokenized. So a template that
+changes, hides or merges answers leads to a bad row and not to a wrong mask.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from rlhf_core.batch.task import Message
+from rlhf_core.errors import DataError
+from rlhf_core.media.parts import references_in
+
+from ..chat.renderer import TokenizerRenderer
+from ..chat.template.pieces import THOUGHT_FIELDS
+from ..rows import RowProblem, check_text, problem_of
+from .generation_blocks import has_blocks
+from .learned_text import LearnedText, Span, squeezed
+from .messages import ASSISTANT, TOOL
+from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
+from .weights import without_weights
+
+CHANGED = "changed by the template"
+"""Kind of the problem of a row whose answers the template does not show as they are."""
+_MAX_SHAPES = 10_000
+"""Sequences of roles whose skeletons are kept."""
+
+_TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
+
+Tools = Sequence[Mapping[str, Any]]
+
+
+class ChatSpans:
+    """Finder of the learned spans of conversations, by the chat template of a tokenizer.
+
+    Raises:
+        DataError: the tokenizer has no chat template.
+    """
+
+    def __init__(self, renderer: TokenizerRenderer) -> None:
+        tokenizer = renderer.tokenizer
+        if tokenizer.chat_template is None:
+            raise DataError(
+                "expected a tokenizer with a chat template for chat messages; this one has none. "
+                "Use an instruction-tuned model, or plain text prompts"
+            )
+        self._renderer = renderer
+        # A tokenizer may have a template of its own for chats with tools.
+        self._has_blocks = (has_blocks(tokenizer), has_blocks(tokenizer, ()))
+        names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        self._skeletons = SkeletonMaker(
+            _pattern_of(names),
+            tokenizer.eos_token,
+            lambda messages, reply: self._render(messages, reply, None),
+        )
+        self._shapes: dict[tuple[Any, ...], Skeleton | None] = {}
+
+    def find(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None = None
+    ) -> LearnedText:
+        """Return a conversation's rendering with the spans of some of the assistant's turns.
+
+        Control words in contents are ordinary text, but those of the assistant that have a place in answers.
+
+        Args:
+            learned: indices, ascending, of the assistant's messages to learn.
+
+        Raises:
+            RowProblem: the template refuses the messages, or does not show the answers as they are.
+        """
+        template = self._renderer.template
+        try:
+            messages = template.contents.joined(without_weights(messages))
+            try:
+                made = self._quoted(messages, learned, tools)
+            except RowProblem as problem:
+                if problem.kind == CHANGED and any(map(_calls_of, messages)):
+                    # A template without tools: what it leaves out says more than the answer that it changed.
+                    text = self._render(messages, False, tools)
+                    template.check(messages, text, reply=False, tools=tools)
+                raise
+            template.check(messages, made.text, reply=False, tools=tools)
+        except DataError as error:
+            raise problem_of(error) from error
+        return replace(made, media=references_in(messages))
+
+    def _quoted(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        """Return the conversation's rendering, found with stand-ins for the control words in its contents."""
+        quotes = self._renderer.quotes(messages, tools)
+        if quotes is None:
+            return self._find(messages, learned, tools)
+        quoted = self._find(
+            quotes.messages(messages), learned, None if tools is None else quotes.value(tools)
+        )
+        try:
+            made = quotes.restored(quoted.text)
+        except DataError as error:
+            raise RowProblem("control words", str(error)) from error
+        chat = made.control_text()
+        return LearnedText(
+            text=chat.text,
+            spans=tuple(map(made.places.span, quoted.spans)),
+            active=chat.active,
+            inert=chat.inert,
+        )
+
+    def _find(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        if self._has_blocks[tools is not None]:
+            return self._by_blocks(messages, learned, tools)
+
+        def render(some: Sequence[Message], reply: bool) -> str:
+            return self._render(some, reply, tools)
+
+        text = render(messages, False)
+        check_text(text, "the rendered conversation")
+        shape = self._shape(tuple(message["role"] for message in messages), tools, render)
+        turns = None if shape is None else _fit(shape, messages, text)
+        if turns is not None and shape is not None:
+            turns = {
+                index: _behind(text, turn, shape.begun[index]) for index, turn in turns.items()
+            }
+            return LearnedText(text=text, spans=tuple(turns[index] for index in learned))
+        mark = MARK
+        while mark in text:
+            mark += "x"
+        results = [index for index, message in enumerate(messages) if message["role"] == TOOL]
+        if results:
+            # Refuses a template that shows results of tools inside of the assistant's turns: they would be learned.
+            self._skeletons.make(messages, sorted([*learned, *results]), mark, render)
+        skeleton = self._skeletons.make(messages, learned, mark, render)
+        return LearnedText(text=text, spans=tuple(_fit_turns(skeleton, messages, text, mark)))
+
+    def _render(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> str:
+        try:
+            return self._renderer.render_text(messages, reply=reply, tools=tools)
+        except DataError as error:
+            raise problem_of(error) from error
+
+    def _shape(
+        self, roles: tuple[str, ...], tools: Tools | None, render: Render
+    ) -> Skeleton | None:
+        """Return the skeleton of all plain conversations with these roles; None if the template allows none."""
+        key = (roles, None if tools is None else json.dumps(tools, sort_keys=True, default=repr))
+        if key not in self._shapes:
+            if len(self._shapes) >= _MAX_SHAPES:
+                self._shapes.clear()
+            made = None
+            with suppress(RowProblem):  # the row's own skeleton says what is wrong, if anything is
+                made = self._skeletons.make_shape(roles, render)
+            self._shapes[key] = made
+        return self._shapes[key]
+
+    def _by_blocks(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> LearnedText:
+        try:
+            text, places = self._renderer.template.rendered(messages, reply=False, tools=tools)
+        except DataError as error:
+            raise problem_of(error) from error
+        moved = partial(self._renderer.writing.moved, text)
+        text = self._renderer.writing.written(text)
+        blocks = tuple(Span(moved(start), moved(end)) for start, end in places)
+        check_text(text, "the rendered conversation")
+        answers = [index for index, one in enumerate(messages) if one["role"] == ASSISTANT]
+        if len(blocks) != len(answers):
+            raise RowProblem(
+                "generation blocks",
+                f"expected a chat template with one {{% generation %}} block for each of the assistant's "
+                f"{len(answers)} messages; it has {len(blocks)}",
+            )
+        of_message = dict(zip(answers, blocks, strict=True))
+        for index in learned:
+            shown = text[slice(*of_message[index])]
+            if not shown or not _holds(shown, messages[index]):
+                raise _changed(index, shown)
+        return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
+
+
+def _pattern_of(names: set[str]) -> re.Pattern[str]:
+    ordered = sorted(filter(None, names), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+
+def _fit(skeleton: Skeleton, messages: Sequence[Message], text: str) -> Mapping[int, Span] | None:
+    """Return the turns of ``text`` if it is exactly the skeleton with the contents, as they are or all trimmed."""
+    if any(message.get(key) for message in messages for key in (*THOUGHT_FIELDS, "tool_calls")):
+        return None
+    contents = {index: message.get("content") or "" for index, message in enumerate(messages)}
+    if not all(isinstance(content, str) for content in contents.values()):
+        return None  # a template shows parts, such as images, in its own words
+    filled = skeleton.filled(contents)
+    if filled.text == text:
+        return filled.turns
+    filled = skeleton.filled({index: content.strip() for index, content in contents.items()})
+    return filled.turns if filled.text == text else None
+
+
+def _fit_turns(
+    skeleton: Skeleton, messages: Sequence[Message], text: str, mark: str
+) -> Iterator[Span]:
+    """Yield the learned spans of ``text``: the texts between those that the template writes around the stand-ins.
+
+    Raises:
+        RowProblem: the texts between are not the answers, up to blanks.
+    """
+    turns = list(skeleton.turns.items())
+    position = turns[0][1].start
+    if not text.startswith(skeleton.text[:position]):
+        raise _changed(turns[0][0], text[shared_prefix(text, skeleton.text) :])
+    nexts = [*(turn.start for _, turn in turns[1:]), len(skeleton.text)]
+    for (index, turn), until in zip(turns, nexts, strict=True):
+        hole = skeleton.holes[index]
+        end_of_turn = skeleton.text[hole.end : turn.end]
+        closing = skeleton.text[hole.end : until]
+        lead = skeleton.text[turn.start : hole.start]
+        is_last = until == len(skeleton.text)
+        for end in _places(text, closing, position, is_last=is_last):
+            turn = Span(position, end)
+            if _shows(text, turn, messages[index], lead, f"{mark}{index}v"):
+                break
+        else:
+            raise _changed(index, text[position:])
+        yield _behind(text, Span(position, end + len(end_of_turn)), skeleton.begun[index])
+        position = end + len(closing)
+
+
+def _behind(text: str, turn: Span, begun: str) -> Span:
+    """Return a turn without the part of the generation prompt that it begins with, if it does."""
+    return Span(turn.start + len(begun) * text.startswith(begun, turn.start), turn.end)
+
+
+def _places(text: str, part: str, start: int, *, is_last: bool) -> Iterator[int]:
+    """Yield where ``part`` occurs from ``start`` on; with ``is_last`` only where it ends the text."""
+    if is_last:
+        if text.endswith(part) and len(text) - len(part) >= start:
+            yield len(text) - len(part)
+        return
+    place = text.find(part, start)
+    while place >= 0:
+        yield place
+        place = text.find(part, place + 1)
+
+
+def _shows(text: str, turn: Span, message: Message, lead: str, word: str) -> bool:
+    """Return whether a rendered turn has all of an answer, up to blanks: thoughts, content and tool calls.
+
+    An answer that begins with a tag such as ``<think>`` may begin in the generation prompt.
+
+    Args:
+        lead: text that the template writes before the content, such as a thought: its own, or a stand-in's place.
+        word: stand-in of the content.
+    """
+    for key in THOUGHT_FIELDS:
+        if isinstance(thought := message.get(key), str) and thought.strip():
+            if thought_word(word) not in lead:
+                return False
+            lead = lead.replace(thought_word(word), thought)
+    body, answer = squeezed(text[slice(*turn)]), squeezed(message.get("content") or "")
+    starts = [squeezed(lead) + answer, answer]
+    tag = _TAG.match(answer)
+    if tag and text[: turn.start].rstrip().endswith(tag.group()):
+        starts.append(answer[tag.end() :])
+    calls = message.get("tool_calls") or ()
+    for start in starts:
+        if not calls and body == start:
+            return True
+        if calls and body.startswith(start):
+            return all(_name_of(call) in body[len(start) :] for call in calls)
+    return False
+
+
+def _holds(shown: str, message: Message) -> bool:
+    """Return whether a text has thoughts, content and the names of called functions, each once more, up to blanks."""
+    parts = [
+        text for key in (*THOUGHT_FIELDS, "content") if isinstance(text := message.get(key), str)
+    ]
+    rest = squeezed(shown)
+    for part in (*map(squeezed, parts), *map(_name_of, message.get("tool_calls") or ())):
+        if part not in rest:
+            return False
+        rest = rest.replace(part, "", 1)
+    return True
+
+
+def _calls_of(message: Message) -> Sequence[Any]:
+    return message.get("tool_calls") or ()
+
+
+def _name_of(call: object) -> str:
+    """Return the name of the function that a tool call calls."""
+    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    return squeezed(str(function.get("name", ""))) if isinstance(function, Mapping) else ""
+
+
+def _changed(index: int, shown: str) -> RowProblem:
+    return RowProblem(
+        CHANGED,
+        f"message {index + 1}: the chat template does not show the assistant's answer as it is, but as {shown!r:.80}. "
+        "Templates of thinking models drop thoughts of earlier turns: learn the last turn only (--data.learn last), "
+        "or leave the thoughts out",
+    )

@@ -1,0 +1,206 @@
+"""Columns of a row as texts, conversations, answers and tools, each checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.batch.task import Message
+from rlhf_core.media.parts import is_image
+from rlhf_core.outside.json_reader import parse_json
+
+from ..rows import RowProblem, check_text, read_messages
+from ..source import Row, filled_columns
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
+
+ASSISTANT = "assistant"
+TOOL = "tool"
+
+
+def value_of(row: Row, key: str, option: str) -> Any:
+    """Return the value of a column.
+
+    Args:
+        option: option that names the column, for the message.
+
+    Raises:
+        RowProblem: the row has no such column, or nothing in it.
+    """
+    if key not in row:
+        raise RowProblem(
+            "missing column",
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}",
+        )
+    if row[key] is None:
+        raise RowProblem("empty", f"column {key!r} is null")
+    return row[key]
+
+
+def text_of(row: Row, key: str, option: str) -> str:
+    """Return the text of a column.
+
+    Raises:
+        RowProblem: the column is missing, or has no text that can be used.
+    """
+    text = value_of(row, key, option)
+    if not isinstance(text, str):
+        raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")
+    check_text(text, f"column {key!r}")
+    return text
+
+
+def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Message, ...]:
+    """Return the messages of a column: roles that are known, and contents that are text.
+
+    Args:
+        parts: contents may have images; see ``check_chat``.
+
+    Raises:
+        RowProblem: the value is no list of such messages.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise RowProblem(
+            "wrong type",
+            f"column {key!r}: expected a list of chat messages, got {type(value).__name__}",
+        )
+    messages = tuple(map(_with_plain_answer, read_messages(value)))
+    check_chat(messages, parts=parts)
+    return messages
+
+
+def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
+    """Refuse messages of unknown roles, and contents that are neither text nor parts that are texts.
+
+    Args:
+        parts: the model reads images, so contents may have images too, but the assistant's.
+
+    Raises:
+        RowProblem: there is such a message.
+    """
+    for number, message in enumerate(messages, start=1):
+        role, content = message["role"], message.get("content")
+        if role not in ROLES:
+            raise RowProblem(
+                "unknown role",
+                f"message {number}: expected a role of {', '.join(ROLES)}; got {role!r}",
+            )
+        if content is None or isinstance(content, str) or all(map(_is_text, content)):
+            continue
+        if not parts:
+            raise RowProblem(
+                "not text",
+                f"message {number}: expected text as content, got {type(content).__name__} with an image; images need "
+                "a model that reads them (--model.vision)",
+            )
+        if role == ASSISTANT or not _are_parts(content):
+            raise RowProblem(
+                "not text",
+                f"message {number}: expected text as content"
+                + ("" if role == ASSISTANT else ", or a list of parts that are images and texts")
+                + f"; got {content!r:.60}",
+            )
+
+
+def _are_parts(content: object) -> bool:
+    return isinstance(content, Sequence) and all(
+        is_image(part) or _is_text(part) for part in content
+    )
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, str) or (
+        isinstance(part, Mapping) and not is_image(part) and isinstance(part.get("text"), str)
+    )
+
+
+def _with_plain_answer(message: Message) -> Message:
+    """Return a message of the assistant whose content is a list of texts with the text alone."""
+    content = message.get("content")
+    if (
+        message["role"] == ASSISTANT
+        and isinstance(content, Sequence)
+        and not isinstance(content, str | bytes)
+        and all(map(_is_text, content))
+    ):
+        texts = [part if isinstance(part, str) else part["text"] for part in content]
+        return {**message, "content": "".join(texts)}
+    return message
+
+
+def with_system_prompt(
+    messages: tuple[Message, ...], system_prompt: str | None
+) -> tuple[Message, ...]:
+    """Return the messages behind a system prompt, if there is one.
+
+    Raises:
+        RowProblem: the messages have one of their own.
+    """
+    if system_prompt is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise RowProblem(
+            "two system prompts",
+            "the messages start with a system message already; leave out --data.system_prompt",
+        )
+    return ({"role": "system", "content": system_prompt}, *messages)
+
+
+def answers_in(messages: Sequence[Message], *, start: int = 0) -> tuple[int, ...]:
+    """Return the indices of the assistant's messages from index ``start`` on; each says something.
+
+    Raises:
+        RowProblem: there are none, or one has neither text nor tool calls.
+    """
+    found = tuple(
+        index
+        for index, message in enumerate(messages)
+        if index >= start and message["role"] == ASSISTANT
+    )
+    if not found:
+        raise RowProblem("no answer", "expected a message of the assistant; there is none")
+    for index in found:
+        check_answer(messages[index], index)
+    return found
+
+
+def check_answer(message: Message, index: int) -> None:
+    """Refuse an assistant's message with neither text nor tool calls.
+
+    Raises:
+        RowProblem: the message is such.
+    """
+    if not (message.get("content") or "").strip() and not message.get("tool_calls"):
+        raise RowProblem(
+            "empty answer", f"message {index + 1}: the assistant says nothing; leave it out"
+        )
+
+
+def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
+    """Return the tools of a row; None where it has none.
+
+    Raises:
+        RowProblem: the column is missing, or holds anything but objects.
+    """
+    if key is None:
+        return None
+    if key not in row:
+        raise RowProblem(
+            "missing column",
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.tools_key",
+        )
+    value = row[key]
+    if isinstance(value, str):
+        try:
+            value = parse_json(value) if value.strip() else None
+        except ValueError as error:
+            raise RowProblem("bad tools", f"column {key!r}: {error}") from error
+    if not value:
+        return None
+    if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):
+        raise RowProblem(
+            "bad tools",
+            f"column {key!r}: expected a list of JSON schemas of tools, got {value!r:.60}",
+        )
+    return [dict(tool) for tool in value]

@@ -1,0 +1,159 @@
+"""Options of data sets to learn from: their columns, and the length of sequences. Messages call them ``data.*``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlhf_core.component import Config
+from rlhf_core.config.common import (
+    CONTROL_WORDS,
+    FORM,
+    TEMPLATE_KWARGS,
+    TOKEN_CACHE,
+    FormName,
+    TemplateVariables,
+)
+from rlhf_core.contracts.executor import ControlWordUse
+
+from ..rows import PromptFormat
+
+
+class SequenceOptions(Config):
+    """Options by which rows become sequences."""
+
+    split: str = Field("train", description="split of folders and hub sets that have several")
+    max_samples: int | None = Field(None, ge=1, description="use only the first rows of each set")
+    max_length: int = Field(2048, ge=2, description="tokens of a sequence, prompt included")
+    on_too_long: Literal["refuse", "truncate"] = Field(
+        "refuse",
+        description="a longer sequence is a bad row, or loses its end; without a learned token left it is a bad row",
+    )
+    on_bad_row: Literal["fail", "skip"] = Field(
+        "fail", description="fail before anything is built, or skip and count"
+    )
+    control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
+    chat_template_kwargs: TemplateVariables = Field(
+        default_factory=dict, description=TEMPLATE_KWARGS
+    )
+    cache: str = Field("off", min_length=1, description=TOKEN_CACHE)
+
+
+class PromptColumns(Config):
+    """Columns of a prompt, as ``data.*`` of a run has them."""
+
+    form: FormName | None = Field(None, description=FORM)
+    prompt_key: str = Field(
+        "prompt", description="column with the prompt: text, or a list of chat messages"
+    )
+    template: str | None = Field(
+        None,
+        description="format string over the row's columns that makes the prompt, e.g. 'Q: {question}\\nA:'",
+    )
+    chat: bool = Field(
+        False, description="render text prompts as one user message with the model's chat template"
+    )
+    system_prompt: str | None = Field(
+        None, description="put before the conversation; needs a chat prompt"
+    )
+
+    def prompt_format(self) -> PromptFormat:
+        """Return the format of the prompts.
+
+        Raises:
+            DataError: the template is malformed, or the system prompt has no place in a plain-text prompt.
+        """
+        return PromptFormat(
+            prompt_key=self.prompt_key,
+            template=self.template,
+            system_prompt=self.system_prompt,
+            chat=self.chat,
+        )
+
+
+class ConversationColumns(PromptColumns):
+    """Columns of rows to imitate: prompt and response, or a list of messages, or plain text."""
+
+    response_key: str = Field("response", description="column with the answer to the prompt, text")
+    messages_key: str | None = Field(
+        None, description="column with whole conversations, instead of prompt and response"
+    )
+    text_key: str | None = Field(
+        None,
+        description="column with plain text for continued pre-training, instead of prompt and response",
+    )
+    tools_key: str | None = Field(
+        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+    )
+    learn: Literal["all", "last"] = Field(
+        "all", description="learn all assistant turns of messages_key, or the last one only"
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> ConversationColumns:
+        if self.messages_key is not None and self.text_key is not None:
+            raise ValueError("messages_key and text_key exclude each other; set one of them")
+        if self.text_key is not None and (self.system_prompt is not None or self.chat):
+            raise ValueError(
+                "text_key is plain text, which has no place for chat and system_prompt; leave them out"
+            )
+        return self
+
+
+class LabeledColumns(PromptColumns):
+    """Columns of answers that were judged one by one, as KTO learns from."""
+
+    response_key: str = Field(
+        "completion", description="column with the answer to the prompt, text"
+    )
+    messages_key: str | None = Field(
+        None, description="column with whole conversations, whose last assistant turn was judged"
+    )
+    tools_key: str | None = Field(
+        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+    )
+    label_key: str = Field(
+        "label", description="column with true or 1 for a good answer, else false or 0"
+    )
+
+
+class PairColumns(PromptColumns):
+    """Columns of two answers to one prompt, of which one was preferred."""
+
+    chosen_key: str = Field(
+        "chosen",
+        description="column with the preferred answer: text, the messages behind a prompt of messages, or a whole "
+        "conversation",
+    )
+    rejected_key: str = Field(
+        "rejected", description="column with the other answer, in the form of the preferred one"
+    )
+    margin_key: str | None = Field(
+        None, description="column with a number: how much better the preferred answer is"
+    )
+    tools_key: str | None = Field(
+        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+    )
+
+
+class StepLabelColumns(PromptColumns):
+    """Columns of solutions with a label for each step, as process reward models learn from."""
+
+    steps_key: str = Field("completions", description="column with the list of steps, texts")
+    text_key: str | None = Field(
+        None,
+        description="column with prompt and steps as one text that has the separator behind each step, instead of "
+        "prompt and list",
+    )
+    labels_key: str = Field(
+        "labels", description="column with a label for each step: true or false, or from 0 to 1"
+    )
+    tools_key: str | None = Field(
+        None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
+    )
+    separator: str = Field(
+        "\n",
+        min_length=1,
+        description="text behind each step, at whose last token its label is learned",
+    )

@@ -1,0 +1,249 @@
+"""Two answers to one prompt, of which one was preferred: sequences that share the tokens of the prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rlhf_core.batch.task import Message
+from rlhf_core.media.reader import ImageReader
+
+from ..chat.renderer import TokenizerRenderer
+from ..forms.form import RowKind
+from ..held_out.sides import ALL, Side
+from ..row_images import RowImages
+from ..rows import RowProblem
+from ..source import Row
+from .conversations import AnswerTexts
+from .learned_text import LearnedText
+from .messages import (
+    ASSISTANT,
+    answers_in,
+    conversation_of,
+    text_of,
+    tools_of,
+    value_of,
+    with_system_prompt,
+)
+from .options import PairColumns, SequenceOptions
+from .reading import Reading, read_rows
+from .sequences import LearnedSequence, cut_to, max_tokens_of
+from .sets.gathered import LearnedRows
+from .tokens import LearnedTokens, SpanTokenizer
+from .weights import check_judged, without_weights
+
+
+def load_pairs(
+    sets: Sequence[str],
+    columns: PairColumns,
+    options: SequenceOptions,
+    renderer: TokenizerRenderer,
+    *,
+    eos: int,
+    option: str = "data.train",
+    images: ImageReader | None = None,
+    side: Side = ALL,
+) -> LearnedRows:
+    """Return pairs as two sequences each: sequence 2 i is the preferred answer of pair i, 2 i + 1 the other.
+
+    Both have the same tokens up to the first learned one. ``uid.sample`` is 0 and 1, ``reward`` 1 and 0, and with
+    ``margin_key`` ``rewards["margin"]`` is the pair's margin. The arguments and errors are those of
+    ``load_conversations``.
+    """
+    reading = Reading(
+        columns=columns,
+        kinds=(RowKind.PAIRS,),
+        form=lambda found: Pairs(found, options, renderer),
+    )
+    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
+
+
+class Pairs:
+    """``RowForm`` of pairs."""
+
+    def __init__(
+        self, columns: PairColumns, options: SequenceOptions, renderer: TokenizerRenderer
+    ) -> None:
+        self._columns = columns
+        self._options = options
+        self._answers = AnswerTexts(columns, renderer)
+        self.max_tokens = max_tokens_of(options)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are read."""
+        names = self._columns
+        optional = (names.margin_key, names.tools_key)
+        return (
+            *self._answers.format.columns,
+            names.chosen_key,
+            names.rejected_key,
+            *(name for name in optional if name is not None),
+        )
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of those that ask."""
+        return self._answers.format.columns
+
+    def texts(self, row: Row, images: RowImages) -> Sequence[LearnedText]:
+        """Return the renderings of the preferred answer and of the other, each with the prompt."""
+        names = self._columns
+        self._margin(row)
+        if are_texts(row, names):
+            texts = [
+                self._answers.answer(row, text, names.tools_key, images)
+                for text in answer_texts(row, names)
+            ]
+        else:
+            texts = self._conversations(row, images)
+        prompts = [text.text[: text.spans[0].start] for text in texts]
+        if prompts[0] != prompts[1]:
+            raise RowProblem(
+                "changed by the template",
+                "the chat template shows the prompt differently before the two answers",
+            )
+        return texts
+
+    def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
+        """Return both sequences."""
+        aligned = _with_one_prompt(*tokens)
+        chosen, rejected = (cut_to(one, self._options) for one in aligned)
+        if np.array_equal(chosen.token_ids, rejected.token_ids):
+            raise RowProblem(
+                "no difference",
+                "the preferred answer and the other are the same tokens"
+                + (", up to --data.max_length" if chosen.truncated else ""),
+            )
+        margin = self._margin(row)
+        return [
+            replace(chosen, sample=0, reward=1.0, margin=margin),
+            replace(rejected, sample=1, reward=0.0, margin=margin),
+        ]
+
+    def _conversations(self, row: Row, images: RowImages) -> list[LearnedText]:
+        both = pair_conversations(row, self._columns, images)
+        shared = shared_messages(*map(without_weights, both))
+        tools = tools_of(row, self._columns.tools_key)
+        found = []
+        for one in both:
+            answers = answers_in(one, start=shared)
+            check_judged(one, answers)
+            found.append(self._answers.chats(row).find(one, answers, tools))
+        return found
+
+    def _margin(self, row: Row) -> float | None:
+        key = self._columns.margin_key
+        if key is None:
+            return None
+        margin = value_of(row, key, "margin_key")
+        if (
+            isinstance(margin, bool)
+            or not isinstance(margin, int | float)
+            or not math.isfinite(margin)
+        ):
+            raise RowProblem(
+                "bad margin", f"column {key!r}: expected a finite number, got {margin!r:.60}"
+            )
+        return float(margin)
+
+
+def are_texts(row: Row, names: PairColumns) -> bool:
+    """Return whether the answers of a row are texts, and not lists of messages.
+
+    Raises:
+        RowProblem: one is missing or of another type than the other, or they are the same.
+    """
+    chosen = value_of(row, names.chosen_key, "chosen_key")
+    rejected = value_of(row, names.rejected_key, "rejected_key")
+    if chosen == rejected:
+        raise RowProblem("no difference", "the preferred answer and the other are the same")
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        raise RowProblem(
+            "wrong type",
+            f"expected two texts or two lists of messages; got {type(chosen).__name__} and {type(rejected).__name__}",
+        )
+    return isinstance(chosen, str)
+
+
+def answer_texts(row: Row, names: PairColumns) -> tuple[str, str]:
+    """Return the preferred answer and the other.
+
+    Raises:
+        RowProblem: one has no text that can be used.
+    """
+    chosen = text_of(row, names.chosen_key, "chosen_key")
+    return chosen, text_of(row, names.rejected_key, "rejected_key")
+
+
+def pair_conversations(
+    row: Row, names: PairColumns, images: RowImages
+) -> list[tuple[Message, ...]]:
+    """Return the preferred conversation and the other, each with the prompt and the system prompt.
+
+    Raises:
+        RowProblem: one is no conversation that can be used.
+    """
+    both = [
+        conversation_of(row[key], key, parts=images.sees)
+        for key in (names.chosen_key, names.rejected_key)
+    ]
+    prompt = _chat_prompt(row, names, images, is_whole=both[0][0]["role"] != ASSISTANT)
+    if prompt and any(one[: len(prompt)] != prompt for one in both):
+        both = [(*prompt, *one) for one in both]
+    return [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
+
+
+def _chat_prompt(
+    row: Row, names: PairColumns, images: RowImages, *, is_whole: bool
+) -> tuple[Message, ...]:
+    """Return the messages of the prompt's column; none where it has no messages.
+
+    Args:
+        is_whole: the answers are whole conversations, in which a prompt of text is already.
+    """
+    value = row.get(names.prompt_key)
+    if isinstance(value, str) and not is_whole:
+        return ({"role": "user", "content": value},)
+    if value is None or isinstance(value, str):
+        return ()
+    return conversation_of(value, names.prompt_key, parts=images.sees)
+
+
+def shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
+    """Return the number of messages before the answers, which both conversations begin with.
+
+    Raises:
+        RowProblem: there are none, or an assistant's message does not follow in both.
+    """
+    shared = 0
+    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
+        shared += 1
+    rest = [one[shared:] for one in (chosen, rejected)]
+    if not shared or not all(one and one[0]["role"] == ASSISTANT for one in rest):
+        raise RowProblem(
+            "no shared prompt",
+            "expected two conversations that begin with the same messages, and then an answer of the assistant in "
+            f"each; they share {shared} of {len(chosen)} and {len(rejected)} messages",
+        )
+    return shared
+
+
+def _with_one_prompt(chosen: LearnedTokens, rejected: LearnedTokens) -> list[LearnedTokens]:
+    """Return both answers with the same tokens before the first learned one.
+
+    The tokenizer may join the end of the prompt with the beginning of an answer. Then the tokens that differ are
+    learned in both.
+    """
+    length = min(chosen.turns[0, 0], rejected.turns[0, 0])
+    differs = np.flatnonzero(chosen.token_ids[:length] != rejected.token_ids[:length])
+    start = int(differs[0]) if len(differs) else int(length)
+    aligned = []
+    for one in (chosen, rejected):
+        turns = one.turns.copy()
+        turns[0, 0] = start
+        aligned.append(replace(one, turns=turns))
+    return aligned

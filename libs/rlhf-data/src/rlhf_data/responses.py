@@ -1,0 +1,143 @@
+"""Supervised rows as trajectories: prompt, response to imitate, end-of-sequence."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from rlhf_core.batch.task import Uid
+from rlhf_core.batch.trajectory import Trajectory, Turn
+from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.config.run import RunConfig
+from rlhf_core.errors import DataError
+from rlhf_core.media.reader import ImageReader
+from rlhf_core.media.spans import Expanded
+
+from .chat.control_words import InertWords
+from .chat.renderer import TokenizerRenderer
+from .forms.form import RowKind
+from .forms.recognizing import formed
+from .prompts import check_characters, tokenize_prompts
+from .row_images import RowImages, media_of
+from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
+from .source import Row, Source, filled_columns
+from .sources import open_source
+from .tokenizer import end_of_turn
+
+log = logging.getLogger(__name__)
+
+
+def load_responses(
+    run: RunConfig, renderer: TokenizerRenderer, eos: int, images: ImageReader | None = None
+) -> TrajectoryColumns:
+    """Return all rows of ``supervised.data``; the action mask marks the response and the token after it that ends it:
+    the chat template's behind an answer to chat messages, ``eos`` behind one to plain text.
+
+    Args:
+        images: reader of the images of prompts; None: the model reads text alone.
+
+    Raises:
+        DataError: a set cannot be opened, or a row has no usable prompt or response or is longer than
+            ``train.max_tokens_per_micro_batch``.
+    """
+    options = run.supervised
+    prompt_format = PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key}))
+    rows: list[Trajectory] = []
+    bad: list[BadRow] = []
+    inert = InertWords()
+    turn_end = end_of_turn(renderer.tokenizer)
+    total = 0
+    for spec in options.data:
+        opened = open_source(spec, split=run.data.split)
+        found = formed(opened, options, (RowKind.RESPONSES,), spec=spec, option="supervised.data")
+        source, response_key = found.source, found.columns.response_key
+        total += len(source)
+        wanted = np.ones(len(source), dtype=bool)
+        seen = RowImages.of(images, spec)
+        prompts = tokenize_prompts(
+            source, wanted, prompt_format, renderer, run.data.max_prompt_tokens, seen
+        )
+        bad += prompts.bad
+        inert = inert.joined(prompts.inert)
+        for position, index in enumerate(prompts.rows.tolist()):
+            try:
+                row = source.row(index)
+                response = _response(row, response_key)
+                most = run.train.max_tokens_per_micro_batch
+                check_characters(
+                    response, most, "the response", "--train.max_tokens_per_micro_batch"
+                )
+                answer = renderer.answer_text(response)
+                inert = inert.plus(answer.inert, source.where(index))
+                is_chat = not isinstance(prompt_format.prompt(row), str)
+                end = turn_end if is_chat and turn_end is not None else eos
+                tokens = [*renderer.texts.encode([answer])[0], end]
+                prompt = _expanded(prompts.tokens(position), row, prompt_format, seen)
+                _check_sampled(tokens, images)
+                rows.append(_sequence(len(rows), prompt, tokens, run))
+            except RowProblem as problem:
+                bad.append(_located(problem, source, index))
+    if bad:
+        raise bad_row_error(bad, total, "supervised.data", options.data)
+    if not rows:
+        raise DataError("supervised.data: expected at least one row, got none")
+    if inert.rows:
+        log.warning("%s", inert.describe(total, "supervised.data"))
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def _response(row: Row, key: str) -> str:
+    if key not in row:
+        raise RowProblem(
+            "missing column",
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. "
+            "Set --supervised.response_key",
+        )
+    text = row[key]
+    if not isinstance(text, str):
+        raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")
+    check_text(text, f"column {key!r}")
+    return text
+
+
+def _expanded(
+    token_ids: tuple[int, ...], row: Row, prompt_format: PromptFormat, seen: RowImages
+) -> Expanded:
+    """Return a prompt with all tokens of its images, which fit it: so many tokens were counted before."""
+    if seen.reader is None:
+        return Expanded(token_ids, ())
+    media = media_of(seen.prompt(row, prompt_format.prompt(row)))
+    return seen.reader.expand(token_ids, media)
+
+
+def _check_sampled(tokens: list[int], images: ImageReader | None) -> None:
+    if images is not None and set(tokens) & set(images.tokens.never_sampled):
+        raise RowProblem(
+            "image in a response",
+            "the response has a token that stands for images, which a policy never writes; leave it out",
+        )
+
+
+def _sequence(index: int, read: Expanded, tokens: list[int], run: RunConfig) -> Trajectory:
+    prompt = read.token_ids
+    length = len(prompt) + len(tokens)
+    if length > run.train.max_tokens_per_micro_batch:
+        raise RowProblem(
+            "too long",
+            f"prompt and response have {length} tokens, --train.max_tokens_per_micro_batch allows "
+            f"{run.train.max_tokens_per_micro_batch}",
+        )
+    return Trajectory(
+        uid=Uid(0, index),
+        token_ids=np.array([*prompt, *tokens], dtype=np.int32),
+        action_mask=np.arange(length) >= len(prompt),
+        rollout_logprobs=np.zeros(len(tokens), dtype=np.float32),
+        weight_version=np.zeros(len(tokens), dtype=np.int32),
+        turns=(Turn(start=len(prompt), end=length),),
+        media=read.spans,
+    )
+
+
+def _located(problem: RowProblem, source: Source, index: int) -> BadRow:
+    return BadRow(source.where(index), problem.kind, problem.reason)

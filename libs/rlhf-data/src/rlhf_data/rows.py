@@ -1,0 +1,311 @@
+"""Prompts of data rows, and the problems that a row can have."""
+
+from __future__ import annotations
+
+import shlex
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.batch.task import Message
+from rlhf_core.config.run import PromptData
+from rlhf_core.errors import DataError
+
+from .chat.template.contents import text_of_part
+from .chat.template.problem import REFUSED, TemplateProblem
+from .source import Row, filled_columns
+
+Prompt = str | tuple[Message, ...]
+"""Plain text, or chat messages to be rendered."""
+
+SHOWN = 5
+"""Number of rows of one kind of problem that are named, unless all are wanted."""
+
+
+class RowProblem(ValueError):
+    """Problem of one row.
+
+    Args:
+        kind: a few words that are the same for all rows with this sort of problem.
+        reason: the expected value, the actual value, and the fix.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind = kind
+        self.reason = reason
+
+
+def problem_of(error: DataError) -> RowProblem:
+    """Return the problem of a row whose messages the chat template does not show."""
+    return RowProblem(error.kind if isinstance(error, TemplateProblem) else REFUSED, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """Row that cannot be used."""
+
+    where: str
+    """Place of the row, ``file:line`` or ``set:row``."""
+    kind: str
+    """Sort of the problem, in a few words."""
+    reason: str
+    """Expected value, actual value, and the fix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFormat:
+    """Options of ``data.*`` by which prompts are made of rows.
+
+    Raises:
+        DataError: the template is malformed, or the system prompt has no place in a plain-text prompt.
+    """
+
+    prompt_key: str = "prompt"
+    template: str | None = None
+    system_prompt: str | None = None
+    chat: bool = False
+
+    def __post_init__(self) -> None:
+        if self.template is not None:
+            _check_template(self.template)
+        if self.template is not None and self.system_prompt is not None and not self.chat:
+            raise DataError(
+                "data.system_prompt needs a chat prompt, but data.template makes plain text. Add --data.chat."
+            )
+
+    @classmethod
+    def of(cls, data: PromptData) -> PromptFormat:
+        """Return the format that a run's options describe."""
+        return cls(
+            prompt_key=data.prompt_key,
+            template=data.template,
+            system_prompt=data.system_prompt,
+            chat=data.chat,
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that prompts are made of."""
+        return (self.prompt_key,) if self.template is None else _fields(self.template)
+
+    def prompt(self, row: Row) -> Prompt:
+        """Return the row's prompt.
+
+        Raises:
+            RowProblem: a column is missing, has the wrong type, or its text cannot be used.
+        """
+        value = self._fill(row) if self.template is not None else _column(row, self.prompt_key)
+        if isinstance(value, str):
+            check_text(value, "the prompt")
+            if not self.chat:
+                if self.system_prompt is not None:
+                    raise RowProblem(
+                        "no place for the system prompt",
+                        "the prompt is plain text, which has no place for data.system_prompt. Add --data.chat",
+                    )
+                return value
+            value = [{"role": "user", "content": value}]
+        elif not isinstance(value, Sequence) or isinstance(value, bytes):
+            raise RowProblem(
+                "wrong type",
+                f"expected text or a list of chat messages in column {self.prompt_key!r}, got {_show(value)}",
+            )
+        return self._with_system_prompt(checked_messages(value))
+
+    def _fill(self, row: Row) -> str:
+        assert self.template is not None
+        for name in _fields(self.template):
+            _column(row, name)
+        try:
+            return self.template.format_map(row)
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise RowProblem(
+                "template", f"data.template cannot be filled: {type(error).__name__}: {error}"
+            ) from error
+
+    def _with_system_prompt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        if self.system_prompt is None:
+            return messages
+        if messages[0]["role"] == "system":
+            raise RowProblem(
+                "two system prompts",
+                "the messages start with a system message already; leave out data.system_prompt",
+            )
+        return ({"role": "system", "content": self.system_prompt}, *messages)
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse text that no tokenizer or file can carry.
+
+    Raises:
+        RowProblem: the text is empty or blank, or has a NUL or a lone surrogate.
+    """
+    if not text.strip():
+        raise RowProblem("empty", f"{what} is empty")
+    if "\0" in text:
+        raise RowProblem("NUL character", f"{what} has a NUL at character {text.index(chr(0)) + 1}")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RowProblem(
+                "lone surrogate",
+                f"{what} has half of a surrogate pair (U+{ord(text[error.start]):04X}) at character "
+                f"{error.start + 1}; no text encoding can hold it",
+            ) from error
+
+
+def read_messages(value: Sequence[Any]) -> tuple[Message, ...]:
+    """Return chat messages without their empty fields; tables fill up missing fields with None.
+
+    Raises:
+        RowProblem: the list is empty, or an entry is no message.
+    """
+    if not value:
+        raise RowProblem("empty", "the list of messages is empty")
+    return tuple(_checked_message(entry, number) for number, entry in enumerate(value, start=1))
+
+
+def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
+    """Return the chat messages of a prompt, as ``read_messages`` does.
+
+    Raises:
+        RowProblem: the list is empty, an entry is no message, or the last message is the assistant's.
+    """
+    messages = read_messages(value)
+    if messages[-1]["role"] == "assistant":
+        raise RowProblem(
+            "ends with the assistant",
+            "the last message is the assistant's, but the policy has to write this message; leave it out",
+        )
+    return messages
+
+
+def bad_row_error(
+    bad: Sequence[BadRow], total: int, option: str, sources: Sequence[str]
+) -> DataError:
+    """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of each, and the fix.
+
+    Args:
+        sources: the sets; empty if ``rlhf data check`` would need the model and more options to find such rows.
+    """
+    kinds = Counter(row.kind for row in bad)
+    lines = [f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})"]
+    lines += [f"  {row.where}: {row.reason}" for row in first_of_each_kind(bad)]
+    hidden = sum(max(0, count - SHOWN) for count in kinds.values())
+    if hidden:
+        command = f"; list them with: rlhf data check --all {shlex.join(sources)}"
+        lines.append(f"  and {hidden} more{command if sources else ''}")
+    if len(bad) < total:
+        lines.append("  Repair these rows, or leave them out with --data.on_bad_row skip.")
+    return DataError("\n".join(lines))
+
+
+def first_of_each_kind(bad: Sequence[BadRow]) -> list[BadRow]:
+    """Return at most ``SHOWN`` rows of each kind of problem, in their order."""
+    seen: Counter[str] = Counter()
+    shown = []
+    for row in bad:
+        seen[row.kind] += 1
+        if seen[row.kind] <= SHOWN:
+            shown.append(row)
+    return shown
+
+
+def describe_skipped(bad: Sequence[BadRow], total: int, option: str) -> str:
+    """Return one line for the log of a run with ``on_bad_row = skip``."""
+    kinds = Counter(row.kind for row in bad)
+    return f"{option}: left out {len(bad)} of {total} rows ({_counted(kinds)}); the first is {bad[0].where}"
+
+
+def _counted(kinds: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def _column(row: Row, name: str) -> Any:
+    if name not in row:
+        names = ", ".join(filled_columns(row)) or "none"
+        raise RowProblem(
+            "missing column",
+            f"expected a column {name!r}; the row has {names}. Set --data.prompt_key or --data.template",
+        )
+    value = row[name]
+    if value is None:
+        raise RowProblem("empty", f"column {name!r} is null")
+    return value
+
+
+def _checked_message(entry: Any, number: int) -> Message:
+    if not isinstance(entry, Mapping):
+        raise RowProblem(
+            "bad message",
+            f"message {number}: expected an object with role and content, got {_show(entry)}",
+        )
+    message = {str(key): value for key, value in entry.items() if value is not None}
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise RowProblem("bad message", f"message {number}: expected a role, got {_show(role)}")
+    content = message.get("content")
+    if isinstance(content, str):
+        if content or role == "user":
+            check_text(content, f"message {number}")
+    elif isinstance(content, Sequence) and not isinstance(content, bytes):
+        _check_parts(content, number, role)
+    elif not (content is None and role == "assistant" and message.get("tool_calls")):
+        raise RowProblem(
+            "bad message", f"message {number}: expected text as content, got {_show(content)}"
+        )
+    return message
+
+
+def _check_parts(content: Sequence[Any], number: int, role: str) -> None:
+    """Refuse parts that are neither text nor image, texts that no tokenizer can carry, and a user who says nothing."""
+    says_something = role != "user"
+    for place, part in enumerate(content, start=1):
+        where = f"message {number}, part {place}"
+        try:
+            text = text_of_part(part, where)
+        except TemplateProblem as error:
+            raise problem_of(error) from error
+        if text and text.strip():
+            check_text(text, where)
+        says_something |= text is None or bool(text.strip())
+    if not says_something:
+        raise RowProblem("empty", f"message {number} is empty")
+
+
+def _check_template(template: str) -> None:
+    try:
+        fields = _fields(template)
+    except ValueError as error:
+        raise DataError(
+            f"data.template: {error}; write literal braces twice, {{{{ and }}}}"
+        ) from error
+    if not fields:
+        raise DataError("data.template uses no column; write one as {name}")
+
+
+def _fields(template: str) -> tuple[str, ...]:
+    """Return the names of the columns in a format string.
+
+    Raises:
+        ValueError: the string is malformed, or reaches into an object's attributes.
+    """
+    names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    columns = []
+    for name in names:
+        column = name.partition("[")[0]
+        if "." in column or "]." in name:
+            raise ValueError(f"expected a column name between braces, got {name!r}")
+        if not column or column.isdigit():
+            raise ValueError("expected a column name between braces, such as {question}")
+        columns.append(column)
+    return tuple(dict.fromkeys(columns))
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,0 +1,56 @@
+"""Source of data rows, which reads rows one at a time and knows the place of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Row = Mapping[str, Any]
+"""Values of a data row by column. Any: a data set may hold any type."""
+
+MAX_CHARACTERS = 2**22
+"""Maximum number of characters of a text that is tokenized, where the number of tokens has no limit."""
+TEMPLATE_KWARGS = "chat_template_kwargs"
+"""Column that a row may have: variables for the chat template, by which its messages are rendered."""
+
+
+def filled_columns(row: Row) -> tuple[str, ...]:
+    """Return the names of the columns in which a row has a value, for messages: a null may come from a table in which
+    other rows have more, or from the form of the rows."""
+    return tuple(str(name) for name, value in row.items() if value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stand-in for a row that could not be read."""
+
+    reason: str
+    """Expected form of the row, and the actual one."""
+    kind: str = "unreadable"
+    """A few words that are the same for all rows with this sort of problem."""
+
+
+class Source(Protocol):
+    """Rows in a fixed order, by index. Reading a row again gives the same values."""
+
+    name: str
+    """Short name, by which results are grouped."""
+
+    def __len__(self) -> int: ...
+
+    def row(self, index: int) -> Row:
+        """Return the row of an index by its original column names, as plain Python values.
+
+        Raises:
+            DataError: the row cannot be read.
+        """
+        ...
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
+        """Yield all rows in order. With ``columns`` other columns but ``TEMPLATE_KWARGS`` may be left out."""
+        ...
+
+    def where(self, index: int) -> str:
+        """Return the place of a row for messages: ``file:line`` or ``set:row``."""
+        ...

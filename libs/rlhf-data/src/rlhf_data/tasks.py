@@ -1,0 +1,378 @@
+"""Tasks of a run, by epoch and index.
+
+The index of a training task is its row's index in the concatenation of all sets, bad and held-out rows included. So the
+names of samples do not change when another row is skipped or held out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.config.checks.data_files import split_name
+from rlhf_core.config.run import PromptData, RunConfig
+from rlhf_core.errors import DataError
+from rlhf_core.media.reader import ImageReader
+
+from .chat.control_words import InertWords
+from .chat.renderer import TokenizerRenderer
+from .forms.beside import warn_of_tools
+from .forms.opened_sets import OpenedSets
+from .held_out.sides import Side, hashes_of
+from .held_out.trained_rows import refuse_trained_rows
+from .made.players import Players
+from .made.prompts import PromptReader
+from .made.splits import MakesRows, evaluation_sets, training_parts
+from .made.tasks import MadeTasks
+from .prompts import Prompts, tokenize_prompts
+from .row_images import RowImages, SeenRows, check_seen
+from .rows import PromptFormat, bad_row_error, describe_skipped
+from .source import Source
+from .task_set import TaskSet, TaskSetPart
+
+log = logging.getLogger(__name__)
+
+
+def load_task_set(
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None = None,
+    makers: MakesRows | None = None,
+    images: ImageReader | None = None,
+    opened: OpenedSets | None = None,
+) -> TaskSet | MadeTasks:
+    """Return the training tasks, without the rows that ``eval.fraction`` holds out.
+
+    Without ``data.train`` they are those that the environments make. An epoch of empty or endless tasks has
+    ``data.max_samples`` of them, or, if unset, ``rollout.batch_size``.
+
+    Args:
+        makers: the environments as makers of tasks; None: their tasks are empty.
+        images: reader of images; None: the run's model reads text alone.
+        opened: sets that are open already.
+
+    Raises:
+        DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no usable row is left, or an
+            environment cannot make its tasks.
+    """
+    data = run.data
+    if not data.train:
+        shares = players.shares if players is not None else {}
+        return MadeTasks(
+            list(training_parts(shares, makers, data.max_samples)),
+            data.max_samples or run.rollout.batch_size,
+            shuffle=data.shuffle,
+            prompts=PromptReader(data, renderer, images),
+        )
+    reader = _Reader(
+        data, renderer, "data.train", data.train, images, opened, is_played=_plays(players)
+    )
+    side = Side(fraction=run.eval.fraction)
+    start = 0
+    for spec in data.train:
+        found = reader.open(spec, data.split)
+        reader.add(found, _rows_of(run, found, side), start)
+        start += len(found.source)
+    return TaskSet(
+        reader.parts(),
+        probabilities=data.probabilities,
+        shuffle=data.shuffle,
+        players=players,
+    )
+
+
+def load_prompts(
+    data: PromptData, renderer: TokenizerRenderer, images: ImageReader | None = None
+) -> TaskSet:
+    """Return all rows of ``data.train`` as tasks, each once, in their order; ``images`` as in ``load_task_set``.
+
+    Raises:
+        DataError: a set cannot be opened or used, as in ``load_task_set``.
+    """
+    reader, start = _Reader(data, renderer, "data.train", data.train, images), 0
+    for spec in data.train:
+        opened = reader.open(spec, data.split)
+        used = np.ones(_limited(len(opened.source), data.max_samples), dtype=bool)
+        reader.add(opened, used, start)
+        start += len(opened.source)
+    return TaskSet(reader.parts())
+
+
+def load_eval_sets(
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None = None,
+    makers: MakesRows | None = None,
+    images: ImageReader | None = None,
+    opened: OpenedSets | None = None,
+) -> Mapping[str, TaskSet | MadeTasks]:
+    """Return the evaluation sets by name: the sets of ``eval.data``, and the rows that ``eval.fraction`` holds out.
+
+    Without either, they are the tasks of the split ``eval.environment_split`` of each environment that makes some.
+    The indices of a set's tasks count from 0 without gaps, in the order of the rows.
+
+    Args:
+        makers: the environments as makers of tasks; None: their tasks are empty.
+        images: reader of images; None: the run's model reads text alone.
+        opened: sets that are open already.
+
+    Raises:
+        DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
+    """
+    if not run.eval.data and not run.eval.fraction:
+        return _made_eval_sets(run, renderer, players, makers, images)
+    wanted = WantedSets(
+        option="eval.data",
+        entries=run.eval.data,
+        split=run.eval.split,
+        max_samples=run.eval.max_samples,
+    )
+    sets: dict[str, TaskSet | MadeTasks] = {
+        **load_sets(wanted, run.data, renderer, players, images)
+    }
+    if run.eval.fraction:
+        sets |= _held_out_sets(run, renderer, players, images, opened)
+    return sets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSets:
+    """Sets that an option names."""
+
+    option: str
+    """Path of the option, for messages."""
+    entries: Sequence[str]
+    """Its value: files, folders and hub names, each as it is or as ``NAME=PATH``."""
+    split: str
+    """Split of folders and hub sets that have several."""
+    max_samples: int | None
+    """Number of rows that are used of each, the first ones; None: all."""
+
+
+def load_sets(
+    wanted: WantedSets,
+    data: PromptData,
+    renderer: TokenizerRenderer,
+    players: Players | None = None,
+    images: ImageReader | None = None,
+) -> dict[str, TaskSet]:
+    """Return a task set for each entry by name, with indices from 0 without gaps, in the order of the rows.
+
+    Args:
+        data: options by which rows become prompts.
+        images: reader of images; None: the model reads text alone.
+
+    Raises:
+        DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
+    """
+    sets: dict[str, TaskSet] = {}
+    for entry in wanted.entries:
+        name, spec = split_name(entry)
+        reader = _Reader(data, renderer, wanted.option, [spec], images, is_played=_plays(players))
+        opened = reader.open(spec, wanted.split, name)
+        called = opened.source.name
+        if called in sets:
+            raise DataError(
+                f"{wanted.option}: two sets are called {called!r}; name them with NAME=PATH"
+            )
+        used = np.ones(_limited(len(opened.source), wanted.max_samples), dtype=bool)
+        reader.add(opened, used)
+        sets[called] = TaskSet(reader.parts(compact=True), players=players)
+    return sets
+
+
+def _made_eval_sets(
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None,
+    makers: MakesRows | None,
+    images: ImageReader | None,
+) -> dict[str, MadeTasks]:
+    if makers is None or players is None or run.eval.environment_split is None:
+        return {}
+    return evaluation_sets(
+        players.shares,
+        makers,
+        split=run.eval.environment_split,
+        limit=run.eval.max_samples,
+        prompts=PromptReader(run.data, renderer, images),
+    )
+
+
+def _held_out_sets(
+    run: RunConfig,
+    renderer: TokenizerRenderer,
+    players: Players | None,
+    images: ImageReader | None,
+    opened: OpenedSets | None,
+) -> dict[str, TaskSet]:
+    readers: dict[str, _Reader] = {}
+    side = Side(fraction=run.eval.fraction, is_evaluated=True, max_rows=run.eval.max_samples)
+    for spec in run.data.train:
+        reader = _Reader(
+            run.data,
+            renderer,
+            "eval.fraction",
+            run.data.train,
+            images,
+            opened,
+            is_played=_plays(players),
+        )
+        found = reader.open(spec, run.data.split)
+        held = _rows_of(run, found, side)
+        if held.any():
+            readers.setdefault(found.source.name, reader).add(found, held)
+    if not readers:
+        raise DataError(f"eval.fraction: {side.lacks}")
+    return {
+        name: TaskSet(reader.parts(compact=True), players=players)
+        for name, reader in readers.items()
+    }
+
+
+def _rows_of(run: RunConfig, opened: _Opened, side: Side) -> NDArray[np.bool_]:
+    """Return a mask of the used rows of a source, True at those of a side."""
+    source = opened.source
+    used = _limited(len(source), run.data.max_samples)
+    # An environment shows the policy what stands in the row, also where all rows have one prompt.
+    asked = None
+    if not run.env.use:
+        asked = (*opened.format.columns, *opened.images.columns)
+    return side.wanted(lambda: hashes_of(source, used, asked), used)
+
+
+def check_held_out(run: RunConfig, tasks: object, sets: Mapping[str, object]) -> None:
+    """Say how many rows of each held-out set the run trains on. Tasks that environments make are compared by
+    ``rlhf env check``, and rows of ``data.source`` are not known yet.
+
+    Raises:
+        DataError: the run trains on all rows of a set.
+    """
+    held = {name: one for name, one in sets.items() if isinstance(one, TaskSet)}
+    if not held or not isinstance(tasks, TaskSet):
+        return
+    with_rows = bool(run.env.use)
+    refuse_trained_rows(
+        tasks.read_hashes(with_rows=with_rows),
+        {name: one.read_hashes(with_rows=with_rows) for name, one in held.items()},
+        "eval.data" if run.eval.data else "eval.fraction",
+    )
+
+
+class _Opened(NamedTuple):
+    """A source in the form of its rows."""
+
+    source: Source
+    format: PromptFormat
+    """Format of its prompts."""
+    images: RowImages
+    """Reader of its images."""
+
+
+class _Read(NamedTuple):
+    """A source whose prompts were read."""
+
+    opened: _Opened
+    prompts: Prompts
+    start: int
+    """Index of its first row in the set."""
+
+
+def _plays(players: Players | None) -> bool:
+    return players is not None and bool(players.shares)
+
+
+class _Reader:
+    """Reader of the sources of one task set, which reports the bad rows of all sources in one message.
+
+    Args:
+        is_played: an environment plays the rows, and may offer the tools that they have.
+    """
+
+    def __init__(
+        self,
+        data: PromptData,
+        renderer: TokenizerRenderer,
+        option: str,
+        specs: Sequence[str],
+        images: ImageReader | None = None,
+        opened: OpenedSets | None = None,
+        *,
+        is_played: bool = False,
+    ) -> None:
+        self._opened = opened or OpenedSets()
+        self._is_played = is_played
+        self._data = data
+        self._renderer = renderer
+        self._option = option
+        self._specs = specs
+        self._images = images
+        self._read: list[_Read] = []
+        self._total = 0
+
+    def open(self, spec: str, split: str, name: str | None = None) -> _Opened:
+        """Open a source, ``spec``, and find the form of its rows.
+
+        Raises:
+            DataError: it cannot be opened, or its rows are of a form that something else learns from.
+        """
+        found = self._opened.open(self._data, spec, split, name, self._option)
+        if not self._is_played and found.form is not None:
+            warn_of_tools(found.source, self._option)
+        images = RowImages.of(self._images, spec)
+        return _Opened(found.source, PromptFormat.of(found.columns), images)
+
+    def add(self, opened: _Opened, wanted: NDArray[np.bool_], start: int = 0) -> None:
+        """Tokenize the wanted rows of a source whose first row has index ``start``."""
+        source, format, images = opened
+        prompts = tokenize_prompts(
+            source, wanted, format, self._renderer, self._data.max_prompt_tokens, images
+        )
+        self._read.append(_Read(opened, prompts, start))
+        self._total += int(wanted.sum())
+
+    def parts(self, *, compact: bool = False) -> list[TaskSetPart]:
+        """Return one part for each source; ``compact`` numbers the tasks from 0 without gaps.
+
+        Raises:
+            DataError: rows are bad (with ``on_bad_row = fail``), or a source has no usable row left.
+        """
+        bad = [row for read in self._read for row in read.prompts.bad]
+        if bad and (self._data.on_bad_row == "fail" or len(bad) == self._total):
+            raise bad_row_error(bad, self._total, self._option, self._specs)
+        if bad:
+            log.warning("%s", describe_skipped(bad, self._total, self._option))
+        inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
+        if inert.rows:
+            log.warning("%s", inert.describe(self._total, self._option))
+        seen = [SeenRows(read.opened.source, read.prompts.num_images) for read in self._read]
+        check_seen(self._images, self._option, seen)
+        parts, count = list[TaskSetPart](), 0
+        for (source, format, images), prompts, start in self._read:
+            if not len(prompts):
+                raise DataError(
+                    f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use"
+                )
+            ids = np.arange(count, count + len(prompts)) if compact else prompts.rows + start
+            count += len(prompts)
+            parts.append(
+                TaskSetPart(
+                    source=source,
+                    format=format,
+                    prompts=prompts,
+                    dataset=source.name,
+                    ids=ids.astype(np.int64),
+                    images=images,
+                )
+            )
+        return parts
+
+
+def _limited(size: int, limit: int | None) -> int:
+    return size if limit is None else min(size, limit)

@@ -1,0 +1,142 @@
+"""Loading of a tokenizer, and the tokens that end a turn: those of its files, and that of its chat template."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.errors import ConfigError, DataError
+
+from .chat.renderer import TokenizerRenderer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a folder or hub name, which needs no padding token.
+
+    Raises:
+        ConfigError: the tokenizer is missing, cannot be read, or needs Python code that came with it.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:  # Transformers checks little of what the files hold
+        raise ConfigError(_reason(path, error)) from error
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        # For a folder with a model only, Transformers returns an empty tokenizer instead of an error.
+        raise ConfigError(
+            f"model {path}: the tokenizer has no ordinary tokens; is tokenizer.json missing? "
+            "Copy the tokenizer's files there, or name its folder with --model.tokenizer"
+        )
+    return tokenizer
+
+
+def eos_token_ids(
+    tokenizer: PreTrainedTokenizerBase, path: str, *, trust_remote_code: bool = False
+) -> tuple[int, ...]:
+    """Return the tokens that end a turn, sorted: the tokenizer's token, the one by which the chat template ends the
+    policy's turns, and the tokens of the model's configuration.
+
+    Chat models have several (``<|im_end|>`` and ``<|endoftext|>``), and ``generation_config.json`` lists all. That of a
+    base model lists the end of texts alone, also where its chat template, by which it learns to chat, has another.
+
+    Raises:
+        ConfigError: there is no such token, so no sequence could end, or an entry is no token id.
+    """
+    found: set[int] = set()
+    if tokenizer.eos_token_id is not None:
+        found.add(tokenizer.eos_token_id)
+    if (end := end_of_turn(tokenizer)) is not None:
+        found.add(end)
+    for name, config in _model_configs(path, trust_remote_code):
+        found.update(_token_ids(getattr(config, "eos_token_id", None), f"model {path}: {name}"))
+    if not found:
+        raise ConfigError(
+            f"model {path}: neither the tokenizer nor its chat template nor generation_config.json names an "
+            "end-of-sequence token; set eos_token in tokenizer_config.json"
+        )
+    return tuple(sorted(found))
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the token by which the chat template ends the policy's turns; None where there is no template, or none
+    that writes a special token behind an answer."""
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        end = TokenizerRenderer(tokenizer).end_of_turn
+    except DataError:
+        return None
+    return end[-1] if end else None
+
+
+def describe_ends(tokenizer: PreTrainedTokenizerBase, ends: Iterable[int]) -> str:
+    """Return one line for a log or a terminal that names the tokens that end a turn, and whose they are.
+
+    Args:
+        ends: result of ``eos_token_ids``.
+    """
+    own = {tokenizer.eos_token_id: "the tokenizer's"}
+    if (turn := end_of_turn(tokenizer)) is not None:
+        own[turn] = f"{own[turn]} and the chat template's" if turn in own else "the chat template's"
+    named = [
+        f"{tokenizer.convert_ids_to_tokens(token)!r} ({token}, {own.get(token, 'of the model')})"
+        for token in ends
+    ]
+    return f"a turn ends at {' or '.join(named)}"
+
+
+def _token_ids(listed: Any, where: str) -> list[int]:
+    """Return the end-of-sequence tokens that a file lists: none, one id, or several."""
+    if listed is None:
+        return []
+    ids = listed if isinstance(listed, list | tuple) else [listed]
+    # type(), not isinstance(): JSON's true is no token.
+    if not all(type(token) is int and token >= 0 for token in ids):
+        raise ConfigError(
+            f"{where} has the eos_token_id {listed!r}; expected a token id, such as 2, or a list of them"
+        )
+    return list(ids)
+
+
+def _model_configs(path: str, trust_remote_code: bool) -> list[tuple[str, Any]]:
+    """Return the file that lists end-of-sequence tokens: generation_config.json, or config.json where there is none."""
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        return [("generation_config.json", GenerationConfig.from_pretrained(path))]
+    except Exception as error:
+        is_absent = isinstance(error, OSError) and not os.path.lexists(
+            os.path.join(path, "generation_config.json")
+        )
+        if not is_absent:
+            raise ConfigError(
+                f"model {path}: generation_config.json cannot be read: {_first_line(error)}"
+            ) from error
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        raise ConfigError(_reason(path, error)) from error
+    return [("config.json", config.get_text_config())]
+
+
+def _reason(path: str, error: Exception) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return (
+            f"model {path}: the model comes with Python code, which is not run by default. "
+            "Read the code, then add --model.trust_remote_code"
+        )
+    return (
+        f"model {path}: expected a Transformers folder or hub name with a tokenizer; loading it failed with "
+        f"{type(error).__name__}: {_first_line(error)}"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return " ".join(lines[:2]) if lines else type(error).__name__

@@ -1,0 +1,56 @@
+"""Checks of presets (``contracts.Preset``)."""
+
+from __future__ import annotations
+
+import re
+
+from rlhf_core.config import leaves
+from rlhf_core.config.sections import options_of
+from rlhf_core.config.train import TRAIN
+from rlhf_core.plugins import Plugins, load
+
+from ..subject import Check, Subject
+
+_ASSIGNMENT = re.compile(r"[\w.\-\"']+\s*=")
+
+
+def _known_options(plugins: Plugins) -> set[str]:
+    """Return the paths of all options of ``rlhf train``, with those of every installed component."""
+    known = set(options_of(TRAIN.model))
+    for slot in TRAIN.selectors:
+        for entry in plugins.registries[slot.hook]:
+            models = [entry.component.config, *filter(None, [TRAIN.shared.get(slot.path)])]
+            for model in models:
+                known.update(options_of(model, f"{slot.section}.{entry.name}"))
+    return known
+
+
+def check_every_option_exists(subject: Subject) -> None:
+    """Every option of the file is one of ``rlhf train`` or of an installed component."""
+    known = _known_options(load())
+    unknown = [path for path, _ in leaves(subject.make().options()) if path not in known]
+    assert not unknown, f"no such options: {', '.join(unknown)}"
+
+
+def check_every_value_has_a_source(subject: Subject) -> None:
+    """Every value has a comment in its line, which says where the method's paper has it."""
+    bare = [
+        line
+        for line in subject.make().text().splitlines()
+        if _ASSIGNMENT.match(line.lstrip()) and "#" not in line
+    ]
+    assert not bare, f"without a comment: {'; '.join(bare)}"
+
+
+def check_the_machine_is_left_to_the_user(subject: Subject) -> None:
+    """No model, data, run folder, engine, backend or runtime is named: a preset is a method, wherever it runs."""
+    sections = ("model", "data", "eval", "output", "engine", "backend", "runtime", "log", "resume")
+    named = [path for path, _ in leaves(subject.make().options()) if path.startswith(sections)]
+    assert not named, f"left to the user: {', '.join(named)}"
+
+
+CHECKS = (
+    Check(check_every_option_exists),
+    Check(check_every_value_has_a_source),
+    Check(check_the_machine_is_left_to_the_user),
+)

@@ -1,0 +1,156 @@
+"""Subjects of checks, checks, and their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rlhf_core.component import Component, Config, Registered
+
+HANGS_AFTER_S = 600.0
+"""Seconds after which a component that does not answer has failed its check, also on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A component with its options and its declarations."""
+
+    label: str
+    """Name of the component in reports."""
+    make: Callable[[], Any]
+    """Function that returns a fresh instance, so that checks share no state."""
+    needs: frozenset[str] = frozenset()
+    """Needs that the component and its option values declare; a check gives the component only these inputs."""
+    provides: frozenset[str] = frozenset()
+    conflicts: frozenset[str] = frozenset()
+    config: Config = field(default_factory=Config)
+    origin: Registered[Any] | None = None
+    """Registered component; None for a bare factory."""
+
+    def with_options(self, **options: Any) -> Subject:
+        """Return the same component with other options, for checks that compare two."""
+        assert self.origin is not None, f"{self.label} was given as a bare factory, without options"
+        return subject(self.origin, **{**self.config.model_dump(), **options})
+
+
+Source = Subject | Registered[Any] | Component[Any] | Callable[[], Any]
+"""Form in which a component can be given to a check. A callable makes the component, and declares no needs."""
+
+
+def subject(source: Source, /, label: str | None = None, **options: Any) -> Subject:
+    """Return the subject that checks are called with.
+
+    Args:
+        source: a component as registered or described, or a callable that makes one.
+        label: name in reports; None: the component's name.
+        options: options of the component; an option that is left out has its default.
+
+    Raises:
+        pydantic.ValidationError: an option is unknown, out of range, or required and left out.
+    """
+    if isinstance(source, Subject):
+        return source if label is None else replace(source, label=label)
+    if isinstance(source, Component):
+        source = Registered(source, "checked")
+    if not isinstance(source, Registered):
+        return Subject(label=label or str(getattr(source, "__name__", "component")), make=source)
+    registered, config = source, source.validate(options)
+    return Subject(
+        label=label or registered.name,
+        make=lambda: registered.build(config),
+        needs=registered.component.needs | config.needed_by_options(),
+        provides=registered.component.provides,
+        conflicts=registered.component.conflicts,
+        config=config,
+        origin=registered,
+    )
+
+
+def _always(subject: Subject) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise of a contract. A call raises AssertionError, with the numbers, if the subject breaks the promise."""
+
+    run: Callable[[Subject], str | None]
+    """Function that may return what it found besides, such as the best of the answers that it tried."""
+    applies: Callable[[Subject], bool] = _always
+    """Function that returns whether the promise is one of the subject's."""
+    usual: bool = False
+    """Whether the property is usual for the kind, but no promise of the contract. A test has to announce a component
+    without the property; ``run_checks`` and ``rlhf check`` only report it."""
+    deadline_s: float = 300.0
+    """Seconds in which ``rlhf env check`` expects a result, also on a busy machine; a check without one has failed."""
+    rests_on: str = ""
+    """Name of a check without which this one says nothing: where both fail, that one is to blame."""
+
+    @property
+    def name(self) -> str:
+        """Name of the check's function."""
+        return self.run.__name__
+
+    @property
+    def promise(self) -> str:
+        """First line of the check's documentation."""
+        return (self.run.__doc__ or "").strip().partition("\n")[0]
+
+    def __call__(self, subject: Subject) -> str | None:
+        return self.run(subject)
+
+
+Status = Literal["ok", "FAILED", "expected", "differs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOutcome:
+    """Outcome of one check of one component."""
+
+    component: str
+    kind: str
+    check: str
+    status: Status
+    """``expected``: an announced failure; an announced failure that does not happen is ``FAILED``. ``differs``: a usual
+    property that is no promise does not hold."""
+    reason: str = ""
+    error: str = ""
+    """Type of the exception: ``AssertionError`` for a broken promise, another type for a component that failed."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the check failed without an announcement."""
+        return self.status == "FAILED"
+
+
+def outcome_of(
+    check: Check, tried: Subject, kind: str, announced: Mapping[str, str]
+) -> CheckOutcome:
+    """Return the outcome of one check; any exception of the component is a failure with that reason."""
+    status: Status = "ok"
+    reason = error_type = ""
+    try:
+        reason = check(tried) or ""
+    except Exception as error:
+        status, reason, error_type = "FAILED", _reason(error), type(error).__name__
+        if check.usual and isinstance(error, AssertionError):
+            status = "differs"
+    if check.name in announced:
+        if status == "ok":
+            status, reason = "FAILED", "was expected to fail, and did not: " + announced[check.name]
+        else:
+            status, reason = "expected", announced[check.name]
+    return CheckOutcome(
+        component=tried.label,
+        kind=kind,
+        check=check.name,
+        status=status,
+        reason=reason,
+        error=error_type,
+    )
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip()
+    return text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"

@@ -1,0 +1,127 @@
+"""Minibatches: a rollout batch cut into optimizer updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.contracts.backend import JUDGED, ROW_WEIGHTS, Normalizers, TopTokens, TrainBatch
+from rlhf_core.rng import generator_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minibatch:
+    """The data of one optimizer update."""
+
+    batch: TrainBatch
+    normalizers: Normalizers
+    """Totals of the rows whose rewards count."""
+    first: bool
+    """True for the first update on a rollout batch, when the policy is still the old policy."""
+    sampled: Normalizers | None = None
+    """Totals of all rows; None: the rewards of all of them count."""
+
+    judged: NDArray[np.int64] | None = None
+    """Numbers of the rows whose rewards count; None: those of all rows do."""
+
+    @property
+    def judged_batch(self) -> TrainBatch:
+        """The rows whose rewards count."""
+        return self.batch if self.judged is None else _of_rows(self.batch, self.judged)
+
+
+def minibatches(
+    batch: TrajectoryColumns,
+    columns: Mapping[str, NDArray[np.float32]],
+    *,
+    teacher_top: TopTokens | None = None,
+    per_epoch: int,
+    epochs: int,
+    max_actions: int,
+    seed: int,
+    step: int,
+    judged: NDArray[np.bool_] | None = None,
+) -> Iterator[Minibatch]:
+    """Yield the minibatches of one step.
+
+    With one minibatch per epoch the rows keep their order; otherwise each inner epoch has a new order of episodes,
+    drawn from (seed, step, epoch). The rows of an episode are in one minibatch, which counts it as one sequence: so
+    an episode weighs as much cut into several rows as in one, whatever the aggregation. When filters left fewer
+    episodes than planned, minibatches get smaller rather than fewer, so that the learning-rate schedule holds; of no
+    episodes there are as many empty ones, for what else the updates hold.
+
+    Args:
+        columns: (sum of A,) each.
+        per_epoch: minibatches of an inner epoch.
+        epochs: passes over the batch.
+        max_actions: the longest response that the run allows.
+        judged: (B,) True where the rewards of a row's episode count. The others are dealt out beside these, which are
+            therefore in the minibatches that they would be in alone. None: all count.
+    """
+    first = True
+    episode = batch.episode  # (B,)
+    num_episodes = int(episode.max(initial=-1)) + 1
+    if num_episodes < len(batch):
+        columns = {**columns, ROW_WEIGHTS: row_weights(batch)}
+    counted = np.unique(episode if judged is None else episode[judged])
+    others = np.setdiff1d(np.arange(num_episodes), counted)
+    if judged is not None:
+        columns = {**columns, JUDGED: np.repeat(judged, batch.num_actions).astype(np.float32)}
+    whole = TrainBatch(trajectories=batch, columns=columns, teacher_top=teacher_top)
+
+    def totals(part: NDArray[np.int64]) -> Normalizers:
+        rows = np.flatnonzero(np.isin(episode, part))
+        found = normalizers_of(batch.num_actions[rows], max_actions)
+        return replace(found, num_sequences=len(part))
+
+    for epoch in range(epochs):
+        orders = [counted, others]
+        if per_epoch > 1:
+            draw = generator_of(seed, "minibatch", step, epoch)
+            orders = [draw.permutation(order) for order in orders]
+        for part, rest in zip(*(np.array_split(order, per_epoch) for order in orders), strict=True):
+            both = np.concatenate([part, rest])
+            if not len(both) and num_episodes:
+                continue
+            rows = np.flatnonzero(np.isin(episode, both))
+            yield Minibatch(
+                batch=_of_rows(whole, rows),
+                normalizers=totals(part),
+                first=first,
+                sampled=None if judged is None else totals(both),
+                judged=None if judged is None else np.flatnonzero(judged[rows]),
+            )
+            first = False
+
+
+def row_weights(batch: TrajectoryColumns) -> NDArray[np.float32]:
+    """Return (sum of A,), at each action, the share of its row in all actions of its episode."""
+    lengths = batch.num_actions  # (B,)
+    of_episode = np.bincount(batch.episode, weights=lengths)[batch.episode]  # (B,)
+    return np.repeat((lengths / of_episode).astype(np.float32), lengths)
+
+
+def normalizers_of(num_actions: NDArray[np.int64], max_actions: int) -> Normalizers:
+    """Return the totals of an update over sequences of one row each, with these numbers of actions."""
+    return Normalizers(
+        num_actions=int(num_actions.sum()),
+        num_sequences=len(num_actions),
+        max_actions=max_actions,
+    )
+
+
+def _of_rows(batch: TrainBatch, rows: NDArray[np.int64]) -> TrainBatch:
+    if len(rows) == len(batch.trajectories):
+        return batch
+    actions, top = batch.trajectories.action_index(rows), batch.teacher_top
+    if top is not None:
+        top = TopTokens(token_ids=top.token_ids[actions], logprobs=top.logprobs[actions])
+    return TrainBatch(
+        trajectories=batch.trajectories.select(rows),
+        columns={name: column[actions] for name, column in batch.columns.items()},
+        teacher_top=top,
+    )

@@ -1,0 +1,95 @@
+"""Model outputs that a batch is trained with: log-probs of policy, reference and teacher, and values of the critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.batch.finite import require_finite
+from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.contracts.backend import Statistic, TopTokens
+from rlhf_core.contracts.runtime import RoleHandle
+
+from .demands import Demands
+from .final_values import final_values
+from .roles import CRITIC, POLICY, REFERENCE, TEACHER
+
+Columns = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutputs:
+    """Columns that the models compute at the actions of a batch."""
+
+    columns: Columns
+    """(sum of A,) each, for the losses: log-probs by policy, and values."""
+    sum_pi_squared: NDArray[np.float32] | None = None
+    """(sum of A,)"""
+    final_values: NDArray[np.float32] | None = None
+    """(B,)"""
+    teacher_top: TopTokens | None = None
+
+    def of_rows(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> ModelOutputs:
+        """Return what an estimator reads of these rows of the batch."""
+        actions, squares, final = batch.action_index(rows), self.sum_pi_squared, self.final_values
+        return ModelOutputs(
+            columns={name: column[actions] for name, column in self.columns.items()},
+            sum_pi_squared=None if squares is None else squares[actions],
+            final_values=None if final is None else final[rows],
+        )
+
+
+async def ask_models(
+    batch: TrajectoryColumns, roles: Mapping[str, RoleHandle], demands: Demands
+) -> ModelOutputs:
+    """Return the outputs that this run demands of its models.
+
+    Raises:
+        NonFiniteError: a log-prob or a value is NaN or infinite; the message names the first sample.
+    """
+    columns: Columns = {}
+    asked = np.repeat(has_logprobs(batch), batch.num_actions)
+    require_finite(batch, "rollout_logprobs", np.where(asked, batch.rollout_logprobs, 0.0))
+    if demands.rollout_logprobs:
+        columns["rollout_logprobs"] = batch.rollout_logprobs
+    statistics: dict[Statistic, NDArray[np.float32]] = {}
+    if demands.old_statistics:
+        statistics = await roles[POLICY].statistics(batch, demands.old_statistics)
+    if demands.rollout_as_old:
+        columns["old_logprobs"] = batch.rollout_logprobs
+    elif "logprobs" in statistics:
+        columns["old_logprobs"] = statistics["logprobs"]
+    if demands.reference:
+        columns["ref_logprobs"] = await reference_logprobs(batch, roles)
+    if demands.teacher_logprobs:
+        columns["teacher_logprobs"] = await roles[TEACHER].logprobs(batch)
+    if demands.critic:
+        columns["values"] = await roles[CRITIC].values(batch)
+    for name, column in columns.items():
+        require_finite(batch, name, column)
+    top = demands.teacher_top_k
+    return ModelOutputs(
+        columns=columns,
+        sum_pi_squared=statistics.get("sum_pi_squared"),
+        final_values=await final_values(batch, roles[CRITIC]) if demands.final_values else None,
+        teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
+    )
+
+
+async def reference_logprobs(
+    batch: TrajectoryColumns, roles: Mapping[str, RoleHandle]
+) -> NDArray[np.float32]:
+    """(sum of A,) log-probs under the reference: a role of its own or, without one, the policy without its adapter."""
+    if REFERENCE in roles:
+        return await roles[REFERENCE].logprobs(batch)
+    return await roles[POLICY].base_logprobs(batch)
+
+
+def has_logprobs(batch: TrajectoryColumns) -> NDArray[np.bool_]:
+    """(B,) True where the sampler's log-probs are known; those that nobody asked the engine for are NaN."""
+    so_far = np.concatenate([[0], np.cumsum(~np.isnan(batch.rollout_logprobs))])
+    present: NDArray[np.bool_] = np.diff(so_far[batch.action_offsets]) > 0
+    return present

@@ -1,0 +1,84 @@
+"""The components that turn a scored batch into updates, built from the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.config.resolved import Resolved
+from rlhf_core.contracts.advantage import AdvantageEstimator
+from rlhf_core.contracts.functions.kl import KlEstimator
+from rlhf_core.contracts.loss import PreparingLoss
+from rlhf_core.media.reader import writing_of
+from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_data.responses import load_responses
+from rlhf_data.tokenizer import eos_token_ids
+
+from ..rollouts.images import image_reader
+from .demands import Demands
+from .penalty_check import PenaltyChecked
+from .supervised import SupervisedRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningParts:
+    """Components and data that a learner needs beside the roles."""
+
+    estimator: AdvantageEstimator
+    kl_estimator: KlEstimator | None = None
+    """The estimate of the KL penalty in the reward, if the run has one."""
+    preparing_loss: PreparingLoss | None = None
+    """The policy loss, if it looks at the whole optimizer step first."""
+    supervised: SupervisedRows | None = None
+    """Responses to imitate, if a further loss does."""
+
+
+def learning_parts(
+    resolved: Resolved, demands: Demands, tokenizer: PreTrainedTokenizerBase
+) -> LearningParts:
+    """Build the components, and load the supervised data.
+
+    Raises:
+        RLHFError: a component cannot be built, or a row of the supervised data is bad.
+    """
+    loss = resolved.one("algo.loss.policy")
+    return LearningParts(
+        estimator=_estimator(resolved),
+        kl_estimator=_kl_estimator(resolved),
+        preparing_loss=loss.registered.build(loss.options) if demands.prepares_step else None,
+        supervised=_supervised_rows(resolved, tokenizer) if demands.supervised else None,
+    )
+
+
+def _estimator(resolved: Resolved) -> AdvantageEstimator:
+    chosen, kl = resolved.one("algo.advantage.estimator"), resolved.run.algo.kl
+
+    def make() -> AdvantageEstimator:
+        estimator: AdvantageEstimator = chosen.registered.build(chosen.options)
+        return estimator
+
+    if kl.mode == "loss" or kl.coef == 0:
+        return make()
+    return PenaltyChecked(make, f"--estimator {chosen.registered.name}")
+
+
+def _kl_estimator(resolved: Resolved) -> KlEstimator | None:
+    chosen, kl = resolved.one("algo.kl.estimator"), resolved.run.algo.kl
+    if kl.mode != "reward" or kl.coef == 0:
+        return None
+    estimator: KlEstimator = chosen.registered.build(chosen.options)
+    return estimator
+
+
+def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> SupervisedRows:
+    run = resolved.run
+    # A model may have several end-of-sequence tokens; a response to imitate ends with the tokenizer's own.
+    own: int | None = tokenizer.eos_token_id
+    if own is None:
+        trusted = run.model.trust_remote_code
+        own = eos_token_ids(tokenizer, run.model.path, trust_remote_code=trusted)[0]
+    images = image_reader(resolved)
+    renderer = TokenizerRenderer.by(run.data, tokenizer, writing_of(images))
+    responses = load_responses(run, renderer, own, images)
+    return SupervisedRows(responses, run.supervised.batch_size, run.seed)

@@ -1,0 +1,308 @@
+"""From the resolved configuration to the models of a run: one RoleSpec for each, and the token ids that all know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlhf_core.batch.vocabulary import Vocabulary
+from rlhf_core.component import ComponentRef
+from rlhf_core.config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
+from rlhf_core.config.files import writable
+from rlhf_core.config.resolved import Resolved, Selection, TermOptions
+from rlhf_core.config.run import RunConfig
+from rlhf_core.contracts.backend import (
+    LossTerm,
+    PolicyObjective,
+    RoleSpec,
+    ScheduleSpec,
+    ValueObjective,
+)
+from rlhf_core.contracts.engine import EngineSpec
+from rlhf_core.contracts.model_adapter import ModelAdapter
+from rlhf_core.contracts.runtime import RolloutSpec, RuntimeSpec
+from rlhf_core.rng import seed_of
+from rlhf_data.vocabulary import (
+    check_rows,
+    check_same_tokens,
+    common_rows,
+    note_other_template,
+    vocabulary_of,
+)
+from rlhf_guard.rewards.spec import spec_of
+
+from ..rollouts.environments import environment_spec
+from ..rollouts.images import image_reader_spec, vision_spec
+from .demands import Demands
+from .rates.schedules import schedule_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlhf_data.chat.renderer import TokenizerRenderer
+
+POLICY, CRITIC, REFERENCE, TEACHER = "policy", "critic", "reference", "teacher"
+
+
+def runtime_spec(
+    resolved: Resolved,
+    demands: Demands,
+    *,
+    total_steps: int,
+    eos_token_ids: tuple[int, ...],
+    vocabulary: Vocabulary | None = None,
+) -> RuntimeSpec:
+    """Return the description of everything that the runtime has to build.
+
+    Args:
+        eos_token_ids: tokens that end a turn.
+        vocabulary: token ids that have a probability; None: every row of an output head.
+    """
+    run, adapter = resolved.run, _built_adapter(resolved)
+    roles = {POLICY: policy_role(resolved, demands, total_steps)}
+    if demands.critic:
+        roles[CRITIC] = critic_role(resolved, demands, total_steps)
+    if demands.reference and not is_base_reference(resolved):
+        roles[REFERENCE] = _role(resolved, REFERENCE, run.ref.path or run.model.path)
+    if demands.teacher:
+        assert run.algo.teacher.path is not None
+        roles[TEACHER] = _role(resolved, TEACHER, run.algo.teacher.path)
+    rows = vocabulary.size if vocabulary is not None and run.model.resize_embeddings else None
+    roles = {
+        name: replace(role, vocabulary=vocabulary, embedding_rows=rows)
+        for name, role in roles.items()
+    }
+    return RuntimeSpec(
+        roles=roles,
+        backend=_ref(resolved, "backend.name", "rlhf_train_backends"),
+        engine=_ref(resolved, "engine.name", "rlhf_engines"),
+        engine_spec=EngineSpec(
+            model_path=run.model.path,
+            dtype=run.model.dtype,
+            max_length=max_length(run),
+            max_concurrency=max(
+                prompts_in_flight(run.rollout) * run.rollout.n_samples_per_prompt,
+                run.eval.n_samples,
+            ),
+            eos_token_ids=eos_token_ids,
+            vocabulary=vocabulary,
+            embedding_rows=rows,
+            trust_remote_code=run.model.trust_remote_code,
+            vision=vision_spec(resolved),
+            adapter_rank=None if adapter is None else adapter.served_rank,
+            quantization=_quantization(adapter),
+            overlaps=run.rollout.max_staleness > 0,
+        ),
+        overlaps=run.rollout.max_staleness > 0,
+        config=writable(resolved.tree),
+        rollouts=_rollout_spec(resolved),
+    )
+
+
+def is_base_reference(resolved: Resolved) -> bool:
+    """True when the reference, if any, is the policy without its adapter, so that no second model is needed."""
+    reference = resolved.run.ref.path
+    same = reference is None or reference == resolved.run.model.path
+    return same and resolved.optional("actor.adapter") is not None
+
+
+def _built_adapter(resolved: Resolved) -> ModelAdapter | None:
+    selection = resolved.optional("actor.adapter")
+    return None if selection is None else selection.registered.build(selection.options)
+
+
+def _quantization(adapter: ModelAdapter | None) -> Mapping[str, Any] | None:
+    """Return how the base is quantized as it is loaded, in plain values; None: it is not, or no engine serves it."""
+    if adapter is None or adapter.served_rank is None:
+        return None
+    config = adapter.load_options().get("quantization_config")
+    return None if config is None else json.loads(config.to_json_string(use_diff=False))
+
+
+def _rollout_spec(resolved: Resolved) -> RolloutSpec:
+    model = resolved.run.model
+    return RolloutSpec(
+        executor=_ref(resolved, "rollout.executor", "rlhf_rollout_executors"),
+        environments=tuple(map(environment_spec, resolved.selections["env.use"])),
+        tokenizer_path=model.tokenizer or model.path,
+        trust_remote_code=model.trust_remote_code,
+        control_words=resolved.run.data.control_words,
+        template_kwargs=resolved.run.data.chat_template_kwargs,
+        rewards=tuple(map(spec_of, resolved.selections["reward.use"])),
+        images=image_reader_spec(resolved),
+    )
+
+
+def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleSpec:
+    run = resolved.run
+    algo = run.algo
+    kl_in_loss = algo.kl.coef > 0 and algo.kl.mode == "loss"
+    correction = resolved.optional("algo.correction.kind")
+    policy_steps = total_steps - (run.critic.warmup_steps if demands.critic else 0)
+    return replace(
+        _role(resolved, POLICY, run.model.path),
+        objective=PolicyObjective(
+            loss=_ref(resolved, "algo.loss.policy", "rlhf_policy_losses"),
+            aggregation=aggregation_of(
+                algo.loss.aggregation,
+                [resolved.one("algo.loss.policy"), resolved.one("algo.advantage.estimator")],
+            ),
+            correction=correction.ref("rlhf_is_corrections") if correction else None,
+            kl_estimator=_ref(resolved, "algo.kl.estimator", "rlhf_kl_estimators")
+            if kl_in_loss
+            else None,
+            kl_tail=algo.kl.tail,
+            kl_unbiased_gradient=algo.kl.unbiased_gradient,
+            entropy_bonus=has_entropy_bonus(run),
+            terms=tuple(_term(selection) for selection in resolved.selections["algo.terms.use"]),
+        ),
+        optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
+        adapter=_adapter(resolved, "actor.adapter"),
+        schedule=_schedule(resolved, POLICY, max(1, policy_steps * demands.updates_per_step)),
+        max_grad_norm=run.actor.max_norm,
+        ema_decay=run.actor.ema,
+    )
+
+
+def _term(selection: Selection) -> LossTerm:
+    options = selection.term
+    assert isinstance(options, TermOptions)
+    return LossTerm(
+        loss=selection.ref("rlhf_policy_losses"),
+        weight=options.weight,
+        aggregation=aggregation_of(options.aggregation, [selection]),
+        rows="supervised" if "supervised_data" in selection.needs else "rollouts",
+    )
+
+
+def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleSpec:
+    run = resolved.run
+    return replace(
+        _role(resolved, CRITIC, run.critic.path or run.model.path),
+        head="value",
+        objective=ValueObjective(value_clip=run.critic.value_clip),
+        optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
+        adapter=_adapter(resolved, "critic.adapter"),
+        schedule=_schedule(resolved, CRITIC, total_steps * demands.updates_per_step),
+        max_grad_norm=run.critic.max_norm,
+    )
+
+
+def max_length(run: RunConfig) -> int:
+    """Return the number of tokens of the longest sequence that a run may produce."""
+    return run.rollout.max_length or run.data.max_prompt_tokens + run.rollout.max_new_tokens
+
+
+def _role(resolved: Resolved, role: str, path: str) -> RoleSpec:
+    run = resolved.run
+    return RoleSpec(
+        role=role,
+        model_path=path,
+        tokenizer_path=run.model.tokenizer,
+        dtype=run.model.dtype,
+        trust_remote_code=run.model.trust_remote_code,
+        vision=vision_spec(resolved, frozen=run.actor.freeze_visual_encoder),
+        temperature=run.rollout.temperature,
+        max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
+        seed=seed_of(run.seed, f"role/{role}"),
+    )
+
+
+def _schedule(resolved: Resolved, role: str, updates: int) -> ScheduleSpec:
+    options = resolved.run.critic if role == CRITIC else resolved.run.actor
+    section = "critic" if role == CRITIC else "actor"
+    return schedule_of(resolved.optional(f"{section}.lr_schedule"), options, updates)
+
+
+def _ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef:
+    return resolved.one(slot).ref(hook)
+
+
+def _adapter(resolved: Resolved, slot: str) -> ComponentRef | None:
+    selection = resolved.optional(slot)
+    return selection.ref("rlhf_model_adapters") if selection else None
+
+
+_CRITIC = "--critic.path"
+
+
+class _Model(NamedTuple):
+    """A model of the run, and the option that names it."""
+
+    label: str
+    path: str
+
+
+def run_vocabulary(
+    resolved: Resolved, demands: Demands, tokenizer: PreTrainedTokenizerBase
+) -> Vocabulary:
+    """Return the ids that have a probability in every role and the engine: those of the tokenizer's tokens; with
+    ``rollout.sample_padding`` those for which all models have a row.
+
+    Raises:
+        ConfigError: a model has another tokenizer than the run, or fewer rows than it has tokens and gets no more.
+    """
+    run = resolved.run
+    trusted, resize = run.model.trust_remote_code, run.model.resize_embeddings
+    models = [_Model("--model.path", run.model.path), *_others(resolved, demands)]
+    has_adapter = resolved.optional("actor.adapter") is not None
+    for label, path in models:
+        check_rows(
+            tokenizer,
+            path,
+            label,
+            resize=resize,
+            has_adapter=has_adapter,
+            trust_remote_code=trusted,
+        )
+    for label, path in (*models[1:], *_readers_of_ids(resolved)):
+        if path not in (run.model.path, run.model.tokenizer):
+            check_same_tokens(tokenizer, path, label, trust_remote_code=trusted)
+    vocabulary = vocabulary_of(tokenizer)
+    if not run.rollout.sample_padding:
+        return vocabulary
+    return common_rows(
+        vocabulary, [path for _, path in models], resize=resize, trust_remote_code=trusted
+    )
+
+
+def notes_on_templates(
+    resolved: Resolved, demands: Demands, renderer: TokenizerRenderer
+) -> Iterator[str]:
+    """Yield a line for each model that judges the policy's tokens and has a chat template of its own, another one."""
+    run = resolved.run
+    for label, path in _others(resolved, demands):
+        if label == _CRITIC:
+            continue  # it learns on what it reads
+        note = note_other_template(
+            renderer,
+            path,
+            label,
+            f"To train the policy on that form: --model.tokenizer {path}.",
+            trust_remote_code=run.model.trust_remote_code,
+        )
+        if note is not None:
+            yield note
+
+
+def _others(resolved: Resolved, demands: Demands) -> Iterator[_Model]:
+    """Yield the models beside the policy that have paths of their own."""
+    run = resolved.run
+    paths = (
+        (demands.critic, _CRITIC, run.critic.path),
+        (demands.reference, "--ref.path", run.ref.path),
+        (demands.teacher, "--algo.teacher.path", run.algo.teacher.path),
+    )
+    for is_needed, label, path in paths:
+        if is_needed and path is not None:
+            yield _Model(label, path)
+
+
+def _readers_of_ids(resolved: Resolved) -> Iterator[_Model]:
+    """Yield the tokenizers by which rewards read the policy's ids."""
+    for selection in resolved.selections["reward.use"]:
+        path = selection.options.tokenizer_of_ids()
+        if path is not None:
+            yield _Model(f"the reward {selection.name}", path)

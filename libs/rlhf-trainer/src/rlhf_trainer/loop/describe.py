@@ -1,0 +1,133 @@
+"""Description of what a run would build, for ``rlhf train --dry-run``. Loads neither weights nor data."""
+
+from __future__ import annotations
+
+from rlhf_core.config.common import CheckpointConfig
+from rlhf_core.config.resolved import Resolved, Selection
+from rlhf_core.contracts.backend import PolicyObjective, RoleSpec
+from rlhf_core.contracts.runtime import PlansPlacement
+from rlhf_core.plugins import Plugins
+
+from ..learning.demands import Demands, demands_of
+from ..learning.roles import (
+    REFERENCE,
+    is_base_reference,
+    max_length,
+    policy_role,
+    runtime_spec,
+)
+from .memory.decision import LEAVING, asleep_while_it_learns
+
+
+def describe(resolved: Resolved, plugins: Plugins) -> str:
+    """Return the plan of a run: components with their origin, models, batch sizes, passes over each batch."""
+    demands = demands_of(resolved)
+    run = resolved.run
+    spec = runtime_spec(resolved, demands, total_steps=run.train.steps or 1, eos_token_ids=())
+    lines = ["components"]
+    for slot, selections in resolved.selections.items():
+        for selection in selections:
+            if demands.critic or not slot.startswith("critic."):
+                lines.append(f"  {slot:26} {_component(selection)}")
+    lines.append("models")
+    lines += [f"  {name:26} {_role(role)}" for name, role in spec.roles.items()]
+    if demands.reference and is_base_reference(resolved):
+        lines.append(f"  {REFERENCE:26} the policy without its adapter")
+    runtime = resolved.one("runtime.name").options
+    if isinstance(runtime, PlansPlacement):
+        lines.append("placement")
+        lines += [f"  {line}" for line in runtime.placement(list(spec.roles))]
+    sleep = resolved.run.runtime.sleep
+    if sleep in LEAVING:
+        moving = asleep_while_it_learns(resolved, spec, LEAVING[sleep]).moving_roles
+        lines.append(
+            f"  the engine sleeps while roles compute; out while it generates: {', '.join(moving)}"
+        )
+    lines.append("data")
+    trained = ", ".join(run.data.train) or run.data.source or "tasks of the environment"
+    lines.append(f"  {'train':26} {trained}")
+    if run.eval.data or run.eval.fraction:
+        held_out = ", ".join(run.eval.data) or f"{run.eval.fraction:.0%} of the training data"
+        lines.append(f"  {'evaluation':26} {held_out}")
+    lines.append("one step")
+    lines += [f"  {line}" for line in _step(resolved, demands)]
+    lines.append("output")
+    lines.append(f"  {run.output}")
+    lines.append(f"  {_checkpoints(run.checkpoint)}")
+    if resolved.choices:
+        lines.append("chosen by auto")
+        lines += [f"  {choice}" for choice in resolved.choices]
+    if resolved.cautions:
+        lines.append("warnings")
+        lines += [f"  {caution}" for caution in resolved.cautions]
+    if resolved.unused:
+        lines.append("sections of the files that this run does not use")
+        lines.append(f"  {', '.join(resolved.unused)}")
+    if plugins.failed:
+        lines.append("plugins that could not be loaded")
+        lines += [f"  {failure}" for failure in plugins.failed]
+    return "\n".join(lines)
+
+
+def _checkpoints(options: CheckpointConfig) -> str:
+    """Return when checkpoints are written and which of them stay."""
+    times = []
+    if options.every:
+        times.append(f"every {options.every} steps")
+    elif options.every_minutes:
+        times.append(f"every {options.every_minutes:g} minutes")
+    if options.at_end:
+        times.append("at the end")
+    times.append("when the run is stopped or fails")
+    best = " and the best one" if options.best_metric is not None else ""
+    return f"checkpoints {', '.join(times)}; the newest {options.keep}{best} are kept"
+
+
+def _component(selection: Selection) -> str:
+    options = selection.options.model_dump(mode="json", exclude_defaults=True)
+    shown = ", ".join(f"{name}={value}" for name, value in options.items())
+    registered = selection.registered
+    return f"{registered.qualified} ({registered.origin})" + (f": {shown}" if shown else "")
+
+
+def _role(role: RoleSpec) -> str:
+    if role.objective is None:
+        return f"{role.model_path}, {role.dtype}, frozen"
+    kind = "policy" if isinstance(role.objective, PolicyObjective) else "value head"
+    optimizer = role.optimizer.name if role.optimizer else "none"
+    adapter = f", adapter {role.adapter.name}" if role.adapter else ""
+    return (
+        f"{role.model_path}, {role.dtype}, {kind}{adapter}, {optimizer}, "
+        f"{role.schedule.name or 'constant'} schedule"
+    )
+
+
+def _step(resolved: Resolved, demands: Demands) -> list[str]:
+    run = resolved.run
+    prompts, group = run.rollout.batch_size, run.rollout.n_samples_per_prompt
+    passes = [
+        name
+        for name, wanted in (
+            ("old log-probs", bool(demands.old_statistics)),
+            ("reference log-probs", demands.reference),
+            ("teacher log-probs", demands.teacher),
+            ("values", demands.critic),
+            ("a greedy episode per prompt", demands.greedy_rewards),
+        )
+        if wanted
+    ]
+    ahead = run.rollout.max_staleness
+    swap = "while they are written" if run.rollout.in_flight_updates else "between them"
+    steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"
+    objective = policy_role(resolved, demands, total_steps=1).objective
+    assert isinstance(objective, PolicyObjective)
+    return [
+        f"{prompts} prompts x {group} samples = {prompts * group} episodes of up to {max_length(run)} tokens",
+        *([f"of weights up to {ahead} version(s) old, swapped {swap}"] if ahead else []),
+        f"extra passes: {', '.join(passes) or 'none'}",
+        f"{demands.updates_per_step} optimizer update(s), steps: {steps}",
+        f"loss: {objective.aggregation}"
+        + "".join(
+            f", + {term.weight:g} {term.loss.name} of {term.rows}" for term in objective.terms
+        ),
+    ]

@@ -1,0 +1,385 @@
+"""One run of any kind from start to end: claim the run folder, build, resume, step, record, save, export."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any, Generic
+
+from rlhf_core.component import name_component
+from rlhf_core.concurrency import run_to_its_end
+from rlhf_core.config import write_toml
+from rlhf_core.config.common import RunOptions
+from rlhf_core.config.resolved import ResolvedOptions, RunT
+from rlhf_core.errors import CheckpointError
+from rlhf_core.observer import RunInfo, RunResult
+from rlhf_core.plugins import Plugins
+from rlhf_core.problem import headline
+from rlhf_core.storage.atomic import set_aside
+from rlhf_core.storage.faults import fault_point
+from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete
+
+from ..durable import checkpoint
+from ..durable.appending import RunningDigest
+from ..durable.plugin_record import append_to_history, record_of, report_changes
+from ..durable.records import RecordFile
+from ..durable.run_log import Notes, run_log
+from ..rollouts.environments import versions_of
+from .control import Control
+from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of
+from .interrupts import Interrupts
+from .loggers import Loggers, shown
+from .memory.old_objects import OldObjects
+from .restore import restore_observers
+from .resume import ResumePoint, StateT, find_resume_point
+from .resuming.best import evaluated_on, note_best
+from .resuming.input_digests import input_digests
+from .saving.exporting import export_models
+from .saving.skipping import may_skip
+from .state import Best
+from .watching.observers import Observers, build_observers
+
+log = logging.getLogger(__name__)
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def drive(
+    kind: RunKind[RunT, StateT],
+    resolved: ResolvedOptions[RunT],
+    plugins: Plugins,
+    control: Control | None = None,
+) -> RunResult:
+    """Run a whole run of a kind and return how it ended.
+
+    Args:
+        control: steers the run from outside; None: only signals can end it early.
+
+    Raises:
+        RLHFError: the run could not start, or failed; its results so far are in the run folder. The last whole step is
+            saved if the failure left it whole, and ``--resume auto`` goes on from the newest checkpoint.
+    """
+    folder = RunFolder(Path(resolved.run.output))
+    resume = resolved.run.resume.checkpoint is not None
+    with claim(folder, resume=resume), run_log(folder.log, plugins) as notes:
+        for choice in resolved.choices:
+            log.info("%s", choice)
+        for caution in resolved.cautions:
+            log.warning("%s", caution)
+        if resolved.run.resume.checkpoint == RESTART and (earlier := folder.set_run_aside()):
+            log.info("begins anew; the files of the run that was here are kept in %s", earlier)
+        loggers = Loggers.of(resolved)
+        observers = Observers(build_observers(resolved))
+        inputs = input_digests(resolved.inputs)
+        point = find_resume_point(resolved, folder, kind.resuming)
+        if point is not None:
+            strict = resolved.run.resume.strict
+            now = record_of(plugins, inputs)
+            report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
+        try:
+            run = _Run(
+                kind, resolved, plugins, inputs, folder, point, notes, loggers, observers, control
+            )
+            return run_to_its_end(run.main())
+        finally:
+            # Outside of the event loop, so that Ctrl-C ends the wait.
+            loggers.wait()
+
+
+class _Run(Generic[RunT, StateT]):
+    """The driver around a course: records, observers, evaluation, checkpoints."""
+
+    def __init__(
+        self,
+        kind: RunKind[RunT, StateT],
+        resolved: ResolvedOptions[RunT],
+        plugins: Plugins,
+        inputs: Mapping[str, str],
+        folder: RunFolder,
+        point: ResumePoint[StateT] | None,
+        notes: Notes,
+        loggers: Loggers,
+        observers: Observers,
+        control: Control | None,
+    ) -> None:
+        self.kind = kind
+        self.resolved = resolved
+        self.config: RunOptions = resolved.run
+        self.plugins = plugins
+        self.inputs = inputs
+        self.evaluated_on = evaluated_on(resolved, inputs)
+        self.folder = folder
+        self.point = point
+        self.notes = notes
+        self.loggers = loggers
+        self.observers = observers
+        self.control = control
+        self.interrupts = Interrupts()
+        self.state = point.state if point else kind.initial_state(resolved.run)
+        self.saved_step = self.state.step
+        """The step of the newest checkpoint; at first that of the resume point."""
+        self.started = self.saved_at = time.perf_counter()
+
+    async def main(self) -> RunResult:
+        result: RunResult | None = None
+        if self.control is not None and (task := asyncio.current_task()) is not None:
+            self.control.began(task)
+        try:
+            async with AsyncExitStack() as stack:
+                result = await self._train(stack)
+                return result
+        except BaseException as error:
+            message = headline(error)
+            chosen = (one.registered for many in self.resolved.selections.values() for one in many)
+            if owner := name_component(error, chosen):
+                message = f"{message} ({owner})"
+            result = self._result("failed", message)
+            raise
+        finally:
+            if result is not None:
+                self.loggers.finish(result)
+                self._tell("run_end", result=result)
+
+    async def _train(self, stack: AsyncExitStack) -> RunResult:
+        stack.enter_context(self.interrupts)
+        old_objects = stack.enter_context(closing(OldObjects()))
+        course = await self._begin(stack)
+        self._write_header()
+        info = RunInfo(
+            output=self.folder.root,
+            config=self.resolved.tree,
+            command=self.resolved.command,
+            total_steps=course.total_steps,
+            start_step=self.state.step,
+            notes=self.notes.taken(),
+        )
+        self._tell("run_start", run=info)
+        self.loggers.start(info)
+        self.whole = self._whole_step(course)
+        try:
+            return await self._go_on(course, old_objects)
+        except (Exception, SystemExit) as error:
+            await self._save_after(error, course)
+            raise
+
+    async def _go_on(self, course: Course, old_objects: OldObjects) -> RunResult:
+        """Do the steps that are left."""
+        if self.state.step == 0 and self.config.eval.at_start:
+            await self._evaluate(course)
+        while not self._is_over(course):
+            if self.control is not None:
+                await self.control.before_step(self.state)
+                if reason := self.control.stop_reason:
+                    return await self._stop(course, reason)
+            old_objects.step_begins()
+            self._record_step(await course.step())
+            self.whole = self._whole_step(course)
+            last = self._is_over(course)
+            is_best, bests = False, self.state.bests
+            if _is_due(self.state.step, self.config.eval.every) or last:
+                is_best = await self._evaluate(course)
+                last = self._is_over(course)
+                self.whole = self._whole_step(course)
+            if self._checkpoint_is_due() or is_best or (last and self.config.checkpoint.at_end):
+                await self._save_if_possible(course, bests)
+            if (reason := self._stop_reason()) and not last:
+                return await self._stop(course, reason)
+        if self.config.checkpoint.export:
+            await export_models(course.exports, self.state.step)
+        return self._result("finished", self.state.end)
+
+    def _tell(self, event: str, **arguments: Any) -> None:
+        """Tell the observer hooks of all plugins, and then the run's observers, of an event."""
+        self.plugins.observe(f"rlhf_{event}", **arguments)
+        self.observers.tell(event, **arguments)
+
+    def _is_over(self, course: Course) -> bool:
+        """Return whether no step is left to do. An observer's wish to end the run before is recorded here, once."""
+        if self.state.step >= course.total_steps:
+            return True
+        ending = self.observers.ending
+        if ending is not None and not self.state.end:
+            self.state.ended_by, self.state.end = ending.name, ending.message
+            place = {"step": self.state.step, "time_s": round(self.state.seconds, 6)}
+            self.metrics.write({**place, "end": ending.message})
+        return bool(self.state.end)
+
+    def _stop_reason(self) -> str | None:
+        """Return the signal or the wish by which the run is to end before its last step; None: it goes on."""
+        wish = None if self.control is None else self.control.stop_reason
+        return self.interrupts.requested or wish
+
+    async def _stop(self, course: Course, reason: str) -> RunResult:
+        """Save what is not saved, and return the result of a run that can be resumed."""
+        if self.saved_step != self.state.step:
+            await self._save(course, self._whole_step(course))
+        return self._result("interrupted", f"stopped by {reason}; go on with --resume auto")
+
+    def _checkpoint_is_due(self) -> bool:
+        """Return whether the steps or, without a number of them, the minutes since the last checkpoint are over."""
+        options = self.config.checkpoint
+        if options.every:
+            return _is_due(self.state.step, options.every)
+        waited_s = time.perf_counter() - self.saved_at
+        return options.every_minutes > 0 and waited_s >= 60 * options.every_minutes
+
+    async def _begin(self, stack: AsyncExitStack) -> Course:
+        """Build everything, and bring roles, records and cursor to the state of the resume point."""
+        course = await self.kind.open(self.resolved, self.plugins, self.folder, self.state, stack)
+        begun = self._take_up_records()
+        self.metrics = stack.enter_context(
+            closing(RecordFile(self.folder.metrics, begun.get(self.folder.metrics.name)))
+        )
+        self.samples = stack.enter_context(
+            closing(RecordFile(self.folder.samples, begun.get(self.folder.samples.name)))
+        )
+        await course.begin(self.point, begun, stack)
+        if self.point is not None:
+            past_end = self.config.resume.past_end
+            restore_observers(self.point, self.observers, past_end=past_end)
+        return course
+
+    def _take_up_records(self) -> Mapping[str, RunningDigest]:
+        """Set damaged records and void checkpoints aside; return the digests of the records that go on, by name."""
+        if self.point is None:
+            return {}
+        for name in self.point.damaged:
+            path = self.folder.root / name
+            if path.exists():
+                log.warning("%s is damaged; it is kept as %s", path, set_aside(path).name)
+        checkpoint.void_later(self.folder.checkpoints, self.state.step)
+        return self.point.records
+
+    def _write_header(self) -> None:
+        """Write the configuration and the plugins' versions, with which the run can be repeated, beside its results."""
+        write_toml(self.resolved, self.folder.config)
+        environments = versions_of(self.resolved.selections.get("env.use", ()))
+        record = record_of(self.plugins, self.inputs, environments)
+        append_to_history(self.folder.plugins, record, step=self.state.step)
+
+    def _record_step(self, result: FinishedStep) -> None:
+        step = self.state.step
+        if result.samples is not None:
+            self._record_samples(step, result.samples, result.metrics)
+        self.metrics.write(
+            {
+                "step": step,
+                "time_s": round(self.state.seconds, 6),
+                "metrics": result.metrics,
+                "timing": result.timing,
+            }
+        )
+        flat = {**result.metrics} | {
+            f"timing/{name}": value for name, value in result.timing.items()
+        }
+        self._tell("step_end", step=step, metrics=flat)
+        self.loggers.log_metrics(step, flat)
+
+    def _record_samples(
+        self, step: int, samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
+    ) -> None:
+        for sample in samples:
+            self.samples.write({"step": step, **sample})
+        texts = [shown(sample, self.folder.root) for sample in samples]
+        self._tell("rollout_end", step=step, samples=texts, metrics=metrics)
+        self.loggers.log_samples(step, texts)
+
+    async def _evaluate(self, course: Course) -> bool:
+        """Evaluate, record the results, and return whether this is the best model so far."""
+        values = await course.evaluate()
+        if values is None:
+            return False
+        record = {"step": self.state.step, "time_s": round(self.state.seconds, 6), "eval": values}
+        self.metrics.write(record)
+        self._tell("eval_end", step=self.state.step, metrics=values)
+        self.loggers.log_metrics(self.state.step, values)
+        return note_best(self.state, values, self.config.checkpoint, self.evaluated_on)
+
+    def _whole_step(self, course: Course) -> WholeStep:
+        """Return what is now between two steps. The course replaces what its state holds, so a copy of it stays so."""
+        self.state.observers = self.observers.state()
+        return WholeStep(
+            state=copy.copy(self.state),
+            extents={name: record.extent for name, record in self._records(course).items()},
+            changes=changes_of(course),
+        )
+
+    def _records(self, course: Course) -> dict[str, OwnRecord]:
+        return {
+            **course.records,
+            self.folder.metrics.name: self.metrics,
+            self.folder.samples.name: self.samples,
+        }
+
+    async def _save_after(self, error: BaseException, course: Course) -> None:
+        """Save the last whole step of a run that failed, if it is not saved and the roles still have it."""
+        step = self.whole.state.step
+        if step == self.saved_step or isinstance(error, CheckpointError):
+            return
+        changes = changes_of(course)
+        if None in changes.values() or changes != self.whole.changes:
+            log.warning(
+                "step %s failed while weights were changing, so step %s could not be saved",
+                step + 1,
+                step,
+            )
+            return
+        try:
+            await self._save(course, self.whole)
+        except (Exception, SystemExit) as second:  # the run fails with the first error
+            log.warning("step %s could not be saved: %s", step, headline(second))
+            log.info("step %s could not be saved", step, exc_info=True)
+        else:
+            log.info("step %s, the last whole one, is saved", step)
+
+    async def _save_if_possible(self, course: Course, bests_before: list[Best]) -> None:
+        """Save the last whole step, or go on without it where that cannot be written and an option says so."""
+        try:
+            await self._save(course, self.whole)
+        except CheckpointError as error:
+            if not may_skip(error, self.config.checkpoint):
+                raise
+            log.warning("%s. The run goes on (--checkpoint.on_write_error skip)", error)
+            self.saved_at = time.perf_counter()
+            self.state.bests = bests_before
+            self.whole = self._whole_step(course)
+
+    async def _save(self, course: Course, whole: WholeStep) -> None:
+        step = whole.state.step
+        for record in self._records(course).values():
+            record.sync()
+
+        async def fill(target: Path) -> None:
+            for name, role in course.saved_roles.items():
+                await role.save(target / name)
+            fault_point("save", step)
+
+        state = whole.state.to_json() | {
+            "config": json.loads(json.dumps(self.resolved.tree)),
+            "made_with": record_of(self.plugins, self.inputs),
+            "records": {name: extent.to_json() for name, extent in whole.extents.items()},
+        }
+        path = await checkpoint.save(self.folder.checkpoints, step, state, fill)
+        self.saved_step, self.saved_at = step, time.perf_counter()
+        bests = [best.step for best in whole.state.bests]
+        checkpoint.retain(self.folder.checkpoints, self.config.checkpoint.keep, bests)
+        self._tell("checkpoint_saved", step=step, path=path)
+
+    def _result(self, status: Any, message: str = "") -> RunResult:
+        saved = complete(self.folder.checkpoints)
+        return RunResult(
+            status=status,
+            steps=self.state.step,
+            seconds=time.perf_counter() - self.started,
+            message=message,
+            model=self.folder.model if self.folder.model.exists() else None,
+            checkpoint=saved[-1] if saved else None,
+        )

@@ -1,0 +1,177 @@
+"""Engine and roles on the same accelerators, one after the other.
+
+While roles compute the engine sleeps; while it generates they are in host memory, as far as it needs the room. Between
+the two the new weights are delivered to the sleeping engine: the roles keep their weights alone, if state leaves at
+all, and the engine takes back the memory of its own, and the rest when it wakes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_core.contracts.backend import Leaving
+from rlhf_core.contracts.engine import Engine, WeightSync
+from rlhf_core.contracts.runtime import RoleHandle
+from rlhf_core.storage.faults import fault_point
+
+from ...learning.roles import POLICY
+
+PHASES = ("sleep_s", "reload_s", "offload_s", "wake_s")
+"""Timings of a step whose engine sleeps, in their order: since the end of the step before."""
+TOTAL = "moves_s"
+"""Timing of all these phases together."""
+
+
+class Sleeping:
+    """Has the engine awake or the roles loaded, as the caller says; without ``moving`` both are there all the time.
+
+    Args:
+        moving: names of the roles that make room while the engine generates.
+        leaving: what of them leaves. What an allocator keeps of freed memory goes in any case.
+        adapted: True: the policy is an adapter beside a base, whose weights other roles may compute with too.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        roles: Mapping[str, RoleHandle],
+        moving: Sequence[str] = (),
+        *,
+        leaving: Leaving = "all",
+        adapted: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._leaving = leaving
+        self._roles = roles
+        self._moving = tuple(moving)
+        self._adapted = adapted
+        self._awake = True
+        self._has_weights = True
+        """Whether the engine has had weights since it fell asleep, without which it must not wake."""
+        self._loaded: bool | None = None
+        """None: a part is in host memory. At the start the runtime may have moved out what the engine's start needs no
+        room for; after an update the weights alone are here."""
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def on(self) -> bool:
+        """Whether engine and roles take their memory one after the other."""
+        return bool(self._moving)
+
+    async def for_engine(self, version: int) -> None:
+        """Return when the engine may generate, with the policy's weights, which are ``version``."""
+        if not self.on:
+            return
+        if not self._awake and not self._has_weights:
+            await self.deliver(version)
+        if self._loaded is not False:
+            with self._timed("offload_s"):
+                await self._make_room(weights=True)
+            self._loaded = False
+        if not self._awake:
+            with self._timed("wake_s"):
+                await self._engine.wake()
+            self._awake = True
+
+    async def for_roles(self, step: int) -> None:
+        """Return when the roles may compute. Nothing may be in flight in the engine."""
+        if not self.on:
+            return
+        if self._awake:
+            with self._timed("sleep_s"):
+                await self._engine.sleep()
+            self._awake = self._has_weights = False
+            fault_point("asleep", step)
+        if self._loaded is not True:
+            with self._timed("reload_s"):
+                for name in self._moving:
+                    await self._roles[name].reload()
+            self._loaded = True
+
+    async def for_update(self) -> None:
+        """Return when an engine has room for weights of its own: of the roles, which are loaded, only theirs are here.
+
+        The rest leaves with the memory that an allocator would keep for the next batch: a role that has just trained
+        leaves no room.
+        """
+        if not self.on or self._awake or self._engine.shares_weights or self._loaded is None:
+            return
+        with self._timed("offload_s"):
+            await self._make_room(weights=False)
+        self._loaded = None
+
+    async def deliver(self, version: int) -> WeightSync | None:
+        """Hand the policy's weights to the engine, asleep or not. The roles are loaded."""
+        await self.for_update()
+        synced = await self._engine.update_weights(version, self._roles[POLICY].weights())
+        self._has_weights = True
+        return synced
+
+    def saved(
+        self, roles: Mapping[str, RoleHandle], step: int
+    ) -> Mapping[str, RoleHandle | LoadedRole]:
+        """Return the roles as those who write or read their files see them: loaded before each call."""
+        if not self.on:
+            return roles
+        return {name: LoadedRole(self, role, step) for name, role in roles.items()}
+
+    def take_seconds(self) -> dict[str, float]:
+        """Return the seconds of each phase since the last call; empty where nothing sleeps."""
+        if not self.on:
+            return {}
+        taken, self._seconds = self._seconds, {}
+        return {phase: taken.get(phase, 0.0) for phase in PHASES} | {TOTAL: sum(taken.values())}
+
+    async def _make_room(self, *, weights: bool) -> None:
+        """Have the roles move out what leaves in this run, weights only if the engine is not to be given them yet."""
+        state = self._leaving != "nothing"
+        for name in self._moving:
+            whole = weights and self._leaves_whole(name)
+            await self._roles[name].offload(weights=whole, state=state)
+
+    def _leaves_whole(self, name: str) -> bool:
+        """Return True if the role's weights move too: the engine does not compute with them."""
+        if self._leaving != "all":
+            return False
+        if not self._engine.shares_weights:
+            return True
+        return name != POLICY and not self._adapted
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRole:
+    """The files of a role, which is loaded before they are read or written."""
+
+    sleeping: Sleeping
+    role: RoleHandle
+    step: int
+
+    @property
+    def changes(self) -> int | None:
+        """See ``RoleHandle.changes``."""
+        return getattr(self.role, "changes", None)
+
+    async def save(self, folder: Path) -> None:
+        """Write the role's state."""
+        await self.sleeping.for_roles(self.step)
+        await self.role.save(folder)
+
+    async def load(self, folder: Path) -> None:
+        """Restore the role's state."""
+        await self.sleeping.for_roles(self.step)
+        await self.role.load(folder)
+
+    async def export(self, folder: Path, *, ema: bool = False) -> None:
+        """Write a plain Transformers folder."""
+        await self.sleeping.for_roles(self.step)
+        await self.role.export(folder, ema=ema)

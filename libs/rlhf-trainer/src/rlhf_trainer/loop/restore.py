@@ -1,0 +1,136 @@
+"""Restoring of roles, reward shapers, prompt samplers and observers from a checkpoint; errors name component and
+plugin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.config.resolved import Resolved, ResolvedOptions, Selection
+from rlhf_core.contracts.data.sampler import PromptSampler
+from rlhf_core.contracts.reward import RewardShaper
+from rlhf_core.errors import CheckpointError, ResumeError, RLHFError
+from rlhf_data.made.source_rows import SourceRows
+
+from ..learning.roles import CRITIC
+from .course import SavedRole
+from .resume import ResumePoint
+from .state import LoopState
+from .watching.observers import Observers
+
+log = logging.getLogger(__name__)
+
+
+async def restore_roles(
+    point: ResumePoint[Any],
+    resolved: ResolvedOptions[Any],
+    roles: Mapping[str, SavedRole],
+) -> None:
+    """Load the state of each role that checkpoints hold.
+
+    Raises:
+        ResumeError: the checkpoint lacks a role that the run has, or a backend cannot take its state back.
+    """
+    backend = resolved.one("backend.name")
+    for name, role in roles.items():
+        folder = point.path / name
+        if not folder.is_dir():
+            raise ResumeError(
+                f"{point.path} has no {name}, which this run needs: it was made by a run without one. "
+                "Choose the components of that run, or start a new run in another --output."
+            )
+        optimizer = resolved.one("critic.optim" if name == CRITIC else "actor.optim")
+        with _named(f"the {name} of {_owner(backend)} with {_owner(optimizer)}", folder):
+            await role.load(folder)
+
+
+def restore_shapers(
+    point: ResumePoint[LoopState], resolved: Resolved, shapers: Sequence[RewardShaper]
+) -> None:
+    """Give each reward shaper its state. The caller has checked that the checkpoint has the same shapers.
+
+    Raises:
+        ResumeError: a shaper cannot take its state back.
+    """
+    selections = resolved.selections.get("reward.shapers", ())
+    for shaper, selection, state in zip(shapers, selections, point.state.shapers, strict=True):
+        with _named(f"the reward shaper {_owner(selection)}", point.path / "state.json"):
+            shaper.load_state_dict(state)
+
+
+def restore_sampler(
+    point: ResumePoint[LoopState], resolved: Resolved, sampler: PromptSampler | None
+) -> None:
+    """Give the prompt sampler its state, if the run has one. The caller has checked that the checkpoint has the same.
+
+    Raises:
+        ResumeError: the sampler cannot take its state back.
+    """
+    if sampler is None:
+        return
+    selection = resolved.one("data.sampler")
+    with _named(f"the prompt sampler {_owner(selection)}", point.path / "state.json"):
+        sampler.load_state_dict(point.state.sampler)
+
+
+def restore_rows(
+    point: ResumePoint[LoopState], resolved: Resolved, rows: SourceRows | None
+) -> None:
+    """Let the rows of the data source go on from the checkpoint, if the run has a source.
+
+    Raises:
+        DataError: rows that the run has read are others now.
+        ResumeError: the state is none of a source's.
+    """
+    if rows is None:
+        return
+    selection = resolved.one("data.source")
+    with _named(f"the data source {_owner(selection)}", point.path / "state.json"):
+        rows.load_state_dict(point.state.source)
+
+
+def restore_observers(point: ResumePoint[Any], observers: Observers, *, past_end: bool) -> None:
+    """Give the observers their states, and decide whether a run goes on that an observer ended.
+
+    Args:
+        past_end: True: it goes on, and the observer that ended it begins anew.
+
+    Raises:
+        ResumeError: an observer cannot take its state back.
+    """
+    state = point.state
+    if state.end and not past_end:
+        log.warning(
+            "the run was %s. Nothing of it is left to do; --resume.past_end goes on with it",
+            state.end,
+        )
+    elif state.end:
+        log.info("going on with a run that was %s", state.end)
+        state.observers.pop(state.ended_by, None)
+        state.end = state.ended_by = ""
+    source = point.path / "state.json"
+    observers.load(state.observers, lambda label: _named(f"the observer {label}", source))
+
+
+@contextmanager
+def _named(who: str, source: Path) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        raise ResumeError(f"{who} cannot take its state back: {error}") from error
+    except RLHFError:
+        raise  # such as a dead rank: its message names its place already
+    except Exception as error:  # a plugin may raise anything
+        # The traceback goes to run.log alone.
+        log.info("%s cannot take its state back", who, exc_info=True)
+        raise ResumeError(
+            f"{who} cannot take its state back from {source}: {type(error).__name__}: {error}. "
+            "Install the version that the checkpoint was made with (plugins.json in the run folder has it)."
+        ) from error
+
+
+def _owner(selection: Selection) -> str:
+    return f"{selection.registered.qualified} ({selection.registered.origin})"

@@ -1,0 +1,375 @@
+"""The live parts of a run, built from the configuration and closed again at its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.batch.vocabulary import Vocabulary
+from rlhf_core.capabilities import JUDGES_REWARDS
+from rlhf_core.config.checks.eval_names import best_metric_problems
+from rlhf_core.config.checks.features import environment_shares, spare_prompts
+from rlhf_core.config.resolved import Resolved
+from rlhf_core.config.run import RolloutConfig, RunConfig
+from rlhf_core.contracts.data.sampler import PromptSampler
+from rlhf_core.contracts.engine import Engine
+from rlhf_core.contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor
+from rlhf_core.contracts.learner import Learner
+from rlhf_core.contracts.reward import RewardShaper, SampleFilter
+from rlhf_core.contracts.runtime import Placement, RoleHandle, RuntimeSpec
+from rlhf_core.errors import ConfigError
+from rlhf_core.media.drawn import DrawnImages
+from rlhf_core.media.reader import ImageReader, writing_of
+from rlhf_core.plugins import Plugins
+from rlhf_core.rng import sample_seed
+from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_data.forms.opened_sets import OpenedSets
+from rlhf_data.made.players import Players
+from rlhf_data.made.source_rows import SourceRows
+from rlhf_data.made.source_tasks import source_tasks
+from rlhf_data.made.tasks import MadeTasks
+from rlhf_data.tasks import check_held_out, load_eval_sets, load_task_set
+from rlhf_data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
+from rlhf_guard.rewards.panel import RewardPanel
+
+from ..learning.demands import Demands, demands_of
+from ..learning.learner import BatchLearner
+from ..learning.parts import learning_parts
+from ..learning.roles import max_length, notes_on_templates, run_vocabulary, runtime_spec
+from ..rollouts.drawing.checked_sampler import CheckedSampler
+from ..rollouts.drawing.prompt_set import PromptsOfTasks, Tasks
+from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
+from ..rollouts.episodes import EpisodeRunner, ScoreRequests
+from ..rollouts.images import drawn_images, image_reader
+from ..rollouts.source import Ahead, RolloutSource
+from .evaluation import Evaluator
+from .measuring.eval_metrics import NamedMetric, metrics_of
+from .memory.decision import with_sleep
+from .memory.sleeping import Sleeping
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The live parts of a run."""
+
+    resolved: Resolved
+    plugins: Plugins
+    demands: Demands
+    total_steps: int
+    tasks: Tasks
+    roles: Mapping[str, RoleHandle]
+    engine: Engine
+    renderer: Renderer
+    source: RolloutSource
+    evaluator: Evaluator | None
+    learner: Learner
+    sleeping: Sleeping
+    rows: SourceRows | None = None
+    """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
+    sampler: PromptSampler | None = None
+    """None: each prompt is drawn once an epoch."""
+    shapers: Sequence[RewardShaper] = field(default=())
+    drawn: DrawnImages | None = None
+    """Images that episodes draw; None: they draw none."""
+
+
+async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
+    """Load the data, build every component and role, and put their closing on ``stack``.
+
+    Cheap things come first, so that a bad row or reward file is reported before a model is loaded.
+
+    Raises:
+        ConfigError: no evaluation gives the metric of the best checkpoint.
+        RLHFError: a row is bad, or a component cannot be built or started.
+    """
+    run = resolved.run
+    demands = demands_of(resolved)
+    tokenizer = load_tokenizer(
+        run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
+    )
+    images = image_reader(resolved)
+    renderer = TokenizerRenderer.by(run.data, tokenizer, writing_of(images))
+    vocabulary = run_vocabulary(resolved, demands, tokenizer)
+    for note in notes_on_templates(resolved, demands, renderer):
+        log.warning("%s", note)
+    players = Players(environment_shares(resolved.selections["env.use"]))
+    environments = await _start_environments(resolved, stack)
+    makers = _task_makers(environments, stack)
+    rows, opened = _rows(resolved), OpenedSets()
+    if rows is not None:
+        tasks: Tasks = source_tasks(run, rows, renderer, images)
+    else:
+        tasks = load_task_set(run, renderer, players, makers, images, opened)
+    eval_sets = load_eval_sets(run, renderer, players, makers, images, opened)
+    check_held_out(run, tasks, eval_sets)
+    eval_metrics = _eval_metrics(resolved, eval_sets)
+    total_steps = total_steps_of(resolved, tasks)
+    sampler = _sampler(resolved, tasks)
+    score = await _start_rewards(resolved, stack)
+    executor: RolloutExecutor = _build(resolved, "rollout.executor")
+    shapers = _build_all(resolved, "reward.shapers")
+    parts = learning_parts(resolved, demands, tokenizer)
+    planned = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
+    spec = with_sleep(resolved, planned, plugins)
+    runtime = _build(resolved, "runtime.name")
+    stack.push_async_callback(runtime.close)
+    placement = await runtime.start(spec, plugins)
+    engine, executor = placement.engine, placement.executor or executor
+    assert engine is not None, "the spec has an engine"
+
+    context = _context(resolved, engine, renderer, environments, images)
+    episodes = EpisodeRunner(
+        executor=executor,
+        context=context,
+        seed_of=partial(sample_seed, run.seed),
+        score=score,
+        samples_per_prompt=run.rollout.n_samples_per_prompt,
+        with_greedy=demands.greedy_rewards,
+        compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
+    )
+    evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
+    source = _source(resolved, demands, episodes, placement, shapers)
+    stack.push_async_callback(source.close)
+    return Session(
+        resolved=resolved,
+        plugins=plugins,
+        demands=demands,
+        total_steps=total_steps,
+        tasks=tasks,
+        roles=placement.roles,
+        engine=engine,
+        renderer=renderer,
+        source=source,
+        evaluator=evaluator,
+        learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
+        sleeping=_sleeping(resolved, placement, spec),
+        rows=rows,
+        sampler=sampler,
+        shapers=shapers,
+        drawn=drawn_images(run, images),
+    )
+
+
+def _spec(
+    resolved: Resolved,
+    demands: Demands,
+    tokenizer: PreTrainedTokenizerBase,
+    vocabulary: Vocabulary,
+    total_steps: int,
+) -> RuntimeSpec:
+    """Return what the runtime has to build; a line of the log names the tokens that end a turn."""
+    model = resolved.run.model
+    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
+    log.info("%s", describe_ends(tokenizer, ends))
+    return runtime_spec(
+        resolved, demands, total_steps=total_steps, eos_token_ids=ends, vocabulary=vocabulary
+    )
+
+
+def _sleeping(resolved: Resolved, placement: Placement, spec: RuntimeSpec) -> Sleeping:
+    assert placement.engine is not None
+    adapted = resolved.optional("actor.adapter") is not None
+    return Sleeping(
+        placement.engine,
+        placement.roles,
+        spec.moving_roles,
+        leaving=spec.leaving,
+        adapted=adapted,
+    )
+
+
+def _rows(resolved: Resolved) -> SourceRows | None:
+    """Return the rows of the run's data source; None where none is chosen."""
+    selection = resolved.optional("data.source")
+    if selection is None:
+        return None
+    registered = selection.registered
+    who = f"--data.source {registered.name} ({registered.origin})"
+    return SourceRows(registered.build(selection.options), who)
+
+
+def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
+    """Return the run's prompt sampler, which knows the prompts; None where none is chosen."""
+    selection = resolved.optional("data.sampler")
+    if selection is None:
+        return None
+    registered = selection.registered
+    who = f"--data.sampler {registered.name} ({registered.origin})"
+    sampler = CheckedSampler(registered.build(selection.options), who)
+    sampler.begin(PromptsOfTasks(tasks, resolved.run.seed))
+    return sampler
+
+
+def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedMetric]:
+    """Build the metrics of evaluations, and refuse what no evaluation gives."""
+    metrics = metrics_of(resolved.selections["eval.metrics"])
+    _check_evaluations(resolved.run, eval_sets)
+    return metrics
+
+
+def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
+    """Refuse a best metric, or an interval, that no evaluation gives."""
+    for problem in best_metric_problems(run, eval_sets):
+        raise ConfigError(problem)
+    if run.eval.every and not eval_sets:
+        raise ConfigError(
+            f"eval.every is {run.eval.every}, but there is nothing to evaluate on: {' and '.join(run.env.use)} makes "
+            f"no tasks of the split {run.eval.environment_split!r}.\n"
+            "  Set --eval.data FILE, --eval.fraction 0.05, or --eval.environment_split to a split that it has; or "
+            "--eval.every 0."
+        )
+
+
+def _context(
+    resolved: Resolved,
+    engine: Engine,
+    renderer: Renderer,
+    environments: Environments | None,
+    images: ImageReader | None,
+) -> RolloutContext:
+    run = resolved.run
+    return RolloutContext(
+        engine=engine,
+        renderer=renderer,
+        sampling=run.rollout.params(),
+        max_length=max_length(run),
+        seed=_no_seed,
+        environment=environments,
+        environment_label=partial(label_of, environments),
+        images=images,
+    )
+
+
+def _evaluator(
+    run: RunConfig,
+    sets: Mapping[str, Tasks],
+    executor: RolloutExecutor,
+    groups: GroupPlayer | None,
+    context: RolloutContext,
+    score: ScoreRequests | None,
+    metrics: Sequence[NamedMetric],
+) -> Evaluator | None:
+    if not sets:
+        return None
+    return Evaluator(
+        sets,
+        executor=executor,
+        groups=groups,
+        context=context,
+        score=score,
+        seed=run.seed,
+        temperatures=run.eval.temperatures,
+        num_samples=run.eval.n_samples,
+        pass_threshold=run.eval.pass_threshold,
+        num_texts=run.log.samples,
+        metrics=metrics,
+    )
+
+
+def _ahead(rollout: RolloutConfig) -> Ahead:
+    return Ahead(
+        max_staleness=rollout.max_staleness,
+        in_flight_updates=rollout.in_flight_updates,
+        spare_prompts=spare_prompts(rollout),
+        concurrency=rollout.concurrency,
+    )
+
+
+def total_steps_of(resolved: Resolved, tasks: Tasks) -> int:
+    """Return the number of steps of the whole run: as configured, or as many as the epochs take.
+
+    Raises:
+        ConfigError: neither is known, since an environment's tasks have no end.
+    """
+    run = resolved.run
+    if run.train.steps is not None:
+        return run.train.steps
+    if isinstance(tasks, MadeTasks) and tasks.endless and run.data.max_samples is None:
+        raise ConfigError(
+            f"--steps is required: the tasks of {', '.join(tasks.endless)} have no end, so there are no epochs to "
+            "count. Set --steps 100, or --data.max_samples to say how many tasks make an epoch."
+        )
+    return -(-run.train.epochs * len(tasks) // run.rollout.batch_size)
+
+
+async def _start_rewards(resolved: Resolved, stack: AsyncExitStack) -> ScoreRequests | None:
+    """Start the rewards and return the function that asks them; None when the environment alone gives rewards."""
+    if not resolved.selections["reward.use"]:
+        return None
+    panel = RewardPanel(resolved.selections["reward.use"])
+    await panel.start()
+    stack.push_async_callback(panel.close)
+    return panel.score
+
+
+async def _start_environments(resolved: Resolved, stack: AsyncExitStack) -> Environments | None:
+    """Return the environments, the workers of those that run elsewhere started; None when there are none."""
+    environments = environments_of(resolved.selections["env.use"])
+    if environments is not None:
+        stack.push_async_callback(environments.close)
+        await environments.start()
+    return environments
+
+
+def _task_makers(environments: Environments | None, stack: AsyncExitStack) -> TaskMakers:
+    makers = TaskMakers(environments)
+    stack.push_async_callback(makers.close)
+    return makers
+
+
+def _build(resolved: Resolved, slot: str) -> Any:
+    selection = resolved.one(slot)
+    return selection.registered.build(selection.options)
+
+
+def _build_all(resolved: Resolved, slot: str) -> list[Any]:
+    return [
+        selection.registered.build(selection.options)
+        for selection in resolved.selections.get(slot, ())
+    ]
+
+
+def _source(
+    resolved: Resolved,
+    demands: Demands,
+    episodes: EpisodeRunner,
+    placement: Placement,
+    shapers: Sequence[RewardShaper],
+) -> RolloutSource:
+    filters = _build_all(resolved, "rollout.filters")
+    return RolloutSource(
+        episodes,
+        groups=placement.groups,
+        shapers=shapers,
+        filters=filters,
+        judges=_judges(resolved, demands, filters),
+        ahead=_ahead(resolved.run.rollout),
+        engine=placement.engine,
+    )
+
+
+def _judges(
+    resolved: Resolved, demands: Demands, filters: Sequence[SampleFilter]
+) -> list[SampleFilter]:
+    """Return the filters whose dropped groups train the terms of the loss that need no advantages, if there are any."""
+    if not (demands.trains_unjudged or demands.supervised):
+        return []
+    chosen = resolved.selections.get("rollout.filters", ())
+    return [
+        built
+        for built, selection in zip(filters, chosen, strict=True)
+        if JUDGES_REWARDS in selection.registered.component.provides
+    ]
+
+
+def _no_seed(sample: int, turn: int) -> int:
+    raise AssertionError("the source gives each task its own seeds")

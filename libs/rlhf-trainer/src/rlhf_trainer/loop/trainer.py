@@ -1,0 +1,235 @@
+"""The training loop on one page: sample, learn, deliver the new weights, log."""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
+from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
+from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
+from rlhf_core.storage.faults import fault_point
+
+from ..durable.ledger import Ledger
+from ..learning.bad_updates.empty_steps import EmptySteps
+from ..learning.bad_updates.symptoms import Symptoms, symptoms_of
+from ..learning.bad_updates.zero_gradients import ZeroGradients
+from ..learning.roles import POLICY
+from ..learning.served_weights import check_served_weights
+from ..rollouts.cursor import Cursor
+from ..rollouts.pool import WorkDone
+from ..rollouts.samples import sample_texts
+from .course import FinishedStep
+from .session import Session
+from .state import LoopState
+from .zero_gradients import CAUSES
+
+WAITING = ("generate_s", "reward_s", "hold_s")
+"""Phases in which the trainer waits: for the step's episodes, for their rewards, and for episodes of later steps to end
+before weights change."""
+
+
+class Trainer:
+    """Does one step at a time. All state between steps is in ``state`` and in the roles."""
+
+    def __init__(self, session: Session, state: LoopState, cursor: Cursor, ledger: Ledger) -> None:
+        self.session = session
+        self.state = state
+        self.cursor = cursor
+        self.ledger = ledger
+        self._run = run = session.resolved.run
+        self._zero_gradients = ZeroGradients(CAUSES, run.backend.name, run.output)
+        self._empty_steps = EmptySteps(run.train.max_empty_steps, state.empty_steps)
+        self._symptoms = Symptoms(run.output, symptoms_of(run.rollout.max_new_tokens))
+
+    async def step(self) -> FinishedStep:
+        """Generate, estimate advantages, update the roles, hand the new weights to the engine.
+
+        Raises:
+            NonFiniteError: see ``Learner.learn``.
+            EmptyStepsError: too many steps in a row had no update.
+        """
+        step, run, session = self.state.step + 1, self._run, self.session
+        clock, before = _Clock(), session.source.work_done
+
+        await session.sleeping.for_engine(self.state.version)
+        rollouts = await session.source.take(
+            step,
+            self.cursor,
+            run.rollout.batch_size,
+            max_refills=run.rollout.max_refills,
+            version=self.state.version,
+            ledger=self.ledger,
+            steps_left=session.total_steps - step,
+        )
+        clock.record("generate_s", rollouts.generate_s)
+        clock.record("reward_s", rollouts.reward_s)
+        clock.lap()
+
+        fault_point("model_outputs", step)
+        metrics = [rollouts.metrics]
+        batch = rollouts.batch
+        to_learn = rollouts.to_learn(trains_unjudged=session.demands.trains_unjudged)
+        if to_learn is None:
+            metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
+        else:
+            await session.source.hold_to_train()
+            clock.lap("hold_s")
+            await self._make_room(step)
+            outcome = await session.learner.learn(self._request(step, *to_learn))
+            metrics.append(outcome.metrics)
+            self._take_over(outcome)
+            clock.record("score_s", outcome.score_s)
+            clock.record("train_s", outcome.train_s)
+            clock.lap()
+
+            await session.source.hold()
+            clock.lap("hold_s")
+            await session.sleeping.for_update()
+            clock.lap()
+            synced = await session.sleeping.deliver(self.state.version)
+            clock.lap("sync_s")
+            if run.rollout.check_weights:
+                await check_served_weights(
+                    session.engine, session.roles[POLICY], self.state.version
+                )
+                clock.lap("check_s")
+            await session.source.release(self.state.version)
+            if synced is not None:
+                clock.record("sync_gib_per_s", synced.num_bytes / 2**30 / synced.seconds)
+
+        for phase, seconds in session.sleeping.take_seconds().items():
+            clock.record(phase, seconds)
+        values = metric_values(merge_metrics(metrics))
+        learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
+        self._empty_steps.note(step, values, updated=learned)
+        self._zero_gradients.note(step, values)
+        self._symptoms.note(step, values)
+        values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
+        self._adapt_kl(values, batch)
+        self._adapt_entropy_bonus(values)
+        self._remember(step)
+        timing = clock.timing(batch, session.source.work_done - before)
+        self.state.seconds += timing["step_s"]
+        samples = (
+            sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
+        )
+        return FinishedStep(metrics=values, timing=timing, samples=samples)
+
+    def _remember(self, step: int) -> None:
+        """Put what the next step depends on into the state."""
+        session = self.session
+        self.state.step = step
+        self.state.empty_steps = self._empty_steps.in_a_row
+        self.state.prompts_taken = self.cursor.taken
+        if session.rows is not None:
+            self.state.source = deepcopy(session.rows.state_dict())
+        self.state.sampler = deepcopy(self.cursor.sampler_state)
+        self.state.last_epochs = self.cursor.last_epochs
+        self.state.in_flight = session.source.in_flight
+        self.state.lengths = session.source.lengths.to_json()
+        # Copies: components may go on with what they have given out.
+        self.state.shapers = [deepcopy(shaper.state_dict()) for shaper in session.shapers]
+
+    async def _make_room(self, step: int) -> None:
+        """Have the engine give its memory to the roles, if this run has them take turns."""
+        if self.session.sleeping.on:
+            # What was started beside the batch may still be ending.
+            await self.session.source.hold()
+            await self.session.sleeping.for_roles(step)
+
+    def _request(
+        self, step: int, batch: TrajectoryColumns, judged: NDArray[np.bool_] | None
+    ) -> LearnRequest:
+        return LearnRequest(
+            step=step,
+            batch=batch,
+            judged=judged,
+            kl_coef=self.state.kl_coef,
+            entropy_coef=self._entropy_coef(),
+            supervised_taken=self.state.supervised_taken,
+            skipped_updates=self.state.skipped_updates,
+            lr_factors=dict(self.state.lr_factors),
+        )
+
+    def _take_over(self, outcome: LearnOutcome) -> None:
+        self.state.version += outcome.policy_changed
+        self.state.supervised_taken = outcome.supervised_taken
+        self.state.skipped_updates = dict(outcome.skipped_updates)
+
+    def _adapt_kl(self, values: dict[str, float], batch: TrajectoryColumns | None) -> None:
+        kl = self._run.algo.kl
+        if kl.coef == 0:
+            return
+        values["kl/coef"] = self.state.kl_coef
+        if kl.target is not None and batch is not None and "kl/ref" in values:
+            self.state.kl_coef = adapted_kl_coef(
+                self.state.kl_coef,
+                values["kl/ref"],
+                target=kl.target,
+                num_samples=int(batch.episode.max()) + 1,
+                horizon=kl.horizon,
+            )
+
+    def _entropy_coef(self) -> float:
+        """Return the entropy bonus's coefficient; an adapted one counts as 0 while the entropy is above its target."""
+        target, entropy = self._run.algo.loss.entropy_target, self.state.entropy
+        if target is not None and entropy is not None and entropy > target:
+            return 0.0
+        return self.state.entropy_coef
+
+    def _adapt_entropy_bonus(self, values: dict[str, float]) -> None:
+        loss = self._run.algo.loss
+        if loss.entropy_target is None:
+            return
+        values["policy/entropy_coef"] = self._entropy_coef()
+        if "policy/entropy" in values:
+            self.state.entropy = values["policy/entropy"]
+            self.state.entropy_coef = adapted_entropy_coef(
+                self.state.entropy_coef,
+                self.state.entropy,
+                target=loss.entropy_target,
+                step=loss.entropy_step,
+            )
+
+
+class _Clock:
+    """Seconds per phase of one step."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    def record(self, phase: str, seconds: float) -> None:
+        self._seconds[phase] = seconds
+
+    def lap(self, phase: str | None = None) -> None:
+        """Attribute the time since the last lap to ``phase``, or to nothing."""
+        now = time.perf_counter()
+        if phase is not None:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def timing(self, batch: TrajectoryColumns | None, generated: WorkDone) -> dict[str, float]:
+        """Return seconds, shares and rates of the step.
+
+        Args:
+            generated: work that the engine did during the step, for it or for later steps.
+        """
+        step_s = time.perf_counter() - self._start
+        waited_s = sum(self._seconds.get(phase, 0.0) for phase in WAITING)
+        seconds = self._seconds | {
+            "step_s": step_s,
+            "engine_idle_share": max(0.0, 1 - generated.seconds / step_s),
+            "trainer_idle_share": min(1.0, waited_s / step_s),
+        }
+        if generated.num_tokens:
+            seconds["generate_tokens_per_s"] = generated.num_tokens / max(generated.seconds, 1e-9)
+        if batch is not None:
+            trained = int(batch.num_tokens.sum())
+            seconds["train_tokens_per_s"] = trained / max(seconds["train_s"], 1e-9)
+        return {name: round(value, 6) for name, value in seconds.items()}

@@ -1,0 +1,89 @@
+"""The images of a run: where they are kept, within which limits, and which model reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.capabilities import SEVERAL_TURNS
+from rlhf_core.config.resolved import ResolvedOptions
+from rlhf_core.config.run import RunConfig
+from rlhf_core.media.desk import MediaDesk
+from rlhf_core.media.drawn import GIB, DrawnImages
+from rlhf_core.media.reader import ImageReader
+from rlhf_core.media.vision import ImageReaderSpec, VisionModel, VisionSpec
+from rlhf_core.plugins import Plugins
+from rlhf_core.storage.run_folder import RunFolder
+
+SLOT, HOOK = "model.vision", "rlhf_vision_models"
+
+
+def image_reader(resolved: ResolvedOptions[Any]) -> ImageReader | None:
+    """Return the reader of a run's images; None: its model reads text alone.
+
+    Raises:
+        ConfigError: the model does not fit what was chosen to read images for it.
+    """
+    selection, spec = resolved.optional(SLOT), image_reader_spec(resolved)
+    if selection is None or spec is None:
+        return None
+    return _reader(spec, selection.registered.build(selection.options))
+
+
+def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
+    """Return what processes that play episodes are told of images; None: the run's model reads text alone."""
+    selection = resolved.optional(SLOT)
+    if selection is None:
+        return None
+    run = resolved.run
+    return ImageReaderSpec(
+        component=selection.ref(HOOK),
+        model_path=run.model.path,
+        options=run.data.kept_in(_folder(resolved)),
+        key=run.data.image_key,
+        draws=any(
+            SEVERAL_TURNS in executor.registered.component.provides
+            for executor in resolved.selections.get("rollout.executor", ())
+        ),
+        trust_remote_code=run.model.trust_remote_code,
+    )
+
+
+def open_image_reader(spec: ImageReaderSpec | None, plugins: Plugins) -> ImageReader | None:
+    """Return the reader that a process was told of; None: the run's model reads text alone.
+
+    Raises:
+        ConfigError: the model does not fit what was chosen to read images for it.
+    """
+    return None if spec is None else _reader(spec, plugins.build(spec.component))
+
+
+def drawn_images(run: RunConfig, images: ImageReader | None) -> DrawnImages | None:
+    """Return what keeps the images that a run's episodes draw within their room; None: nothing draws any."""
+    if images is None or not images.draws or images.desk.store is None:
+        return None
+    # A sample is trained as many steps after it was begun as weights may be old, and the next step may be under way.
+    num_steps = run.rollout.max_staleness + 2
+    most_bytes = run.rollout.drawn_images_gib * GIB
+    return DrawnImages(images.desk.store.folder, most_bytes, num_steps)
+
+
+def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> VisionSpec | None:
+    """Return what processes that compute with images are told; None: the run's model reads text alone.
+
+    Args:
+        frozen: the part of the model that reads pixels is not trained.
+    """
+    selection = resolved.optional(SLOT)
+    if selection is None:
+        return None
+    return VisionSpec(component=selection.ref(HOOK), media_folder=_folder(resolved), frozen=frozen)
+
+
+def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:
+    tokens = vision.image_tokens(spec.model_path, trust_remote_code=spec.trust_remote_code)
+    return ImageReader(MediaDesk(spec.options), tokens, spec.key, draws=spec.draws)
+
+
+def _folder(resolved: ResolvedOptions[Any]) -> str:
+    return str(RunFolder(Path(resolved.run.output)).media.resolve())

@@ -1,0 +1,246 @@
+"""Pool of groups in the making: started in order, at most ``concurrency`` at a time, and taken when they are complete.
+
+A group waits for a slot, is played, is scored, and stays in the pool until it is taken or discarded. While the pool is
+held, no group starts; the source holds it while weights change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from rlhf_core.batch.task import Task, Uid
+
+from .players import Player
+
+FinishedT = TypeVar("FinishedT")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class PooledGroup(Generic[FinishedT]):
+    """A group in the pool, from planning until it is taken or discarded."""
+
+    task: Task
+    step: int
+    """The step that drew it."""
+    version: int | None = None
+    """Version of the weights when its first episode started; None while it waits for a slot."""
+    generated_at: float | None = None
+    """Clock time (``time.perf_counter``) at which its last episode ended."""
+    work: asyncio.Task[FinishedT] = field(init=False)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.work.done()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(epoch, prompt), by which the ledger knows it."""
+        return self.task.uid.epoch, self.task.uid.prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDone:
+    """Work of a pool since it was made; the difference of two is the work between them."""
+
+    seconds: float
+    """Time during which at least one group was being played."""
+    num_tokens: int
+    """Action tokens of all groups whose episodes have ended."""
+
+    def __sub__(self, earlier: WorkDone) -> WorkDone:
+        return WorkDone(
+            seconds=self.seconds - earlier.seconds, num_tokens=self.num_tokens - earlier.num_tokens
+        )
+
+
+class Pool(Generic[FinishedT]):
+    """Has groups played and scored by a player.
+
+    Args:
+        concurrency: maximum number of groups that are played at the same time; None: no limit.
+        version: version of the weights that the engine serves.
+    """
+
+    def __init__(
+        self, player: Player[Any, FinishedT], *, concurrency: int | None = None, version: int = 0
+    ) -> None:
+        self.version = version
+        self._player = player
+        self._groups: list[PooledGroup[FinishedT]] = []
+        """Groups in the order in which they were drawn."""
+        self._playing: set[PooledGroup[FinishedT]] = set()
+        self._busy_since = 0.0
+        self._busy_s = 0.0
+        self._num_tokens = 0
+        self._slots: AbstractAsyncContextManager[Any] = (
+            asyncio.Semaphore(concurrency) if concurrency else nullcontext()
+        )
+        self._open = asyncio.Event()
+        self._open.set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    @property
+    def groups(self) -> Sequence[PooledGroup[FinishedT]]:
+        """Groups that were neither taken nor discarded, in the order in which they were drawn."""
+        return tuple(self._groups)
+
+    @property
+    def num_playing(self) -> int:
+        return len(self._playing)
+
+    @property
+    def work_done(self) -> WorkDone:
+        """Work so far, with the time of the groups that are being played."""
+        now = time.perf_counter() - self._busy_since if self._playing else 0.0
+        return WorkDone(seconds=self._busy_s + now, num_tokens=self._num_tokens)
+
+    def add(self, tasks: Sequence[Task], step: int, *, order: Sequence[int] | None = None) -> None:
+        """Plan one group for each task; each starts as soon as it has a slot.
+
+        Args:
+            step: the step that draws the tasks.
+            order: indices of ``tasks`` in the order in which they get slots; None: as given.
+        """
+        compared = self._player.compared(tasks)
+        groups: dict[int, PooledGroup[FinishedT]] = {}
+        # A semaphore serves its waiters in the order of their arrival, and tasks run in that of their creation.
+        for index in range(len(tasks)) if order is None else order:
+            groups[index] = self._create(tasks[index], step, compared)
+        self._groups += [groups[index] for index in range(len(tasks))]
+
+    async def take(self, count: int, *, among: int | None = None) -> list[PooledGroup[FinishedT]]:
+        """Wait until ``count`` of the ``among`` oldest groups are complete, and take them out of the pool.
+
+        If the pool has fewer than ``count`` groups, all are taken; if more are complete, the oldest. The result is in
+        the order in which the groups were drawn.
+
+        Raises:
+            RLHFError: the error of a group that failed.
+        """
+        candidates = self._groups[: max(count, among or count)]
+        wanted = min(count, len(candidates))
+        self._raise_failure(candidates)
+        await _ended(candidates, wanted)
+        self._raise_failure(candidates)
+        taken = [group for group in candidates if group.is_complete][:wanted]
+        self._remove(taken)
+        return taken
+
+    async def discard(self, groups: Collection[PooledGroup[FinishedT]]) -> None:
+        """Stop groups and forget them."""
+        for group in groups:
+            group.work.cancel()
+        await asyncio.gather(*(group.work for group in groups), return_exceptions=True)
+        self._remove(groups)
+
+    def hold(self) -> None:
+        """Let no further group start."""
+        self._open.clear()
+
+    async def settled(self) -> None:
+        """Return when no group is being played.
+
+        Raises:
+            RLHFError: the error of a group that failed.
+        """
+        await self._quiet.wait()
+        self._raise_failure(self._groups)
+
+    def release(self, version: int) -> None:
+        """Let groups start again, with the weights of ``version``."""
+        self.version = version
+        self._open.set()
+
+    async def close(self) -> None:
+        """Stop everything."""
+        await self.discard(list(self._groups))
+        await self._player.close()
+
+    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> PooledGroup[FinishedT]:
+        group: PooledGroup[FinishedT] = PooledGroup(task=task, step=step)
+        group.work = asyncio.create_task(
+            self._work(group, with_logprobs=task.uid in compared), name=f"group {task.uid}"
+        )
+        return group
+
+    async def _work(self, group: PooledGroup[FinishedT], *, with_logprobs: bool) -> FinishedT:
+        async with self._slots:
+            # A loop, because the pool may be held again between the event and this task's turn.
+            while not self._open.is_set():
+                await self._open.wait()
+            self._enter(group)
+            try:
+                played = await self._player.play(
+                    group.task, group.step, with_logprobs=with_logprobs
+                )
+                self._num_tokens += self._player.num_actions(played)
+            finally:
+                self._leave(group)
+        return await self._player.finish(group.task, played, group.step)
+
+    def _enter(self, group: PooledGroup[FinishedT]) -> None:
+        group.version = self.version
+        if not self._playing:
+            self._busy_since = time.perf_counter()
+            self._quiet.clear()
+        self._playing.add(group)
+
+    def _leave(self, group: PooledGroup[FinishedT]) -> None:
+        group.generated_at = time.perf_counter()
+        self._playing.remove(group)
+        if not self._playing:
+            self._busy_s += group.generated_at - self._busy_since
+            self._quiet.set()
+
+    def _remove(self, groups: Collection[PooledGroup[FinishedT]]) -> None:
+        gone = set(groups)
+        self._groups = [group for group in self._groups if group not in gone]
+
+    @staticmethod
+    def _raise_failure(groups: Sequence[PooledGroup[Any]]) -> None:
+        for group in groups:
+            if group.is_complete:
+                group.work.result()
+
+
+async def _ended(groups: Sequence[PooledGroup[Any]], count: int) -> None:
+    """Return when ``count`` of the groups have ended, or one has failed."""
+    pending = [group.work for group in groups if not group.is_complete]
+    missing = count - (len(groups) - len(pending))
+    enough = asyncio.Event()
+
+    # One callback per group, which counts. asyncio.wait would add all callbacks again after each group that ends: for a
+    # thousand groups, a million.
+    def note(work: asyncio.Task[Any]) -> None:
+        nonlocal missing
+        missing -= 1
+        if missing <= 0 or work.cancelled() or work.exception() is not None:
+            enough.set()
+
+    if missing <= 0:
+        return
+    for work in pending:
+        work.add_done_callback(note)
+    try:
+        await enough.wait()
+    finally:
+        for work in pending:
+            work.remove_done_callback(note)
+
+
+async def play_all(
+    player: Player[Any, FinishedT], tasks: Sequence[Task], step: int
+) -> list[FinishedT]:
+    """Play and score the groups of some tasks, and return them in the order of the tasks."""
+    pool = Pool(player)
+    try:
+        pool.add(tasks, step)
+        return [group.work.result() for group in await pool.take(len(tasks))]
+    finally:
+        await pool.close()

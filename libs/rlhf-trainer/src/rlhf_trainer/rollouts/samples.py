@@ -1,0 +1,111 @@
+"""A few rollouts of each step as text, for ``samples.jsonl``, ``rlhf show`` and observers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.batch.ragged import offsets_of
+from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.contracts.executor import Renderer
+from rlhf_core.storage.run_folder import MEDIA as MEDIA_FOLDER
+
+END = "end/"
+"""Prefix of the metrics by which executors say why an episode ended: 1 for the reason, 0 for the others."""
+
+UNSHAPED = "unshaped_reward"
+"""Name of the metric that holds a sample's total reward before reward shapers changed it."""
+
+POLICY, ENVIRONMENT = "policy", "environment"
+"""Who wrote a part of a response."""
+
+
+def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> list[dict[str, Any]]:
+    """Return ``count`` samples, or all if there are fewer, spread evenly over the batch, as JSON values."""
+    rows = np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).round().astype(int))
+    batch = batch.select(rows)
+    columns, total = batch.tokens.read(), batch.total_reward
+    steps = offsets_of(batch.num_steps)
+    texts = []
+    for row in range(len(batch)):
+        span = slice(columns.token_offsets[row], columns.token_offsets[row + 1])
+        tokens, is_action = columns.token_ids[span], columns.action_mask[span]
+        first_action = int(np.argmax(is_action))
+        texts.append(
+            {
+                "uid": ".".join(map(str, batch.uid[row].tolist())),
+                "prompt": renderer.decode(tokens[:first_action].tolist()),
+                "response": renderer.decode(tokens[first_action:].tolist()),
+                "reward": float(total[row]),
+                "rewards": {
+                    name: float(column[row])
+                    for name, column in batch.rewards.items()
+                    if not np.isnan(column[row])
+                },
+                "truncated": bool(batch.truncated[row]),
+                **_parts(tokens[first_action:], is_action[first_action:], renderer),
+                **_unshaped(batch, row),
+                **_images(batch, row),
+                **_end(batch, row),
+                **_step_rewards(batch, slice(steps[row], steps[row + 1])),
+            }
+        )
+    return texts
+
+
+def _parts(
+    token_ids: NDArray[np.int32], is_action: NDArray[np.bool_], renderer: Renderer
+) -> dict[str, Any]:
+    """Return who wrote which part of a response, as pairs of speaker and text; nothing if the policy wrote it all."""
+    if is_action.all():
+        return {}
+    starts = np.flatnonzero(np.diff(is_action)) + 1
+    spans = zip([0, *starts], [*starts, len(token_ids)], strict=True)
+    return {
+        "parts": [
+            [
+                POLICY if is_action[start] else ENVIRONMENT,
+                renderer.decode(token_ids[start:end].tolist()),
+            ]
+            for start, end in spans
+        ]
+    }
+
+
+def _unshaped(batch: TrajectoryColumns, row: int) -> dict[str, float]:
+    """Return a sample's reward before shaping; nothing if no shaper changed it."""
+    if UNSHAPED not in batch.metrics:
+        return {}
+    unshaped = float(batch.metrics[UNSHAPED][row])
+    return {} if unshaped == float(batch.total_reward[row]) else {"unshaped": unshaped}
+
+
+def _images(batch: TrajectoryColumns, row: int) -> dict[str, Any]:
+    """Return where a sample's images are: their files in the run folder, and their tokens; nothing if it has none."""
+    images = [
+        {
+            "file": f"{MEDIA_FOLDER}/{span.image.file_name}",
+            "width": span.image.width,
+            "height": span.image.height,
+            "tokens": [span.start, span.end],
+        }
+        for span in batch.media_of(row)
+    ]
+    return {"images": images} if images else {}
+
+
+def _end(batch: TrajectoryColumns, row: int) -> dict[str, str]:
+    """Return why a sample's episode ended (``contracts.EpisodeEnd``); nothing if its executor does not say."""
+    ends = [
+        name for name in batch.metrics if name.startswith(END) and batch.metrics[name][row] == 1
+    ]
+    return {"end": ends[0].removeprefix(END)} if ends else {}
+
+
+def _step_rewards(batch: TrajectoryColumns, steps: slice) -> dict[str, Any]:
+    """Return a sample's step rewards as pairs of an action's index and a number; nothing if it has none."""
+    pairs = zip(batch.step_actions[steps].tolist(), batch.step_rewards[steps].tolist(), strict=True)
+    found = [list(pair) for pair in pairs]
+    return {"step_rewards": found} if found else {}

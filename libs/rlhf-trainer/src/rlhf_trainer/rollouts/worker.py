@@ -1,0 +1,176 @@
+"""Parts of a process that runs episodes, built from the names and values that it was sent.
+
+A runtime that has such processes calls ``open_rollouts`` and ``open_rewards`` in each, with the process's own plugins,
+and gives the results to a ``GroupRunner``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rlhf_core.batch.task import Task
+from rlhf_core.contracts.executor import (
+    FinishedGroup,
+    Generator,
+    GroupSettings,
+    Renderer,
+    RolloutContext,
+    RolloutExecutor,
+)
+from rlhf_core.contracts.reward import RewardRequest
+from rlhf_core.contracts.runtime import RolloutSpec
+from rlhf_core.media.reader import ImageReader
+from rlhf_core.plugins import Plugins
+from rlhf_data.chat.template_kwargs import renderer_of
+
+from .environments import Environments, label_of, open_environments
+
+if TYPE_CHECKING:
+    from rlhf_guard.rewards.panel import RewardPanel, SampleScore
+
+    from .reward_queue import RewardQueue
+
+    Requests = Sequence[RewardRequest]
+    Scores = Sequence[SampleScore]
+
+__all__ = [
+    "GroupRunner",
+    "RolloutParts",
+    "label_of",
+    "open_rewards",
+    "open_rollouts",
+    "renderer_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutParts:
+    """Parts that turn a task into trajectories, the engine excepted."""
+
+    executor: RolloutExecutor
+    renderer: Renderer
+    environment: Environments | None
+    """Makes a fresh environment for a task; None when the run has none."""
+    images: ImageReader | None = None
+    """Takes images of observations in; None: the policy reads text alone."""
+
+
+def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
+    """Build the executor and the renderer, and return them with a function that makes environments.
+
+    Raises:
+        ConfigError: the tokenizer or what the model needs to read images cannot be loaded here.
+        RLHFError: a component cannot be built.
+    """
+    # Imported here: the tokenizer's library is heavy, and not every process that imports this module needs it.
+    from rlhf_core.media.reader import writing_of
+    from rlhf_data.chat.renderer import TokenizerRenderer
+    from rlhf_data.tokenizer import load_tokenizer
+
+    from .images import open_image_reader
+
+    tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)
+    images = open_image_reader(spec.images, plugins)
+    return RolloutParts(
+        executor=plugins.build(spec.executor),
+        renderer=TokenizerRenderer(
+            tokenizer,
+            control_words=spec.control_words,
+            template_kwargs=spec.template_kwargs,
+            writing=writing_of(images),
+        ),
+        environment=open_environments(spec.environments, plugins),
+        images=images,
+    )
+
+
+def open_rewards(spec: RolloutSpec, plugins: Plugins) -> RewardPanel | None:
+    """Return the rewards, not started yet; None when the environment alone gives rewards."""
+    from rlhf_guard.rewards.panel import RewardPanel
+    from rlhf_guard.rewards.spec import selection_of
+
+    if not spec.rewards:
+        return None
+    return RewardPanel([selection_of(each, plugins) for each in spec.rewards])
+
+
+class GroupRunner:
+    """Plays and scores, in this process, groups that a ``GroupPlayer`` sends. Call ``start`` first and ``close`` last.
+
+    Args:
+        parts: see ``open_rollouts``.
+        panel: see ``open_rewards``.
+    """
+
+    def __init__(self, parts: RolloutParts, panel: RewardPanel | None) -> None:
+        from .reward_queue import RewardQueue
+
+        self._parts = parts
+        self._panel = panel
+        self._queue: RewardQueue[Requests, Scores] = RewardQueue(self._score_together)
+
+    async def start(self) -> None:
+        """Start the rewards, and the workers of environments that run elsewhere.
+
+        Raises:
+            RLHFError: a reward cannot be built, or an environment's worker cannot be started.
+        """
+        if self._parts.environment is not None:
+            await self._parts.environment.start()
+        if self._panel is not None:
+            await self._panel.start()
+
+    async def play(self, task: Task, settings: GroupSettings, engine: Generator) -> FinishedGroup:
+        """Return the played and scored group, with its tokens in this process's memory.
+
+        Raises:
+            RLHFError: an episode failed, or a sample could not be scored and its reward's policy is to fail.
+        """
+        from .episodes import EpisodeRunner
+
+        parts = self._parts
+        episodes = EpisodeRunner(
+            executor=parts.executor,
+            context=RolloutContext(
+                engine=engine,
+                renderer=parts.renderer,
+                sampling=settings.sampling,
+                max_length=settings.max_length,
+                seed=_no_seed,
+                environment=parts.environment,
+                environment_label=partial(label_of, parts.environment),
+                images=parts.images,
+            ),
+            seed_of=settings.seed_of,
+            score=self._score if self._panel is not None else None,
+            samples_per_prompt=settings.num_samples,
+            with_greedy=settings.with_greedy,
+        )
+        played = await episodes.play(task, with_logprobs=settings.sampling.logprobs)
+        (finished,) = await episodes.score([played])
+        return finished
+
+    async def close(self) -> None:
+        """Stop rewards and environments; none of their processes is left."""
+        await self._queue.close()
+        if self._parts.environment is not None:
+            await self._parts.environment.close()
+        if self._panel is not None:
+            await self._panel.close()
+
+    async def _score(self, requests: Requests) -> Scores:
+        return await self._queue.put(requests)
+
+    async def _score_together(self, waiting: Sequence[Requests]) -> list[Scores]:
+        """Score the samples of several groups in one call."""
+        assert self._panel is not None
+        scores = iter(await self._panel.score([one for requests in waiting for one in requests]))
+        return [list(islice(scores, len(requests))) for requests in waiting]
+
+
+def _no_seed(sample: int, turn: int) -> int:
+    raise AssertionError("the episode runner gives each task its own seeds")

@@ -1,0 +1,72 @@
+"""Columns that a component needs and no row has are refused before a run starts, by ``--check`` too."""
+
+import json
+
+import pytest
+from pydantic import Field
+from tests.core import sample_plugin
+
+from rlhf_core import Component, Config, ConfigError
+from rlhf_core.component import Registered
+from rlhf_core.config import Layer, parse_flags, resolve
+from rlhf_data.checked.needed_columns import check_needed_columns
+
+
+class LabelConfig(Config):
+    key: str = Field("answer", description="column of the label")
+    plain: bool = Field(False, description="read no label")
+
+    def columns_needed(self):
+        return {} if self.plain else {self.key: "key"}
+
+
+@pytest.fixture
+def check(plugins, tmp_path, monkeypatch):
+    """``check(files, *words)``: check a run whose reward needs a column, on files that have the rows."""
+    monkeypatch.chdir(tmp_path)
+    labeled = Component(name="labeled", factory=object, config=LabelConfig)
+    plugins.registries["rlhf_rewards"].add(Registered(labeled, "sample"))
+
+    def run(files, *words):
+        for name, rows in files.items():
+            (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        sets = files or ["openai/gsm8k:main"]
+        typed = ["--model", "some/model", "--data", *sets, "--reward", "labeled", *words]
+        layers = [Layer.of(sample_plugin.DEFAULTS, "defaults"), parse_flags(typed)]
+        check_needed_columns(resolve(layers, plugins), layers)
+
+    return run
+
+
+ROWS = [{"prompt": "1 + 1 =", "answer": "2"}] * 3
+
+
+def test_a_column_that_no_row_has_is_refused_with_the_option_and_the_columns(check):
+    with pytest.raises(ConfigError) as caught:
+        check({"rows.jsonl": ROWS}, "--reward.labeled.key", "answr")
+
+    assert str(caught.value) == (
+        "--reward.labeled.key: labeled reads the column 'answr', which no row of rows.jsonl has. "
+        "Did you mean 'answer'?\n"
+        "  Columns: prompt, answer. Name one of them, or add this one to the rows."
+    )
+
+
+def test_one_row_of_one_set_is_enough(check):
+    check({"rows.jsonl": ROWS})
+    check({"a.jsonl": [{"prompt": "x"}] * 2, "b.jsonl": [{"prompt": "x"}, *ROWS]})
+
+
+def test_a_component_that_reads_no_column_asks_for_none(check):
+    check({"rows.jsonl": [{"prompt": "x"}]}, "--reward.labeled.plain", "true")
+
+
+def test_the_columns_are_those_that_a_form_makes(check):
+    """A row in Alpaca's form has the column ``prompt`` only once it is read."""
+    rows = [{"instruction": "Add.", "input": "1 + 1", "output": "2"}]
+
+    check({"rows.jsonl": rows}, "--data.form", "alpaca", "--reward.labeled.key", "prompt")
+
+
+def test_what_is_not_on_this_machine_is_left_to_the_run(check):
+    check({}, "--reward.labeled.key", "no_such_column")

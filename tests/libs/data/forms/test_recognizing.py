@@ -1,0 +1,190 @@
+"""Which form rows are taken for, and what is said of rows that something else learns from."""
+
+import json
+import logging
+
+import pytest
+
+from rlhf_core.config.run import PromptData
+from rlhf_core.errors import DataError
+from rlhf_data import ConversationColumns, LabeledColumns, PairColumns, StepLabelColumns
+from rlhf_data.source import Unreadable
+
+ASKED, ANSWER = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}
+SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]}
+ALPACA = {"instruction": "Add.", "input": "", "output": "5"}
+PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
+KTO = {"prompt": "a", "completion": "b", "label": True}
+STEPS = {"prompt": "a", "completions": ["b"], "labels": [True]}
+
+
+def test_the_form_is_said_in_one_line(read, caplog):
+    caplog.set_level(logging.INFO, "rlhf_data.forms")
+
+    read(ConversationColumns(), [{**SHAREGPT, "id": 1, "source": "x"}])
+
+    assert caplog.messages == ["data: ShareGPT conversations, 3 columns (rows.jsonl)"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "form", "command"),
+    [
+        (ConversationColumns(), PAIR, "preference pairs", "rlhf dpo .*or rlhf rm "),
+        (ConversationColumns(), KTO, "KTO rows", "rlhf dpo --preference.loss kto "),
+        (ConversationColumns(), STEPS, "labels of their steps", "rlhf prm "),
+        (PairColumns(), KTO, "KTO rows", "rlhf dpo --preference.loss kto "),
+        (PairColumns(), SHAREGPT, "ShareGPT conversations", "rlhf sft "),
+        (PairColumns(), ALPACA, "Alpaca instructions", "rlhf sft "),
+        (LabeledColumns(), PAIR, "preference pairs", "rlhf dpo .*or rlhf rm "),
+        (StepLabelColumns(), PAIR, "preference pairs", "rlhf dpo .*or rlhf rm "),
+        (PromptData(), SHAREGPT, "ShareGPT conversations", "rlhf sft .*--data.form sharegpt"),
+        (PromptData(), ALPACA, "Alpaca instructions", "rlhf sft .*--data.form alpaca"),
+        (PromptData(), {"text": "a"}, "plain texts", "rlhf sft "),
+    ],
+)
+def test_rows_of_something_else_say_what_learns_from_them(read, columns, row, form, command):
+    with pytest.raises(DataError, match=rf"(?s)rows.jsonl: these look like .*{form}.*{command}"):
+        read(columns, [row])
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        (ConversationColumns(), {"prompt": "a", "answer": "b"}),
+        (LabeledColumns(), {"prompt": "a", "completion": "b", "good": True}),
+        (PairColumns(), {"prompt": "a", "chosen": "b"}),
+        (PromptData(), {"question": "a"}),
+    ],
+)
+def test_rows_that_lack_a_column_are_left_to_those_who_read_it(read, columns, row):
+    found = read(columns, [row])
+
+    assert (found.form, found.columns, found.source.row(0)) == (None, columns, row)
+
+
+def test_options_of_columns_win(read):
+    row = {"q": "a", "a": "b", **SHAREGPT, "talk": [ASKED, ANSWER]}
+
+    found = read(ConversationColumns(prompt_key="q", response_key="a"), [row])
+    assert (found.form.name, found.columns.prompt_key) == ("response", "q")
+
+    found = read(ConversationColumns(messages_key="talk"), [row])
+    assert (found.form.name, found.source.row(0)["talk"]) == ("messages", [ASKED, ANSWER])
+
+    found = read(ConversationColumns(template="Q: {q}", response_key="a"), [row])
+    assert (found.form, found.source.row(0)) == (None, row)
+
+
+def test_turns_of_sharegpt_in_a_column_of_another_name_are_read(read):
+    row = {"talk": SHAREGPT["conversations"]}
+
+    found = read(ConversationColumns(messages_key="talk"), [row])
+
+    assert found.columns.messages_key == "talk"
+    assert found.source.row(0)["talk"] == [ASKED, ANSWER]
+
+
+def test_an_option_names_the_form(read):
+    row = {**PAIR, **SHAREGPT, "text": "t", "response": "r"}
+
+    assert read(ConversationColumns(), [row]).form.name == "response"
+    assert read(ConversationColumns(form="sharegpt"), [row]).form.name == "sharegpt"
+    found = read(ConversationColumns(form="columns", messages_key="conversations"), [row])
+    assert (found.form, found.source.row(0)) == (None, row)
+    with pytest.raises(DataError, match=r"--data.form pair: expected .*conversations.*rlhf dpo"):
+        read(ConversationColumns(form="pair"), [row])
+
+
+def test_prompts_alone_are_taken_from_another_form_on_request(read):
+    rows = [
+        SHAREGPT,
+        {"conversations": [*SHAREGPT["conversations"], {"from": "user", "value": "So?"}]},
+    ]
+
+    found = read(PromptData(form="sharegpt"), rows)
+
+    so = {"role": "user", "content": "So?"}
+    assert found.columns.prompt_key == "prompt"
+    assert [row["prompt"] for row in found.source.scan()] == [[ASKED], [ASKED, ANSWER, so]]
+    chosen = {
+        "chosen": "\n\nHuman: Hi\n\nAssistant: a",
+        "rejected": "\n\nHuman: Hi\n\nAssistant: b",
+    }
+    assert read(PromptData(form="hh_rlhf"), [chosen]).source.row(0)["prompt"] == [ASKED]
+
+
+def test_a_row_of_another_form_is_a_bad_row(read):
+    found = read(ConversationColumns(), [SHAREGPT, ALPACA, SHAREGPT, {"conversations": []}])
+
+    bad = [row for row in found.source.scan() if isinstance(row, Unreadable)]
+    assert [row.kind for row in bad] == ["another form"]
+    assert "expected a row of the form sharegpt" in bad[0].reason
+    assert "looks like alpaca (Alpaca instructions)" in bad[0].reason
+    with pytest.raises(DataError, match=r"rows.jsonl:2: expected a row of the form sharegpt"):
+        found.source.row(1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "reason"),
+    [
+        (
+            ConversationColumns(),
+            {
+                "conversations": [
+                    {"from": "human", "value": "a"},
+                    {"from": "narrator", "value": "b"},
+                ]
+            },
+            "turn 2: expected 'from' to be one of system, human, .*got 'narrator'",
+        ),
+        (
+            ConversationColumns(),
+            {"conversations": [{"from": "function_call", "value": "add(2)"}]},
+            "turn 1: expected JSON with the name .*got 'add",
+        ),
+        (
+            ConversationColumns(),
+            {**SHAREGPT, "system": "x", "conversations": [{"from": "system", "value": "y"}]},
+            "the column 'system' has another one",
+        ),
+        (ConversationColumns(), {**ALPACA, "history": [["a"]]}, "'history': expected a list"),
+        (
+            PairColumns(),
+            {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: Assistant: x"},
+            "'rejected': expected a transcript that ends with",
+        ),
+        (
+            LabeledColumns(),
+            {"prompt": [ASKED], "completion": [ANSWER, ANSWER], "label": True},
+            "the label judges one answer; got 2 messages",
+        ),
+    ],
+)
+def test_a_part_without_a_place_makes_a_bad_row(read, columns, row, reason):
+    with pytest.raises(DataError, match=rf"rows.jsonl:1: .*{reason}"):
+        read(columns, [row]).source.row(0)
+
+
+def test_tools_are_read_wherever_rows_have_them(read):
+    tools = [{"type": "function", "function": {"name": "add"}}]
+
+    found = read(
+        ConversationColumns(),
+        [{"messages": [ASKED, ANSWER]}, {"messages": [ASKED, ANSWER], "tools": tools}],
+    )
+
+    assert found.columns.tools_key == "tools"
+    assert [row["tools"] for row in found.source.scan()] == [None, tools]
+    assert read(ConversationColumns(tools_key="t"), [SHAREGPT]).columns.tools_key == "t"
+
+
+def test_messages_as_json_text_are_read_in_any_row_and_under_any_name(read):
+    both = {"good": [ASKED, ANSWER], "bad": [ASKED, {**ANSWER, "content": "No."}]}
+    as_text = {name: json.dumps(messages) for name, messages in both.items()}
+
+    found = read(PairColumns(chosen_key="good", rejected_key="bad"), [both, as_text])
+
+    rows = list(found.source.scan())
+    assert [rows[1][name] for name in ("good", "bad")] == [
+        rows[0][name] for name in ("good", "bad")
+    ]

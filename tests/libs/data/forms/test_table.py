@@ -1,0 +1,195 @@
+"""Each form: which rows are of it, and what they are in our own columns."""
+
+import json
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from rlhf_core.config.common import FormName
+from rlhf_core.config.run import PromptData
+from rlhf_data import ConversationColumns, LabeledColumns, PairColumns, StepLabelColumns
+from rlhf_data.forms.form import RowKind
+from rlhf_data.forms.recognizing import AS_GIVEN
+from rlhf_data.forms.table import FORMS
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+ASKED, GOOD, BAD = user("Name a color."), assistant("Blue."), assistant("Dog.")
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+SHAREGPT = [
+    {"from": "system", "value": "Be brief."},
+    {"from": "human", "value": "Hi"},
+    {"from": "gpt", "value": "Hello.", "weight": 0},
+]
+TOOL_TURNS = [
+    {"from": "human", "value": "2+2?"},
+    {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 2}}'},
+    {"from": "observation", "value": "4"},
+    {"from": "gpt", "value": "4"},
+]
+HH = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: And?\n\nAssistant:"
+CASES = {
+    "sharegpt": (
+        ConversationColumns(),
+        {"conversations": SHAREGPT, "id": 7},
+        {"messages": [system("Be brief."), user("Hi"), {**assistant("Hello."), "weight": 0}]},
+    ),
+    "sharegpt with tools and a column for the system": (
+        ConversationColumns(),
+        {"conversations": TOOL_TURNS, "system": "Add.", "tools": "[]"},
+        {
+            "messages": [
+                system("Add."),
+                user("2+2?"),
+                {**assistant(""), "tool_calls": [CALL]},
+                {"role": "tool", "content": "4"},
+                assistant("4"),
+            ],
+            "tools": "[]",
+        },
+    ),
+    "messages": (
+        ConversationColumns(),
+        {"conversations": [ASKED, GOOD]},
+        {"messages": [ASKED, GOOD], "tools": None},
+    ),
+    "messages as text": (
+        ConversationColumns(),
+        {"messages": json.dumps([ASKED, GOOD])},
+        {"messages": [ASKED, GOOD]},
+    ),
+    "turns as text": (
+        ConversationColumns(),
+        {"conversations": json.dumps([SHAREGPT[1], {"from": "gpt", "value": "Hello."}])},
+        {"messages": [user("Hi"), assistant("Hello.")]},
+    ),
+    "alpaca": (
+        ConversationColumns(),
+        {"instruction": "Add.", "input": "2 and 3", "output": "5"},
+        {"messages": [user("Add.\n2 and 3"), assistant("5")]},
+    ),
+    "alpaca without input": (
+        ConversationColumns(),
+        {"instruction": "Name a color.", "input": "", "output": "Blue."},
+        {"messages": [ASKED, GOOD]},
+    ),
+    "alpaca with system and history": (
+        ConversationColumns(),
+        {"instruction": "And?", "output": "c", "system": "s", "history": [["a", "b"]]},
+        {"messages": [system("s"), user("a"), assistant("b"), user("And?"), assistant("c")]},
+    ),
+    "prompt and completion of messages": (
+        ConversationColumns(),
+        {"prompt": [user("a"), assistant("b"), ASKED], "completion": [GOOD]},
+        {"messages": [user("a"), {**assistant("b"), "train": False}, ASKED, GOOD]},
+    ),
+    "prompt and completion": (
+        ConversationColumns(),
+        {"prompt": "Name a color.", "completion": "Blue."},
+        {"prompt": "Name a color.", "completion": "Blue."},
+    ),
+    "HH-RLHF": (
+        PairColumns(),
+        {"chosen": f"{HH} Good.", "rejected": f"{HH} Bad."},
+        {
+            "chosen": [user("Hi"), assistant("Hello."), user("And?"), assistant("Good.")],
+            "rejected": [user("Hi"), assistant("Hello."), user("And?"), assistant("Bad.")],
+        },
+    ),
+    "UltraFeedback": (
+        PairColumns(),
+        {"prompt": "Name a color.", "chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]},
+        {"prompt": "Name a color.", "chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]},
+    ),
+    "ShareGPT pairs": (
+        PairColumns(),
+        {
+            "conversations": [{"from": "human", "value": "Name a color."}],
+            "chosen": {"from": "gpt", "value": "Blue."},
+            "rejected": {"from": "gpt", "value": "Dog."},
+        },
+        {"prompt": [ASKED], "chosen": [GOOD], "rejected": [BAD]},
+    ),
+    "Alpaca pairs": (
+        PairColumns(),
+        {"instruction": "Name a color.", "input": "", "chosen": "Blue.", "rejected": "Dog."},
+        {"prompt": [ASKED], "chosen": "Blue.", "rejected": "Dog."},
+    ),
+    "KTO": (
+        LabeledColumns(),
+        {"prompt": [ASKED], "completion": [GOOD], "label": 0},
+        {"messages": [ASKED, GOOD], "label": 0},
+    ),
+    "KTO of conversations": (
+        LabeledColumns(),
+        {"messages": [ASKED, GOOD], "label": True},
+        {"messages": [ASKED, GOOD], "label": True},
+    ),
+    "steps": (
+        StepLabelColumns(),
+        {"prompt": "1+1?", "completions": ["It is 2."], "labels": [True]},
+        {"prompt": "1+1?", "completions": ["It is 2."], "labels": [True]},
+    ),
+    "question": (PromptData(), {"messages": [ASKED], "answer": "Blue"}, {"prompt": [ASKED]}),
+    "messages of a prompt as text": (
+        PromptData(),
+        {"prompt": json.dumps([ASKED]), "answer": "Blue"},
+        {"prompt": [ASKED], "answer": "Blue"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_row_is_read_as_our_own_columns_beside_its_others(read, case):
+    columns, row, expected = CASES[case]
+
+    found = read(columns, [row])
+
+    made = found.source.row(0)
+    assert {name: made[name] for name in expected} == expected
+    assert row.keys() <= made.keys()
+    assert list(found.source.scan()) == [made]
+    named = [getattr(found.columns, key) for key in found.form.keys]
+    assert named == list(found.form.keys.values())
+
+
+def test_every_form_has_an_option_value():
+    assert {form.name for form in FORMS} | {AS_GIVEN} == set(get_args(FormName))
+
+
+def documented() -> list[tuple[str, dict]]:
+    """Name and row of each form in the documentation's table."""
+    text = (Path(__file__).parents[4] / "docs" / "data.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- begin: forms -->")[2].partition("<!-- end: forms -->")[0]
+    return [
+        (name, json.loads(row))
+        for name, row in re.findall(r"(?m)^\| `(\w+)` \| `(\{.*?\})` \|", table)
+    ]
+
+
+def test_every_form_is_documented_with_a_row_that_is_taken_for_it(read):
+    columns = {
+        RowKind.PROMPTS: PromptData,
+        RowKind.PAIRS: PairColumns,
+        RowKind.JUDGED: LabeledColumns,
+        RowKind.STEPS: StepLabelColumns,
+    }
+    forms = {form.name: form for form in FORMS}
+
+    assert {name for name, _ in documented()} == set(forms)
+    for name, row in documented():
+        used = columns.get(forms[name].kind, ConversationColumns)
+        assert read(used(), [row]).form.name == name

@@ -1,0 +1,78 @@
+"""Responses to imitate: prompt, response, end-of-sequence; bad rows by file and line."""
+
+import pytest
+from tests.released_templates import released_tokenizer
+
+from rlhf_core.errors import DataError
+from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_data.responses import load_responses
+
+
+@pytest.fixture
+def load(run_config, renderer):
+    def run(*paths, **changes):
+        config = run_config()
+        supervised = config.supervised.model_copy(update={"data": paths, **changes})
+        config = config.model_copy(update={"supervised": supervised})
+        return load_responses(config, renderer, eos=2)
+
+    return run
+
+
+def test_the_response_and_its_end_are_what_is_imitated(load, write_rows, renderer):
+    path = write_rows([{"prompt": "ab", "response": "cd"}, {"prompt": "x", "response": "y"}])
+
+    rows = load(path)
+
+    assert rows.tokens_of(0).tolist() == [*renderer.encode("abcd"), 2]
+    assert rows.actions_of(0).tolist() == [*renderer.encode("cd"), 2]
+    assert rows.num_actions.tolist() == [3, 2]
+
+
+def test_an_answer_to_a_chat_ends_with_the_template_s_token(run_config, write_rows):
+    tokenizer = released_tokenizer("qwen2_5")
+    chat = [{"role": "user", "content": "ab"}]
+    path = write_rows([{"prompt": chat, "response": "c"}, {"prompt": "ab", "response": "c"}])
+    config = run_config()
+    supervised = config.supervised.model_copy(update={"data": (path,)})
+    config = config.model_copy(update={"supervised": supervised})
+
+    rows = load_responses(config, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
+
+    ends = [rows.actions_of(row)[-1] for row in range(2)]
+    assert tokenizer.convert_ids_to_tokens(ends) == ["<|im_end|>", "<|endoftext|>"]
+
+
+def test_columns_may_have_other_names(load, write_rows, renderer):
+    path = write_rows([{"question": "ab", "solution": "c"}])
+
+    rows = load(path, prompt_key="question", response_key="solution")
+
+    assert rows.actions_of(0).tolist() == [*renderer.encode("c"), 2]
+
+
+def test_sets_are_joined(load, write_rows):
+    first = write_rows([{"prompt": "a", "response": "b"}], "first.jsonl")
+    second = write_rows([{"prompt": "c", "response": "d"}], "second.jsonl")
+
+    assert len(load(first, second)) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "a"}, "expected a column 'response'; the row has prompt"),
+        ({"prompt": "a", "response": ""}, "column 'response' is empty"),
+        ({"prompt": "a", "response": 3}, "expected text, got int"),
+        ({"prompt": "a", "response": "b" * 20_000}, "max_tokens_per_micro_batch allows 16384"),
+        ({"prompt": "", "response": "b"}, "empty"),
+    ],
+)
+def test_bad_rows_are_named_by_file_and_line(load, write_rows, row, reason):
+    path = write_rows([{"prompt": "a", "response": "b"}, row])
+
+    with pytest.raises(DataError, match=r"supervised\.data: 1 of 2 rows cannot be used") as error:
+        load(path)
+
+    assert "rows.jsonl:2" in str(error.value)
+    assert reason in str(error.value)

@@ -1,0 +1,297 @@
+"""Opening data sets: every format gives the rows that were written, and every mistake names the file."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rlhf_core.config.checks.data_files import short_name, split_name
+from rlhf_core.errors import DataError
+from rlhf_data.source import Unreadable
+from rlhf_data.sources import open_source
+
+ROWS = [
+    {"prompt": "a b", "answer": "7"},
+    {"prompt": "c", "answer": "007"},
+    {"prompt": "é", "answer": ""},
+]
+
+
+def rows_of(source):
+    assert [source.row(index) for index in range(len(source))] == list(source.scan())
+    return list(source.scan())
+
+
+@pytest.fixture
+def table():
+    from datasets import Dataset
+
+    return Dataset.from_list(ROWS)
+
+
+def test_json_lines_are_read_as_written(write_rows):
+    source = open_source(write_rows(ROWS))
+
+    assert rows_of(source) == ROWS
+    assert source.name == "rows"
+    assert source.where(1).endswith("rows.jsonl:2")
+
+
+def test_values_of_json_lines_are_not_reinterpreted(write_rows):
+    """A date stays text, a column may have several types, and absent keys stay absent."""
+    rows = [{"p": "2024-01-02", "n": 1}, {"p": 3}, {"p": [1, "x"], "n": {"deep": None}}]
+
+    assert rows_of(open_source(write_rows(rows))) == rows
+
+
+def test_blank_lines_are_no_rows_and_keep_line_numbers_right(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf\n{"p": "a"}\r\n\n  \n{"p": "b"}\n\n{"p": "c"}')
+
+    source = open_source(str(path))
+
+    assert rows_of(source) == [{"p": "a"}, {"p": "b"}, {"p": "c"}]
+    assert [source.where(index).rpartition(":")[2] for index in range(3)] == ["2", "5", "7"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"p": "a"', "broken JSON"),
+        (b"[1, 2]", "expected a JSON object per row, got list"),
+        (b'{"p": "\xff"}', "expected UTF-8 text"),
+        (b"[" * 100_000, "unusable JSON"),
+        (b'{"p": ' + b"1" * 5000 + b"}", "unusable JSON"),
+    ],
+)
+def test_a_line_that_is_no_object_is_unreadable_and_the_others_are_read(tmp_path, line, reason):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"p": "a"}\n' + line + b'\n{"p": "b"}\n')
+    source = open_source(str(path))
+
+    first, bad, last = source.scan()
+
+    assert (first, last) == ({"p": "a"}, {"p": "b"})
+    assert isinstance(bad, Unreadable)
+    assert reason in bad.reason
+    with pytest.raises(DataError, match=r"x\.jsonl:2: "):
+        source.row(1)
+
+
+def test_a_file_that_changes_under_a_run_is_noticed(write_rows):
+    path = write_rows(ROWS)
+    source = open_source(path)
+    with open(path, "a") as file:
+        file.write("{}\n")
+
+    with pytest.raises(DataError, match="changed while the run was reading it"):
+        source.row(0)
+
+
+def test_a_replaced_file_is_still_read_as_it_was_opened(write_rows, tmp_path):
+    source = open_source(write_rows(ROWS))
+    os.replace(write_rows([{"other": 1}], "new.jsonl"), tmp_path / "rows.jsonl")
+
+    assert source.row(0) == ROWS[0]
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_a_json_list_knows_the_line_of_each_entry(tmp_path, spread):
+    path = tmp_path / "x.json"
+    path.write_text('[\n {"p":\n "a"},\n\n {"p": "b"}\n]' if spread else '[{"p": "a"}, {"p": "b"}]')
+
+    source = open_source(str(path))
+
+    assert rows_of(source) == [{"p": "a"}, {"p": "b"}]
+    lines = [source.where(index).rpartition(":")[2] for index in range(2)]
+    assert lines == (["2", "5"] if spread else ["1", "1"])
+
+
+def test_a_json_file_may_hold_json_lines(write_rows):
+    assert rows_of(open_source(write_rows(ROWS, "x.json"))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"p": 1},\n{"p": }]', r"x\.json:2: broken JSON"),
+        ('[{"p": 1}\n{"p": 2}]', r"x\.json:2: broken JSON: expected ',' or '\]'"),
+        ('[{"p": 1}] more', "expected nothing after the list's end"),
+        ("[]", "the list is empty"),
+        ("[1,\n2", r"x\.json:2: broken JSON"),
+    ],
+)
+def test_a_broken_json_list_is_refused_with_its_line(tmp_path, text, message):
+    (tmp_path / "x.json").write_text(text)
+
+    with pytest.raises(DataError, match=message):
+        open_source(str(tmp_path / "x.json"))
+
+
+def test_csv_cells_are_text(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('prompt,answer\n"a ""b"",\nc",007\n\né,1.0\n', encoding="utf-8")
+
+    source = open_source(str(path))
+
+    expected = [{"prompt": 'a "b",\nc', "answer": "007"}, {"prompt": "é", "answer": "1.0"}]
+    assert rows_of(source) == expected
+    assert [source.where(index).rpartition(":")[2] for index in range(2)] == ["2", "5"]
+
+
+def test_csv_rows_that_do_not_fit_are_unreadable(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a,b\n1,2\n1\n1,2,3\n\xff,2\n1,4\n")
+    source = open_source(str(path))
+
+    rows = list(source.scan())
+
+    assert [rows[0], rows[4]] == [{"a": "1", "b": "2"}, {"a": "1", "b": "4"}]
+    reasons = [row.reason for row in rows[1:4]]
+    assert reasons == [
+        "expected 2 cells as in the header, got 1",
+        "expected 2 cells as in the header, got 3",
+        "expected UTF-8 text",
+    ]
+    with pytest.raises(DataError, match=r"x\.csv:4: expected 2 cells"):
+        source.row(2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n", "no rows after the header"),
+        ("a,a\n1,2\n", "two columns are called 'a'"),
+        ("\n1,2\n", "expected a header line"),
+    ],
+)
+def test_a_csv_file_without_header_or_rows_is_refused(tmp_path, text, message):
+    (tmp_path / "x.csv").write_text(text)
+
+    with pytest.raises(DataError, match=message):
+        open_source(str(tmp_path / "x.csv"))
+
+
+def test_a_quote_that_never_ends_is_one_unreadable_row(tmp_path):
+    (tmp_path / "x.csv").write_text('a,b\n1,2\n"1,2\n3,4\n')
+
+    rows = list(open_source(str(tmp_path / "x.csv")).scan())
+
+    assert rows[0] == {"a": "1", "b": "2"}
+    assert [type(row) for row in rows[1:]] == [Unreadable]
+    assert "broken CSV" in rows[1].reason
+
+
+def test_parquet_is_read_as_written(tmp_path, table, datasets_cache):
+    table.to_parquet(tmp_path / "x.parquet")
+
+    source = open_source(str(tmp_path / "x.parquet"))
+
+    assert rows_of(source) == ROWS
+    assert source.where(2).endswith("x.parquet:row 3")
+
+
+def test_a_saved_folder_is_read_as_written(tmp_path, table):
+    table.save_to_disk(tmp_path / "saved")
+
+    assert rows_of(open_source(str(tmp_path / "saved"))) == ROWS
+
+
+def test_a_saved_folder_with_splits_gives_the_one_asked_for(tmp_path, table):
+    from datasets import DatasetDict
+
+    DatasetDict(train=table, test=table.select([1])).save_to_disk(tmp_path / "saved")
+
+    assert rows_of(open_source(str(tmp_path / "saved"), split="test")) == [ROWS[1]]
+    with pytest.raises(DataError, match=r"no split 'validation'; it has train, test"):
+        open_source(str(tmp_path / "saved"), split="validation")
+
+
+def test_a_folder_of_data_files_is_read(tmp_path, table, datasets_cache):
+    (tmp_path / "set").mkdir()
+    table.to_parquet(tmp_path / "set" / "train.parquet")
+
+    assert rows_of(open_source(str(tmp_path / "set"))) == ROWS
+
+
+def test_a_scan_may_leave_out_columns_that_were_not_asked_for(tmp_path, table):
+    table.save_to_disk(tmp_path / "saved")
+    source = open_source(str(tmp_path / "saved"))
+
+    assert list(source.scan(["answer"])) == [{"answer": row["answer"]} for row in ROWS]
+    assert list(source.scan(["answer", "absent"])) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", b"", "the file is empty"),
+        ("x.jsonl", b"\n \n", "only blank lines"),
+        ("x.md", b"text", r"expected a file that ends with .*got '\.md'"),
+        ("x.parquet", b"not parquet", r"x\.parquet: expected a Parquet file"),
+        ("x.json", b"[\xff]", r"x\.json:1: expected UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path, datasets_cache, name, content, message):
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(DataError, match=message):
+        open_source(str(tmp_path / name))
+
+
+def test_a_missing_file_suggests_the_nearest(write_rows, tmp_path):
+    write_rows(ROWS, "train.jsonl")
+
+    with pytest.raises(DataError, match=r"no such file\. Did you mean .*train\.jsonl"):
+        open_source(str(tmp_path / "trian.jsonl"))
+
+
+def test_a_folder_without_data_is_refused(tmp_path, datasets_cache):
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(DataError, match="expected a save_to_disk folder"):
+        open_source(str(tmp_path / "empty"))
+
+
+def test_what_is_neither_path_nor_hub_name_is_refused():
+    with pytest.raises(DataError, match="or a hub name such as"):
+        open_source("what is this?")
+
+
+def test_a_hub_set_without_a_network_says_what_to_do():
+    """In a process of its own: the offline switch of the libraries is read when they are imported."""
+    code = (
+        "from rlhf_data.sources import open_source\n"
+        "from rlhf_core.errors import DataError\n"
+        "try:\n    open_source('somebody/something:main')\n"
+        "except DataError as error:\n    print(error)\n"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+
+    assert "somebody/something:main: expected a data set on the hub" in result.stdout
+    assert "Without a network, save_to_disk the set elsewhere and give the folder" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [("a/b/train.jsonl", "train"), ("openai/gsm8k:main", "gsm8k"), ("imdb", "imdb")],
+)
+def test_short_names(spec, name):
+    assert short_name(spec) == name
+
+
+@pytest.mark.parametrize(
+    ("entry", "parts"),
+    [
+        ("easy=a/b.jsonl", ("easy", "a/b.jsonl")),
+        ("a/b.jsonl", (None, "a/b.jsonl")),
+        ("./x=y.jsonl", (None, "./x=y.jsonl")),
+        ("gsm=openai/gsm8k:main", ("gsm", "openai/gsm8k:main")),
+    ],
+)
+def test_a_set_can_be_named(entry, parts):
+    assert split_name(entry) == parts

@@ -1,0 +1,168 @@
+"""Loading tokenizers, and finding every token that ends a turn."""
+
+import json
+
+import pytest
+from tests.released_templates import RELEASED, released_tokenizer
+
+from rlhf_core.errors import ConfigError
+from rlhf_data.tokenizer import (
+    describe_ends,
+    end_of_turn,
+    eos_token_ids,
+    load_tokenizer,
+)
+from rlhf_testing.tiny import write_tiny_model
+
+EOS = 2
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
+
+
+def edit_json(path, **changes):
+    values = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+
+
+def test_a_folder_with_a_tokenizer_is_loaded(model):
+    assert load_tokenizer(str(model)).eos_token_id == EOS
+
+
+@pytest.mark.parametrize(("listed", "expected"), [(5, (2, 5)), ([7, 5], (2, 5, 7)), (None, (2,))])
+def test_the_generation_configs_end_tokens_count_too(model, listed, expected):
+    edit_json(model / "generation_config.json", eos_token_id=listed)
+
+    assert eos_token_ids(load_tokenizer(str(model)), str(model)) == expected
+
+
+def test_without_a_generation_config_the_models_own_counts(model):
+    (model / "generation_config.json").unlink()
+    edit_json(model / "config.json", eos_token_id=[2, 9])
+
+    assert eos_token_ids(load_tokenizer(str(model)), str(model)) == (2, 9)
+
+
+def test_a_model_that_could_never_stop_is_refused(model):
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.eos_token = tokenizer.chat_template = None
+    edit_json(model / "generation_config.json", eos_token_id=None)
+
+    with pytest.raises(ConfigError, match="names an end-of-sequence token"):
+        eos_token_ids(tokenizer, str(model))
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def base_with_chatml(model):
+    """The tokenizer of a base model that has a chat template, as Qwen2.5's does."""
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = CHATML
+    return tokenizer, tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+
+def test_a_chat_template_s_end_of_turn_ends_a_turn_beside_the_end_of_texts(model):
+    tokenizer, end = base_with_chatml(model)
+
+    ends = eos_token_ids(tokenizer, str(model))
+
+    assert ends == (EOS, end)
+    assert end_of_turn(tokenizer) == end
+    assert describe_ends(tokenizer, ends) == (
+        f"a turn ends at '<eos>' (2, the tokenizer's) or '<|im_end|>' ({end}, the chat template's)"
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [None, "{% for m in messages %}{{ m.content }}{% endfor %}", "{{ raise_exception('no') }}"],
+    ids=["none", "without an end", "refusing"],
+)
+def test_a_template_without_an_end_of_turn_adds_none(model, template):
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.chat_template = template
+
+    assert end_of_turn(tokenizer) is None
+    assert eos_token_ids(tokenizer, str(model)) == (EOS,)
+
+
+@pytest.mark.parametrize("name", sorted(RELEASED))
+def test_released_templates_end_turns_with_their_own_token(name):
+    tokenizer = released_tokenizer(name)
+
+    assert tokenizer.convert_ids_to_tokens(end_of_turn(tokenizer)) == RELEASED[name].end
+
+
+NOT_TOKENS = ["abc", ["x"], [1, "2"], -5, 1.5, {"a": 1}, True, [[1]]]
+
+
+@pytest.mark.parametrize("listed", NOT_TOKENS, ids=str)
+def test_end_tokens_that_are_none_are_refused(model, listed):
+    edit_json(model / "generation_config.json", eos_token_id=listed)
+    tokenizer = load_tokenizer(str(model))
+
+    with pytest.raises(ConfigError, match=r"generation_config\.json has the eos_token_id"):
+        eos_token_ids(tokenizer, str(model))
+
+
+@pytest.mark.parametrize("listed", ["abc", [1, "2"], -5], ids=str)
+def test_end_tokens_of_the_models_own_configuration_are_checked_too(model, listed):
+    tokenizer = load_tokenizer(str(model))
+    (model / "generation_config.json").unlink()
+    edit_json(model / "config.json", eos_token_id=listed)
+
+    with pytest.raises(ConfigError, match="eos_token_id"):
+        eos_token_ids(tokenizer, str(model))
+
+
+DEEP = 100_000 * '{"a":' + "1" + 100_000 * "}"
+
+
+@pytest.mark.parametrize("content", [DEEP, "[1]", "{"], ids=["deep", "a list", "broken"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_files_that_no_tokenizer_has_are_refused(model, name, content):
+    (model / name).write_text(content)
+
+    with pytest.raises(ConfigError, match=r"loading it failed with"):
+        load_tokenizer(str(model))
+
+
+@pytest.mark.parametrize("content", [DEEP, "[1]", "{"], ids=["deep", "a list", "broken"])
+def test_a_damaged_generation_config_is_not_passed_over(model, content):
+    tokenizer = load_tokenizer(str(model))
+    (model / "generation_config.json").write_text(content)
+
+    with pytest.raises(ConfigError, match=r"generation_config\.json cannot be read"):
+        eos_token_ids(tokenizer, str(model))
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path, kind):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+
+    with pytest.raises(
+        ConfigError, match=r"no ordinary tokens|with a tokenizer; loading it failed"
+    ):
+        load_tokenizer(str(tmp_path))
+
+
+def test_code_that_comes_with_a_tokenizer_does_not_run(model):
+    edit_json(
+        model / "tokenizer_config.json",
+        auto_map={"AutoTokenizer": ["mine.Mine", None]},
+        tokenizer_class="Mine",
+    )
+    (model / "mine.py").write_text("raise SystemExit('this must not run')\n")
+
+    load_tokenizer(str(model))  # the plain tokenizer.json serves
+
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match="model"):
+        load_tokenizer(str(model))

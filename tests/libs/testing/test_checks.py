@@ -1,0 +1,104 @@
+import sys
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_core import Component, Config, PluginError
+from rlhf_testing.checks import assert_imports_stay_light, check_component, check_plugin
+
+
+class Good(Config):
+    size: int = Field(1, ge=1, description="how large")
+
+
+class Undescribed(Config):
+    size: int = 1
+
+
+class Open(Config):
+    model_config = ConfigDict(extra="allow")
+
+
+class Forgetful(Config):
+    size: int = Field(1, exclude=True, description="lost in JSON")
+    other: float = Field(0.1, description="kept")
+
+    def __eq__(self, other):
+        return isinstance(other, BaseModel) and self.model_fields_set == other.model_fields_set
+
+
+def component(**changes):
+    return Component(
+        **{
+            "name": "x",
+            "factory": "collections:OrderedDict",
+            "summary": "s",
+            "config": Good,
+            **changes,
+        }
+    )
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name, source):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def test_a_good_component_passes():
+    check_component(component())
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"summary": ""}, "expected a summary"),
+        ({"config": Undescribed}, "options without a description: size"),
+        ({"config": Open}, "accepts unknown options"),
+        ({"config": Forgetful}, "change on the way through JSON"),
+        ({"factory": "collections:abc"}, "is not callable"),
+    ],
+)
+def test_a_broken_promise_is_named(changes, part):
+    with pytest.raises(AssertionError, match=part):
+        check_component(component(**changes))
+
+
+def test_a_factory_that_is_not_there_is_the_plugins_fault():
+    with pytest.raises(PluginError, match="has no 'Missing'"):
+        check_component(component(factory="collections:Missing"))
+
+
+def test_a_light_module_passes(module):
+    assert_imports_stay_light(module("light_module", "import json"))
+
+
+def test_a_heavy_module_is_named(module):
+    module("matplotlib", "")  # a stand-in: the check looks at names
+    with pytest.raises(AssertionError, match="imports matplotlib"):
+        assert_imports_stay_light(module("heavy_module", "import matplotlib"))
+
+
+def test_a_module_that_raises_shows_its_error(module):
+    with pytest.raises(AssertionError, match="no_such_thing"):
+        assert_imports_stay_light(module("raising_module", "import no_such_thing"))
+
+
+def test_a_whole_plugin_is_checked(module):
+    source = (
+        "from rlhf_core import Component, hookimpl\n"
+        "@hookimpl\n"
+        "def rlhf_policy_losses():\n"
+        "    return [Component(name='x', factory='collections:OrderedDict', summary='{}')]\n"
+    )
+    good = check_plugin(module("good_plugin", source.format("fine")))
+    assert good.get("rlhf_policy_losses", "x").plugin == "good_plugin"
+
+    with pytest.raises(AssertionError, match="expected a summary"):
+        check_plugin(module("bad_plugin", source.format("")))

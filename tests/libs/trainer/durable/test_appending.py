@@ -1,0 +1,63 @@
+"""The extent of a file that grows is that of the file on the disk, however it came about."""
+
+import hashlib
+from contextlib import closing
+
+import pytest
+
+from rlhf_core.errors import RLHFError
+from rlhf_trainer.durable.appending import CHUNK_BYTES, AppendedFile, Extent, RunningDigest
+from rlhf_trainer.durable.typed_values import typed
+
+
+def extent_of(content: bytes) -> Extent:
+    return Extent(num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def test_the_extent_follows_what_is_written(tmp_path):
+    path = tmp_path / "file"
+    with closing(AppendedFile(path)) as file:
+        assert file.extent == extent_of(b"")
+        for line in ("one", "", "drei ä"):
+            file.write_line(line)
+            assert file.extent == extent_of(path.read_bytes())
+
+    assert path.read_text(encoding="utf-8") == "one\n\ndrei ä\n"
+
+
+@pytest.mark.parametrize("known", [0, 1, 5, CHUNK_BYTES, CHUNK_BYTES + 3])
+def test_a_file_is_taken_up_where_its_digest_stands(tmp_path, known):
+    path = tmp_path / "file"
+    path.write_bytes(b"abcde" * CHUNK_BYTES)
+    begun = RunningDigest()
+    begun.add_file(path, up_to=known)
+    assert begun.extent() == extent_of(path.read_bytes()[:known])
+
+    with closing(AppendedFile(path, begun)) as file:
+        file.write_line("end")
+
+        assert file.extent == extent_of(path.read_bytes())
+
+
+def test_a_beginning_longer_than_the_file_ends_with_the_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    digest = RunningDigest()
+    digest.add_file(path, up_to=10)
+
+    assert digest.extent() == extent_of(b"abc")
+
+
+def test_an_extent_survives_json():
+    extent = extent_of(b"abc")
+
+    assert typed(Extent, extent.to_json()) == extent
+
+
+def test_a_full_disk_is_one_message():
+    with closing(AppendedFile.__new__(AppendedFile)) as file:
+        file.path = "/dev/full"
+        file._digest = RunningDigest()
+        file._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  closed with the other
+        with pytest.raises(RLHFError, match="/dev/full cannot be written to: No space left"):
+            file.write_line("line")

@@ -1,0 +1,108 @@
+"""Failed writes: every form in which libraries report them is one error, and nothing is left."""
+
+import errno
+import resource
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from rlhf_core import CheckpointError, StorageError
+from rlhf_core.storage.writing import reason_of, write_text_atomically, writing
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def half(folder, failure):
+    """Write a part of a file and of a folder, and fail."""
+    file, more = folder / "model.tmp", folder / "more"
+    with writing("the model", file, more, advice="Wait"):
+        file.write_text("half")
+        (more / "in").mkdir(parents=True)
+        raise failure
+
+
+def test_a_failed_write_is_named_and_its_files_are_gone(tmp_path):
+    with pytest.raises(StorageError) as told:
+        half(tmp_path, FULL)
+
+    expected = "the model could not be written: No space left on device. Make room there, and start again. Wait"
+    assert str(told.value) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_failure_is_passed_on_and_leaves_nothing_either(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        half(tmp_path, ZeroDivisionError())
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_with_a_name_keeps_it():
+    with (
+        pytest.raises(CheckpointError, match=r"^it could not"),
+        writing("it", error=CheckpointError),
+    ):
+        raise FULL
+    with pytest.raises(CheckpointError, match=r"^damaged$"), writing("it"):
+        raise CheckpointError("damaged")
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (FULL, "No space left on device. Make room there, and start again"),
+        (OSError(errno.EACCES, "Permission denied"), "Permission denied"),
+        (OSError("gone"), "gone"),
+        (
+            Exception("I/O error: ... (os error 28)"),
+            "No space left on device. Make room there, and start again",
+        ),
+        (
+            Exception("[Errno 122] Disk quota exceeded"),
+            "Disk quota exceeded. Make room there, and start again",
+        ),
+        (ValueError("a shape"), None),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_a_failed_write_is_told_from_other_failures(failure, reason):
+    assert reason_of(failure) == reason
+
+
+def _too_large(folder: str, kind: str) -> str:
+    """Write more than a file may have, and return what became of it."""
+    from pathlib import Path
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    path = Path(folder, "file")
+    words = {f"word{n}": n for n in range(5000)}
+    try:
+        match kind:
+            case "safetensors":
+                with writing("it", path):
+                    save_file({"a": torch.zeros(20_000)}, path)
+            case "tokenizers":
+                with writing("it", path):
+                    Tokenizer(WordLevel(words, "word0")).save(str(path))
+            case "text":
+                write_text_atomically(path, "x" * 20_000)
+    except StorageError as error:
+        return f"{error} {[one.name for one in Path(folder).iterdir()]}"
+    return "written"
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "tokenizers", "text"])
+def test_the_writers_of_libraries_report_a_file_without_room(tmp_path, kind):
+    """With a limit on a file's size, as on a full disk, in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        told = pool.submit(_too_large, str(tmp_path), kind).result()
+
+    assert "could not be written: File too large. Make room there, and start again" in told
+    assert told.endswith(" []")

@@ -1,0 +1,116 @@
+"""Which signals let a step finish, and which end the process at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from tests.deadlines import HANG_S
+
+from rlhf_trainer.loop.interrupts import Interrupts, interrupted_code
+
+
+@pytest.fixture(autouse=True)
+def handlers_restored():
+    before = {number: signal.getsignal(number) for number in Interrupts.SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    with Interrupts():  # which forgets the signals of runs before
+        assert interrupted_code() == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_is_only_noted(number):
+    before = signal.getsignal(number)
+    with Interrupts() as interrupts:
+        assert interrupts.requested is None
+        os.kill(os.getpid(), number)
+        assert interrupts.requested == number.name
+
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_one_stops_at_once(number):
+    with Interrupts():
+        os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(KeyboardInterrupt, match=number.name):
+            os.kill(os.getpid(), number)
+
+    assert interrupted_code() == 128 + number
+
+
+WAITS = """
+import os, signal, threading, time
+from rlhf_trainer.loop import interrupts
+
+interrupts.LEAVE_S = {leave_s}
+threading.Thread(target=time.sleep, args=[600]).start()  # the interpreter would wait for it
+interrupts.own_process()
+with interrupts.Interrupts():
+    for number in {signals}:
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "leave_s", "code"),
+    [([2, 2], 0.05, 130), ([2, 15], 0.05, 143), ([2, 2, 2], 600, 130)],
+)
+def test_a_process_that_cannot_end_is_ended(signals, leave_s, code):
+    program = WAITS.format(signals=signals, leave_s=leave_s)
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=HANG_S, check=False
+    )
+
+    assert done.returncode == code
+    assert done.stderr == b"\nended at once; what did not stop was left\n"
+
+
+def test_the_two_hangups_of_a_closed_terminal_are_one_request():
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+        assert interrupts.requested == "SIGHUP"
+
+
+def test_a_hangup_that_nohup_keeps_out_stays_out():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+        assert interrupts.requested is None
+
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_a_background_job_that_started_without_sigint_can_be_stopped():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+
+        assert interrupts.requested == "SIGINT"
+
+
+def test_outside_of_the_main_thread_nothing_is_caught_and_nothing_raises():
+    before = [signal.getsignal(number) for number in Interrupts.SIGNALS]
+    found = []
+
+    def enter():
+        with Interrupts() as interrupts:
+            found.append([signal.getsignal(number) for number in Interrupts.SIGNALS])
+            found.append(interrupts.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+
+    assert found == [before, None]

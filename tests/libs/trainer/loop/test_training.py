@@ -1,0 +1,72 @@
+"""``rlhf train`` as a kind of run: which roles are saved, what is exported, and books that do not balance."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rlhf_core import CheckpointError
+from rlhf_core.config.common import ActorConfig
+from rlhf_core.config.layers import lookup
+from rlhf_core.storage.run_folder import RunFolder
+from rlhf_trainer.durable.appending import Extent
+from rlhf_trainer.loop.memory.sleeping import Sleeping
+from rlhf_trainer.loop.state import LoopState
+from rlhf_trainer.loop.training import BINDING, TrainingCourse, check_books
+
+
+@pytest.fixture
+def course(tmp_path):
+    def of(*roles, ema=None):
+        run = SimpleNamespace(actor=ActorConfig(optim="any", ema=ema))
+        session = SimpleNamespace(
+            resolved=SimpleNamespace(run=run),
+            roles={name: name for name in roles},
+            total_steps=7,
+            sleeping=Sleeping(engine=None, roles={}),
+        )
+        return TrainingCourse(session, LoopState(), RunFolder(tmp_path))
+
+    return of
+
+
+def test_models_that_never_change_are_not_saved(course):
+    """They are what the options say now, not what the options said when the checkpoint was made."""
+    every = course("policy", "critic", "reference", "teacher")
+
+    assert every.saved_roles == {"policy": "policy", "critic": "critic"}
+    assert every.total_steps == 7
+
+
+def test_the_policy_is_exported_and_its_average_where_there_is_one(course, tmp_path):
+    plain, averaged = course("policy", "critic"), course("policy", ema=0.9)
+
+    assert [(one.role, one.folder, one.ema) for one in plain.exports] == [
+        ("policy", tmp_path / "model", False)
+    ]
+    assert [(one.folder, one.ema) for one in averaged.exports] == [
+        (tmp_path / "model", False),
+        (tmp_path / "model_ema", True),
+    ]
+
+
+def test_books_that_do_not_balance_name_the_group(small_run):
+    small_run({"checkpoint": {"every": 1}})
+    folder = RunFolder(small_run.folder / "run")
+    size = Extent(num_bytes=folder.ledger.stat().st_size, sha256="")
+
+    check_books(folder, LoopState(step=3), {"ledger.jsonl": size})
+    with pytest.raises(CheckpointError, match=r"at step 3: group 0\.99, which should be in flight"):
+        check_books(folder, LoopState(step=3, in_flight=[(0, 99)]), {"ledger.jsonl": size})
+    check_books(folder, LoopState(step=3, in_flight=[(0, 99)]), {})
+
+
+def exists(tree, path):
+    section, _, name = path.rpartition(".")
+    return name in (lookup(tree, section) if section else tree)
+
+
+def test_options_that_bind_exist(small_run):
+    with small_run.configured() as (resolved, _):
+        missing = [path for path in BINDING if not exists(resolved.tree, path)]
+
+    assert missing == []
