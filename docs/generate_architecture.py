@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from import_graph import ROOT, Module, modules, room_edges
+from import_graph import ROOT, Module, module_edges, modules, room_edges
 
 TARGET = ROOT / "docs/architecture.md"
 SECTION = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end: \2 -->)", flags=re.DOTALL)
@@ -53,24 +53,47 @@ def rooms_table(known: Mapping[str, Module]) -> str:
 
 
 def core_picture(known: Mapping[str, Module]) -> str:
-    """Return a mermaid graph of the core's rooms: an arrow goes from the importing room to the imported one.
+    """Return a mermaid graph of the core's rooms."""
+    names = {module.name for module in rooms_of(known) if module.name.startswith("rlhf_core.")}
+    edges = {room: targets & names for room, targets in room_edges(known).items() if room in names}
+    return _picture(edges, lambda name: name.partition(".")[2])
+
+
+def packages_picture(known: Mapping[str, Module]) -> str:
+    """Return a mermaid graph of the core, the libraries and the command line."""
+    names = {
+        module.top
+        for module in known.values()
+        if module.path.relative_to(ROOT).parts[0] in ("core", "libs", "cli")
+    }
+    edges: dict[str, set[str]] = {name: set() for name in names}
+    for source, targets in module_edges(known).items():
+        if (top := known[source].top) in names:
+            edges[top] |= {known[target].top for target in targets} & names - {top}
+    return _picture(edges, lambda name: name.replace("_", "-"))
+
+
+def _picture(edges: Mapping[str, set[str]], label: Callable[[str], str]) -> str:
+    """Return a mermaid graph: an arrow goes from the importing node to the imported one.
 
     An arrow that a longer way already implies is left out.
     """
-    names = {module.name for module in rooms_of(known) if module.name.startswith("rlhf_core.")}
-    edges = {room: targets & names for room, targets in room_edges(known).items() if room in names}
     lines = ["```mermaid", "flowchart TD"]
-    for room in sorted(edges):
-        for target in sorted(edges[room]):
-            if not any(_leads_to(edges, other, target) for other in edges[room] - {target}):
-                lines.append(f"    {room.partition('.')[2]} --> {target.partition('.')[2]}")
+    for source in sorted(edges):
+        for target in sorted(edges[source]):
+            if not any(_leads_to(edges, other, target) for other in edges[source] - {target}):
+                lines.append(f"    {label(source)} --> {label(target)}")
     return "\n".join([*lines, "```"]) + "\n"
 
 
 def current() -> str:
     """Return the page with its generated sections rewritten."""
     known = modules()
-    texts = {"rooms": rooms_table(known), "core": core_picture(known)}
+    texts = {
+        "rooms": rooms_table(known),
+        "core": core_picture(known),
+        "packages": packages_picture(known),
+    }
     return SECTION.sub(
         lambda match: match[1] + texts[match[2]] + match[3], TARGET.read_text(encoding="utf-8")
     )

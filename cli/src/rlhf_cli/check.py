@@ -15,6 +15,7 @@ from rlhf_core.component import Registered
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
 
+from .kit import require_kit
 from .plugins_command import failure_of, kind_word
 
 _COMMANDS = "rlhf_commands"
@@ -39,6 +40,7 @@ def command(plugins: Plugins) -> Callable[..., None]:
         as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     ) -> None:
         """Check components against the contract of their kind. Exit code 1 if a check fails."""
+        require_kit("rlhf check")
         from rlhf_testing.conformance import CheckOutcome, checks_of, has_required_options
 
         outcomes: list[CheckOutcome] = []

@@ -27,6 +27,8 @@ _ENVIRONMENT, _COMMAND = "environment", "command"
 _HOOKS = {kind_word(hook): hook for hook in COMPONENT_HOOKS}
 KINDS = tuple(_HOOKS)
 """Kinds of plugins that the command can write; each has a folder of templates."""
+_LIBRARIES = {"train_backend": ("rlhf-weights",)}
+"""Libraries that a template imports beside the core, by kind."""
 
 _TEMPLATES = files(__package__) / "templates"
 _SUFFIX = ".tmpl"
@@ -83,6 +85,8 @@ class Package:
         """Return the values of the templates' placeholders."""
         major, minor, *_ = version("rlhf-core").split(".")
         entry_point = f"env_{self.component}" if self.kind == _ENVIRONMENT else self.component
+        core = f">={major}.{minor},<{major}.{int(minor) + 1}"
+        required = ("rlhf-core", *_LIBRARIES.get(self.kind, ()))
         return {
             "distribution": self.distribution,
             "module": self.module,
@@ -93,7 +97,8 @@ class Package:
             "class_name": self.class_name,
             "kind": self.kind,
             "hook": _HOOKS[self.kind],
-            "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
+            "core": core,
+            "requires": ", ".join(f'"{name}{core}"' for name in required),
         }
 
 

@@ -11,6 +11,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -76,7 +77,7 @@ def new_name(old: str) -> str | None:
     return None
 
 
-class _Moved:
+class _Moved(Loader):
     """Loader that gives the module of the new name, unchanged."""
 
     def __init__(self, new: str) -> None:
@@ -92,7 +93,7 @@ class _Moved:
         module.__spec__ = self._own  # The import system has put the old name's there.
 
 
-class _EmptyPackage:
+class _EmptyPackage(Loader):
     def create_module(self, spec: ModuleSpec) -> None:
         return None
 

@@ -343,7 +343,7 @@ def test_every_row_is_trained_on_or_held_out_or_skipped(
 def test_a_set_with_held_out_rows_is_opened_and_says_its_form_once(
     write_rows, run_config, renderer, caplog
 ):
-    caplog.set_level(logging.INFO, "rlhf_data.forms")
+    caplog.set_level(logging.INFO, "rlhf_data")
     run = run_config(train=[write_rows(numbered(20), "sums.jsonl")], eval={"fraction": 0.3})
     opened = OpenedSets()
 

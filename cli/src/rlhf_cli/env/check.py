@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..kit import require_kit
 from .chosen import HOOK, Name, NamedEnvironment, chosen
 from .printing import plain
 
@@ -24,6 +25,7 @@ def check(
 ) -> None:
     """Check an environment without a model: episodes, rewards, tasks, manners, and answers that earn too much. Its own
     options may follow. Exit code 1 if a check fails."""
+    require_kit("rlhf env check")
     from rlhf_testing.conformance import Subject, applying, checks_of
 
     found = chosen(name, context.args)

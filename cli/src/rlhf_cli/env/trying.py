@@ -24,6 +24,7 @@ from rlhf_core.contracts import (
     ToolCall,
 )
 
+from ..kit import require_kit
 from .chosen import Name, chosen
 from .lines import InputLines
 from .printing import plain
@@ -50,6 +51,7 @@ def try_environment(
     turns: Annotated[int, typer.Option(min=1, help="the episode is left after these turns")] = 100,
 ) -> None:
     """Play one episode of an environment. Its own options may follow."""
+    require_kit("rlhf env try")
     found = chosen(name, context.args)
     environment = found.make()
     played = _task(environment, found.registered.name, split, task)

@@ -25,7 +25,7 @@ class IsolationOptions(Config):
     )
     python: str | None = Field(
         None,
-        description="interpreter, or folder of a virtual environment, that has rlhf-core and the environment's "
+        description="interpreter, or folder of a virtual environment, that has rlhf-guard and the environment's "
         "package; venv",
     )
     address: tuple[str, ...] = Field(

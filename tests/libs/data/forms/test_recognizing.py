@@ -19,7 +19,7 @@ STEPS = {"prompt": "a", "completions": ["b"], "labels": [True]}
 
 
 def test_the_form_is_said_in_one_line(read, caplog):
-    caplog.set_level(logging.INFO, "rlhf_data.forms")
+    caplog.set_level(logging.INFO, "rlhf_data")
 
     read(ConversationColumns(), [{**SHAREGPT, "id": 1, "source": "x"}])
 

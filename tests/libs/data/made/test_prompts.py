@@ -19,7 +19,7 @@ def reader(run_config, renderer):
 
 
 def test_rows_of_a_source_say_their_form_once(reader, caplog):
-    caplog.set_level(logging.INFO, "rlhf_data.forms")
+    caplog.set_level(logging.INFO, "rlhf_data")
     prompts = reader()
 
     for number in range(3):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rlhf_core
+import rlhf_guard
 from rlhf_core.component import ComponentRef
 from rlhf_core.config.isolation import IsolationOptions
 from rlhf_guard.environments.host import EnvironmentHost
@@ -26,11 +27,11 @@ LIGHT = (
     "packaging",
     "numpy",
 )
-"""Everything that rlhf-core needs where an environment runs."""
+"""Everything that rlhf-core and rlhf-guard need where an environment runs."""
 
 
 def interpreter(folder: Path, number: int) -> Path:
-    """A virtual environment with ``tiny==number``, an environment that needs it, rlhf-core's source, and no torch."""
+    """A virtual environment with ``tiny==number``, an environment that needs it, rlhf-core, rlhf-guard and no torch."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = (
         folder
@@ -38,7 +39,8 @@ def interpreter(folder: Path, number: int) -> Path:
         / f"python{sys.version_info.major}.{sys.version_info.minor}"
         / "site-packages"
     )
-    (site / "core.pth").write_text(str(Path(rlhf_core.__file__).parent.parent))
+    sources = (Path(package.__file__).parent.parent for package in (rlhf_core, rlhf_guard))
+    (site / "ours.pth").write_text("\n".join(map(str, sources)))
     for name in LIGHT:
         for file in distribution(name).files or ():
             top = file.parts[0]

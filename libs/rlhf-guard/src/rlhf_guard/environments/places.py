@@ -192,8 +192,8 @@ class ProcessPlace:
         text += "".join(f"\n    {line}" for line in problem.where)
         if self._python is not None:
             text += (
-                f"\nThe interpreter {self._python} needs to be of Python 3.11 or later, with rlhf-core, without torch, "
-                "and the environment's package."
+                f"\nThe interpreter {self._python} needs to be of Python 3.11 or later, with rlhf-core and rlhf-guard, "
+                "without torch, and the environment's package."
             )
         return PluginError(text)
 

@@ -1,7 +1,7 @@
 """Worker process of an environment: ``python -m rlhf_guard.environments.worker FD``, which the keeper starts.
 
-The interpreter may be another one than the run's, with other libraries: it needs rlhf-core without torch, and the
-environment's package. Protocol: ``messages``.
+The interpreter may be another one than the run's, with other libraries: it needs rlhf-core and rlhf-guard without
+torch, and the environment's package. Protocol: ``messages``.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def test_names_of_sets():
 def test_the_form_of_a_set_is_said_once_where_a_share_is_held_out(
     write_rows, sets_of, caplog, form
 ):
-    caplog.set_level(logging.INFO, "rlhf_data.forms")
+    caplog.set_level(logging.INFO, "rlhf_data")
 
     sets_of(form, [write_rows(rows_of(form, range(20)))], fraction=0.3)
 

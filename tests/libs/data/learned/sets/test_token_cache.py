@@ -177,7 +177,7 @@ def test_the_folder_of_an_option(monkeypatch, tmp_path):
 
 
 def test_the_form_is_said_at_every_start(write_rows, load, caplog):
-    caplog.set_level(logging.INFO, "rlhf_data.forms")
+    caplog.set_level(logging.INFO, "rlhf_data")
     path = write_rows(rows_of(ConversationColumns, range(3)))
     for _ in range(2):
         caplog.clear()

@@ -1,0 +1,82 @@
+"""Names of modules that have left the core: what they give, what they say, and what happens without the package."""
+
+import importlib
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from rlhf_core.moved import MOVED, MovedModules, new_name
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+    """Old names that this process has not imported yet."""
+    for name in list(sys.modules):
+        if new_name(name) is not None or name in {old.rpartition(".")[0] for old in MOVED} - {
+            "rlhf_core"
+        }:
+            monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize("old", MOVED)
+@pytest.mark.usefixtures("forgotten")
+def test_an_old_name_gives_the_same_module_and_says_the_new_name(old):
+    with pytest.warns(DeprecationWarning, match=f"{old} is {MOVED[old]} now") as seen:
+        found = importlib.import_module(old)
+
+    assert found is importlib.import_module(MOVED[old])
+    assert found.__spec__.name == found.__name__ == MOVED[old]
+    assert {each.filename for each in seen} == {importlib.__file__}
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_module_below_an_old_name_is_not_loaded_a_second_time():
+    with pytest.warns(DeprecationWarning, match="is rlhf_testing"):
+        from rlhf_core.testing.fakes import EOS_ID, FakeEngine  # noqa: F401
+    import rlhf_testing.fakes
+
+    assert FakeEngine is rlhf_testing.fakes.FakeEngine
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_the_warning_names_the_line_that_imports():
+    with pytest.warns(DeprecationWarning, match="is rlhf_weights now") as seen:
+        from rlhf_core.weights import Place  # noqa: F401
+
+    assert [each.filename for each in seen] == [__file__]
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_what_was_not_public_is_gone():
+    with pytest.raises(ModuleNotFoundError, match=r"rlhf_core\.loop"):
+        importlib.import_module("rlhf_core.loop")
+    with pytest.raises(ModuleNotFoundError, match=r"rlhf_core\.processes\.guarded"):
+        importlib.import_module("rlhf_core.processes.guarded")
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"\n  pip install rlhf-data$"):
+        MovedModules().find_spec("rlhf_core.data")
+
+
+def test_an_import_of_the_core_alone_neither_warns_nor_imports_a_library():
+    code = (
+        "import rlhf_core, sys; print([name for name in sys.modules if name.startswith('rlhf_')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert "rlhf_core.errors" in done.stdout
+    assert "rlhf_data" not in done.stdout
+
+
+def test_names_that_never_moved_are_left_to_python():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert MovedModules().find_spec("rlhf_core.contracts") is None
+        assert MovedModules().find_spec("json") is None
