@@ -17,9 +17,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core import Component
 from rlhf_core.component import ComponentRef, Registered
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts import Action, Environment, Observation, StepResult, Stop, Task, Uid
 from rlhf_guard.environments.host import EnvironmentHost
 from rlhf_guard.environments.listening import EnvironmentListener

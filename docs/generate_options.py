@@ -15,15 +15,15 @@ from pydantic.fields import FieldInfo
 
 from rlhf_cli.train import DEFAULTS
 from rlhf_cli.training import TrainingCommand
+from rlhf_config.annotations import model_of, type_name
+from rlhf_config.flags import SHORT_NAMES
+from rlhf_config.layers import lookup
+from rlhf_config.resolved import RewardOptions, TermOptions
+from rlhf_config.run import RunConfig
+from rlhf_config.sections import fields_of
+from rlhf_config.train import SLOTS
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
-from rlhf_core.config.annotations import model_of, type_name
-from rlhf_core.config.flags import SHORT_NAMES
-from rlhf_core.config.layers import lookup
-from rlhf_core.config.resolved import RewardOptions, TermOptions
-from rlhf_core.config.run import RunConfig
-from rlhf_core.config.sections import fields_of
-from rlhf_core.config.train import SLOTS
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
 from rlhf_plugin_supervised.training.command import COMMANDS

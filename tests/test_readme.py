@@ -19,9 +19,9 @@ from rlhf_cli.errors import split_form
 from rlhf_cli.main import command_tree, main
 from rlhf_cli.train import DEFAULTS
 from rlhf_cli.training import layers_of, split_arguments
+from rlhf_config import Layer, Origin, render_help, resolve
 from rlhf_core import Config
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import Layer, Origin, render_help, resolve
 from rlhf_core.contracts import Action, RewardBatch, Stop, Task, Uid
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_testing.tiny import write_tiny_model

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from rlhf_config.resolved import EnvironmentOptions, RewardOptions, TermOptions
+from rlhf_config.run import RunConfig
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config.resolved import EnvironmentOptions, RewardOptions, TermOptions
-from rlhf_core.config.run import RunConfig
 
 ROOT = Path(__file__).parent.parent
 CORE = sorted((ROOT / "core/src").rglob("*.py"))
-NAMELESS = ("data", "episodes", "guard", "testing", "trainer", "weights")
+NAMELESS = ("config", "data", "episodes", "guard", "testing", "trainer", "weights")
 """Libraries that know no component by name, as the core knows none."""
 FRAMEWORK = [
     *CORE,
@@ -40,8 +40,8 @@ PUBLIC = {
     "rlhf_cli.training",  # commands of plugins that train
     "rlhf_core.capabilities",  # the words by which runtimes and commands tell what a component provides
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options
-    "rlhf_core.config",  # options of commands of plugins that train
-    "rlhf_core.config.common",  # the sections that these commands share
+    "rlhf_config",  # options of commands of plugins that train
+    "rlhf_config.common",  # the sections that these commands share
     "rlhf_core.contracts",
     "rlhf_core.media",  # images: references, store, places among tokens
     "rlhf_episodes",  # the graph in which executors record requests
@@ -84,7 +84,7 @@ WORDS_OF_THE_LANGUAGE = {
     for library in ("torch", "ray", "vllm", "deepspeed")
 } | {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
-    ("core/src/rlhf_core/config/automatic/accelerators.py", "torch"),  # the library
+    ("libs/rlhf-config/src/rlhf_config/automatic/accelerators.py", "torch"),  # the library
     *(
         (f"core/src/rlhf_core/math/{module}.py", name)  # estimates between sampler and trainer
         for module in ("mismatch", "importance")
@@ -95,9 +95,9 @@ WORDS_OF_THE_LANGUAGE = {
         for path in (
             "math/kl",
             "contracts/backend",
-            "config/run",
         )
     ),
+    ("libs/rlhf-config/src/rlhf_config/run.py", "linear"),
     ("libs/rlhf-testing/src/rlhf_testing/conformance/kinds/backends.py", "linear"),
     ("libs/rlhf-trainer/src/rlhf_trainer/loop/describe.py", "constant"),  # no schedule
     ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights

@@ -4,9 +4,9 @@ import pytest
 
 from rlhf_cli import gpus, train
 from rlhf_cli.training import layers_of, split_arguments
+from rlhf_config import resolve
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import resolve
 from rlhf_core.contracts import ENGINE, Accelerator
 
 RUN = ("--model", "some/model", "--data", "prompts.jsonl", "--reward", "exact_match")

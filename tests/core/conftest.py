@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.core import sample_plugin
 
-from rlhf_core.config import Layer, parse_flags, resolve
-from rlhf_core.config.resolved import Resolved
+from rlhf_config import Layer, parse_flags, resolve
+from rlhf_config.resolved import Resolved
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.plugins import GROUP, Candidate, Plugins, empty, register
 

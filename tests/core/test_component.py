@@ -116,7 +116,7 @@ def test_the_source_is_found_without_importing():
     entry = Registered(Component(name="x", factory="rlhf_testing.tiny:write_tiny_model"), "core")
 
     path, _, line = entry.source().rpartition(":")
-    assert path.endswith("rlhf_core/testing/tiny.py")
+    assert path.endswith("rlhf_testing/tiny.py")
     assert int(line) > 1
 
 

@@ -244,7 +244,7 @@ def test_the_image_names_files_that_exist_and_holds_no_secret():
     copied = [line.split()[2] for line in lines if line.startswith("COPY")]
     allowed = (ROOT / ".dockerignore").read_text().split()
 
-    assert copied == ["core", "cli", "plugins"]
+    assert copied == ["core", "cli", "libs", "plugins"]
     for name in copied:
         assert (ROOT / name).is_dir()
         assert f"!{name}" in allowed

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.config import parse_flags, read_toml, resolve
+from rlhf_config import parse_flags, read_toml, resolve
 from rlhf_core.plugins import load
 
 ROOT = Path(__file__).parents[2]

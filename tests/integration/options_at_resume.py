@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from rlhf_core.config.run import RunConfig
-from rlhf_core.config.sections import fields_of
-from rlhf_core.config.train import SLOTS
+from rlhf_config.run import RunConfig
+from rlhf_config.sections import fields_of
+from rlhf_config.train import SLOTS
 
 from .first_party import installed
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs import training_commands
-from rlhf_core.config import OptionTree
-from rlhf_core.config.sections import fields_of
+from rlhf_config import OptionTree
+from rlhf_config.sections import fields_of
 from rlhf_core.plugins import load
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +23,10 @@ EXAMPLES = {"a.b", "section.option"}
 
 def sources():
     """Source files of the core, the command line and the plugins that the repository installs."""
-    for folder in ("core/src", "cli/src", "plugins"):
-        for file in sorted((ROOT / folder).rglob("src/**/*.py" if folder == "plugins" else "*.py")):
+    for folder in ("core/src", "cli/src", "libs", "plugins"):
+        for file in sorted(
+            (ROOT / folder).rglob("src/**/*.py" if folder in ("libs", "plugins") else "*.py")
+        ):
             if not NO_MESSAGES & set(file.parts):
                 yield file
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rlhf_cli.train import DEFAULTS
+from rlhf_config import parse_flags, read_toml, resolve
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import parse_flags, read_toml, resolve
 from rlhf_testing.conformance.loss_inputs import loss_case, loss_inputs, prepared, total
 
 PLUGINS = plugin_loader.load("")

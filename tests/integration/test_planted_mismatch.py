@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_core.config.common import SamplingOptions
+from rlhf_config.common import SamplingOptions
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 
 SAYS = "sampler and trainer disagree about the tokens that were just sampled"

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from rlhf_cli.train import DEFAULTS
+from rlhf_config import Layer, parse_flags, read_toml, resolve
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import Layer, parse_flags, read_toml, resolve
 from rlhf_core.contracts import Stop, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.contracts.backend import StepPlan
 from rlhf_plugin_local.runtime import LocalRole

@@ -19,8 +19,7 @@ from rlhf_cli.training import (
     function_of,
     say_choices,
 )
-from rlhf_core import ConfigError, RLHFError
-from rlhf_core.config import (
+from rlhf_config import (
     ResolvedOptions,
     check_installed,
     check_paths,
@@ -28,6 +27,7 @@ from rlhf_core.config import (
     resolve_options,
     with_memory_options,
 )
+from rlhf_core import ConfigError, RLHFError
 from rlhf_core.contracts import RunResult
 from rlhf_core.plugins import Plugins, load
 from rlhf_trainer.loop.control import Control

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 from rlhf_cli.train import COMMAND
 from rlhf_cli.training import TrainingCommand
+from rlhf_config import Layer, Origin, Selector, read_toml
+from rlhf_config.flags import SHORT_NAMES
+from rlhf_config.layers import insert, lookup, merge
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.component import Component
-from rlhf_core.config import Layer, Origin, Selector, read_toml
-from rlhf_core.config.flags import SHORT_NAMES
-from rlhf_core.config.layers import insert, lookup, merge
 from rlhf_core.given_objects import give
 from rlhf_core.plugins import GIVEN, Plugins
 

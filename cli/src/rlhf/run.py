@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rlhf_config import ResolvedOptions
 from rlhf_core import ConfigError
-from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import RunResult
 from rlhf_trainer.loop.control import Control
 from rlhf_trainer.loop.interrupts import Interrupts

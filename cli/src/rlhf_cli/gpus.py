@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhf_config import Layer, ResolvedOptions, leaves, read_toml, visible_accelerators
 from rlhf_core import ConfigError
-from rlhf_core.config import Layer, ResolvedOptions, leaves, read_toml, visible_accelerators
 from rlhf_core.contracts import Accelerator, PlansPlacement
 
 SEVERAL = Path(__file__).with_name("several_gpus.toml")

@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 
+from rlhf_config import TRAIN
+from rlhf_config.flags import SHORT_NAMES
+from rlhf_config.presets import HOOK as PRESET_HOOK
+from rlhf_config.presets import PRESET
 from rlhf_core import ConfigError
-from rlhf_core.config import TRAIN
-from rlhf_core.config.flags import SHORT_NAMES
-from rlhf_core.config.presets import HOOK as PRESET_HOOK
-from rlhf_core.config.presets import PRESET
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 
 from .plugins_command import kind_word

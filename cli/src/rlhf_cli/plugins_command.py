@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from rlhf_config.annotations import type_name
+from rlhf_config.presets import HOOK as PRESET_HOOK
+from rlhf_config.sections import fields_of
 from rlhf_core import ConfigError, PluginError, RLHFError, UnknownComponent
 from rlhf_core.component import Registered
-from rlhf_core.config.annotations import type_name
-from rlhf_core.config.presets import HOOK as PRESET_HOOK
-from rlhf_core.config.sections import fields_of
 from rlhf_core.contracts import Preset
 from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
 from rlhf_core.plugins import FailedPlugin, Plugins

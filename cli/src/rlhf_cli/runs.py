@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core import PluginError, UnknownComponent
-from rlhf_core.config import (
+from rlhf_config import (
     Layer,
     Resolved,
     ResolvedOptions,
@@ -21,6 +20,7 @@ from rlhf_core.config import (
     resolve,
     resolve_options,
 )
+from rlhf_core import PluginError, UnknownComponent
 from rlhf_core.contracts import Accelerator, ComponentRef, RuntimeSpec
 from rlhf_core.plugins import Plugins
 from rlhf_trainer.learning.demands import Demands, demands_of

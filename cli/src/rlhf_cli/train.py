@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from rlhf_core.config import TRAIN
+from rlhf_config import TRAIN
 from rlhf_core.plugins import Plugins
 
 from . import training

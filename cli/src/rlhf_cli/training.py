@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rlhf_core import ConfigError, MissingDependency, RLHFError, UnknownComponent
-from rlhf_core.config import (
+from rlhf_config import (
     CommandOptions,
     Layer,
     OptionTree,
@@ -29,6 +28,7 @@ from rlhf_core.config import (
     resolve_options,
     with_memory_options,
 )
+from rlhf_core import ConfigError, MissingDependency, RLHFError, UnknownComponent
 from rlhf_core.contracts import Accelerator, RunResult
 from rlhf_core.plugins import Plugins, load
 from rlhf_trainer.loop.loggers import build_loggers
@@ -240,7 +240,7 @@ def warn_of_failed_plugins(plugins: Plugins) -> None:
 
 def _how_to_get_it_back(layers: Sequence[Layer], plugins: Plugins, options: OptionTree[Any]) -> str:
     """When a run is resumed: the plugins that it had and this process has not, as a command that installs them."""
-    from rlhf_core.config.paths import folder_to_resume
+    from rlhf_config.paths import folder_to_resume
     from rlhf_trainer.durable.plugin_record import lost_plugins
 
     folder = folder_to_resume(layers, options)

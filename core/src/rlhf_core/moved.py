@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "rlhf_core.config": "rlhf_config",
     "rlhf_core.data": "rlhf_data",
     "rlhf_core.environments.external": "rlhf_core.contracts.external",
     "rlhf_core.episodes": "rlhf_episodes",

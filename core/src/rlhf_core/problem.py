@@ -13,7 +13,15 @@ MAX_TEXT = 1000
 """Largest number of characters of a message; a user's exception may carry a whole data set in its text."""
 
 _NUM_FRAMES = 3
-_OURS = ("rlhf_core", "rlhf_data", "rlhf_episodes", "rlhf_guard", "rlhf_trainer", "rlhf_plugin_")
+_OURS = (
+    "rlhf_config",
+    "rlhf_core",
+    "rlhf_data",
+    "rlhf_episodes",
+    "rlhf_guard",
+    "rlhf_trainer",
+    "rlhf_plugin_",
+)
 """Beginnings of the names of packages whose frames are no lines of a user's code."""
 
 

@@ -11,8 +11,8 @@ from tests.cases import one_in
 from tests.deadlines import HANG_S
 
 from rlhf_cli.main import main
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core.component import ComponentRef
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts import Action, Stop, Task, Uid
 from rlhf_guard.environments.host import EnvironmentHost
 

@@ -7,8 +7,8 @@ import pytest
 import rlhf
 from rlhf.entry import CallableCommand
 from rlhf_cli.training import TrainingCommand
+from rlhf_config import TRAIN
 from rlhf_core import ConfigError, UnknownComponent
-from rlhf_core.config import TRAIN
 
 
 def test_a_command_is_found_by_its_name_and_as_a_name_of_the_package():

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rlhf.options import PythonOptions
+from rlhf_config.layers import lookup, merge
 from rlhf_core import ConfigError, plugins
-from rlhf_core.config.layers import lookup, merge
 from rlhf_testing.checks import assert_imports_stay_light
 
 ROWS = [{"prompt": "a"}]

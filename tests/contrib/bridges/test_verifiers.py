@@ -8,9 +8,9 @@ import pytest
 from tests.contrib.bridges.interpreters import extended, own_interpreter
 from tests.deadlines import HANG_S
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core import RolloutError
 from rlhf_core.component import ComponentRef
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts import Action, Stop, Task, ToolCall, Uid
 from rlhf_guard.environments.host import EnvironmentHost
 from rlhf_guard.environments.tasks import IsolatedTasks

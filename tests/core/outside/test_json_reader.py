@@ -10,9 +10,9 @@ import pytest
 
 from rlhf_cli.show import _lines as shown_samples
 from rlhf_cli.template import _read_tools
+from rlhf_config.automatic.choosing import model_config
+from rlhf_config.common import _typed
 from rlhf_core import ConfigError, RLHFError
-from rlhf_core.config.automatic.choosing import model_config
-from rlhf_core.config.common import _typed
 from rlhf_core.outside.json_reader import (
     MAX_DEPTH,
     BrokenJson,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-ROOMS = ("core/src", "cli/src", "plugins", "contrib")
+ROOMS = ("core/src", "cli/src", "libs", "plugins", "contrib")
 READERS = {("json", "load"), ("json", "loads"), ("orjson", "loads")}
 
 WRITTEN_HERE = {
@@ -14,22 +14,22 @@ WRITTEN_HERE = {
     "rlhf_core/outside/json_reader.py": 1,
     "rlhf_plugin_endpoint/dialects/fields.py": 1,
     # A round trip of a value, which says that JSON holds it.
-    "rlhf_core/learning/roles.py": 1,
-    "rlhf_core/loop/driver.py": 1,
-    "rlhf_core/loop/watching/observers.py": 1,
+    "rlhf_trainer/learning/roles.py": 1,
+    "rlhf_trainer/loop/driver.py": 1,
+    "rlhf_trainer/loop/watching/observers.py": 1,
     # Arguments and options that this process wrote as text a moment before.
     "rlhf_bridge_reasoning_gym/environment.py": 1,
     "rlhf_bridge_verifiers/rollouts.py": 2,
     "rlhf_bridge_verifiers/setting.py": 1,
     "rlhf_core/contracts/executor.py": 1,
-    "rlhf_core/data/chat/parsing/json_calls.py": 1,
-    "rlhf_core/data/chat/spelling.py": 1,
+    "rlhf_data/chat/parsing/json_calls.py": 1,
+    "rlhf_data/chat/spelling.py": 1,
     "rlhf_plugin_endpoint/episode/forms.py": 2,
     "rlhf_plugin_inference/evaluate/run.py": 1,
     "rlhf_plugin_vllm/worker/four_bits.py": 1,
     # Between this process and one that it started, with errors of its own and without the package.
     "rlhf_bridge_harbor/inside.py": 1,
-    "rlhf_core/processes/marked_json.py": 1,
+    "rlhf_guard/processes/marked_json.py": 1,
     "rlhf_tools/sandbox/inside/supervisor.py": 1,
     "rlhf_tools/sandbox/python.py": 1,
 }
@@ -67,9 +67,9 @@ def test_only_what_this_process_has_written_is_read_by_another_reader():
     found = {}
     for room in ROOMS:
         for path in (ROOT / room).rglob(
-            "src/**/*.py" if room in ("plugins", "contrib") else "**/*.py"
+            "src/**/*.py" if room in ("libs", "plugins", "contrib") else "**/*.py"
         ):
-            if {"testing", "conformance", ".venv"} & set(path.parts):
+            if {"rlhf_testing", "conformance", ".venv"} & set(path.parts):
                 continue
             text = path.read_text()
             if "json" in text and "load" in text and (lines := list(calls_of_other_readers(text))):

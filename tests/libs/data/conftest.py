@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.config.run import RunConfig
+from rlhf_config.run import RunConfig
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_testing.tiny import tiny_tokenizer
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rlhf_core.config.checks.data_files import short_name, split_name
+from rlhf_config.checks.data_files import short_name, split_name
 from rlhf_core.errors import DataError
 from rlhf_data.source import Unreadable
 from rlhf_data.sources import open_source

@@ -15,7 +15,7 @@ from tests.plugins.inference.chat.test_chat import through_a_pipe
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from rlhf_cli.main import main
-from rlhf_core.config import Selection
+from rlhf_config import Selection
 from rlhf_core.plugins import load
 from rlhf_plugin_inference.serving.model_source import ModelSource
 from rlhf_plugin_inference.serving.options import ModelToServe

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.config.common import ActorConfig
-from rlhf_core.config.resolved import Selection
+from rlhf_config.common import ActorConfig
+from rlhf_config.resolved import Selection
 from rlhf_core.contracts import SchedulePoint
 from rlhf_core.math import lr_factor
 from rlhf_core.plugins import load

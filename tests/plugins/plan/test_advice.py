@@ -3,9 +3,9 @@
 import pytest
 
 from rlhf_cli.runs import read_run
+from rlhf_config.files import writable
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config.files import writable
 from rlhf_core.contracts import MemoryPlanner
 from rlhf_plugin_plan.advice import COMMAND, advice_on, gpu_here, gpu_of
 from rlhf_plugin_plan.machine.hardware import find_gpu

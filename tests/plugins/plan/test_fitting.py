@@ -4,10 +4,10 @@ import pytest
 
 from rlhf_cli import train
 from rlhf_cli.training import layers_of, split_arguments
+from rlhf_config import Layer, resolve
+from rlhf_config.files import writable
+from rlhf_config.layers import leaves, merge
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import Layer, resolve
-from rlhf_core.config.files import writable
-from rlhf_core.config.layers import leaves, merge
 from rlhf_core.contracts import Accelerator, MemoryFitter
 from rlhf_plugin_plan.advice import COMMAND, advice_on, options_on
 from rlhf_plugin_plan.machine.hardware import find_gpu

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core.config.resolved import RewardOptions, Selection
+from rlhf_config.resolved import RewardOptions, Selection
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
 from rlhf_guard.rewards.panel import RewardPanel

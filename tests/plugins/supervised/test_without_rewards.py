@@ -4,8 +4,8 @@ import pytest
 
 from rlhf_cli.train import DEFAULTS
 from rlhf_cli.training import Arguments, layers_of
+from rlhf_config import resolve
 from rlhf_core import ConfigError
-from rlhf_core.config import resolve
 from rlhf_core.plugins import load
 
 PLUGINS = load()

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from rlhf_config.flags import parse_flags
+from rlhf_config.layers import Layer, lookup
+from rlhf_config.problems import Labels, Report
+from rlhf_config.sections import Validator, options_of
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Config, Registered
-from rlhf_core.config.flags import parse_flags
-from rlhf_core.config.layers import Layer, lookup
-from rlhf_core.config.problems import Labels, Report
-from rlhf_core.config.sections import Validator, options_of
 from rlhf_core.contracts import Environment, EnvironmentManifest, manifest_of
 from rlhf_core.plugins import Plugins
 from rlhf_trainer.rollouts.environments import version_label

@@ -8,7 +8,7 @@ configuration:
     rows = load_conversations(sets, columns, options, TokenizerRenderer(tokenizer), eos=tokenizer.eos_token_id)
 """
 
-from rlhf_core.config.checks.held_out import set_names
+from rlhf_config.checks.held_out import set_names
 
 from .answered import AnsweredChats
 from .arrow_rows import WrittenRows, rows_as_written

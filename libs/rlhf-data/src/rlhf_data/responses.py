@@ -6,10 +6,10 @@ import logging
 
 import numpy as np
 
+from rlhf_config.run import RunConfig
 from rlhf_core.batch.task import Uid
 from rlhf_core.batch.trajectory import Trajectory, Turn
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.config.run import RunConfig
 from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.spans import Expanded

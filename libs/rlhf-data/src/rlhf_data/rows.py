@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_config.run import PromptData
 from rlhf_core.batch.task import Message
-from rlhf_core.config.run import PromptData
 from rlhf_core.errors import DataError
 
 from .chat.template.contents import text_of_part

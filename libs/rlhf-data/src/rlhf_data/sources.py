@@ -7,7 +7,7 @@ import re
 import weakref
 from pathlib import Path
 
-from rlhf_core.config.checks.data_files import (
+from rlhf_config.checks.data_files import (
     SUFFIXES,
     files_of,
     is_packed,

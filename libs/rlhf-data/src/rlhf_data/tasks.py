@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.config.checks.data_files import split_name
-from rlhf_core.config.run import PromptData, RunConfig
+from rlhf_config.checks.data_files import split_name
+from rlhf_config.run import PromptData, RunConfig
 from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
 

@@ -4,9 +4,9 @@ Prompts as tasks, environments, episodes that are played and scored, rewards, si
 Importing this module imports no torch.
 """
 
+from rlhf_config.checks.eval_names import samples_at
+from rlhf_config.checks.features import environment_shares
 from rlhf_core.concurrency import run_to_its_end
-from rlhf_core.config.checks.eval_names import samples_at
-from rlhf_core.config.checks.features import environment_shares
 from rlhf_core.rng import eval_seed, seed_of
 from rlhf_core.storage.atomic import remove, sync_folder, sync_tree
 from rlhf_core.storage.faults import fault_point

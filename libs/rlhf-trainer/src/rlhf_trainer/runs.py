@@ -1,6 +1,6 @@
 """Public parts of a command of a plugin that trains: the loop around its steps, and what such steps are made of.
 
-A command describes its options as an ``OptionTree`` (``rlhf_core.config``) and its steps as a ``RunKind`` with a
+A command describes its options as an ``OptionTree`` (``rlhf_config``) and its steps as a ``RunKind`` with a
 ``Course``; ``drive`` gives it run folder, records, checkpoints, exact resume, evaluation, observers and exports.
 Importing this module imports torch.
 """

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf_cli.runs import PlannedRun, planned
-from rlhf_core.config import Layer, resolve
+from rlhf_config import Layer, resolve
 from rlhf_core.contracts import Accelerator, MemoryOptions, SleepAdvice
 from rlhf_core.plugins import Plugins
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import NoReturn
 
 from rlhf_cli.runs import PlannedRun, read_run, run_layers
+from rlhf_config import leaves
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import leaves
 from rlhf_core.contracts import Accelerator, RoleSpec
 from rlhf_core.plugins import Plugins
 

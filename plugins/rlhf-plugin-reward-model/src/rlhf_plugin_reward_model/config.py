@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from rlhf_config.common import TemplateVariables
 from rlhf_core import Config
-from rlhf_core.config.common import TemplateVariables
 
 
 class ModelFiles(Config):

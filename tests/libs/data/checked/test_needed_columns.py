@@ -6,9 +6,9 @@ import pytest
 from pydantic import Field
 from tests.core import sample_plugin
 
+from rlhf_config import Layer, parse_flags, resolve
 from rlhf_core import Component, Config, ConfigError
 from rlhf_core.component import Registered
-from rlhf_core.config import Layer, parse_flags, resolve
 from rlhf_data.checked.needed_columns import check_needed_columns
 
 

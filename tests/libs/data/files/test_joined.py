@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlhf_core.config.checks.data_files import short_name
+from rlhf_config.checks.data_files import short_name
 from rlhf_core.errors import DataError
 from rlhf_data.sources import open_source
 

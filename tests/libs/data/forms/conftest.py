@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf_core.config.run import PromptData
+from rlhf_config.run import PromptData
 from rlhf_data import (
     ConversationColumns,
     LabeledColumns,

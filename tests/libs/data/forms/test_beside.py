@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlhf_core.config.run import PromptData
+from rlhf_config.run import PromptData
 from rlhf_data import ConversationColumns, LabeledColumns, PairColumns, StepLabelColumns
 from rlhf_data.forms.beside import warn_of_tools
 from rlhf_data.source import Unreadable

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_core.config.run import PromptData
+from rlhf_config.run import PromptData
 from rlhf_core.errors import DataError
 from rlhf_data.forms.showing import shown_forms
 from rlhf_data.responses import load_responses

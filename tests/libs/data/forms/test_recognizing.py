@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from rlhf_core.config.run import PromptData
+from rlhf_config.run import PromptData
 from rlhf_core.errors import DataError
 from rlhf_data import ConversationColumns, LabeledColumns, PairColumns, StepLabelColumns
 from rlhf_data.source import Unreadable

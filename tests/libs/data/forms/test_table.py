@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from rlhf_core.config.common import FormName
-from rlhf_core.config.run import PromptData
+from rlhf_config.common import FormName
+from rlhf_config.run import PromptData
 from rlhf_data import ConversationColumns, LabeledColumns, PairColumns, StepLabelColumns
 from rlhf_data.forms.form import RowKind
 from rlhf_data.forms.recognizing import AS_GIVEN

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core.component import ComponentRef
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts import Action, Stop, Task, Uid
 from rlhf_guard.environments.host import EnvironmentHost
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.deadlines import HANG_S
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core import ConfigError, PluginError, RolloutError
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts.external import ExternalConfig, refuse_here
 from rlhf_guard.environments import connection
 from rlhf_guard.environments.host import EnvironmentHost
@@ -278,7 +278,7 @@ def test_nothing_is_left_when_the_run_is_killed(probe, tmp_path):
         from rlhf_core.component import ComponentRef
         from rlhf_core.contracts import Action, Stop, Task, Uid
         from rlhf_guard.environments.host import EnvironmentHost
-        from rlhf_core.config.isolation import IsolationOptions
+        from rlhf_config.isolation import IsolationOptions
 
         async def main():
             probe = ComponentRef(kind="rlhf_environments", name="probe")

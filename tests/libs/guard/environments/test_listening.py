@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core import ConfigError, PluginError, RolloutError
 from rlhf_core.component import Registered
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_guard.environments import connection, listening, places
 from rlhf_guard.environments.frames import packed, read_frame
 from rlhf_guard.environments.host import EnvironmentHost

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from rlhf_core.config.isolation import IsolationOptions
+from rlhf_config.isolation import IsolationOptions
 
 
 @pytest.mark.parametrize(

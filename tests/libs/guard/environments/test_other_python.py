@@ -14,8 +14,8 @@ import pytest
 from tests.contrib.bridges.interpreters import extended, own_interpreter
 from tests.deadlines import HANG_S
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core import PluginError, RolloutError
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_guard.environments.host import EnvironmentHost
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_left")]

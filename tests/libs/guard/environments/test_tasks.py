@@ -4,8 +4,8 @@ from itertools import islice
 
 import pytest
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core import DataError
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_guard.environments import task_pages
 from rlhf_guard.environments import tasks as tasks_module
 from rlhf_guard.environments.host import EnvironmentHost

@@ -11,8 +11,8 @@ import pytest
 
 import rlhf_core
 import rlhf_guard
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core.component import ComponentRef
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_guard.environments.host import EnvironmentHost
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_left")]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.config.resolved import RewardOptions, Selection
+from rlhf_config.resolved import RewardOptions, Selection
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
 

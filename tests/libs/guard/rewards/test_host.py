@@ -314,7 +314,7 @@ def test_nothing_outlives_a_run_that_is_killed(tmp_path):
     file = tmp_path / "pids"
     script = textwrap.dedent(f"""
         import asyncio
-        from rlhf_core.config.resolved import RewardOptions, Selection
+        from rlhf_config.resolved import RewardOptions, Selection
         from rlhf_core.contracts import RewardRequest
         from rlhf_core.plugins import load
         from rlhf_guard.rewards.host import RewardHost

@@ -5,9 +5,9 @@ import asyncio
 import numpy as np
 import pytest
 
+from rlhf_config import Layer, parse_flags, resolve
 from rlhf_core import NonFiniteError, RolloutError
 from rlhf_core.batch.metric import metric_values
-from rlhf_core.config import Layer, parse_flags, resolve
 from rlhf_core.contracts import Metric, StepOutcome
 from rlhf_core.contracts.learner import LearnRequest
 from rlhf_core.plugins import load

@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmana
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from rlhf_config import Layer, resolve
 from rlhf_core import Component, Config, hookimpl
-from rlhf_core.config import Layer, resolve
 from rlhf_core.contracts import Placement, RewardResult
 from rlhf_core.contracts.learner import LearnOutcome
 from rlhf_core.plugins import GROUP, Candidate, load, register

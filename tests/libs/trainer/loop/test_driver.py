@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlhf_core import CheckpointError, Config, ConfigError, ResumeError, StorageError
-from rlhf_core.config import Layer, OptionTree, RunOptions, Selector, resolve_options
-from rlhf_core.config.common import (
+from rlhf_config import Layer, OptionTree, RunOptions, Selector, resolve_options
+from rlhf_config.common import (
     BackendSelection,
     CheckpointConfig,
     EvalSchedule,
@@ -21,6 +20,7 @@ from rlhf_core.config.common import (
     ResumeConfig,
     RuntimeSelection,
 )
+from rlhf_core import CheckpointError, Config, ConfigError, ResumeError, StorageError
 from rlhf_trainer.loop.course import Export, FinishedStep, RunKind
 from rlhf_trainer.loop.driver import drive
 from rlhf_trainer.loop.resume import ResumeRules

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlhf_core.config.checks.eval_names import metric_names
+from rlhf_config.checks.eval_names import metric_names
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_trainer.loop.evaluation import pass_at_k, summarize
 

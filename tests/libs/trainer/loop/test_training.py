@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf_config.common import ActorConfig
+from rlhf_config.layers import lookup
 from rlhf_core import CheckpointError
-from rlhf_core.config.common import ActorConfig
-from rlhf_core.config.layers import lookup
 from rlhf_core.storage.run_folder import RunFolder
 from rlhf_trainer.durable.appending import Extent
 from rlhf_trainer.loop.memory.sleeping import Sleeping

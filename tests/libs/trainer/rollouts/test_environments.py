@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf_config.resolved import Selection
 from rlhf_core import Component, Config, RolloutError
 from rlhf_core.component import Registered
-from rlhf_core.config.resolved import Selection
 from rlhf_core.contracts import EnvironmentManifest, Task, Uid
 from rlhf_core.plugins import empty
 from rlhf_trainer.rollouts.environments import (

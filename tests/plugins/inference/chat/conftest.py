@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from rlhf_config import Layer, resolve_options
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import Layer, resolve_options
 from rlhf_core.contracts import SamplingParams
 from rlhf_plugin_inference.chat.options import CHAT
 from rlhf_plugin_inference.chat.speaker import Speaker

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
+from rlhf_config import Layer, resolve_options
 from rlhf_core import CapabilityError, ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import Layer, resolve_options
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
 from rlhf_plugin_inference.chat.options import CHAT
 from rlhf_plugin_inference.serving.adapter_form import form_of

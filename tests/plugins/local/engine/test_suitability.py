@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_cli.train import DEFAULTS
-from rlhf_core.config import parse_flags, read_toml, resolve
+from rlhf_config import parse_flags, read_toml, resolve
 from rlhf_core.contracts import Accelerator
 from rlhf_core.plugins import load
 from rlhf_plugin_local.engine.suitability import parameters

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs import training_command
+from rlhf_config.sections import options_of
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config.sections import options_of
 from rlhf_plugin_migrate.openrlhf.printed import lora_combiner, serve_rm
 from rlhf_plugin_migrate.openrlhf.programs import NOT_MIGRATED
 from rlhf_plugin_migrate.openrlhf.reinforcement import rl

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.config import Layer, read_toml, resolve_options
+from rlhf_config import Layer, read_toml, resolve_options
 from rlhf_core.plugins import load
 from rlhf_plugin_supervised.training.command import COMMANDS
 from rlhf_plugin_supervised.training.imitation.sft_options import FULL_RATE

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.checks.data_files import is_pattern, split_name
-from rlhf_core.config.layers import Layer, merge
-from rlhf_core.config.problems import Labels
-from rlhf_core.config.resolved import ResolvedOptions, Selection
-from rlhf_core.config.run import PromptData
+from rlhf_config.checks.data_files import is_pattern, split_name
+from rlhf_config.layers import Layer, merge
+from rlhf_config.problems import Labels
+from rlhf_config.resolved import ResolvedOptions, Selection
+from rlhf_config.run import PromptData
 from rlhf_core.errors import ConfigError
 
 from ..forms.opened_sets import OpenedSets

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rlhf_core.config.common import FormName
+from rlhf_config.common import FormName
 
 from ..source import Row
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.config.run import PromptData
+from rlhf_config.run import PromptData
 
 from ..sources import open_source
 from .form import RowKind

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel
 
-from rlhf_core.config.common import FormName
+from rlhf_config.common import FormName
 from rlhf_core.errors import DataError
 
 from ..reading_log import log

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rlhf_core.component import Config
-from rlhf_core.config.common import (
+from rlhf_config.common import (
     CONTROL_WORDS,
     FORM,
     TEMPLATE_KWARGS,
@@ -15,6 +14,7 @@ from rlhf_core.config.common import (
     FormName,
     TemplateVariables,
 )
+from rlhf_core.component import Config
 from rlhf_core.contracts.executor import ControlWordUse
 
 from ..rows import PromptFormat

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.config.checks.data_files import split_name
+from rlhf_config.checks.data_files import split_name
 from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.storage.writing import writing

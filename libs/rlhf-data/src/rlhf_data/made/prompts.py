@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from rlhf_config.run import PromptData
 from rlhf_core.batch.task import Message
-from rlhf_core.config.run import PromptData
 from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.reference import MediaRef

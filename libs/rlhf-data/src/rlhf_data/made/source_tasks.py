@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.config.run import RunConfig
+from rlhf_config.run import RunConfig
 from rlhf_core.media.reader import ImageReader
 
 from ..chat.renderer import TokenizerRenderer

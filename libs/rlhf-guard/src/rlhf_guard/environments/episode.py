@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core.batch.task import Task
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.contracts.environment import Action, Observation, StepResult
 from rlhf_core.errors import RolloutError
 from rlhf_core.problem import Problem

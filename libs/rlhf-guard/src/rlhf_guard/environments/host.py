@@ -6,8 +6,8 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core.component import ComponentRef
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.errors import RolloutError
 
 from .connection import Connection

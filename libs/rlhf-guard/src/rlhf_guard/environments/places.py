@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from rlhf_config.isolation import IsolationOptions
 from rlhf_core.component import ComponentRef
-from rlhf_core.config.isolation import IsolationOptions
 from rlhf_core.errors import ConfigError, PluginError
 from rlhf_core.problem import Problem, ProblemKind
 

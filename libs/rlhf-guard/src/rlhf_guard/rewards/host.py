@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rlhf_config.resolved import Selection
 from rlhf_core.capabilities import CREDITS_TOKENS
-from rlhf_core.config.resolved import Selection
 from rlhf_core.contracts.reward import RewardRequest
 from rlhf_core.errors import RewardError
 from rlhf_core.problem import Problem, ProblemKind

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rlhf_core.config.resolved import Selection
+from rlhf_config.resolved import Selection
 from rlhf_core.contracts.reward import RewardRequest
 from rlhf_core.problem import Problem, ProblemKind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.config.resolved import RewardOptions, Selection
+from rlhf_config.resolved import RewardOptions, Selection
 from rlhf_core.contracts.runtime import RewardSpec
 from rlhf_core.plugins import Plugins
 

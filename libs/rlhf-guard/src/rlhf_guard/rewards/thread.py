@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rlhf_core.config.resolved import Selection
+from rlhf_config.resolved import Selection
 from rlhf_core.contracts.reward import Reward, RewardRequest
 from rlhf_core.problem import Problem, ProblemKind, problem_of
 

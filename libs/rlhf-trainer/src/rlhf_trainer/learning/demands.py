@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlhf_config.checks.features import has_entropy_bonus, old_logprobs_from, updates_per_batch
+from rlhf_config.resolved import Resolved
+from rlhf_config.run import RunConfig
 from rlhf_core.capabilities import NO_ADVANTAGES, PREPARES_STEP
-from rlhf_core.config.checks.features import has_entropy_bonus, old_logprobs_from, updates_per_batch
-from rlhf_core.config.resolved import Resolved
-from rlhf_core.config.run import RunConfig
 from rlhf_core.contracts.backend import Statistic
 
 

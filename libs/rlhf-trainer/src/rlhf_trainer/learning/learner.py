@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_config.checks.features import renormalizes
+from rlhf_config.resolved import Resolved
 from rlhf_core.batch.metric import Metrics, merge_metrics, merge_updates, metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.config.checks.features import renormalizes
-from rlhf_core.config.resolved import Resolved
 from rlhf_core.contracts.backend import StepOutcome, StepPlan, TrainBatch
 from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
 from rlhf_core.contracts.loss import PreparingLoss

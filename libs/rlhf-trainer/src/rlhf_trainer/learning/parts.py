@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.config.resolved import Resolved
+from rlhf_config.resolved import Resolved
 from rlhf_core.contracts.advantage import AdvantageEstimator
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.contracts.loss import PreparingLoss

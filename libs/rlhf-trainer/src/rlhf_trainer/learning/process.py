@@ -26,8 +26,8 @@ def open_learner(
         RLHFError: a component cannot be built.
     """
     # Imported here: these modules import torch, which the process may want to configure first.
-    from rlhf_core.config.layers import Layer
-    from rlhf_core.config.resolve import resolve
+    from rlhf_config.layers import Layer
+    from rlhf_config.resolve import resolve
     from rlhf_data.tokenizer import load_tokenizer
 
     from .demands import demands_of

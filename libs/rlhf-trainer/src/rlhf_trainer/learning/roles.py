@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlhf_config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
+from rlhf_config.files import writable
+from rlhf_config.resolved import Resolved, Selection, TermOptions
+from rlhf_config.run import RunConfig
 from rlhf_core.batch.vocabulary import Vocabulary
 from rlhf_core.component import ComponentRef
-from rlhf_core.config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
-from rlhf_core.config.files import writable
-from rlhf_core.config.resolved import Resolved, Selection, TermOptions
-from rlhf_core.config.run import RunConfig
 from rlhf_core.contracts.backend import (
     LossTerm,
     PolicyObjective,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
-from rlhf_core.config.resolved import ResolvedOptions, RunT
+from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
 

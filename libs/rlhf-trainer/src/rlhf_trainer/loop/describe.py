@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlhf_core.config.common import CheckpointConfig
-from rlhf_core.config.resolved import Resolved, Selection
+from rlhf_config.common import CheckpointConfig
+from rlhf_config.resolved import Resolved, Selection
 from rlhf_core.contracts.backend import PolicyObjective, RoleSpec
 from rlhf_core.contracts.runtime import PlansPlacement
 from rlhf_core.plugins import Plugins

@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any, Generic
 
+from rlhf_config import write_toml
+from rlhf_config.common import RunOptions
+from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.component import name_component
 from rlhf_core.concurrency import run_to_its_end
-from rlhf_core.config import write_toml
-from rlhf_core.config.common import RunOptions
-from rlhf_core.config.resolved import ResolvedOptions, RunT
 from rlhf_core.errors import CheckpointError
 from rlhf_core.observer import RunInfo, RunResult
 from rlhf_core.plugins import Plugins

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_config.checks.eval_names import full_name, powers_of_two, samples_at
 from rlhf_core.batch.metric import metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.config.checks.eval_names import full_name, powers_of_two, samples_at
 from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer, RolloutContext, RolloutExecutor
 from rlhf_core.rng import eval_seed
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.resolved import ResolvedOptions
+from rlhf_config.resolved import ResolvedOptions
 from rlhf_core.contracts.logger import Logger
 from rlhf_core.observer import RolloutSample, RunInfo, RunResult
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.resolved import Resolved, ResolvedOptions, Selection
+from rlhf_config.resolved import Resolved, ResolvedOptions, Selection
 from rlhf_core.contracts.data.sampler import PromptSampler
 from rlhf_core.contracts.reward import RewardShaper
 from rlhf_core.errors import CheckpointError, ResumeError, RLHFError

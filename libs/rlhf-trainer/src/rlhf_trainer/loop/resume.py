@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rlhf_core.config.resolved import ResolvedOptions
+from rlhf_config.resolved import ResolvedOptions
 from rlhf_core.errors import CheckpointError, ConfigError, ResumeError
 from rlhf_core.storage.run_folder import AUTO, RESTART, RunFolder, complete
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.config.resolved import Resolved
+from rlhf_config.resolved import Resolved
 from rlhf_core.observer import RunResult
 from rlhf_core.plugins import Plugins
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rlhf_config.checks.eval_names import best_metric_problems
+from rlhf_config.checks.features import environment_shares, spare_prompts
+from rlhf_config.resolved import Resolved
+from rlhf_config.run import RolloutConfig, RunConfig
 from rlhf_core.batch.vocabulary import Vocabulary
 from rlhf_core.capabilities import JUDGES_REWARDS
-from rlhf_core.config.checks.eval_names import best_metric_problems
-from rlhf_core.config.checks.features import environment_shares, spare_prompts
-from rlhf_core.config.resolved import Resolved
-from rlhf_core.config.run import RolloutConfig, RunConfig
 from rlhf_core.contracts.data.sampler import PromptSampler
 from rlhf_core.contracts.engine import Engine
 from rlhf_core.contracts.executor import GroupPlayer, Renderer, RolloutContext, RolloutExecutor

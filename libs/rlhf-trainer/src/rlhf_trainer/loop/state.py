@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
-from rlhf_core.config.common import NotNegative
-from rlhf_core.config.run import RunConfig
+from rlhf_config.common import NotNegative
+from rlhf_config.run import RunConfig
 
 from ..durable.typed_values import typed
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from typing import Any
 
-from rlhf_core.config.resolved import Resolved
+from rlhf_config.resolved import Resolved
 from rlhf_core.errors import CheckpointError, ResumeError
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rlhf_config.resolved import EnvironmentOptions, Selection
 from rlhf_core.batch.task import Task
 from rlhf_core.component import ComponentRef, Config, Registered
-from rlhf_core.config.resolved import EnvironmentOptions, Selection
 from rlhf_core.contracts.environment import Environment, MakesTasks, manifest_of
 from rlhf_core.contracts.external import ExternalConfig
 from rlhf_core.contracts.runtime import EnvironmentSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rlhf_config.resolved import ResolvedOptions
+from rlhf_config.run import RunConfig
 from rlhf_core.capabilities import SEVERAL_TURNS
-from rlhf_core.config.resolved import ResolvedOptions
-from rlhf_core.config.run import RunConfig
 from rlhf_core.media.desk import MediaDesk
 from rlhf_core.media.drawn import GIB, DrawnImages
 from rlhf_core.media.reader import ImageReader

@@ -9,14 +9,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rlhf_cli.training import layers_of, say_choices, split_arguments, warn_of_failed_plugins
+from rlhf_config import check_paths, render_help, resolve_options
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import check_paths, render_help, resolve_options
 
 from .options import CHAT
 
 if TYPE_CHECKING:
-    from rlhf_core.config import ResolvedOptions
+    from rlhf_config import ResolvedOptions
     from rlhf_core.plugins import Plugins
 
     from .options import ChatOptions

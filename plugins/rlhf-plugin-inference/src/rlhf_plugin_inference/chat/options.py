@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlhf_core import CapabilityError, Config, ConfigError
-from rlhf_core.config import (
+from rlhf_config import (
     CommandOptions,
     Labels,
     NamedPaths,
@@ -16,7 +15,8 @@ from rlhf_core.config import (
     Selector,
     refuse_typed,
 )
-from rlhf_core.config.common import EngineSelection, NotNegative, Positive, TemplateVariables
+from rlhf_config.common import EngineSelection, NotNegative, Positive, TemplateVariables
+from rlhf_core import CapabilityError, Config, ConfigError
 from rlhf_core.plugins import Plugins
 
 from ..serving.options import (

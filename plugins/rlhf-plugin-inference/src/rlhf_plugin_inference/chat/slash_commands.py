@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from rlhf_config import SamplingOptions
 from rlhf_core import ConfigError
-from rlhf_core.config import SamplingOptions
 from rlhf_core.media import MediaProblem
 
 from .conversation import ChatHistory

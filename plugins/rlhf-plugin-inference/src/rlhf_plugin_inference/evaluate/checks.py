@@ -7,6 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rlhf_config import (
+    Labels,
+    NamedPaths,
+    Selections,
+    error_values_without_effect,
+    refuse_typed,
+)
+from rlhf_config.common import ImageData
 from rlhf_core import ConfigError
 from rlhf_core.capabilities import (
     ENGINE_SEES,
@@ -16,14 +24,6 @@ from rlhf_core.capabilities import (
     Chosen,
 )
 from rlhf_core.capabilities import check as check_capabilities
-from rlhf_core.config import (
-    Labels,
-    NamedPaths,
-    Selections,
-    error_values_without_effect,
-    refuse_typed,
-)
-from rlhf_core.config.common import ImageData
 from rlhf_core.plugins import Plugins
 
 from ..serving.model_folder import exported_by, is_peft_folder

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.training import TrainingCommand, execute, layers_of, split_arguments
+from rlhf_config import EnvironmentOptions, OptionTree, RewardOptions, Selector
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.config import EnvironmentOptions, OptionTree, RewardOptions, Selector
 
 from ..serving.options import VISION
 from . import checks

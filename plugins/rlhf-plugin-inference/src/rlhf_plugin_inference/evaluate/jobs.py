@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rlhf_config import Selection
 from rlhf_core import DataError
-from rlhf_core.config import Selection
 from rlhf_core.contracts import Task
 from rlhf_core.media import ImageReader
 from rlhf_data import TokenizerRenderer

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from rlhf_config import AnswerSampling, CommandOptions, PaddingSampling
+from rlhf_config.common import EngineSelection, NotNegative, Positive
 from rlhf_core import Config
-from rlhf_core.config import AnswerSampling, CommandOptions, PaddingSampling
-from rlhf_core.config.common import EngineSelection, NotNegative, Positive
 
 from ..serving.options import ModelToServe
 from ..worklist.options import Display, PromptsWithImages, Scores

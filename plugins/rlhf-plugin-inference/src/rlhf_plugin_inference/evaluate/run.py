@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from rlhf_core.config import ResolvedOptions
+from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import RunResult
 from rlhf_core.plugins import Plugins
 from rlhf_data import TokenizerRenderer

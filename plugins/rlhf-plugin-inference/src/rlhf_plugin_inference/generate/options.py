@@ -9,9 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_core import CapabilityError, Config, ConfigError
-from rlhf_core.capabilities import AVOIDED
-from rlhf_core.config import (
+from rlhf_config import (
     CommandOptions,
     Labels,
     NamedPaths,
@@ -24,7 +22,9 @@ from rlhf_core.config import (
     error_values_without_effect,
     refuse_typed,
 )
-from rlhf_core.config.common import EngineSelection, Positive
+from rlhf_config.common import EngineSelection, Positive
+from rlhf_core import CapabilityError, Config, ConfigError
+from rlhf_core.capabilities import AVOIDED
 from rlhf_core.plugins import Plugins
 
 from ..serving.options import (

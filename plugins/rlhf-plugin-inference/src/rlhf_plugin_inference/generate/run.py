@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Literal
 
-from rlhf_core.config import ResolvedOptions
+from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import RunResult, Task
 from rlhf_core.plugins import Plugins
 from rlhf_trainer.inference import (

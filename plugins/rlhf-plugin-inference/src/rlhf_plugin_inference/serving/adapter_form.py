@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rlhf_config import Selection
 from rlhf_core import ConfigError
 from rlhf_core.capabilities import SERVES_ADAPTERS, SHARES_WEIGHTS
-from rlhf_core.config import Selection
 from rlhf_torch.adapters.factors import largest_rank, not_plain
 from rlhf_torch.adapters.fitting import check_fit
 from rlhf_torch.adapters.folder import AdapterFolder, read_adapter

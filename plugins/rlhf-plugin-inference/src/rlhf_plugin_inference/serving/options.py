@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from rlhf_config import Labels, Selections, Selector
+from rlhf_config.common import ImageData, ModelPath
 from rlhf_core import CapabilityError
 from rlhf_core.capabilities import ENGINE_SEES, FIX, SERVES_ADAPTERS
-from rlhf_core.config import Labels, Selections, Selector
-from rlhf_core.config.common import ImageData, ModelPath
 
 VISION = Selector("model.vision", "rlhf_vision_models")
 

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from rlhf_config import Selection
 from rlhf_core import CapabilityError
-from rlhf_core.config import Selection
 from rlhf_core.contracts import ControlWordUse, Engine, EngineSpec, WeightSource
 from rlhf_core.media import writing_of
 from rlhf_data import (

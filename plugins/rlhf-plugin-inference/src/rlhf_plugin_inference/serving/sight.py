@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf_config import Selection
+from rlhf_config.common import ImageData
 from rlhf_core import ConfigError
-from rlhf_core.config import Selection
-from rlhf_core.config.common import ImageData
 from rlhf_core.contracts import VisionModel, VisionSpec
 from rlhf_core.media import ImageReader, MediaDesk
 from rlhf_core.plugins import Plugins

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_config import ResolvedOptions, read_toml, write_toml
 from rlhf_core import ConfigError
-from rlhf_core.config import ResolvedOptions, read_toml, write_toml
 
 NAME = "config.toml"
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from rlhf_config import PromptData
+from rlhf_config.common import ImageData
 from rlhf_core import Config
-from rlhf_core.config import PromptData
-from rlhf_core.config.common import ImageData
 
 
 class PromptsWithImages(ImageData, PromptData):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.training import TrainingCommand
-from rlhf_core.config import OptionTree
+from rlhf_config import OptionTree
 
 from .imitation.distill_options import DISTILL
 from .imitation.sft_options import SFT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_core.config import ResolvedOptions
+from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import PlansPlacement
 from rlhf_core.plugins import Plugins
 

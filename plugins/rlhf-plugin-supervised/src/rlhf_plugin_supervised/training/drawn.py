@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from rlhf_config import ResolvedOptions
 from rlhf_core import DataError
-from rlhf_core.config import ResolvedOptions
 from rlhf_data import draw_rows
 from rlhf_trainer.runs import RunFolder
 

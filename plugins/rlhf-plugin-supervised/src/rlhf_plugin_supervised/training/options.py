@@ -7,9 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rlhf_core import CapabilityError, Config, ConfigError
-from rlhf_core.capabilities import BACKEND_SEES, RUNTIME_SEES
-from rlhf_core.config import (
+from rlhf_config import (
     Labels,
     NamedPaths,
     RunOptions,
@@ -26,7 +24,7 @@ from rlhf_core.config import (
     shared_without_effect,
     small_adapter_rates,
 )
-from rlhf_core.config.common import (
+from rlhf_config.common import (
     SETS,
     TOKEN_CACHE,
     BackendSelection,
@@ -43,6 +41,8 @@ from rlhf_core.config.common import (
     SeeingActor,
     SeeingModel,
 )
+from rlhf_core import CapabilityError, Config, ConfigError
+from rlhf_core.capabilities import BACKEND_SEES, RUNTIME_SEES
 from rlhf_core.contracts import PlansPlacement
 from rlhf_data import SequenceOptions, set_names
 

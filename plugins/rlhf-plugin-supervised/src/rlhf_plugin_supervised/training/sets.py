@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.config import ResolvedOptions
+from rlhf_config import ResolvedOptions
 from rlhf_data import (
     ExampleSets,
     HeldOutSets,

@@ -6,9 +6,9 @@ import pytest
 from tests.libs.data.learned.conftest import LOADERS
 from tests.libs.data.learned.families import renderer_of
 
+from rlhf_config.checks.held_out import set_names
+from rlhf_config.common import HeldOutRows
 from rlhf_core import DataError
-from rlhf_core.config.checks.held_out import set_names
-from rlhf_core.config.common import HeldOutRows
 from rlhf_data import (
     ConversationColumns,
     LabeledColumns,

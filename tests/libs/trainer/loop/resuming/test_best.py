@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlhf_core.config.common import CheckpointConfig
+from rlhf_config.common import CheckpointConfig
 from rlhf_trainer.loop.resuming.best import evaluated_on, note_best
 from rlhf_trainer.loop.state import RunState
 

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_config.checks.data_files import set_name
+from rlhf_config.common import HeldOutRows
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.config.checks.data_files import set_name
-from rlhf_core.config.common import HeldOutRows
 from rlhf_core.errors import DataError
 from rlhf_core.media.desk import ImagesOnUse
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_config.checks.data_files import split_name
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.config.checks.data_files import split_name
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import BrokenJson, parse_object
 from rlhf_core.storage.atomic import remove, sync_tree

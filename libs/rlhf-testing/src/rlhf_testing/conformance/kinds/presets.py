@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from rlhf_core.config import leaves
-from rlhf_core.config.sections import options_of
-from rlhf_core.config.train import TRAIN
+from rlhf_config import leaves
+from rlhf_config.sections import options_of
+from rlhf_config.train import TRAIN
 from rlhf_core.plugins import Plugins, load
 
 from ..subject import Check, Subject

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rlhf_core.config.common import TrainedRole
-from rlhf_core.config.resolved import Selection
+from rlhf_config.common import TrainedRole
+from rlhf_config.resolved import Selection
 from rlhf_core.contracts.backend import ScheduleSpec
 from rlhf_core.contracts.functions.schedule import LrSchedule, SchedulePoint
 from rlhf_core.errors import ConfigError, PluginError, RLHFError

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_config.resolved import Selection
 from rlhf_core.batch.ragged import offsets_of
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.config.resolved import Selection
 from rlhf_core.contracts.functions.eval_metric import EvalEpisodes, EvalMetric
 from rlhf_core.errors import PluginError, RLHFError
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from rlhf_config.resolved import Resolved
 from rlhf_core.capabilities import PLANS_MEMORY
-from rlhf_core.config.resolved import Resolved
 from rlhf_core.contracts.backend import Leaving
 from rlhf_core.contracts.layout import ENGINE
 from rlhf_core.contracts.runtime import MemoryPlanner, PlansPlacement, RuntimeSpec, SleepAdvice

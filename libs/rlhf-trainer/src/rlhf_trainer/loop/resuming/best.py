@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_core.config.common import CheckpointConfig
-from rlhf_core.config.resolved import ResolvedOptions
+from rlhf_config.common import CheckpointConfig
+from rlhf_config.resolved import ResolvedOptions
 
 from ..state import Best, RunState
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rlhf_core.config.checks.data_files import files_of, is_pattern
+from rlhf_config.checks.data_files import files_of, is_pattern
 
 WHOLE_BYTES = 64 << 20
 BLOCK_BYTES, NUM_BLOCKS = 64 << 10, 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf_core.config.common import CheckpointConfig
+from rlhf_config.common import CheckpointConfig
 from rlhf_core.errors import CheckpointError
 from rlhf_core.storage.writing import reason_of
 

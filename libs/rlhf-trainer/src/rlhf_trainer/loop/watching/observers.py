@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from rlhf_core.config.resolved import ResolvedOptions
+from rlhf_config.resolved import ResolvedOptions
 from rlhf_core.errors import PluginError
 from rlhf_core.observer import EndRun, Observer
 

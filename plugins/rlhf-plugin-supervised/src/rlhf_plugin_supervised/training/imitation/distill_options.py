@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from rlhf_config import Labels, NamedPaths, OptionTree, Selections
 from rlhf_core import Config, ConfigError
-from rlhf_core.config import Labels, NamedPaths, OptionTree, Selections
 from rlhf_core.plugins import Plugins
 
 from ..options import SELECTORS, ExampleOptions, cautions_at, check, data, models

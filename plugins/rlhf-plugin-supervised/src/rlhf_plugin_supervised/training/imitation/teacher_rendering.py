@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_config import ResolvedOptions
 from rlhf_core import ConfigError
-from rlhf_core.config import ResolvedOptions
 from rlhf_core.contracts import TopTokens, TrajectoryColumns
 from rlhf_data import (
     ExampleSets,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_core.config import ResolvedOptions
+from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import (
     AnswerLogprobs,
     MatchedPairs,

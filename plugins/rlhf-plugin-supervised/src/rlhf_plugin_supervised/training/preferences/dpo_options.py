@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlhf_core import Config, ConfigError
-from rlhf_core.capabilities import UNPAIRED_ANSWERS
-from rlhf_core.config import (
+from rlhf_config import (
     Labels,
     OptionTree,
     PreferenceTermOptions,
@@ -15,6 +13,8 @@ from rlhf_core.config import (
     Selector,
     refuse_typed,
 )
+from rlhf_core import Config, ConfigError
+from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.plugins import Plugins
 from rlhf_data import LabeledColumns, PairColumns
 

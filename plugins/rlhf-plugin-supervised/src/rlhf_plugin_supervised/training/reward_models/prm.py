@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from rlhf_core.config import ResolvedOptions
+from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import (
     RoleHandle,
     RunResult,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlhf_core.config import Labels, OptionTree, Selections
+from rlhf_config import Labels, OptionTree, Selections
 from rlhf_core.plugins import Plugins
 from rlhf_data import StepLabelColumns
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from rlhf_config import Labels, OptionTree, Selections
 from rlhf_core import Config, ConfigError
-from rlhf_core.config import Labels, OptionTree, Selections
 from rlhf_core.plugins import Plugins
 from rlhf_data import PairColumns
 

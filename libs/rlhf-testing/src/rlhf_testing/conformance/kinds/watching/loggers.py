@@ -11,7 +11,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.config.sections import options_of
+from rlhf_config.sections import options_of
 from rlhf_core.contracts.logger import Logger
 from rlhf_core.observer import RolloutSample, RunInfo, RunResult
 

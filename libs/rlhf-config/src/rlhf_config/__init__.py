@@ -1,0 +1,92 @@
+"""Configuration: layers of options in, one validated tree out. Imports nothing heavy.
+
+Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.steps", "10"])], plugins)``
+"""
+
+from .automatic.accelerators import visible_accelerators
+from .checks.cautions import small_adapter_rates
+from .checks.effects import (
+    error_values_without_effect,
+    images_without_effect,
+    refuse_typed,
+    schedule_without_effect,
+    shared_without_effect,
+)
+from .checks.held_out import held_out_paths, held_out_problems, held_out_without_effect
+from .checks.installed import check_installed
+from .checks.mixes import mix_problems
+from .checks.rules import no_reader
+from .common import (
+    AnswerSampling,
+    CommandOptions,
+    PaddingSampling,
+    RunOptions,
+    SamplingOptions,
+)
+from .files import read_toml, write_toml
+from .flags import parse_flags
+from .help import render_help
+from .layers import Layer, Origin, leaves
+from .memory_options import with_memory_options
+from .option_tree import NamedPaths, OptionTree, Selector
+from .paths import check_paths, path_problems
+from .problems import Labels
+from .resolve import resolve, resolve_options
+from .resolved import (
+    EnvironmentOptions,
+    PreferenceTermOptions,
+    Resolved,
+    ResolvedOptions,
+    RewardOptions,
+    Selection,
+    Selections,
+)
+from .run import PromptData, RunConfig
+from .train import TRAIN
+
+__all__ = [
+    "TRAIN",
+    "AnswerSampling",
+    "CommandOptions",
+    "EnvironmentOptions",
+    "Labels",
+    "Layer",
+    "NamedPaths",
+    "OptionTree",
+    "Origin",
+    "PaddingSampling",
+    "PreferenceTermOptions",
+    "PromptData",
+    "Resolved",
+    "ResolvedOptions",
+    "RewardOptions",
+    "RunConfig",
+    "RunOptions",
+    "SamplingOptions",
+    "Selection",
+    "Selections",
+    "Selector",
+    "check_installed",
+    "check_paths",
+    "error_values_without_effect",
+    "held_out_paths",
+    "held_out_problems",
+    "held_out_without_effect",
+    "images_without_effect",
+    "leaves",
+    "mix_problems",
+    "no_reader",
+    "parse_flags",
+    "path_problems",
+    "read_toml",
+    "refuse_typed",
+    "render_help",
+    "resolve",
+    "resolve_options",
+    "schedule_without_effect",
+    "shared_without_effect",
+    "small_adapter_rates",
+    "visible_accelerators",
+    "with_memory_options",
+    "write_toml",
+]

@@ -1,0 +1,146 @@
+"""Finding of what chosen components import and this environment lacks, without importing any of it.
+
+An extra of a component is looked up in the metadata of its distribution. Of a factory in a module that is not imported
+yet, or in a user's file, the source is read: what it imports at its top level has to be there, and so has what modules
+of the same package import that it imports in turn. Imports within functions, in ``try`` and under ``TYPE_CHECKING`` may
+be missing for good reasons and are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib.metadata import Distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.code_reference import CodeReference
+from rlhf_core.component import Registered, missing_requirements
+from rlhf_core.errors import MissingDependency
+
+from ..resolved import ResolvedOptions
+
+
+def check_installed(resolved: ResolvedOptions[Any]) -> None:
+    """Check that what the run's components import is installed.
+
+    Raises:
+        MissingDependency: something is missing; it names every component that lacks something, what, and how to
+            install it.
+    """
+    missing = list(dict.fromkeys(_missing(resolved)))
+    if missing:
+        raise MissingDependency("\n".join(missing))
+
+
+def _missing(resolved: ResolvedOptions[Any]) -> Iterator[str]:
+    for chosen in resolved.selections.values():
+        for selection in chosen:
+            if selection.environment is not None and selection.environment.isolation != "none":
+                continue  # its worker may have an environment of its own
+            yield from missing_of(selection.registered, f"--{selection.slot} {selection.name}")
+
+
+def missing_of(registered: Registered[Any], option: str) -> Iterator[str]:
+    """Yield a message for each thing that a component imports and that is not installed.
+
+    Args:
+        option: the option that chose it, for the messages.
+    """
+    who = f"{option} ({registered.origin})"
+    extra, distribution = registered.component.extra, registered.distribution
+    lacking = missing_requirements(distribution, extra)
+    if lacking:
+        assert distribution is not None
+        yield (
+            f"{who} needs {', '.join(lacking)}.\n"
+            f"  pip install '{distribution.metadata['Name']}[{extra}]'"
+        )
+        return
+    for module, place in missing_imports(registered.component.factory):
+        yield (
+            f"{who} imports {module}, not installed here ({place}).\n"
+            f"  pip install {_requirement(module, distribution)}"
+        )
+
+
+def missing_imports(factory: object) -> Iterator[tuple[str, str]]:
+    """Yield each top-level module that a factory needs and that cannot be found, with the file and line."""
+    found: dict[str, str] = {}
+    if isinstance(factory, CodeReference):
+        _look(factory.path, "", found, set())
+    elif isinstance(factory, str):
+        module = factory.partition(":")[0]
+        if module not in sys.modules and (source := _source(module)) is not None:
+            _look(source, module, found, set())
+    yield from found.items()
+
+
+def _look(source: Path, name: str, found: dict[str, str], seen: set[Path]) -> None:
+    """Add what the file of the module ``name`` lacks; the name is empty for a file that is no module."""
+    if source in seen:
+        return
+    seen.add(source)
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # importing it says it better
+    package = name if source.name == "__init__.py" else name.rpartition(".")[0]
+    for line, imported, relative in _imports(tree, package):
+        top = imported.partition(".")[0]
+        is_own = bool(name) and top == name.partition(".")[0]
+        if is_own and (own := _source(imported)) is not None:
+            _look(own, imported, found, seen)
+        elif not relative and not is_own and not _can_be_found(top):
+            found.setdefault(top, f"{source}:{line}")
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield line, full name and whether it is relative, of each module that is imported when the file is."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, False) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")
+                kept = parents[: len(parents) - node.level + 1]
+                base = ".".join([*kept, *([base] if base else [])])
+            yield node.lineno, base, bool(node.level)
+            # What is imported from a package of its own may be a module.
+            yield from ((node.lineno, f"{base}.{alias.name}", True) for alias in node.names)
+
+
+def _can_be_found(module: str) -> bool:
+    if module in sys.modules:
+        return True
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _source(module: str) -> Path | None:
+    """Return a module's file; None if there is none, or if a package above it cannot be imported."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
+
+
+def _requirement(module: str, distribution: Distribution | None) -> str:
+    """Return what to install for a module: the requirement of that name, with the extra that has it, else its name."""
+    # Of all that `rlhf --help` imports, nothing else needs its parser.
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    for text in (distribution.requires or ()) if distribution is not None else ():
+        requirement = Requirement(text)
+        if canonicalize_name(requirement.name) == canonicalize_name(module):
+            return f"'{requirement.name}{requirement.specifier}'"
+    return f"{module}   (if the package has the module's name)"

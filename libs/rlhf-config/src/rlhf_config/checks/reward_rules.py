@@ -1,0 +1,49 @@
+"""Refusal of runs without the rewards that they learn from, and of filters on rewards that nothing learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf_core.capabilities import JUDGES_REWARDS, NO_ADVANTAGES, REWARDS_EPISODES
+
+from ..problems import Labels, missing
+from ..resolved import Selection, Selections
+
+
+def missing_reward(selections: Selections, labels: Labels) -> Iterator[str]:
+    """Yield the problem of a run whose loss is weighted with advantages and that nothing rewards."""
+    losses = (*selections["algo.loss.policy"], *selections["algo.terms.use"])
+    (executor,) = selections["rollout.executor"]
+    is_rewarded = REWARDS_EPISODES in executor.registered.component.provides
+    if selections["reward.use"] or selections["env.use"] or is_rewarded:
+        return
+    if any(map(_learns_from_rewards, losses)):
+        yield missing(
+            "--reward",
+            "expected a reward, or an environment that gives one",
+            "Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME.",
+            emptied=labels("reward.use") if labels.is_set("reward.use") else None,
+        )
+
+
+def reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+    """Yield the problems of rewards that teach nothing, and of filters on rewards that nothing learns from."""
+    rewards = selections["reward.use"]
+    weights = [chosen.reward.weight for chosen in rewards if chosen.reward is not None]
+    if weights and not any(weights) and not selections["env.use"]:
+        section = rewards[0].section
+        yield f"{labels(f'{section}.weight')} is 0, as is every reward's weight: nothing would be learned"
+    (loss,) = selections["algo.loss.policy"]
+    if _learns_from_rewards(loss):
+        return
+    for chosen in selections["rollout.filters"]:
+        if JUDGES_REWARDS in chosen.registered.component.provides:
+            yield (
+                f"{labels('rollout.filters')} {chosen.registered.name} drops prompts by their rewards, and "
+                f"{labels('algo.loss.policy')} {loss.registered.name} teaches the same whatever the rewards are. Leave "
+                "the filter out, or choose a --loss that is weighted with advantages."
+            )
+
+
+def _learns_from_rewards(loss: Selection) -> bool:
+    return NO_ADVANTAGES not in loss.registered.component.provides

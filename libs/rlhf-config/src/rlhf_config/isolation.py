@@ -1,0 +1,76 @@
+"""Options of where an environment runs. Imports nothing heavy: help and validation read it at start-up."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from rlhf_core.component import Config
+
+
+class IsolationOptions(Config):
+    """Base of the options that every environment has: where it runs."""
+
+    isolation: Literal["none", "process", "venv", "remote"] = Field(
+        "none",
+        description="where its episodes run: in this process, in worker processes, in worker processes of another "
+        "interpreter (python), or at a server that rlhf env serve started (address)",
+    )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="worker processes, to which episodes go in turn; process and venv",
+    )
+    python: str | None = Field(
+        None,
+        description="interpreter, or folder of a virtual environment, that has rlhf-guard and the environment's "
+        "package; venv",
+    )
+    address: tuple[str, ...] = Field(
+        (), description="HOST:PORT of each server, to which episodes go in turn; remote"
+    )
+    token_file: str | None = Field(
+        None, description="file with the servers' token; unset: the variable RLHF_ENV_TOKEN has it"
+    )
+    pass_env: tuple[str, ...] = Field(
+        (),
+        description="names of environment variables, such as a judge's key, that its workers get beside the usual "
+        "ones (docs/security.md); process and venv",
+    )
+    restarts: int = Field(
+        16,
+        ge=0,
+        description="times in a run that workers may be started again, or servers be connected to again, after they "
+        "ended or hung; the episodes that they held fail",
+    )
+    start_timeout_s: float = Field(
+        120.0,
+        gt=0.0,
+        description="for a worker to start, or a server to answer: an environment may import much, or load a data set",
+    )
+    step_timeout_s: float = Field(
+        300.0,
+        gt=0.0,
+        description="for each answer of a worker or server; a worker that cannot be interrupted then is ended",
+    )
+
+    @model_validator(mode="after")
+    def _needs_its_place(self) -> Self:
+        if (self.isolation == "venv") != (self.python is not None):
+            raise ValueError(
+                f"isolation = {self.isolation!r} with python = {self.python!r}: expected python, an interpreter or the "
+                "folder of a virtual environment, with isolation = 'venv' and with nothing else"
+            )
+        if (self.isolation == "remote") != bool(self.address):
+            raise ValueError(
+                f"isolation = {self.isolation!r} with address = {list(self.address)}: expected the HOST:PORT of a "
+                "server with isolation = 'remote' and with nothing else"
+            )
+        if self.pass_env and self.isolation not in ("process", "venv"):
+            raise ValueError(
+                f"pass_env = {list(self.pass_env)} with isolation = {self.isolation!r}: expected isolation = 'process' "
+                "or 'venv'; in the run's own process an environment reads all variables, and a server has its own"
+            )
+        return self

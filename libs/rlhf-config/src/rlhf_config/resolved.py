@@ -1,0 +1,157 @@
+"""A run's configuration after validation: the core's options, and the selected components with theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+from pydantic import Field, model_validator
+
+from rlhf_core.component import ComponentRef, Config, Registered
+from rlhf_core.contracts.backend import Aggregation
+
+from .common import CommandOptions, RunOptions
+from .isolation import IsolationOptions
+from .run import RunConfig
+
+OptionsT = TypeVar("OptionsT", bound=CommandOptions)
+RunT = TypeVar("RunT", bound=RunOptions)
+
+
+class RewardOptions(Config):
+    """Options that every reward has beside its own, in the same section."""
+
+    weight: float = Field(1.0, description="its share of the sum")
+    timeout_s: float = Field(
+        60.0,
+        gt=0.0,
+        description="for one batch of samples, of which a quarter is kept for scoring one by one",
+    )
+    start_timeout_s: float | None = Field(
+        None,
+        gt=0.0,
+        description="for its process to start and for the reward to load what it needs [default: 120, or timeout_s "
+        "where that is longer]",
+    )
+    on_error: Literal["fail", "drop", "value"] = Field(
+        "fail", description="stop the run, drop the sample's whole group, or use error_value"
+    )
+    error_value: float = Field(
+        0.0, description="the score of a sample that could not be scored, with on_error = value"
+    )
+    isolate: bool = Field(
+        True, description="run in a process of its own, which can be stopped when it hangs"
+    )
+    pass_env: tuple[str, ...] = Field(
+        (),
+        description="names of environment variables, such as a judge's key, that its process gets beside the usual "
+        "ones (docs/security.md); with isolate",
+    )
+
+    @model_validator(mode="after")
+    def _names_variables_of_a_process(self) -> Self:
+        if self.pass_env and not self.isolate:
+            raise ValueError(
+                f"pass_env = {list(self.pass_env)} with isolate = false: expected isolate = true; in the run's own "
+                "process the reward reads all variables"
+            )
+        return self
+
+
+class EnvironmentOptions(IsolationOptions):
+    """Options that every environment has beside its own, in the same section: its share, and where it runs."""
+
+    share: float | None = Field(
+        None,
+        gt=0.0,
+        description="of the run's tasks, in proportion to the others'; unset: an equal part of what shares leave of 1",
+    )
+
+
+class PreferenceTermOptions(Config):
+    """Options that every further preference loss has beside its own, in the same section."""
+
+    weight: float = Field(1.0, gt=0.0, description="multiplies this loss")
+
+
+class TermOptions(PreferenceTermOptions):
+    """Options that every further loss has beside its own, in the same section."""
+
+    aggregation: Literal["auto", Aggregation] = Field(
+        "auto", description="of this loss, as algo.loss.aggregation is of the policy loss"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """One chosen component and its validated options."""
+
+    slot: str
+    """Path of the selector, such as ``actor.optim``."""
+    section: str
+    """Path of the section with its options, such as ``actor.adam``."""
+    registered: Registered[Any]
+    options: Config
+    reward: RewardOptions | None = None
+    """The core's options for every reward; None for other components."""
+    term: PreferenceTermOptions | None = None
+    """The core's options for every further loss; None for other components."""
+    environment: EnvironmentOptions | None = None
+    """The core's options for every environment; None for other components."""
+
+    @property
+    def name(self) -> str:
+        """The component's name in this run: the last word of its section."""
+        return self.section.rpartition(".")[2]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Capabilities that the component needs, by itself or by its options."""
+        return self.registered.component.needs | self.options.needed_by_options()
+
+    def ref(self, hook: str) -> ComponentRef:
+        """Return the selection as it crosses process boundaries; ``hook`` is that of its kind."""
+        return ComponentRef(
+            kind=hook, name=self.registered.qualified, options=self.options.model_dump(mode="json")
+        )
+
+
+Selections = Mapping[str, tuple[Selection, ...]]
+"""Selector -> the components that it picked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedOptions(Generic[OptionsT]):
+    """A validated configuration: everything that a run is started with."""
+
+    run: OptionsT
+    selections: Selections
+    """By slot path; empty for an optional selector that is not set, several for list selectors."""
+    tree: Mapping[str, Any]
+    """The whole configuration as nested plain values, component sections included: what ``config.toml`` records."""
+    unused: tuple[str, ...] = field(default=())
+    """Sections in files that belong to components which this run does not use."""
+    command: str = "train"
+    """Name of the command whose options these are."""
+    cautions: tuple[str, ...] = field(default=())
+    """Warnings about options that are allowed and probably not meant; the run logs them once, at its start."""
+    choices: tuple[str, ...] = field(default=())
+    """Lines that say which component a selector's ``auto`` has come to, and why."""
+
+    inputs: tuple[tuple[str, str], ...] = field(default=())
+    """Options that name models and data, each with a name."""
+
+    def one(self, slot: str) -> Selection:
+        """Return the component of a selector that is always set."""
+        (selection,) = self.selections[slot]
+        return selection
+
+    def optional(self, slot: str) -> Selection | None:
+        """Return the component of a selector, or None when it is not set."""
+        chosen = self.selections.get(slot, ())
+        return chosen[0] if chosen else None
+
+
+Resolved: TypeAlias = ResolvedOptions[RunConfig]
+"""A validated configuration of ``rlhf train``."""

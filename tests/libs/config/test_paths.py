@@ -1,0 +1,137 @@
+import os
+
+import pytest
+
+from rlhf_config import check_paths, parse_flags
+from rlhf_config.paths import looks_like_path
+from rlhf_core import ConfigError
+
+
+@pytest.fixture
+def check(resolved, tmp_path, monkeypatch):
+    """Check the paths of a run with the given flags, in a folder with a model and a data file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+
+    def run(**changes):
+        flags = {"model": "./model", "data": "rows.jsonl", "reward": "pattern"} | changes
+        words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        check_paths(resolved(*words, enough=False), [parse_flags(words)])
+
+    return run
+
+
+def test_what_is_there_is_accepted(check):
+    check()
+    check(model="org/model", data="org/set:config")  # hub names are for the loader to find
+
+
+def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+
+    check(**{"ref.path": "./adapter", "algo.kl.coef": 0.1})
+    check(**{"algo.teacher.path": "./adapter", "loss": "follow"})
+    with pytest.raises(
+        ConfigError, match=r"--algo.teacher.path ./missing: expected a Transformers"
+    ):
+        check(**{"algo.teacher.path": "./missing", "loss": "follow"})
+
+    for trained in ("model", "critic.path"):
+        with pytest.raises(ConfigError, match="expected a whole model; it is an adapter"):
+            check(**{trained: "./adapter"})
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "part"),
+    [
+        ("model", "./missing", "--model ./missing: expected a Transformers folder or a hub name"),
+        ("model", "a/b/c", "--model a/b/c: expected a Transformers folder"),
+        ("model", "rows.jsonl", "this is a file"),
+        ("model", "empty", "it has no config.json"),
+        ("model", "~/model", "only the shell expands ~"),
+        ("model.tokenizer", "./model", "it has no tokenizer_config.json"),
+        ("critic.path", "./missing", "--critic.path ./missing"),
+        ("data", "missing.jsonl", "--data missing.jsonl: there is no such file (looked in"),
+        ("data", "./x/y", "--data ./x/y: there is no such file"),
+        ("data", "empty.jsonl", "the file is empty"),
+        ("data", "notes.md", "expected a file that ends with .csv"),
+        ("eval.data", "test=missing.csv", "--eval.data missing.csv"),
+        ("output", "rows.jsonl", "rows.jsonl is a file"),
+        ("output", "rows.jsonl/below", "rows.jsonl is a file"),
+        ("output", "model", "there is a model in this folder"),
+        ("output", "used", "a run is there already. Add --resume auto"),
+        ("resume", "nowhere", "expected auto, restart, or a checkpoint's folder"),
+    ],
+)
+def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "notes.md").write_text("x")
+    (tmp_path / "used" / "checkpoints").mkdir(parents=True)
+
+    with pytest.raises(ConfigError) as caught:
+        check(**{flag: value})
+
+    assert part in str(caught.value)
+
+
+def test_a_file_may_have_an_equals_sign_in_its_name(check, tmp_path):
+    (tmp_path / "a=b.jsonl").write_text("{}")
+
+    check(**{"eval.data": "a=b.jsonl"})
+    check(**{"eval.data": "name=a=b.jsonl"})
+
+
+@pytest.mark.parametrize("flag", ["model", "data", "output", "resume"])
+@pytest.mark.parametrize("name", ["./" + 300 * "x", "./nul\0byte"])
+def test_names_that_no_file_can_have_are_refused_like_others(check, flag, name):
+    with pytest.raises(ConfigError, match=f"--{flag}"):
+        check(**{flag: name})
+
+
+def test_an_output_that_is_no_folder_is_refused(check, tmp_path):
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "fifo")
+
+    for name, kind in (
+        ("dangling", "a link to nothing"),
+        ("loop", "a name that cannot be looked up"),
+        ("fifo", "is a file"),
+    ):
+        with pytest.raises(ConfigError, match=rf"--output {name}: expected a folder; .*{kind}"):
+            check(output=name)
+
+
+def test_a_used_folder_can_be_resumed(check, tmp_path):
+    (tmp_path / "used" / "checkpoints").mkdir(parents=True)
+
+    check(output="used", resume="auto")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(check, tmp_path):
+    (tmp_path / "rows.jsonl").chmod(0)
+
+    with pytest.raises(ConfigError, match="permissions"):
+        check()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpt2", False),
+        ("org/model", False),
+        ("org/set:config", False),
+        ("/abs", True),
+        ("./rel", True),
+        ("../up", True),
+        ("a/b/c", True),
+        ("folder/", True),
+    ],
+)
+def test_hub_names_are_told_from_paths(name, expected):
+    assert looks_like_path(name) is expected
