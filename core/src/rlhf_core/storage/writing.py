@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import RLHFError, StorageError
 from .atomic import remove, sync_folder
@@ -27,11 +28,22 @@ def write_text_atomically(path: Path, text: str) -> None:
     Raises:
         StorageError: the file could not be written; it is as it was.
     """
+    with written_whole(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write, which has the name ``path`` once the body has ended, durably, in place of an older one.
+
+    Raises:
+        StorageError: the file could not be written; what had the name is as it was, here as for any error of the body.
+    """
     temporary = path.with_name(path.name + ".tmp")
     with writing(str(path), temporary):
         remove(temporary)
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

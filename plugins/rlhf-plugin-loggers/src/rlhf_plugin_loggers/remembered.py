@@ -7,8 +7,9 @@ service; one that was moved within its disk, or is seen at the same path from an
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
+
+from rlhf_core.storage import write_text_atomically
 
 FOLDER = "loggers"
 """Folder in the run folder with one file for each logger."""
@@ -38,15 +39,14 @@ def remembered(output: Path, logger: str) -> str | None:
 
 
 def remember(output: Path, logger: str, identity: str) -> None:
-    """Write a run's identity at a logger's service durably: after a kill, the file is whole or not there."""
+    """Write a run's identity at a logger's service durably: after a kill, the file is whole or not there.
+
+    Raises:
+        StorageError: the file could not be written.
+    """
     path = output / FOLDER / logger
     path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f"{logger}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write("".join(f"{line}\n" for line in (identity, *_places(output))))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text_atomically(path, "".join(f"{line}\n" for line in (identity, *_places(output))))
 
 
 def _places(output: Path) -> tuple[str, str]:

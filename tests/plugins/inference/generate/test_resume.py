@@ -57,7 +57,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(folder, whole, fault):
     assert in_a_fork(folder, "killed", "--resume") == 0, (folder / "killed.log").read_text()
 
     assert files(folder, "killed") == whole
-    assert list((folder / "killed").glob("*.part")) == []
+    assert list((folder / "killed").glob("*.tmp")) == []
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 700, -1])
@@ -110,7 +110,7 @@ def test_an_option_that_completions_depend_on_may_not_change(folder, whole, word
     assert f"--resume: {option} is " in refusal(folder, "--resume", *words)
 
     assert (folder / "whole" / "config.toml").read_text() == recorded
-    assert list((folder / "whole").glob("*.part")) == []
+    assert list((folder / "whole").glob("*.tmp")) == []
 
 
 def test_options_that_completions_do_not_depend_on_may_change(folder, whole):

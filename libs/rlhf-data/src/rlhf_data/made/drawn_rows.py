@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 
 from rlhf_core.contracts.data.source import DataSource
 from rlhf_core.errors import DataError
+from rlhf_core.storage.writing import written_whole
 
 from .source_rows import SourceRows
 
@@ -29,23 +29,20 @@ def draw_rows(source: DataSource, who: str, count: int, path: Path) -> int:
     Raises:
         DataError: a row cannot be read, or has a value that JSON does not carry; or there is none.
         PluginError: the source's code failed.
+        StorageError: the file could not be written.
     """
     rows, drawn = SourceRows(source, who), 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    begun = path.with_name(f".{path.name}.begun")
-    with begun.open("w", encoding="utf-8") as file:
+    with written_whole(path) as file:
         for row in rows.until_end(count):
             try:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(row).encode() + b"\n")
             except (TypeError, ValueError, RecursionError) as error:
                 raise DataError(
                     f"{rows.where(drawn)}: expected values that JSON carries in a row of {who}; {error}"
                 ) from error
             drawn += 1
-        file.flush()
-        os.fsync(file.fileno())
-    if not drawn:
-        raise DataError(f"{who}: expected at least one row, got none")
-    begun.replace(path)
+        if not drawn:
+            raise DataError(f"{who}: expected at least one row, got none")
     log.info("data.source: the first %d rows of %s are in %s", drawn, who, path)
     return drawn

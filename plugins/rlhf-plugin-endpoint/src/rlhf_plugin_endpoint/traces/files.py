@@ -9,17 +9,20 @@ import orjson
 
 from rlhf_core import DataError
 from rlhf_core.outside.json_reader import BrokenJson, parse_json
+from rlhf_core.storage import written_whole
 
 from .training_trace import TrainingTrace, parse_trace
 
 
 def write_traces(path: Path, traces: Iterable[TrainingTrace]) -> None:
-    """Write traces into a new file; one of that name is replaced when all are written."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    with unfinished.open("wb") as file:
+    """Write traces into a new file; one of that name is replaced when all are written.
+
+    Raises:
+        StorageError: the file could not be written.
+    """
+    with written_whole(path) as file:
         for trace in traces:
             file.write(orjson.dumps(trace.as_json(), option=orjson.OPT_APPEND_NEWLINE))
-    unfinished.replace(path)
 
 
 def read_traces(path: Path) -> Iterator[TrainingTrace]:

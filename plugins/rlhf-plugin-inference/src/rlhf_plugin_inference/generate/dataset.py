@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf_trainer.inference import fault_point, sync_folder, writing
+from rlhf_core.storage import written_whole
+from rlhf_trainer.inference import fault_point
 
 from .options import GenerateOptions
 from .records import AnsweredPrompt, read_lines
@@ -21,22 +22,23 @@ def summarize(options: GenerateOptions, completions: Path) -> tuple[GenerationSu
     """
     mode = options.select.mode
     target = completions.with_name(f"{mode}.jsonl")
-    part = target.with_name(f"{target.name}.part")
     summary = GenerationSummary()
-    with writing(str(target), part):
-        with part.open("w", encoding="utf-8") as file:
-            for prompt in read_lines(completions):
-                summary.add(prompt, is_scored=bool(options.reward.use))
-                file.writelines(f"{json.dumps(row)}\n" for row in _chosen(prompt, options, summary))
-            file.flush()
-            os.fsync(file.fileno())
-        if mode == "all":
-            part.unlink()
-            return summary, None
+    if mode == "all":
+        for _ in _rows(completions, options, summary):
+            pass
+        return summary, None
+    with written_whole(target) as file:
+        for row in _rows(completions, options, summary):
+            file.write(json.dumps(row).encode() + b"\n")
         fault_point("export", 0)
-        part.replace(target)
-        sync_folder(target.parent)
     return summary, target
+
+
+def _rows(completions: Path, options: GenerateOptions, summary: GenerationSummary) -> Iterator[Row]:
+    """Yield the rows of the data set, and tally prompt after prompt."""
+    for prompt in read_lines(completions):
+        summary.add(prompt, is_scored=bool(options.reward.use))
+        yield from _chosen(prompt, options, summary)
 
 
 def _chosen(

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from rlhf_core import CheckpointError, StorageError
-from rlhf_core.storage.writing import reason_of, write_text_atomically, writing
+from rlhf_core.storage.writing import reason_of, write_text_atomically, writing, written_whole
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -106,3 +106,43 @@ def test_the_writers_of_libraries_report_a_file_without_room(tmp_path, kind):
 
     assert "could not be written: File too large. Make room there, and start again" in told
     assert told.endswith(" []")
+
+
+def test_a_file_has_its_name_once_all_of_it_is_there(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("old")
+
+    with written_whole(path) as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [ValueError("bad row"), KeyboardInterrupt()])
+def test_a_body_that_fails_leaves_what_was_there(tmp_path, error):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("old")
+
+    def rows():
+        yield b"half"
+        raise error
+
+    with pytest.raises(type(error)), written_whole(path) as file:
+        file.writelines(rows())
+
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_without_room_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+
+    with (
+        pytest.raises(StorageError, match=r"rows\.jsonl could not be written: No space left"),
+        written_whole(path),
+    ):
+        raise OSError(errno.ENOSPC, "")
+
+    assert list(tmp_path.iterdir()) == []
