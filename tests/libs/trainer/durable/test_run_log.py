@@ -8,7 +8,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_trainer.durable.run_log import run_log
 
 CORE = logging.getLogger("rlhf_trainer.loop")
-TOP = logging.getLogger("rlhf_core")
+TOP = logging.getLogger("rlhf_trainer")
 
 
 @pytest.fixture
