@@ -26,6 +26,7 @@ from ..partitioned_model import PartitionedModel, WholeHead
 from .engine_config import engine_config
 from .flattening import NOT_FOR_ZERO, whole_parameters
 from .fragments import fragments, master_vectors, publish
+from .gradient_exchange import GradientExchange
 from .leaf_modules import mark_leaf_modules, refuse_expert_blocks
 from .whole_updates import WholeUpdates
 
@@ -72,6 +73,10 @@ class ZeroTraining:
         self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)
         if isinstance(self.optimizer, WholeUpdates):
             self.optimizer.attach(self.masters, self.fragments, shapes, ranks)
+        self._exchange: GradientExchange | None = None
+        if exchanges_gradients(config):
+            largest = config.reduce_bucket_size
+            self._exchange = GradientExchange(self.zero, self.named, ranks, largest)
         self._graph: DeepCompiled | None = None
         self._head: WholeHead | None = None
         if config.deep_compile:
@@ -109,7 +114,7 @@ class ZeroTraining:
             return loss
         if self._head is not None:
             self._head.fetch()
-        loss = self.engine(work)
+        loss = self.engine(work) if self._exchange is None else self.engine.module(work)
         return loss
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
@@ -119,6 +124,12 @@ class ZeroTraining:
             last: this micro-batch is the last of the update.
         """
         self.engine.set_gradient_accumulation_boundary(last)
+        if self._exchange is not None:
+            loss.backward()
+            self._exchange.finish_pass()
+            if last:
+                self._exchange.finish_update()
+            return
         # DeepSpeed takes the mean over data-parallel ranks, but the update's loss is the sum of the ranks' losses.
         self.engine.backward(loss * self._data_ranks, scale_wrt_gas=False)
         if self._graph is not None:
@@ -185,10 +196,19 @@ class ZeroTraining:
         self.publish()
 
     def close(self) -> None:
-        """Remove DeepSpeed's hooks from the model and drop the compiled graph."""
+        """Remove all hooks from the model and drop the compiled graph."""
+        if self._exchange is not None:
+            self._exchange.close()
         self.engine.destroy()
         if self._graph is not None:
             self._graph.close()
+
+
+def exchanges_gradients(config: DeepSpeedConfig) -> bool:
+    """Return whether ``GradientExchange`` sums gradients, which DeepSpeed does elsewhere: at other stages, in graphs of
+    DeepCompile, in host memory, and among ranks that share matrices."""
+    elsewhere = config.deep_compile or config.offload_optimizer or config.tensor_parallel > 1
+    return config.zero_stage == 2 and not elsewhere
 
 
 def create_optimizer(
