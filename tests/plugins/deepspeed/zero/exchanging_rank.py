@@ -1,4 +1,4 @@
-"""A rank that sums gradients of a small model with ``GradientExchange``: ``RANK``, ``WORLD_SIZE`` and a file to meet."""
+"""A rank that sums gradients of a small model with ``GradientExchange``: its number, how many, two paths."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def main() -> None:
         exchange = GradientExchange(
             zero, dict(model.named_parameters()), Ranks(rank, ranks, device), LARGEST
         )
+        exchange.start_pass()
         if rank == 0:
             loss_of(model, rank, 0).backward()  # an attempt that fails between two passes
             exchange.finish_pass()
@@ -80,6 +81,7 @@ def main() -> None:
             exchange.give_up_pass()
         exchange.forget()
         for number in range(PASSES):
+            exchange.start_pass()
             loss_of(model, rank, number).backward()
             exchange.finish_pass()
         exchange.finish_update()

@@ -20,7 +20,7 @@ HANGS_S = 300
 
 
 def whole_gradient(dtype, ranks):
-    """The gradient of each parameter group as one vector, summed in float32 by one process, from passes in ``dtype``."""
+    """The gradient of each parameter group as one vector, summed in float32, from passes in ``dtype``."""
     model = ranks_program.model_of(dtype)
     total = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
     for rank in range(ranks):

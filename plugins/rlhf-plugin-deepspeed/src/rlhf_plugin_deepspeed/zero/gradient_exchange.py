@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from torch import Tensor, nn
 from ..parallel.ranks import Ranks
 from .pieces import Piece, cut
 
-TRAVELING = 2
-"""Pieces that are on their way at once; each has memory for what comes."""
+TRAVELING = 8
+"""Elements on their way at once, by those of a piece. A compiled layer gives all its gradients at once: what waits for
+one of them to arrive waits for the layer before, and a layer of 7B has 233 million elements, 5 pieces."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,10 @@ class GradientExchange:
             handle.remove()
         zero._grad_acc_hooks.clear()
         self._pieces = cut(self._named, zero.bit16_groups_flat, largest, ranks.world_size)
+        self._most = TRAVELING * largest
+        lengths = [piece.part_length(ranks.world_size) for piece in self._pieces]
+        self._offsets = [0, *accumulate(lengths)]
+        """Index of each piece's first element in ``_total``, and its length."""
         self._uses: dict[str, int] = dict.fromkeys(self._named, 0)
         """Number of pieces that each parameter is a part of."""
         for piece in self._pieces:
@@ -65,8 +71,11 @@ class GradientExchange:
             parameter.register_post_accumulate_grad_hook(self._hook(name))
             for name, parameter in self._named.items()
         ]
-        self._sums: dict[int, Tensor] = {}
-        """This rank's part of the sum by number of the piece, float32."""
+        self._total: Tensor | None = None
+        """This rank's parts of the sum, one piece after the other, float32. One vector, made before the first pass: in
+        parts it would lie between activations, and leave gaps when these are freed."""
+        self._added = False
+        """Whether ``_total`` has the gradient of a whole pass."""
         self._begin_pass()
 
     def _begin_pass(self) -> None:
@@ -76,6 +85,8 @@ class GradientExchange:
         self._next = 0
         """Number of the piece that is sent next."""
         self._traveling: deque[_Sent] = deque()
+        self._underway = 0
+        """Elements that are traveling."""
 
     def _hook(self, name: str) -> Any:
         def take(parameter: nn.Parameter) -> None:
@@ -90,6 +101,12 @@ class GradientExchange:
     def _is_complete(self, piece: Piece) -> bool:
         return all(place.name in self._gradients for place in piece.places)
 
+    def start_pass(self) -> None:
+        """Have the memory for the gradient of an update, before the activations of its first pass take theirs."""
+        if self._total is None:
+            size, device = self._offsets[-1], self._ranks.device
+            self._total = torch.empty(size, dtype=torch.float32, device=device)
+
     def finish_pass(self) -> None:
         """Send the rest of a micro-batch's gradient after its backward pass; a parameter without one counts as 0."""
         while self._next < len(self._pieces):
@@ -97,6 +114,7 @@ class GradientExchange:
         while self._traveling:
             self._arrive()
         self._begin_pass()
+        self._added = True
 
     def give_up_pass(self) -> None:
         """Send anything for the rest of a micro-batch that failed on this rank, for which other ranks wait.
@@ -120,7 +138,7 @@ class GradientExchange:
 
     def forget(self) -> None:
         """Drop the gradient of the update so far."""
-        self._sums.clear()
+        self._total, self._added = None, False
 
     def close(self) -> None:
         """Leave the parameters alone."""
@@ -140,11 +158,12 @@ class GradientExchange:
         sent = _Sent(self._next, arriving.view(self._ranks.world_size, -1), leaving, work)
         self._next += 1
         self._traveling.append(sent)
+        self._underway += len(leaving)
         for place in piece.places:
             self._left[place.name] -= 1
             if not self._left[place.name]:
                 self._gradients.pop(place.name, None)
-        while len(self._traveling) > TRAVELING:
+        while self._underway > self._most:
             self._arrive()
 
     def _leaving(self, piece: Piece) -> Tensor:
@@ -175,12 +194,18 @@ class GradientExchange:
         """Add what came of the oldest piece on its way to this rank's sum."""
         sent = self._traveling.popleft()
         sent.work.wait()
-        part = sent.arriving.sum(0, dtype=torch.float32)
-        total = self._sums.get(sent.number)
-        if total is None:
-            self._sums[sent.number] = part
+        self._underway -= len(sent.leaving)
+        part = self._sum_of(sent.number)
+        if self._added:
+            part.add_(sent.arriving.sum(0, dtype=torch.float32))
         else:
-            total.add_(part)
+            torch.sum(sent.arriving, 0, dtype=torch.float32, out=part)
+
+    def _sum_of(self, number: int) -> Tensor:
+        """Return this rank's part of a piece's sum."""
+        assert self._total is not None, "start_pass comes first"
+        ranks = self._ranks.world_size
+        return self._total.narrow(0, self._offsets[number], self._pieces[number].part_length(ranks))
 
     def finish_update(self) -> None:
         """Hand DeepSpeed the gradient of the update: each rank gets the part whose weights it updates."""
@@ -188,8 +213,9 @@ class GradientExchange:
             buffers = self._zero._build_compact_grad_partition_buffer(group)
             self._zero.averaged_gradients[group] = buffers
             for number, piece in enumerate(self._pieces):
-                if piece.group == group and number in self._sums:
-                    self._deal(piece, self._sums.pop(number), buffers.flat_partition)
+                if piece.group == group:
+                    self._deal(piece, self._sum_of(number), buffers.flat_partition)
+        self.forget()
 
     def _deal(self, piece: Piece, total: Tensor, partition: Tensor) -> None:
         """Send the parts of a piece's sum to the ranks that update them, whose ``partition`` takes them in."""

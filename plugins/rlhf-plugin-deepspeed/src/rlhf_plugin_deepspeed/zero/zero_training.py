@@ -114,7 +114,11 @@ class ZeroTraining:
             return loss
         if self._head is not None:
             self._head.fetch()
-        loss = self.engine(work) if self._exchange is None else self.engine.module(work)
+        if self._exchange is not None:
+            self._exchange.start_pass()
+            loss = self.engine.module(work)
+            return loss
+        loss = self.engine(work)
         return loss
 
     def backward(self, loss: Tensor, *, last: bool) -> None:

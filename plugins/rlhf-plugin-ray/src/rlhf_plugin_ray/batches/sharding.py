@@ -32,7 +32,7 @@ def split_batch(
     if rows_per_unit > 1 or not len(group) or group[-1] == len(group):
         return single
     cost = sequence_cost(batch.num_tokens)
-    dealt = _dealt(np.bincount(group, cost)[1:], num_ranks)
+    dealt = _dealt(np.bincount(group, cost)[1:].astype(np.float64), num_ranks)
     together = [np.flatnonzero(np.isin(group, np.array(part) + 1)) for part in dealt]
     prompt = batch.num_tokens - batch.num_actions
     fullest = [max(float(cost[rows].sum()) for rows in way) for way in (single, together)]
