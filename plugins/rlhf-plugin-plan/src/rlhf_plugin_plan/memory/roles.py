@@ -332,6 +332,9 @@ def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
         return Sharing(ranks=ranks)
     stage = options["zero_stage"]
     zero = options["args"].get("zero_optimization", {})
+    elsewhere = (
+        options["offload_optimizer"] or options["deep_compile"] or options["tensor_parallel"] > 1
+    )
     # Only stage 3 shares the weights of a role that is not trained; at other stages each rank has the whole role.
     return Sharing(
         stage=stage if trained or stage == 3 else 0,
@@ -340,6 +343,7 @@ def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
         offload_parameters=options["offload_param"],
         reduce_bucket=options["reduce_bucket_size"],
         overlap=options["overlap_comm"],
+        in_passing=trained and stage == 2 and not elsewhere,
         live_parameters=zero.get("stage3_max_live_parameters", assumed.LIVE_PARAMETERS),
     )
 

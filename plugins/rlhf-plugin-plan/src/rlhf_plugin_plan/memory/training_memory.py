@@ -86,6 +86,9 @@ class Sharing:
     """Number of float32 elements of one bucket of gradients."""
     overlap: bool = False
     """Whether gradients are summed during the backward pass, which takes a second bucket."""
+    in_passing: bool = False
+    """Whether gradients travel in their own type while the backward pass goes on, and the sum goes to the ranks that
+    update it at the end: stage 2, with whole matrices and with state on the GPU."""
     live_parameters: int = assumed.LIVE_PARAMETERS
     """Largest number of parameters that stage 3 keeps collected."""
 
@@ -224,7 +227,7 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
     trained = trained_parameters(role)
     gradients = _gradients(role, sharing)
     common = {
-        "gradients": gradients if batch.several else 0.0,
+        "gradients": gradients if batch.several or sharing.in_passing else 0.0,
         "gradient buckets": _buckets(sharing),
         **_collected(role, sharing),
     }
@@ -237,6 +240,7 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
         yield "end of the forward pass", {**common, **kept, "weights cast to bfloat16": casts}
     working = {
         "layer being worked on": _layer_work(role, batch),
+        "gradients on their way": _traveling(role, sharing),
         **_weight_work(role),
     }
     head_gradient = _trained_head(role) * role.precision.weight_bytes
@@ -263,8 +267,16 @@ def _gradients(role: Role, sharing: Sharing) -> float:
     return 4.0 * trained_parameters(role) * sharing.part(2)
 
 
+def _traveling(role: Role, sharing: Sharing) -> float:
+    """Return the bytes of gradients that leave and arrive at once."""
+    if not sharing.in_passing:
+        return 0.0
+    numbers = min(assumed.TRAVELING * sharing.reduce_bucket, trained_parameters(role))
+    return 2.0 * role.precision.weight_bytes * numbers
+
+
 def _buckets(sharing: Sharing) -> float:
-    if sharing.stage < 1:
+    if sharing.stage < 1 or sharing.in_passing:
         return 0.0
     return 4.0 * sharing.reduce_bucket * (2 if sharing.overlap else 1)
 
