@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..machine import assumptions as assumed
 from ..memory.engine_memory import BYTES, kv_bytes
-from ..memory.roles import PlannedRole
+from ..memory.roles import PlannedRole, keeps_groups
 from ..memory.training_memory import Role, trained_parameters, weight_bytes
 from . import measured
 from .exchange import ENGINE_EXCHANGE, engine_exchange, role_exchange
@@ -278,9 +277,8 @@ def _all_sequences(setting: Setting, planned: PlannedRole) -> PassTokens:
     work = setting.workload
     # Each rank group that has samples of a prompt computes the prompt; groups stay together where that is even.
     dealers = planned.ranks // (planned.slices * planned.parts)
-    fullest = math.ceil(work.prompts / dealers) * dealers
-    together = fullest <= (1 + assumed.UNEVEN_GROUPS) * work.prompts
-    once = work.prompts * (1 if together else min(work.samples, dealers))
+    computing = 1 if keeps_groups(work, dealers) else min(work.samples, dealers)
+    once = work.prompts * computing
     found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
     if work.image_tokens:
         # Without shared prompts the samples of one may be in as many micro-batches, each of which reads the image.
