@@ -131,14 +131,32 @@ class ZeroTraining:
         if self._exchange is not None:
             loss.backward()
             self._exchange.finish_pass()
-            if last:
-                self._exchange.finish_update()
             return
         # DeepSpeed takes the mean over data-parallel ranks, but the update's loss is the sum of the ranks' losses.
         self.engine.backward(loss * self._data_ranks, scale_wrt_gas=False)
         if self._graph is not None:
             self._graph.add_gradient(last=last)
             self._graph.end()
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a pass that failed can be given up without ranks that wait."""
+        return self._exchange is not None
+
+    def drop_gradient(self) -> None:
+        """Forget what an attempt before has added to the gradient of the update."""
+        if self._exchange is not None:
+            self._exchange.forget()
+
+    def give_up_pass(self) -> None:
+        """Take part in what other ranks do in a pass that failed here; a collective call."""
+        assert self._exchange is not None, "only where it recovers"
+        self._exchange.give_up_pass()
+
+    def complete(self) -> None:
+        """Sum the gradient over ranks, as far as ``backward`` has not; a collective call after the last pass."""
+        if self._exchange is not None:
+            self._exchange.finish_update()
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return the results of ``work``, which runs without a gradient; a collective call at stage 3."""
