@@ -175,7 +175,7 @@ def short_of_memory(place: Place, found: Found) -> None:
         if place.rank == place.world_size - 1:
             embeddings = backend.module().model.get_input_embeddings()
             embeddings.register_forward_pre_hook(refuse_long_rows)
-        batch = make_batch(supervised=True)
+        batch = make_batch()
         plan = make_plan(batch, return_logprobs=True)
         outcome = backend.train_step(place.part(batch), plan)
         found.array("logprobs", outcome.logprobs)
