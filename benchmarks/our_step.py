@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
 import string
 import subprocess
@@ -46,6 +47,7 @@ def main() -> None:
             "step_s": [record["timing"]["step_s"] for record in records],
             "records": records,
             "peak_gib": memory.peak_gib,
+            "peak_by_process": memory.by_process,
             "torch_peak_gib": memory.torch_peak_gib,
             "plan": planned(options, arguments) if memory.peak_gib else None,
         }
@@ -53,12 +55,17 @@ def main() -> None:
 
 
 class MemoryGauge:
-    """Most memory in use on the first GPU, by all processes, looked up ten times a second."""
+    """Most memory in use on the fullest of the visible GPUs, by all processes, looked up ten times a second.
+
+    The driver's library counts, so that the gauge takes no memory of a GPU itself.
+    """
 
     def __init__(self) -> None:
         self.peak_gib: float | None = None
+        self.by_process: dict[str, float] = {}
+        """GiB of each process at that moment, where the machine says it."""
         self.torch_peak_gib: float | None = None
-        """Of it, what torch had allocated in this process."""
+        """What torch had allocated in this process."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -71,15 +78,38 @@ class MemoryGauge:
 
         self._done.set()
         self._thread.join()
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             self.torch_peak_gib = torch.cuda.max_memory_allocated() / 2**30
 
     def _watch(self) -> None:
-        import torch
+        try:
+            import pynvml
 
-        while torch.cuda.is_available() and not self._done.wait(0.1):
-            free, total = torch.cuda.mem_get_info()
-            self.peak_gib = max(self.peak_gib or 0.0, (total - free) / 2**30)
+            pynvml.nvmlInit()
+        except Exception:
+            return  # a machine without GPUs
+        numbers = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(",", " ").split()
+        if not all(number.isdigit() for number in numbers) or not numbers:
+            numbers = [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        gpus = [pynvml.nvmlDeviceGetHandleByIndex(int(number)) for number in numbers]
+        while not self._done.wait(0.1):
+            for gpu in gpus:
+                used = pynvml.nvmlDeviceGetMemoryInfo(gpu).used / 2**30
+                if used > (self.peak_gib or 0.0):
+                    self.peak_gib = used
+                    self.by_process = {
+                        _process_name(one.pid): (one.usedGpuMemory or 0) / 2**30
+                        for one in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+                    }
+
+
+def _process_name(pid: int) -> str:
+    """Return a process's number and what it is called."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return str(pid)
+    return f"{pid} {b' '.join(words)[:60].decode(errors='replace').strip()}"
 
 
 class Whereabouts:

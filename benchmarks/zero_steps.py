@@ -2,12 +2,14 @@
 
     python benchmarks/zero_steps.py --shape 0.5b --ranks 2 --ways stage=3 stage=3,deep_compile --first 6
     python benchmarks/zero_steps.py --shape 1.5b --ranks 2 --ways stage=2,compile stage=2,compile,optim=muon
+    python benchmarks/zero_steps.py --shape 7b --ranks 4 --prompts 32 --micro-batch 5120 --ways stage=2,compile --trace
     python benchmarks/zero_steps.py --ranks 2 --lengths 32x64 --micro-batch 512
 
-A way is made of the stage of ZeRO, options of the backend that are switched on, and the optimizer (``adam`` unless
-said). Each has ranks of its own, one after the other: a GPU for each rank if there are any, with random weights,
-tokens and advantages, each rank with its part of the rows. The median of the steps after the first ones counts;
-beside it stand the seconds of the first steps together, with all compilation, and the most memory that a rank had.
+A way is made of the stage of ZeRO, options of the backend that are switched on or have a number, and the optimizer
+(``adam`` unless said). Each has ranks of its own, one after the other: a GPU for each rank if there are any, with
+random weights, tokens and advantages, each rank with its part of the rows. The median of the steps after the first
+ones counts; beside it stand the seconds of the first steps together, with all compilation, and the most memory that a
+rank had. With ``--trace`` the first rank traces one step more, and says where its time goes, by kernel.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gpu_trace
 import numpy as np
 import torch
 from shapes import SHAPES, TINY, write_model
@@ -51,6 +54,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--limit", type=float, default=WAIT_S, help="seconds for each way")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--trace", action="store_true", help="say where the last step's time goes")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -65,6 +69,8 @@ def main() -> None:
             found = measured(arguments, way, Path(folder))
             rows[way] = found
             print(line(way, found), flush=True)
+            if "trace" in found:
+                print(gpu_trace.table(found["trace"]), flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
@@ -140,6 +146,10 @@ def be_rank(arguments: argparse.Namespace) -> None:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
         print(step, seconds[-1], flush=True)
+    trace: dict[str, Any] = {}
+    if arguments.trace and on_gpu:
+        with gpu_trace.traced(trace):
+            backend.train_step(batch, plan)
     if rank:
         backend.close()
         return
@@ -152,8 +162,11 @@ def be_rank(arguments: argparse.Namespace) -> None:
         "step_s": step_s,
         "tokens_per_s": tokens / step_s,
         "gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0,
+        "reserved_gib": torch.cuda.max_memory_reserved() / 2**30 if on_gpu else 0.0,
         "grad_norm": outcome.metrics["policy/grad_norm"].value(),
     }
+    if trace:
+        found["trace"] = trace
     (arguments.folder / "found.json").write_text(json.dumps(found))
     backend.close()
 
@@ -179,7 +192,7 @@ def options_of(way: str) -> tuple[dict[str, Any], str]:
         elif name == "optim":
             optimizer = value
         else:
-            options[name] = True
+            options[name] = int(value) if value else True
     return options, optimizer
 
 

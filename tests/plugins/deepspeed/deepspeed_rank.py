@@ -47,6 +47,7 @@ from deepspeed_scenarios import (
     saved_updates,
     separate_experts,
     shared_keys,
+    short_of_memory,
     top_of_teacher,
     training,
     unshared,
@@ -89,6 +90,7 @@ SCENARIOS = (
     offloaded,
     refused,
     resting,
+    short_of_memory,
     whole,
     muon,
 )

@@ -46,6 +46,8 @@ from rlhf_core.contracts import (
 
 SMALL_MICRO_BATCH = 30
 NAN_STEP = 2
+ENOUGH_FOR = 40
+"""Tokens of a pass that a rank has memory for which is short of it."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,28 @@ def same_prompts(place: Place, found: Found) -> None:
     found.array("scored", backend.logprobs(part.trajectories))
     found.keep_weights(backend)
     backend.close()
+
+
+def short_of_memory(place: Place, found: Found) -> None:
+    """One step of SGD on ranks of which the last one has memory for short rows alone, where that ends no run."""
+    backend = place.start(max_tokens_per_micro_batch=2 * ENOUGH_FOR)
+    training = getattr(backend, "_training", None)
+    if training is None or training.recovers:
+        if place.rank == place.world_size - 1:
+            embeddings = backend.module().model.get_input_embeddings()
+            embeddings.register_forward_pre_hook(refuse_long_rows)
+        batch = make_batch()
+        plan = make_plan(batch, return_logprobs=True)
+        outcome = backend.train_step(place.part(batch), plan)
+        found.array("logprobs", outcome.logprobs)
+        found.keep_weights(backend)
+        found.facts["limit"] = backend._limit.tokens
+    backend.close()
+
+
+def refuse_long_rows(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    if inputs[0].shape[-1] > ENOUGH_FOR:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
 
 def forked(batch: TrainBatch) -> TrainBatch:

@@ -53,6 +53,19 @@ def test_prompts_that_ranks_compute_once_change_nothing(
     assert_like_one(ranks, alone)
 
 
+@pytest.mark.parametrize("stage", [0, 2])
+def test_memory_that_one_rank_lacks_makes_smaller_micro_batches_on_all(
+    found, expected, stage, assert_same_rows
+):
+    """The rank whose pass fails takes part in its exchange to the end, so that no rank waits."""
+    ranks, alone = found(stage, "short_of_memory"), expected("short_of_memory")
+
+    torch.testing.assert_close(ranks[0].weights(), alone.weights(), **ROUNDING)
+    assert_same_rows(ranks, alone, "logprobs")
+    assert ranks[0].facts["limit"] == ranks[1].facts["limit"] <= 40
+    assert alone.facts["limit"] <= 40
+
+
 @stages
 @pytest.mark.parametrize(
     "name", ["training", "recomputing", "experts", "offloaded", "resting", "whole"]

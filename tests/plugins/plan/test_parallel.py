@@ -183,12 +183,13 @@ def test_a_tied_head_is_computed_by_every_rank(run):
     assert seconds[1] - seconds[0] == pytest.approx(head)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8])
-def test_each_rank_that_has_samples_of_a_prompt_computes_it(run, ranks):
-    """The 8 samples are dealt to the ranks in turn: of each prompt's 8 x 256 tokens ranks x 256 are computed."""
+@pytest.mark.parametrize(("ranks", "prompts", "computing"), [(1, 32, 1), (8, 32, 1), (8, 33, 8)])
+def test_each_rank_that_has_samples_of_a_prompt_computes_it(run, ranks, prompts, computing):
+    """Of each prompt's 8 x 256 tokens 256 are computed, and as many for each rank where groups would fill one more."""
     flags = [
         *CLUSTER[:4],
         *("--runtime.ray.ranks.policy", f"{ranks}", "--runtime.ray.engines", "1"),
+        *("--rollout.batch_size", f"{prompts}"),
     ]
 
     seconds = []
@@ -198,7 +199,7 @@ def test_each_rank_that_has_samples_of_a_prompt_computes_it(run, ranks):
         seconds.append(phases["train policy"])
 
     matrices = 1_543_714_304 - 151_936 * 1536
-    saved = 6 * matrices * 256 * (8 - ranks) * 32 / (790e12 * ranks)
+    saved = 6 * matrices * 256 * (8 - computing) * prompts / (790e12 * ranks)
     assert seconds[0] - seconds[1] == pytest.approx(saved, rel=1e-3)
 
 

@@ -28,12 +28,7 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
 )
 from rlhf_core.objective import (
-    ActionColumns,
-    ActionScores,
     BuiltObjective,
-    BuiltPolicyObjective,
-    BuiltScoreObjective,
-    BuiltValueObjective,
     read_metrics,
 )
 from rlhf_core.plugins import Plugins
@@ -41,10 +36,12 @@ from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
+from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.trained_parts import trained_parts
 
+from .attempts import Training, compute_gradient, sizes
 from .config import DeepSpeedConfig
 from .files.export import export_role
 from .files.loading import load_role
@@ -53,18 +50,18 @@ from .files.state_files import load_training, save_training
 from .files.weights import served_weights
 from .parallel.group_batch import group_batch, group_rows
 from .parallel.images import PassImages, refuse_cut_images
-from .parallel.passes import Rows, agreed_passes, nothing
+from .parallel.passes import Rows, agreed_passes
 from .parallel.rank_group import RankGroup, join_group
 from .parallel.ranks import Ranks, join, own_device
 from .parallel.sequence_attention import check_heads
 from .parallel.sequence_rows import GroupRows, lay_out
 from .parallel.tensor_shards import WholeShards
+from .pass_losses import PassLosses
 from .scoring import SharedScoring, WholeScoring
 from .zero.replicated_training import ReplicatedTraining
 from .zero.zero_training import ZeroTraining
 
 log = logging.getLogger(__name__)
-Training = ZeroTraining | ReplicatedTraining
 RANK_STRIDE = 1_000_003
 """Distance of the dropout seeds of neighboring ranks: more updates than a run has. Torch reads 32 bits of a seed."""
 
@@ -83,6 +80,8 @@ class DeepSpeedBackend(ScoringBackend):
         self._training: Training | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._objective: BuiltObjective | None = None
+        self._losses: PassLosses | None = None
+        self._limit: TokenLimit
         self._offloading: Offloading | None = None
         self.updates_begun = 0  # counted where an update may begin to change weights
 
@@ -99,6 +98,7 @@ class DeepSpeedBackend(ScoringBackend):
             refuse_cut_images(self._config)
         self._device = own_device(choose_device(self._config.device))
         self._ranks = join(self._device)
+        self._limit = TokenLimit(spec.max_tokens_per_micro_batch, self._device)
         model = load_role(spec, self._config, plugins, self._device)
         chunk = self._config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
         self._images = PassImages(model.lm, self._ranks)
@@ -134,7 +134,12 @@ class DeepSpeedBackend(ScoringBackend):
     def _start_training(self, plugins: Plugins) -> Training:
         spec = self._spec
         self._objective, optimizer = trained_parts(spec, plugins)
-        self._role.reader.serve(self._objective)
+        reader = self._role.reader
+        reader.serve(self._objective)
+        # On the first rank of the rank group only: all its ranks have the same metrics.
+        self._losses = PassLosses(
+            self._objective, reader, self._lay_out, reports=self._group.is_first
+        )
         if self._config.zero_stage == 0:
             return ReplicatedTraining(self._model, spec, optimizer, self._ranks)
         return ZeroTraining(self._model, spec, optimizer, self._config, self._ranks)
@@ -154,24 +159,15 @@ class DeepSpeedBackend(ScoringBackend):
         self._require_state()
         together = group_batch(batch, self._group)
         whole = together.batch
-        trajectories = whole.trajectories
         self._role.reader.check_ids(*ids_of(whole))
-        seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
-        parts: list[Metrics] = []
-        works = [
-            partial(self._rollout_loss, whole, rows, plan, seen, parts)
-            for rows in self._passes(
-                trajectories, together=True, rows_per_unit=objective.rows_per_unit
-            )
-        ]
-        if whole.supervised is not None:
-            works += [
-                partial(self._supervised_loss, whole.supervised, rows, plan, parts)
-                for rows in self._passes(whole.supervised, together=True)
-            ]
-        with self._model.updating(self._dropout_seed(training.updates)):
-            for number, work in enumerate(works, start=1):
-                training.backward(training.forward(work), last=number == len(works))
+        recovers = training.recovers and self._slices.size == 1
+        unit = objective.rows_per_unit
+        size = (
+            sizes([whole.trajectories, whole.supervised], unit, self._ranks) if recovers else (0, 0)
+        )
+        parts, seen = self._limit.within(
+            lambda: self._gradient(training, whole, plan, unit, recovers=recovers), *size
+        )
         self._wait_for_state()  # until here nothing has needed it
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
@@ -182,6 +178,33 @@ class DeepSpeedBackend(ScoringBackend):
         }
         logprobs = None if seen.logprobs is None else seen.logprobs[together.own]
         return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=logprobs)
+
+    def _gradient(
+        self,
+        training: Training,
+        batch: TrainBatch,
+        plan: StepPlan,
+        rows_per_unit: int,
+        *,
+        recovers: bool,
+    ) -> tuple[list[Metrics], SeenLogprobs]:
+        """Compute the gradient of an update, and return the metrics of each pass and the log-probs seen."""
+        losses = self._losses
+        assert losses is not None
+        seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
+        parts: list[Metrics] = []
+        works = [
+            partial(losses.of_rollouts, batch, rows, plan, seen, parts)
+            for rows in self._passes(batch.trajectories, together=True, rows_per_unit=rows_per_unit)
+        ]
+        if batch.supervised is not None:
+            works += [
+                partial(losses.of_supervised, batch.supervised, rows, plan, parts)
+                for rows in self._passes(batch.supervised, together=True)
+            ]
+        with self._model.updating(self._dropout_seed(training.updates)):
+            compute_gradient(training, works, self._ranks, recovers=recovers)
+        return parts, seen
 
     def _dropout_seed(self, updates: int) -> int:
         """Return the seed of an adapter's dropout: another one on each rank, the torch backend's on the first."""
@@ -197,54 +220,11 @@ class DeepSpeedBackend(ScoringBackend):
         named = {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
         return named | ({"train/skipped_updates": skipped} if self._ranks.is_first else {})
 
-    def _rollout_loss(
-        self,
-        batch: TrainBatch,
-        rows: Rows,
-        plan: StepPlan,
-        seen: SeenLogprobs,
-        parts: list[Metrics],
-    ) -> Tensor:
-        """Return the part of the update's loss that these rows have, and append its metrics to ``parts``."""
-        shared = self._lay_out(batch.trajectories, rows)
-        objective = self._objective
-        assert objective is not None
-        if isinstance(objective, BuiltValueObjective | BuiltScoreObjective):
-            values = shared.whole(self._role.reader.values(shared.packed))
-            if not len(rows):
-                return nothing(values)
-            columns = ActionColumns.of(batch, rows, shared.packed.grid)
-            loss, metrics = objective.rollouts(values, columns, plan)
-        else:
-            if not len(rows):
-                return nothing(self._action_scores(shared).logprobs)
-            columns = ActionColumns.of(batch, rows, shared.packed.grid)
-            scores = self._action_scores(shared, columns.teacher_top_ids)
-            seen.add(rows, scores.logprobs)
-            loss, metrics = objective.rollouts(scores, columns, plan)
-        self._report(metrics, parts)
-        return loss
-
-    def _supervised_loss(
-        self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, parts: list[Metrics]
-    ) -> Tensor:
-        """Return the part of the update's loss that these supervised rows have, and append its metrics to ``parts``."""
-        objective, totals = self._objective, plan.supervised_normalizers
-        assert isinstance(objective, BuiltPolicyObjective)
-        assert totals is not None
-        shared = self._lay_out(batch, rows)
-        scores = self._action_scores(shared)
-        if not len(rows):
-            return nothing(scores.logprobs)
-        loss, metrics = objective.supervised(scores, shared.packed.grid, totals)
-        self._report(metrics, parts)
-        return loss
-
     def _passes(
         self, batch: TrajectoryColumns, *, together: bool, rows_per_unit: int = 1
     ) -> list[Rows]:
         # The option limits the tokens of one rank; a sequence-parallel group has that room on each of its ranks.
-        limit = self._spec.max_tokens_per_micro_batch * self._slices.size
+        limit = self._limit.tokens * self._slices.size
         return agreed_passes(
             batch,
             limit,
@@ -289,15 +269,6 @@ class DeepSpeedBackend(ScoringBackend):
                 done.append(Pass(rows, tuple(shared.whole(result) for result in results)))
         return [column[together.own] for column in placed(trajectories, done)]
 
-    def _action_scores(self, rows: GroupRows, others: Tensor | None = None) -> ActionScores:
-        own = None if others is None else rows.own(others)
-        return rows.whole_scores(self._role.reader.action_scores(rows.packed, own))
-
-    def _report(self, metrics: Metrics, parts: list[Metrics]) -> None:
-        """Append the metrics of a pass, on the first rank of the rank group only: all its ranks have the same."""
-        if self._group.is_first:
-            parts.append(metrics)
-
     @property
     def _stage(self) -> int:
         assert self._scoring is not None, "setup comes first"
@@ -336,6 +307,8 @@ class DeepSpeedBackend(ScoringBackend):
         """
         self._wait_for_state()
         save_training(folder, self._training, self._model, self._ranks)
+        if self._ranks.is_first:
+            self._limit.save(folder)
 
     def load(self, folder: Path) -> None:
         """Restore the state that ``save`` wrote; stages 1 to 3 also read another number of ranks or stage.
@@ -346,6 +319,7 @@ class DeepSpeedBackend(ScoringBackend):
         """
         self._wait_for_state()
         load_training(folder, self._training, self._model, self._ranks)
+        self._limit.load(folder)
 
     def export(self, folder: Path, *, ema: bool = False) -> None:
         """Write a plain Transformers folder, or under an adapter a PEFT folder; a reward model as a sequence classifier
@@ -398,3 +372,4 @@ class DeepSpeedBackend(ScoringBackend):
         if self._offloading is not None:
             self._offloading.close()
         self._training = self._scoring = self._offloading = self._open = self._objective = None
+        self._losses = None

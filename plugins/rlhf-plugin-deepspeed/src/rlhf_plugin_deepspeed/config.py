@@ -123,15 +123,18 @@ class DeepSpeedConfig(Config):
         50_000_000,
         ge=1,
         le=2**31,
-        description="number of gradient elements that are summed over ranks at once; stages 1 to 3",
+        description="number of gradient elements that are summed over ranks at once; stages 1 to 3. At stage 2 eight "
+        "times as many are on their way",
     )
     contiguous_gradients: bool = Field(
         True,
-        description="copy each gradient into one buffer as soon as it is computed: less fragmentation; stages 1 to 3",
+        description="copy each gradient into one buffer as soon as it is computed: less fragmentation; stages 1 and 3, "
+        "and 2 where DeepSpeed sums gradients (offload_optimizer, tensor_parallel)",
     )
     overlap_comm: bool = Field(
         False,
-        description="sum gradients over ranks while the backward pass goes on; takes a second buffer; stages 1 to 3",
+        description="sum gradients over ranks while the backward pass goes on; takes a second buffer; stages 1 and 3, "
+        "and 2 where DeepSpeed sums gradients; elsewhere stage 2 always does",
     )
     args: dict[str, JsonValue] = Field(
         {},

@@ -104,6 +104,11 @@ def test_bytes_between_ranks_by_hand(stage, micro_batches, expected):
     assert gradient_bytes(20, 4, stage, micro_batches, 40) == expected
 
 
+def test_gradients_that_travel_in_passing_go_to_their_ranks_at_the_end():
+    """10 parameters: 3 micro-batches of gradients in bfloat16, their sum in float32, and the weights."""
+    assert gradient_bytes(20, 4, 2, 3, 40, 20) == (3 * 20 + 40 + 20) * 0.75
+
+
 def test_one_rank_sends_nothing():
     assert gradient_bytes(20, 1, 3, 5, 40) == 0
 

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from rlhf_plugin_ray.batches.sharding import ATTENTION_SHARE, sequence_cost, split_rows
+from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_plugin_ray.batches.sharding import (
+    ATTENTION_SHARE,
+    sequence_cost,
+    split_batch,
+    split_rows,
+)
 
 
 def test_the_longest_go_first_to_the_rank_with_the_least():
@@ -76,3 +82,50 @@ def test_with_fewer_units_than_ranks_the_last_ranks_get_none():
     rows = split_rows(np.array([3, 5]), 3, 2)
 
     assert [part.tolist() for part in rows] == [[0, 1], [], []]
+
+
+def groups_of(count, samples, prompt, response):
+    """Rows of groups whose responses have ``response(group, sample)`` tokens."""
+    rows = []
+    for group in range(count):
+        for sample in range(samples):
+            length = response(group, sample)
+            mask = np.arange(prompt + length) >= prompt
+            rows.append(
+                Trajectory(
+                    uid=Uid(0, group, sample),
+                    token_ids=np.zeros(prompt + length, np.int32),
+                    action_mask=mask,
+                    rollout_logprobs=np.zeros(length, np.float32),
+                    weight_version=np.zeros(length, np.int32),
+                    turns=(Turn(start=prompt, end=prompt + length),),
+                    reward=0.0,
+                )
+            )
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def test_rows_of_a_group_stay_together_where_ranks_then_compute_less():
+    batch = groups_of(8, 4, 16, lambda group, sample: 32)
+
+    rows = split_batch(batch, 4)
+
+    assert [len(own) for own in rows] == [8] * 4
+    assert [len(np.unique(batch.uid[own, 1])) for own in rows] == [2] * 4
+    assert sorted(np.concatenate(rows).tolist()) == list(range(32))
+
+
+@pytest.mark.parametrize(
+    ("batch", "units"),
+    [
+        (groups_of(3, 8, 16, lambda group, sample: 32), 1),  # fewer groups than ranks
+        (groups_of(4, 4, 4, lambda group, sample: 8 << (2 * group)), 1),  # one long group
+        (groups_of(8, 4, 16, lambda group, sample: 32), 2),  # pairs
+        (groups_of(8, 1, 16, lambda group, sample: 32), 1),
+    ],
+)
+def test_rows_are_dealt_one_by_one_where_groups_would_fill_a_rank(batch, units):
+    rows = split_batch(batch, 4, units)
+
+    expected = split_rows(batch.num_tokens, 4, units)
+    assert [own.tolist() for own in rows] == [own.tolist() for own in expected]

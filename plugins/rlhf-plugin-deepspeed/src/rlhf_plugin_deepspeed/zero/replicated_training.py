@@ -24,6 +24,8 @@ class ReplicatedTraining:
     """Training of a role whose model and training state are whole on every rank."""
 
     stage = 0
+    recovers = True
+    """Whether a pass that failed can be given up without ranks that wait: they exchange nothing until the end."""
 
     def __init__(self, role: RoleModel, spec: RoleSpec, optimizer: Optimizer, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -42,12 +44,21 @@ class ReplicatedTraining:
         """Add the gradient of this micro-batch to the gradient of the update.
 
         Args:
-            last: this micro-batch is the last of the update, so the ranks sum their gradients now; a collective call.
+            last: this micro-batch is the last of the update.
         """
         loss.backward()
         self.updater.collect()
-        if last:
-            self._add_ranks()
+
+    def drop_gradient(self) -> None:
+        """Forget what an attempt before has added to the gradient of the update."""
+        self.updater.drop_gradients()
+
+    def give_up_pass(self) -> None:
+        """Do nothing: other ranks do not wait for a pass."""
+
+    def complete(self) -> None:
+        """Sum the gradient over ranks; a collective call after the last pass."""
+        self._add_ranks()
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return the results of ``work``."""

@@ -26,6 +26,7 @@ from ..partitioned_model import PartitionedModel, WholeHead
 from .engine_config import engine_config
 from .flattening import NOT_FOR_ZERO, whole_parameters
 from .fragments import fragments, master_vectors, publish
+from .gradient_exchange import GradientExchange
 from .leaf_modules import mark_leaf_modules, refuse_expert_blocks
 from .whole_updates import WholeUpdates
 
@@ -72,6 +73,10 @@ class ZeroTraining:
         self.fragments = fragments(self.zero, self.stage, self.named, ranks.rank)
         if isinstance(self.optimizer, WholeUpdates):
             self.optimizer.attach(self.masters, self.fragments, shapes, ranks)
+        self._exchange: GradientExchange | None = None
+        if exchanges_gradients(config):
+            largest = config.reduce_bucket_size
+            self._exchange = GradientExchange(self.zero, self.named, ranks, largest)
         self._graph: DeepCompiled | None = None
         self._head: WholeHead | None = None
         if config.deep_compile:
@@ -109,6 +114,10 @@ class ZeroTraining:
             return loss
         if self._head is not None:
             self._head.fetch()
+        if self._exchange is not None:
+            self._exchange.start_pass()
+            loss = self.engine.module(work)
+            return loss
         loss = self.engine(work)
         return loss
 
@@ -119,11 +128,35 @@ class ZeroTraining:
             last: this micro-batch is the last of the update.
         """
         self.engine.set_gradient_accumulation_boundary(last)
+        if self._exchange is not None:
+            loss.backward()
+            self._exchange.finish_pass()
+            return
         # DeepSpeed takes the mean over data-parallel ranks, but the update's loss is the sum of the ranks' losses.
         self.engine.backward(loss * self._data_ranks, scale_wrt_gas=False)
         if self._graph is not None:
             self._graph.add_gradient(last=last)
             self._graph.end()
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a pass that failed can be given up without ranks that wait."""
+        return self._exchange is not None
+
+    def drop_gradient(self) -> None:
+        """Forget what an attempt before has added to the gradient of the update."""
+        if self._exchange is not None:
+            self._exchange.forget()
+
+    def give_up_pass(self) -> None:
+        """Take part in what other ranks do in a pass that failed here; a collective call."""
+        assert self._exchange is not None, "only where it recovers"
+        self._exchange.give_up_pass()
+
+    def complete(self) -> None:
+        """Sum the gradient over ranks, as far as ``backward`` has not; a collective call after the last pass."""
+        if self._exchange is not None:
+            self._exchange.finish_update()
 
     def score(self, work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Return the results of ``work``, which runs without a gradient; a collective call at stage 3."""
@@ -185,10 +218,19 @@ class ZeroTraining:
         self.publish()
 
     def close(self) -> None:
-        """Remove DeepSpeed's hooks from the model and drop the compiled graph."""
+        """Remove all hooks from the model and drop the compiled graph."""
+        if self._exchange is not None:
+            self._exchange.close()
         self.engine.destroy()
         if self._graph is not None:
             self._graph.close()
+
+
+def exchanges_gradients(config: DeepSpeedConfig) -> bool:
+    """Return whether ``GradientExchange`` sums gradients, which DeepSpeed does elsewhere: at other stages, in graphs of
+    DeepCompile, in host memory, and among ranks that share matrices."""
+    elsewhere = config.deep_compile or config.offload_optimizer or config.tensor_parallel > 1
+    return config.zero_stage == 2 and not elsewhere
 
 
 def create_optimizer(

@@ -15,6 +15,9 @@ CONTEXT = 0.55 * GIB
 COLLECTIVES = 1.0 * GIB
 """Bytes of the buffers of NCCL's channels, in each process of a role with several ranks. Assumed."""
 
+TRAVELING = 8
+"""Buckets of gradients that the ``deepspeed`` backend has on their way at once at stage 2."""
+
 FRAGMENTATION = 0.03
 """Memory that torch's allocator holds beside a trainer's peak, as a share of the peak. Assumed."""
 
@@ -42,6 +45,9 @@ ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 SHARING_IS_WORTH = 0.05
 """Share of the tokens that must be saved for the backends to compute prompts once."""
+
+UNEVEN_GROUPS = 0.05
+"""Cost of the fullest rank beyond the mean up to which the samples of a prompt go to one rank."""
 
 SHARING_ROOM = 4
 """Tokens of a micro-batch for each different token that it may have, if shared ones count with every sequence."""

@@ -6,6 +6,7 @@ and a note in the report says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -142,8 +143,11 @@ def planned_role(
             f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size."
         )
     budget = run.run.train.max_tokens_per_micro_batch
-    # The runtime deals the samples of a prompt to the ranks in turn, so a rank group has only some of them.
-    dealt = replace(workload, samples=-(-workload.samples * together // ranks))
+    dealers = ranks // together
+    dealt = workload
+    if not keeps_groups(workload, dealers):
+        # The samples of a prompt are dealt to the ranks in turn, so a rank group has only some of them.
+        dealt = replace(workload, samples=-(-workload.samples // dealers))
     batch, count = largest_micro_batch(
         -(-rows * together // ranks),
         dealt,
@@ -226,6 +230,12 @@ def _require_divides(option: str, size: int, *numbers: tuple[str, int]) -> None:
             raise ConfigError(
                 f"backend.deepspeed.{option} is {size}, which does not divide the {number} {what}"
             )
+
+
+def keeps_groups(workload: Workload, dealers: int) -> bool:
+    """Return whether each prompt's samples go to one of ``dealers`` rank groups: where that fills all alike."""
+    fullest = math.ceil(workload.prompts / dealers) * dealers
+    return fullest <= (1 + assumed.UNEVEN_GROUPS) * workload.prompts
 
 
 def largest_micro_batch(
@@ -332,6 +342,9 @@ def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
         return Sharing(ranks=ranks)
     stage = options["zero_stage"]
     zero = options["args"].get("zero_optimization", {})
+    elsewhere = (
+        options["offload_optimizer"] or options["deep_compile"] or options["tensor_parallel"] > 1
+    )
     # Only stage 3 shares the weights of a role that is not trained; at other stages each rank has the whole role.
     return Sharing(
         stage=stage if trained or stage == 3 else 0,
@@ -340,6 +353,7 @@ def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
         offload_parameters=options["offload_param"],
         reduce_bucket=options["reduce_bucket_size"],
         overlap=options["overlap_comm"],
+        in_passing=trained and stage == 2 and not elsewhere,
         live_parameters=zero.get("stage3_max_live_parameters", assumed.LIVE_PARAMETERS),
     )
 

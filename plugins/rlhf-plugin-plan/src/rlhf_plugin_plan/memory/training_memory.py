@@ -86,6 +86,9 @@ class Sharing:
     """Number of float32 elements of one bucket of gradients."""
     overlap: bool = False
     """Whether gradients are summed during the backward pass, which takes a second bucket."""
+    in_passing: bool = False
+    """Whether gradients travel in their own type while the backward pass goes on, and the sum goes to the ranks that
+    update it at the end: stage 2, with whole matrices and with state on the GPU."""
     live_parameters: int = assumed.LIVE_PARAMETERS
     """Largest number of parameters that stage 3 keeps collected."""
 
@@ -146,9 +149,8 @@ def role_memory(role: Role, sharing: Sharing, batch: MicroBatch) -> RoleMemory:
     """Return the memory of one rank of a role."""
     found = moments(role, sharing, batch)
     moment = max(found, key=lambda name: sum(found[name].values()))
-    return RoleMemory(
-        resident=_clean(_resident(role, sharing)), moment=moment, transient=found[moment]
-    )
+    resident = _clean(_resident(role, sharing))
+    return RoleMemory(resident=resident, moment=moment, transient=found[moment])
 
 
 def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Parts]:
@@ -224,7 +226,7 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
     trained = trained_parameters(role)
     gradients = _gradients(role, sharing)
     common = {
-        "gradients": gradients if batch.several else 0.0,
+        "gradients": gradients if batch.several or sharing.in_passing else 0.0,
         "gradient buckets": _buckets(sharing),
         **_collected(role, sharing),
     }
@@ -235,25 +237,17 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
     if role.recompute and role.precision.casts and role.adapter is None:
         casts = float(role.precision.compute_bytes * role.shape.layer_weights)
         yield "end of the forward pass", {**common, **kept, "weights cast to bfloat16": casts}
-    working = {
-        "layer being worked on": _layer_work(role, batch),
-        **_weight_work(role),
-    }
+    working = {"layer being worked on": _layer_work(role, batch), **_weight_work(role)}
+    working["gradients on their way"] = _traveling(role, sharing)
     head_gradient = _trained_head(role) * role.precision.weight_bytes
     yield "backward", {**common, **kept, **working, "gradient of the head": head_gradient}
     # With several micro-batches the bfloat16 gradients of one micro-batch exist beside the float32 sum until they are
     # added to the sum. The gradients of a single micro-batch become the sum one after the other and are freed.
     adds = role.precision.weight_bytes == 2 and sharing.stage < 2 and batch.several
-    yield (
-        "end of a micro-batch",
-        {
-            **common,
-            "gradients": gradients,
-            "gradients of a micro-batch": 2.0 * trained if adds else 0.0,
-        },
-    )
-    flat = gradients if sharing.stage == 2 else 0.0
-    yield "update", {**common, "gradients": gradients, "flat copy of the gradients": flat}
+    own = {"gradients of a micro-batch": 2.0 * trained if adds else 0.0}
+    yield "end of a micro-batch", {**common, "gradients": gradients, **own}
+    flat = {"flat copy of the gradients": gradients if sharing.stage == 2 else 0.0}
+    yield "update", {**common, "gradients": gradients, **flat}
 
 
 def _gradients(role: Role, sharing: Sharing) -> float:
@@ -264,9 +258,15 @@ def _gradients(role: Role, sharing: Sharing) -> float:
 
 
 def _buckets(sharing: Sharing) -> float:
-    if sharing.stage < 1:
+    if sharing.stage < 1 or sharing.in_passing:
         return 0.0
     return 4.0 * sharing.reduce_bucket * (2 if sharing.overlap else 1)
+
+
+def _traveling(role: Role, sharing: Sharing) -> float:
+    """Return the bytes of gradients that leave and arrive at once in the backward pass."""
+    numbers = min(assumed.TRAVELING * sharing.reduce_bucket, trained_parameters(role))
+    return 2.0 * role.precision.weight_bytes * numbers * sharing.in_passing
 
 
 def _collected(role: Role, sharing: Sharing) -> Parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -31,7 +31,9 @@ class Measured:
     training: Mapping[tuple[bool, bool, Kind], Rows]
     """Shares of the limit that training reached, by (layers recomputed, layers compiled, weights)."""
     exchange_share: float
-    """Share of the link's rate that ZeRO's exchange reached, with what else each micro-batch costs."""
+    """Share of the link's rate that DeepSpeed's exchange reached, with what else each micro-batch costs."""
+    passing_share: float
+    """The same share where gradients travel while the backward pass goes on; 1 or more: some of it costs nothing."""
     host_us: float
     """Microseconds of the host for one running request in one decoding step of vLLM."""
     host_us_logprobs: float
@@ -92,6 +94,7 @@ def load() -> Measured:
         source=data["source"],
         training={kind: tuple(sorted(rows)) for kind, rows in shares.items()},
         exchange_share=data["exchange"]["share"],
+        passing_share=data["exchange"]["in_passing"],
         host_us=data["vllm"]["host_us_per_request"],
         host_us_logprobs=data["vllm"]["host_us_per_request_for_logprobs"],
     )
@@ -102,6 +105,8 @@ def _share(
 ) -> tuple[float, float]:
     shape = shape_of(models[row["model"]], row["model"])
     work = sequences(row["sequences"], row["prompt_tokens"], row["response_tokens"])
+    again = row["sequences"] - row.get("prompts", row["sequences"])
+    work = replace(work, tokens=work.tokens - again * row["prompt_tokens"])
     adapter = _all_layers(shape, row["rank"]) if "rank" in row else None
     limit = training_flops(shape, work, recompute=row["recompute"], adapter=adapter) / flops
     return float(shape.parameters), limit / (work.tokens / row["tokens_per_second"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..machine import assumptions as assumed
 from ..memory.engine_memory import BYTES, kv_bytes
-from ..memory.roles import PlannedRole
+from ..memory.roles import PlannedRole, keeps_groups
 from ..memory.training_memory import Role, trained_parameters, weight_bytes
 from . import measured
 from .exchange import ENGINE_EXCHANGE, engine_exchange, role_exchange
@@ -213,12 +213,14 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         sharing.stage,
         planned.micro_batches,
         4.0 * trained,
+        role.precision.weight_bytes * trained if sharing.in_passing else None,
     )
     exchange = updates * sent / setting.link(sharing.ranks)
+    rates = measured.load()
     yield Phase(
         name=f"exchange {name}",
         limit_s=exchange,
-        measured_s=exchange / measured.load().exchange_share,
+        measured_s=exchange / (rates.passing_share if sharing.in_passing else rates.exchange_share),
         bound="links between GPUs, if nothing overlaps",
     )
 
@@ -273,9 +275,10 @@ def _all_sequences(setting: Setting, planned: PlannedRole) -> PassTokens:
     Where the role computes a prompt once for several sequences, attention still computes it for each sequence.
     """
     work = setting.workload
-    # Each rank group that has samples of a prompt computes the prompt.
+    # Each rank group that has samples of a prompt computes the prompt; groups stay together where that is even.
     dealers = planned.ranks // (planned.slices * planned.parts)
-    once = work.prompts * min(work.samples, dealers)
+    computing = 1 if keeps_groups(work, dealers) else min(work.samples, dealers)
+    once = work.prompts * computing
     found = sequences(work.sequences, work.prompt_tokens, work.response_tokens)
     if work.image_tokens:
         # Without shared prompts the samples of one may be in as many micro-batches, each of which reads the image.

@@ -242,7 +242,12 @@ def optimizer_bytes(parameters: float, traffic: float) -> float:
 
 
 def gradient_bytes(
-    weight_bytes: float, ranks: int, stage: int, micro_batches: int, gradient_bytes: float
+    weight_bytes: float,
+    ranks: int,
+    stage: int,
+    micro_batches: int,
+    gradient_bytes: float,
+    traveling_bytes: float | None = None,
 ) -> float:
     """Return the bytes that one of N ranks sends for one update.
 
@@ -253,13 +258,17 @@ def gradient_bytes(
 
     Args:
         weight_bytes: bytes of all weights.
-        gradient_bytes: bytes of all gradients.
+        gradient_bytes: bytes of all gradients in float32.
+        traveling_bytes: bytes of all gradients as ranks exchange them for each micro-batch, if they then send the sum
+            in float32 once more, to the ranks that update it; None: they exchange the former.
     """
     if ranks == 1:
         return 0.0
     share = (ranks - 1) / ranks
     if stage == 0:
         return 2 * gradient_bytes * share
+    if traveling_bytes is not None:
+        return (micro_batches * traveling_bytes + gradient_bytes + weight_bytes) * share
     gradients = gradient_bytes * (micro_batches if stage >= 2 else 1)
     weights = weight_bytes * (2 * micro_batches if stage == 3 else 1)
     return (gradients + weights) * share

@@ -28,7 +28,7 @@ from rlhf_core.contracts import (
 )
 
 from ..batches.batch_parts import Rows, columns_of, joined, rows_of
-from ..batches.sharding import split_rows
+from ..batches.sharding import split_batch, split_rows
 from ..batches.stored_tokens import references_of, without_tokens
 from ..config import RayRuntimeConfig
 from ..processes.process import ActorProcess, GroupPlace, RankMeeting
@@ -74,7 +74,7 @@ class SharedBatches:
             self._batch, self._shards = batch, {}
         key = len(ranks), rows_per_unit
         if key not in self._shards:
-            rows = split_rows(batch.num_tokens, len(ranks), rows_per_unit)
+            rows = split_batch(batch, len(ranks), rows_per_unit)
             parts = [
                 self._part(rows_of(batch, own), rank) for own, rank in zip(rows, ranks, strict=True)
             ]

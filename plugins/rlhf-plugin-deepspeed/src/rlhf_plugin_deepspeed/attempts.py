@@ -1,0 +1,63 @@
+"""The gradient of an update in micro-batches for which memory suffices on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rlhf_core.contracts import TrajectoryColumns
+from rlhf_torch.training.host_memory import release_cached
+
+from .parallel.ranks import Ranks
+from .zero.replicated_training import ReplicatedTraining
+from .zero.zero_training import ZeroTraining
+
+Training = ZeroTraining | ReplicatedTraining
+
+
+def compute_gradient(
+    training: Training, works: Sequence[Callable[[], Tensor]], ranks: Ranks, *, recovers: bool
+) -> None:
+    """Compute the gradient of an update, summed over ranks; a collective call.
+
+    Args:
+        works: computes the loss of each pass. All ranks have equally many.
+        recovers: a rank whose memory does not suffice takes part in the exchange of gradients to its end, so that no
+            rank waits, and all ranks then raise the error.
+
+    Raises:
+        torch.OutOfMemoryError: the memory of some rank does not suffice.
+    """
+    training.drop_gradient()
+    failed = ""
+    for number, work in enumerate(works, start=1):
+        if not failed:
+            try:
+                training.backward(training.forward(work), last=number == len(works))
+                continue
+            except torch.OutOfMemoryError as error:
+                if not recovers:
+                    raise
+                failed = str(error) or "out of memory"
+            # Outside of the except block: the error holds the frames, and they the tensors, of what has failed.
+            release_cached(ranks.device)
+        training.give_up_pass()
+    if recovers and ranks.largest(int(bool(failed))):
+        raise torch.OutOfMemoryError(failed or "out of memory on another rank of the role")
+    training.complete()
+
+
+def sizes(
+    batches: Sequence[TrajectoryColumns | None], rows_per_unit: int, ranks: Ranks
+) -> tuple[int, int]:
+    """Return the tokens of all rows, and of the longest rows that stay together, on the rank where each is most.
+
+    A collective call.
+    """
+    lengths = [batch.num_tokens for batch in batches if batch is not None and len(batch)]
+    units = [length.reshape(-1, rows_per_unit).sum(axis=1) for length in lengths[:1]]
+    longest = max((int(length.max()) for length in [*units, *lengths[1:]]), default=0)
+    total = max((int(length.sum()) for length in lengths), default=0)
+    return ranks.largest(total), ranks.largest(longest)

@@ -1,0 +1,89 @@
+"""Losses of the passes of an update: each the part that the rows of one pass have in the update's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from rlhf_core.contracts import Metrics, StepPlan, TrainBatch, TrajectoryColumns
+from rlhf_core.objective import (
+    ActionColumns,
+    ActionScores,
+    BuiltObjective,
+    BuiltPolicyObjective,
+    BuiltScoreObjective,
+    BuiltValueObjective,
+)
+from rlhf_torch.rows.batch_columns import SeenLogprobs
+from rlhf_torch.scoring.role_reader import RoleReader
+
+from .parallel.passes import Rows, nothing
+from .parallel.sequence_rows import GroupRows
+
+LayOut = Callable[[TrajectoryColumns, Rows], GroupRows]
+
+
+class PassLosses:
+    """Computes the losses of one role.
+
+    Args:
+        lay_out: gives the rows of a pass as the model reads them.
+        reports: whether the metrics of a pass are kept; ranks that compute the same rows have the same.
+    """
+
+    def __init__(
+        self, objective: BuiltObjective, reader: RoleReader, lay_out: LayOut, *, reports: bool
+    ) -> None:
+        self._objective, self._reader = objective, reader
+        self._lay_out, self._reports = lay_out, reports
+
+    def of_rollouts(
+        self,
+        batch: TrainBatch,
+        rows: Rows,
+        plan: StepPlan,
+        seen: SeenLogprobs,
+        parts: list[Metrics],
+    ) -> Tensor:
+        """Return the part of the update's loss that these rows have, and append its metrics to ``parts``."""
+        shared = self._lay_out(batch.trajectories, rows)
+        objective = self._objective
+        if isinstance(objective, BuiltValueObjective | BuiltScoreObjective):
+            values = shared.whole(self._reader.values(shared.packed))
+            if not len(rows):
+                return nothing(values)
+            columns = ActionColumns.of(batch, rows, shared.packed.grid)
+            loss, metrics = objective.rollouts(values, columns, plan)
+        else:
+            if not len(rows):
+                return nothing(self._scores(shared).logprobs)
+            columns = ActionColumns.of(batch, rows, shared.packed.grid)
+            scores = self._scores(shared, columns.teacher_top_ids)
+            seen.add(rows, scores.logprobs)
+            loss, metrics = objective.rollouts(scores, columns, plan)
+        self._report(metrics, parts)
+        return loss
+
+    def of_supervised(
+        self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, parts: list[Metrics]
+    ) -> Tensor:
+        """Return the part of the update's loss that these supervised rows have, and append its metrics to ``parts``."""
+        objective, totals = self._objective, plan.supervised_normalizers
+        assert isinstance(objective, BuiltPolicyObjective)
+        assert totals is not None
+        shared = self._lay_out(batch, rows)
+        scores = self._scores(shared)
+        if not len(rows):
+            return nothing(scores.logprobs)
+        loss, metrics = objective.supervised(scores, shared.packed.grid, totals)
+        self._report(metrics, parts)
+        return loss
+
+    def _scores(self, rows: GroupRows, others: Tensor | None = None) -> ActionScores:
+        own = None if others is None else rows.own(others)
+        return rows.whole_scores(self._reader.action_scores(rows.packed, own))
+
+    def _report(self, metrics: Metrics, parts: list[Metrics]) -> None:
+        if self._reports:
+            parts.append(metrics)
