@@ -54,6 +54,8 @@ def print_report(
             print_text(f"  and {count - SHOWN} more: {kind} (--all lists them)")
     if report.inert.rows:
         print_text(f"warning: {report.inert.describe(report.total, spec)}")
+    if report.order.rows:
+        print_text(f"warning: {report.order.describe(report.total, spec)}")
     if report.duplicates:
         here, first = report.duplicates[0]
         print_text(

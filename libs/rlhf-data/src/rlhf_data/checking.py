@@ -25,6 +25,7 @@ from .prompts import length_problem, read_prompt, tokenize_rows
 from .row_images import RowImages, media_of
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
 from .source import Row, Source, Unreadable, filled_columns
+from .turn_order import TurnOrder, out_of_turn
 
 _BATCH_ROWS = 1000
 
@@ -67,6 +68,8 @@ class SourceReport:
     """Places of rows whose prompt occurred before, each with the place of the first occurrence."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows with control words, which a run reads as ordinary text; none without a renderer."""
+    order: TurnOrder = field(default_factory=TurnOrder)
+    """Count of the usable rows whose roles do not alternate."""
     form: DataForm | None = None
     """Form of the rows; None where none was recognized."""
     has_images: bool = False
@@ -102,7 +105,7 @@ def check_source(
     seen: dict[bytes, int] = {}
     ids: dict[object, int] = {}
     duplicates: list[tuple[str, str]] = []
-    inert, has_images = InertWords(), False
+    inert, order, has_images = InertWords(), TurnOrder(), False
     rows = enumerate(source.scan())
     while batch := list(islice(rows, _BATCH_ROWS)):
         for (index, row), measured in zip(batch, reader.measured(batch, images), strict=True):
@@ -118,6 +121,7 @@ def check_source(
             if problems or isinstance(prompt, RowProblem):
                 continue
             lengths.append(length)
+            order = order.plus(measured.out_of_turn, where)
             has_images = has_images or bool(media_of(prompt))
             first = seen.setdefault(_digest(prompt), index)
             if first != index:
@@ -128,17 +132,20 @@ def check_source(
         lengths=np.array(lengths, dtype=np.int64),
         duplicates=tuple(duplicates),
         inert=inert,
+        order=order,
         form=found.form,
         has_images=has_images,
     )
 
 
 class _Measured(NamedTuple):
-    """A prompt or a row's problem, the prompt's length, and its control words that are ordinary text."""
+    """A prompt or a row's problem, the prompt's length, its control words that are ordinary text, and its first message
+    that is out of turn."""
 
     prompt: Prompt | RowProblem
     length: int
     inert: tuple[str, ...] = ()
+    out_of_turn: str | None = None
 
 
 class SetReader:
@@ -176,17 +183,19 @@ class SetReader:
                 if isinstance(made, RowProblem):
                     yield _Measured(made, 0)
                 else:
-                    yield _Measured(prompt, longest(made), made.inert)
+                    yield _Measured(prompt, longest(made), made.inert, made.out_of_turn)
             return
         if renderer is None:
-            yield from (_Measured(prompt, _characters(prompt)) for prompt in prompts)
+            for prompt in prompts:
+                odd = out_of_turn(prompt) if isinstance(prompt, tuple) else None
+                yield _Measured(prompt, _characters(prompt), out_of_turn=odd)
             return
         found = tokenize_rows(batch, self._format, renderer, self._expected.max_tokens, images)
         for prompt, tokens in zip(prompts, found, strict=True):
             if isinstance(tokens, RowProblem):
                 yield _Measured(tokens, 0)
             else:
-                yield _Measured(prompt, tokens.length, tokens.inert)
+                yield _Measured(prompt, tokens.length, tokens.inert, tokens.out_of_turn)
 
     def read(self, row: Row | Unreadable, images: RowImages) -> Prompt | RowProblem:
         """Return the prompt of a row, or the conversation or text that is learned, or the row's problem."""

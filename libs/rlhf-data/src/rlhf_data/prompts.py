@@ -20,6 +20,7 @@ from .files.pace import told
 from .row_images import RowImages, media_of
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, problem_of
 from .source import MAX_CHARACTERS, TEMPLATE_KWARGS, Row, Source, Unreadable
+from .turn_order import TurnOrder, out_of_turn
 
 _BATCH_ROWS = 1000
 CHARACTERS_PER_TOKEN = 100
@@ -41,6 +42,8 @@ class Prompts:
     """Rows that cannot be used, with the reasons."""
     inert: InertWords = field(default_factory=InertWords)
     """Count of the rows whose control words are ordinary text."""
+    order: TurnOrder = field(default_factory=TurnOrder)
+    """Count of the rows whose roles do not alternate."""
     num_images: int = 0
     """Number of the images of all prompts."""
 
@@ -63,6 +66,8 @@ class PromptTokens(NamedTuple):
     length: int
     """Number of tokens that the model reads: all those of images count."""
     num_images: int = 0
+    out_of_turn: str | None = None
+    """The prompt's first message that is out of turn."""
 
 
 def tokenize_prompts(
@@ -82,7 +87,7 @@ def tokenize_prompts(
     """
     rows, token_ids, lengths = array("q"), array("i"), array("q")
     bad: list[BadRow] = []
-    inert, num_images = InertWords(), 0
+    inert, order, num_images = InertWords(), TurnOrder(), 0
     images = images or RowImages()
     wanted_rows = told(
         _wanted_rows(source, wanted, (*format.columns, *images.columns)),
@@ -106,12 +111,15 @@ def tokenize_prompts(
             lengths.append(len(tokens.token_ids))
             num_images += tokens.num_images
             inert = inert.plus(tokens.inert, source.where(index)) if tokens.inert else inert
+            if tokens.out_of_turn is not None:
+                order = order.plus(tokens.out_of_turn, source.where(index))
     return Prompts(
         rows=np.array(rows, dtype=np.int64),
         token_ids=np.array(token_ids, dtype=np.int32),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         bad=tuple(bad),
         inert=inert,
+        order=order,
         num_images=num_images,
     )
 
@@ -167,7 +175,9 @@ def _measured(
         return found
     try:
         length = images.num_tokens(found.token_ids, prompt)
-        return found._replace(length=length, num_images=len(media_of(prompt)))
+        return found._replace(
+            length=length, num_images=len(media_of(prompt)), out_of_turn=out_of_turn(prompt)
+        )
     except RowProblem as problem:
         return problem
 

@@ -24,6 +24,7 @@ from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
 from .source import Row, Source, filled_columns
 from .sources import open_source
 from .tokenizer import end_of_turn
+from .turn_order import TurnOrder
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def load_responses(
     prompt_format = PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key}))
     rows: list[Trajectory] = []
     bad: list[BadRow] = []
-    inert = InertWords()
+    inert, order = InertWords(), TurnOrder()
     turn_end = end_of_turn(renderer.tokenizer)
     total = 0
     for spec in options.data:
@@ -59,7 +60,7 @@ def load_responses(
             source, wanted, prompt_format, renderer, run.data.max_prompt_tokens, seen
         )
         bad += prompts.bad
-        inert = inert.joined(prompts.inert)
+        inert, order = inert.joined(prompts.inert), order.joined(prompts.order)
         for position, index in enumerate(prompts.rows.tolist()):
             try:
                 row = source.row(index)
@@ -84,6 +85,8 @@ def load_responses(
         raise DataError("supervised.data: expected at least one row, got none")
     if inert.rows:
         log.warning("%s", inert.describe(total, "supervised.data"))
+    if order.rows:
+        log.warning("%s", order.describe(total, "supervised.data"))
     return TrajectoryColumns.from_trajectories(rows)
 
 

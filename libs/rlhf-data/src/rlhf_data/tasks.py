@@ -35,6 +35,7 @@ from .row_images import RowImages, SeenRows, check_seen
 from .rows import PromptFormat, bad_row_error, describe_skipped
 from .source import Source
 from .task_set import TaskSet, TaskSetPart
+from .turn_order import TurnOrder
 
 log = logging.getLogger(__name__)
 
@@ -351,6 +352,9 @@ class _Reader:
         inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())
         if inert.rows:
             log.warning("%s", inert.describe(self._total, self._option))
+        order = reduce(TurnOrder.joined, (read.prompts.order for read in self._read), TurnOrder())
+        if order.rows:
+            log.warning("%s", order.describe(self._total, self._option))
         seen = [SeenRows(read.opened.source, read.prompts.num_images) for read in self._read]
         check_seen(self._images, self._option, seen)
         parts, count = list[TaskSetPart](), 0

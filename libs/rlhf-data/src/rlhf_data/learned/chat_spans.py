@@ -21,6 +21,7 @@ from rlhf_core.media.parts import references_in
 from ..chat.renderer import TokenizerRenderer
 from ..chat.template.pieces import THOUGHT_FIELDS
 from ..rows import RowProblem, check_text, problem_of
+from ..turn_order import out_of_turn
 from .generation_blocks import has_blocks
 from .learned_text import LearnedText, Span, squeezed
 from .messages import ASSISTANT, TOOL
@@ -89,7 +90,7 @@ class ChatSpans:
             template.check(messages, made.text, reply=False, tools=tools)
         except DataError as error:
             raise problem_of(error) from error
-        return replace(made, media=references_in(messages))
+        return replace(made, media=references_in(messages), out_of_turn=out_of_turn(messages))
 
     def _quoted(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None

@@ -27,6 +27,8 @@ class LearnedText:
     """Control words that are control tokens, as in ``ControlText``."""
     inert: tuple[str, ...] = ()
     """Control words that are ordinary text, each once."""
+    out_of_turn: str | None = None
+    """The conversation's first message that is out of turn, as ``turn_order`` names it."""
     media: tuple[MediaRef, ...] = ()
     """Images of the text, in the order of their markers in it."""
 

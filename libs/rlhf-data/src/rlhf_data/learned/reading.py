@@ -219,7 +219,9 @@ def made_rows(
             yield index, sequences
         else:
             inert = tuple(dict.fromkeys(word for text in of_row for word in text.inert))
-            yield index, MadeRow(sequences, inert, sum(len(text.media) for text in of_row))
+            odd = next(filter(None, (text.out_of_turn for text in of_row)), None)
+            num_images = sum(len(text.media) for text in of_row)
+            yield index, MadeRow(sequences, inert, num_images, odd)
 
 
 def noted(

@@ -143,14 +143,9 @@ def planned_role(
             f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size."
         )
     budget = run.run.train.max_tokens_per_micro_batch
-    dealers = ranks // together
-    dealt = workload
-    if not keeps_groups(workload, dealers):
-        # The samples of a prompt are dealt to the ranks in turn, so a rank group has only some of them.
-        dealt = replace(workload, samples=-(-workload.samples // dealers))
     batch, count = largest_micro_batch(
         -(-rows * together // ranks),
-        dealt,
+        _dealt(workload, ranks // together),
         budget * slices,
         share_prompts=bool(options.get("share_prompts")) and slices == 1,
     )
@@ -230,6 +225,13 @@ def _require_divides(option: str, size: int, *numbers: tuple[str, int]) -> None:
             raise ConfigError(
                 f"backend.deepspeed.{option} is {size}, which does not divide the {number} {what}"
             )
+
+
+def _dealt(workload: Workload, dealers: int) -> Workload:
+    """Return the workload with the samples of a prompt that one of ``dealers`` rank groups has."""
+    if keeps_groups(workload, dealers):
+        return workload
+    return replace(workload, samples=-(-workload.samples // dealers))
 
 
 def keeps_groups(workload: Workload, dealers: int) -> bool:

@@ -86,6 +86,26 @@ def test_a_second_start_reads_no_row(write_rows, load, monkeypatch):
     np.testing.assert_array_equal(again.columns.token_ids, first.columns.token_ids)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_files_of_a_pattern_have_an_entry_by_their_contents(write_rows, load, tmp_path, form):
+    whole = load(form, [write_rows(rows_of(form, range(7)))], cache="off")
+    for number, part in enumerate((range(4), range(4, 7))):
+        write_rows(rows_of(form, part), f"part-{number}.jsonl")
+    pattern = str(tmp_path / "part-*.jsonl")
+
+    for _ in range(2):
+        found = load(form, [pattern])
+
+        np.testing.assert_array_equal(found.columns.token_ids, whole.columns.token_ids)
+        assert list(found.by_name()) == ["part"]
+        assert len(entries(tmp_path)) == 1
+    write_rows(rows_of(form, range(4, 6)), "part-1.jsonl")
+    assert load(form, [pattern]).total == 6
+    write_rows(rows_of(form, range(6, 9)), "part-2.jsonl")
+    assert load(form, [pattern]).total == 9
+    assert len(entries(tmp_path)) == 3
+
+
 def test_each_start_says_that_a_model_that_reads_text_goes_without_images(write_rows, load, caplog):
     rows = [{**row, "images": ["a.png"]} for row in rows_of(ConversationColumns, range(3))]
     path = write_rows(rows)

@@ -20,6 +20,7 @@ from ...held_out.sides import Hashes, Side, number_of
 from ...row_images import SeenRows, unread_images, warn_of_unread
 from ...rows import BadRow, RowProblem, bad_row_error, describe_skipped
 from ...source import Row, Source, Unreadable
+from ...turn_order import TurnOrder
 from ..options import SequenceOptions
 from ..sequences import LearnedSequence, SequenceColumns
 from .columns_on_disk import StoredColumns
@@ -93,6 +94,8 @@ class MadeRow(NamedTuple):
     inert: tuple[str, ...]
     num_images: int
     """Number of its images, those behind a cut too."""
+    out_of_turn: str | None = None
+    """Its first message that is out of turn."""
 
 
 class Gathered:
@@ -109,6 +112,7 @@ class Gathered:
         self._written = 0
         self._bad: list[BadRow] = []
         self._inert = InertWords()
+        self._order = TurnOrder()
         self._total = 0
         self._sets: list[LearnedSet] = []
         self.seen: list[SeenRows] = []
@@ -122,6 +126,8 @@ class Gathered:
         found._bad = [BadRow(**row) for row in account["bad"]]
         rows, words, first = account["inert"]
         found._inert = InertWords(rows, tuple(words), first)
+        rows, shown = account["order"]
+        found._order = TurnOrder(rows=rows, shown=tuple(shown))
         found._sets = [LearnedSet(**one) for one in account["sets"]]
         return found
 
@@ -132,6 +138,7 @@ class Gathered:
             "total": self._total,
             "bad": [asdict(row) for row in self._bad],
             "inert": [inert.rows, inert.words, inert.first],
+            "order": [self._order.rows, self._order.shown],
             "sets": [asdict(one) for one in self._sets],
         }
 
@@ -178,6 +185,8 @@ class Gathered:
                 continue
             if made.inert:
                 self._inert = self._inert.plus(made.inert, source.where(index))
+            if made.out_of_turn is not None:
+                self._order = self._order.plus(made.out_of_turn, source.where(index))
             seen = self.seen[-1]
             self.seen[-1] = seen._replace(num_images=seen.num_images + made.num_images)
             read = number_of(b"".join(map(_content, made.sequences)))
@@ -205,6 +214,8 @@ class Gathered:
             raise DataError(f"{option}: {side.lacks}")
         if inert.rows:
             log.warning("%s", inert.describe(total, option))
+        if self._order.rows:
+            log.warning("%s", self._order.describe(total, option))
 
     def rows(self, option: str, stored: StoredColumns | None = None) -> LearnedRows:
         """Return all rows.

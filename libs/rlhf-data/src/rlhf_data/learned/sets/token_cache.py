@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_config.checks.data_files import split_name
+from rlhf_config.checks.data_files import files_of, is_pattern, split_name
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import BrokenJson, parse_object
@@ -178,16 +178,22 @@ def _content(entry: str, split: str) -> list[str]:
     """Return the name of a set and a hash of its rows."""
     name, spec = split_name(entry)
     path = Path(spec)
-    if not path.exists():
+    if is_pattern(spec):
+        # A set of several files may be called after their folder.
+        files, start, own_name = [Path(file) for file in files_of(spec)], Path(), spec
+    elif path.exists():
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        start, own_name = path, path.name
+    else:
         return [name or "", hub_fingerprint(spec, split)]
     digest = hashlib.blake2b(digest_size=20)
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+    for file in files:
         if file.is_file():
-            digest.update(str(file.relative_to(path)).encode("utf-8", "surrogateescape"))
+            digest.update(os.path.relpath(file, start).encode("utf-8", "surrogateescape"))
             with file.open("rb") as opened:
                 while block := opened.read(1 << 22):
                     digest.update(block)
-    return [name or "", path.name, digest.hexdigest()]
+    return [name or "", own_name, digest.hexdigest()]
 
 
 def tokenizer_content(renderer: TokenizerRenderer, eos: int) -> list[str]:
