@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+import rlhf_core.contracts
 from rlhf_core.moved import MOVED, MovedModules, new_name
 
 
@@ -80,3 +81,14 @@ def test_names_that_never_moved_are_left_to_python():
         warnings.simplefilter("error")
         assert MovedModules().find_spec("rlhf_core.contracts") is None
         assert MovedModules().find_spec("json") is None
+
+
+def test_a_name_that_left_a_module_is_found_there_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"is rlhf_weights\.LinkedEngine now") as seen:
+        from rlhf_core.contracts import LinkedEngine
+    import rlhf_weights
+
+    assert LinkedEngine is rlhf_weights.LinkedEngine
+    assert {each.filename for each in seen} == {__file__}
+    with pytest.raises(AttributeError, match="has no attribute 'NeverThere'"):
+        rlhf_core.contracts.NeverThere  # noqa: B018

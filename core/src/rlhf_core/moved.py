@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "rlhf_core.config": "rlhf_config",
@@ -31,6 +32,9 @@ MOVED = {
     "rlhf_core.weights": "rlhf_weights",
 }
 """Old name of a module, or of a package with all that is below it -> its new name."""
+
+MOVED_NAMES = {("rlhf_core.contracts", "LinkedEngine"): "rlhf_weights"}
+"""Module and name of what left a module that stayed -> the module that has it now."""
 
 _FOLDERS = {old.rpartition(".")[0] for old in MOVED} - {"rlhf_core"}
 """Packages of which nothing is left but the way to old names."""
@@ -54,14 +58,7 @@ class MovedModules:
         new = new_name(name)
         if new is None:
             return None
-        package = new.partition(".")[0]
-        if importlib.util.find_spec(package) is None:
-            distribution = package.replace("_", "-")
-            raise ModuleNotFoundError(
-                f"{name} is {new} now, of the package {distribution}, which is not installed.\n"
-                f"  pip install {distribution}",
-                name=name,
-            )
+        _require(name, new)
         warnings.warn(
             f"{name} is {new} now; the old name ends with the next minor version",
             DeprecationWarning,
@@ -76,6 +73,36 @@ def new_name(old: str) -> str | None:
         if old == known or old.startswith(f"{known}."):
             return new + old.removeprefix(known)
     return None
+
+
+def moved_name(module: str, name: str) -> Any:
+    """Return what a module had under a name, for its ``__getattr__``.
+
+    Raises:
+        AttributeError: it never had such a name.
+    """
+    new = MOVED_NAMES.get((module, name))
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    _require(f"{module}.{name}", new)
+    warnings.warn(
+        f"{module}.{name} is {new}.{name} now; the old name ends with the next minor version",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return getattr(importlib.import_module(new), name)
+
+
+def _require(old: str, new: str) -> None:
+    """Refuse an old name where the package that has it now is not installed."""
+    package = new.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        distribution = package.replace("_", "-")
+        raise ModuleNotFoundError(
+            f"{old} is {new} now, of the package {distribution}, which is not installed.\n"
+            f"  pip install {distribution}",
+            name=old,
+        )
 
 
 class _Moved(Loader):

@@ -1,5 +1,7 @@
 """Protocols and data types that plugins and core exchange. One file for each kind of component; none imports torch."""
 
+from typing import Any
+
 from ..batch.metric import Metric, Metrics, merge_metrics, metric_values
 from ..batch.task import Message, Task, Uid
 from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
@@ -8,6 +10,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 from ..batch.vocabulary import Vocabulary
 from ..component import ComponentRef
 from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
+from ..moved import moved_name
 from ..observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
 from .backend import (
@@ -261,3 +264,8 @@ __all__ = [
     "norm_parameters",
     "preset_component",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what was here before it moved to a library."""
+    return moved_name(__name__, name)
