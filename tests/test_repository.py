@@ -33,6 +33,8 @@ SOURCE = [*FRAMEWORK, *CLI, *PLUGINS]
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
+MAX_CORE_LINES = 12_000
+"""Lines of what a plugin is written against, which fit in an afternoon's reading."""
 
 PUBLIC = {
     "rlhf_core",
@@ -163,6 +165,10 @@ def test_no_file_is_longer_than_400_lines():
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in SOURCE}
 
     assert {name: n for name, n in lengths.items() if n > MAX_FILE_LINES} == {}
+
+
+def test_the_core_stays_thin():
+    assert sum(len(path.read_text().splitlines()) for path in CORE) <= MAX_CORE_LINES
 
 
 def test_no_function_is_longer_than_80_lines():
