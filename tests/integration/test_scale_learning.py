@@ -109,8 +109,12 @@ MODES = {
 
 AHEAD = "colocated, ZeRO-3, ahead, in flight"
 CASES = [
-    # Another placement than AHEAD, which CI runs for fewer steps.
-    pytest.param(mode, id=name, marks=[] if name == "split, ZeRO-3" else pytest.mark.matrix)
+    # Another placement than AHEAD, which CI runs for fewer steps. All of them take minutes.
+    pytest.param(
+        mode,
+        id=name,
+        marks=getattr(pytest.mark, "learning" if name == "split, ZeRO-3" else "matrix"),
+    )
     for name, mode in MODES.items()
 ]
 
