@@ -20,7 +20,10 @@ SOURCES = tuple(
 LIBRARIES = ("rlhf_testing", "rlhf_torch", "rlhf_tools")
 """Libraries of which every module is public."""
 HOOKS = "rlhf_core.hookspecs"
-SHADOWED = {"rlhf_config.resolve": "rlhf_config.resolve.resolve"}
+SHADOWED = {
+    "rlhf_config.resolve": "rlhf_config.resolve.resolve",
+    "rlhf_core.storage.writing": "rlhf_core.storage.writing.writing",
+}
 """Public names that are also those of a module, which readers of sources find first -> where they are defined."""
 
 

@@ -25,6 +25,11 @@ Grade-school math with 0.5 billion parameters on one H100 ([gsm_symbolic](../exa
 
 ![share of held-out questions answered rightly, by step and by minutes](../examples/gsm_symbolic/curve.png)
 
+Python functions that pass hidden unit tests, 0.5 billion parameters on one H200
+([python_functions](../examples/python_functions/README.md)).
+
+![share of held-out functions that pass, by step and by minutes](../examples/python_functions/curve.png)
+
 ## Credit for a turn
 
 An environment of two turns: reward at the turn that earned it, and at the end ([episodes](episodes.md)).

@@ -36,7 +36,7 @@ PAGES = [
     *sorted(ROOT.glob("examples/README.md")),
     *(
         path
-        for family in ("plugins", "contrib", "examples")
+        for family in ("libs", "plugins", "contrib", "examples")
         for path in sorted(ROOT.glob(f"{family}/*/README.md"))
     ),
 ]

@@ -9,9 +9,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from rlhf_config import read_toml, resolve
+from rlhf_core.plugins import load
 from rlhf_testing.tiny import tiny_tokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gsm_symbolic"
+DEFAULTS = EXAMPLE.parents[1] / "cli/src/rlhf_cli/defaults.toml"
 NAMES = ("Ana", "Ben", "Cem", "Dua", "Eli")
 
 
@@ -100,7 +103,42 @@ def test_ten_steps_with_a_tiny_qwen2_train_and_evaluate(prepare, tmp_path, monke
     assert all("eval/held_out/T0/pass@1" in one for one in evaluations)
 
 
-def tiny_qwen2(folder: Path) -> Path:
+@pytest.mark.parametrize("further", ["larger.toml", "lora.toml", "lora64.toml"])
+def test_what_a_further_file_says_is_used(further, monkeypatch):
+    monkeypatch.chdir(EXAMPLE.parents[1])
+    files = [read_toml(EXAMPLE / name) for name in ("run.toml", further)]
+
+    assert resolve([read_toml(DEFAULTS, defaults=True), *files], load()).unused == ()
+
+
+@pytest.mark.slow
+def test_a_tiny_teacher_is_distilled_on_the_students_own_samples(prepare, tmp_path, monkeypatch):
+    """The recipe ``distill_0.5b``, which learns from this one's larger model on this one's questions."""
+    from rlhf_cli.main import main
+
+    here = tmp_path / "examples" / "gsm_symbolic"
+    written(prepare, here / "data", monkeypatch, "--train", "60", "--held-out", "8")
+    student = tiny_qwen2(tmp_path / "student")
+    teacher = tiny_qwen2(tmp_path / "teacher", seed=1)
+    monkeypatch.chdir(tmp_path)
+
+    code = main(
+        [
+            *("train", "-c", str(EXAMPLE.parent / "distill_0.5b/run.toml"), "--output", "run"),
+            *("--model", str(student), "--algo.teacher.path", str(teacher), "--steps", "2"),
+            *("--rollout.batch_size", "4", "--rollout.max_new_tokens", "16"),
+            *("--backend.torch.compile", "false", "--log.progress", "off"),
+        ]
+    )
+
+    records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    steps = [record["metrics"] for record in records if "timing" in record]
+    assert code == 0
+    assert len(steps) == 2
+    assert all(step["distill/kl"] > 0 for step in steps)
+
+
+def tiny_qwen2(folder: Path, *, seed: int = 0) -> Path:
     """Write a random model of the recipe's class, with a character tokenizer."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -120,7 +158,7 @@ def tiny_qwen2(folder: Path) -> Path:
         eos_token_id=2,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
