@@ -143,6 +143,20 @@ def test_the_extra_all_of_the_command_line_is_every_plugin_of_this_repository():
     assert [Requirement(text).name for text in extra] == PLUGINS
 
 
+def test_no_trainer_installs_the_conformance_kit():
+    """What `rlhf-cli[all]` brings, and what that requires in its turn."""
+    by_name = {project["name"]: project for project in PROJECTS.values()}
+    waiting, brought = ["rlhf-cli", *PLUGINS], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in by_name and name not in brought:
+            brought.add(name)
+            waiting += [Requirement(text).name for text in by_name[name]["dependencies"]]
+
+    assert {"rlhf-core", "rlhf-trainer"} <= brought
+    assert "rlhf-testing" not in brought
+
+
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory) -> Path:
     """A folder with links to what is in site-packages here, but for packages of this repository."""
@@ -202,7 +216,7 @@ def clean(built, libraries, tmp_path_factory) -> Clean:
     environment = Clean(tmp_path_factory.mktemp("elsewhere"), libraries)
     wheels = next(iter(built.values()))[1].parent
     contrib = [path.name for path in PACKAGES if path.parent.name in ("contrib", "examples")]
-    environment.install(wheels, "rlhf-cli[all]", *contrib)
+    environment.install(wheels, "rlhf-cli[all,check]", *contrib)
     return environment
 
 
