@@ -1,3 +1,5 @@
+import runpy
+
 import pytest
 
 from rlhf_core import RewardError
@@ -34,3 +36,19 @@ def test_a_recursion_is_told_in_a_few_lines():
         recurse()
 
     assert len(problem_of(caught.value).where) == 3
+
+
+@pytest.mark.parametrize("package", ["rlhf_core", "rlhf_testing", "rlhf_weights", "rlhf_plugin_x"])
+def test_lines_of_the_framework_are_no_lines_of_a_users_code(tmp_path, package):
+    """Whatever package of its own a part of the core has become."""
+    inner = tmp_path / package / "inner.py"
+    inner.parent.mkdir()
+    inner.write_text("def call(work):\n    work()\n")
+    (tmp_path / "mine.py").write_text("def fail():\n    raise ValueError('no')\n")
+    parts = [runpy.run_path(str(path)) for path in (inner, tmp_path / "mine.py")]
+
+    with pytest.raises(ValueError, match="no") as failed:
+        parts[0]["call"](parts[1]["fail"])
+
+    assert not any("inner.py" in line for line in problem_of(failed.value).where)
+    assert "mine.py:2 in fail" in problem_of(failed.value).where[-1]

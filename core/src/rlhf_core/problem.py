@@ -19,7 +19,9 @@ _OURS = (
     "rlhf_data",
     "rlhf_episodes",
     "rlhf_guard",
+    "rlhf_testing",
     "rlhf_trainer",
+    "rlhf_weights",
     "rlhf_plugin_",
 )
 """Beginnings of the names of packages whose frames are no lines of a user's code."""
