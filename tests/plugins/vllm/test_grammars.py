@@ -31,6 +31,12 @@ SCHEMA = {
 }
 OBJECT = f"start: answer\nanswer: %json {json.dumps(SCHEMA)}"
 PROMPT = (5, 9, 12)
+GPU = torch.cuda.is_available()
+GPU_SHAPE = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+"""Heads of 64, which attention kernels of GPUs know."""
+CLOSE = {"rtol": 0.0, "atol": 5e-3 if GPU else 1e-4}
+"""Of log-probs: kernels of GPUs multiply float32 in TF32, with 10 bits after the point."""
+MASSES = {"rtol": 1e-2 if GPU else 1e-3, "atol": 1e-6}
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +78,6 @@ def grammars_of(byte_tokenizer, spec):
             structured_outputs_config=SimpleNamespace(backend=changed.get("backend", "guidance")),
             parallel_config=SimpleNamespace(data_parallel_size=changed.get("data_parallel", 1)),
             speculative_config=changed.get("speculative"),
-            use_v2_model_runner=changed.get("second_runner", False),
         )
         llm = SimpleNamespace(
             vllm_config=config,
@@ -117,7 +122,6 @@ def test_the_workers_measure_from_the_first_grammar_on(grammars_of, make_request
         ({"backend": "xgrammar"}, "structured_outputs_config names the backend xgrammar"),
         ({"data_parallel": 2}, "data_parallel_size > 1; set it to 1"),
         ({"speculative": object()}, "leave engine.vllm.args.speculative_config out"),
-        ({"second_runner": True}, "set VLLM_USE_V2_MODEL_RUNNER=0"),
         ({"eos": (1,)}, r"by the tokenizer's token 2, and answers end by \[1\]"),
         ({"tokenizer": tiny_tokenizer()}, "llguidance cannot read the model's tokenizer"),
     ],
@@ -172,7 +176,8 @@ def byte_model(tmp_path_factory, byte_tokenizer):
     """A model with a token for each byte, as Transformers runs it, and its folder."""
     from transformers import AutoModelForCausalLM
 
-    folder = write_tiny_model(tmp_path_factory.mktemp("bytes") / "model", initializer_range=0.3)
+    shape = GPU_SHAPE if GPU else {"initializer_range": 0.3}
+    folder = write_tiny_model(tmp_path_factory.mktemp("bytes") / "model", **shape)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -182,8 +187,9 @@ def byte_model(tmp_path_factory, byte_tokenizer):
     return folder, model
 
 
-@pytest.fixture(scope="module")
-def byte_engine(loop, spec, byte_model, source_of):
+@pytest.fixture(scope="module", params=[1, 2] if GPU else [1])
+def byte_engine(loop, spec, byte_model, source_of, request):
+    """An engine of each of vLLM's model runners: on a CPU it has the first alone."""
     pytest.importorskip("vllm")
     from rlhf_plugin_vllm.config import VllmEngineConfig
     from rlhf_plugin_vllm.engine import VllmEngine
@@ -191,9 +197,11 @@ def byte_engine(loop, spec, byte_model, source_of):
     folder, model = byte_model
     engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
     own = replace(spec, model_path=str(folder))
-    loop.run_until_complete(engine.start(own, source_of(dict(model.state_dict()))))
-    yield engine
-    loop.run_until_complete(engine.close())
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("VLLM_USE_V2_MODEL_RUNNER", str(request.param - 1))
+        loop.run_until_complete(engine.start(own, source_of(dict(model.state_dict()))))
+        yield engine
+        loop.run_until_complete(engine.close())
 
 
 @torch.no_grad()
@@ -243,8 +251,8 @@ def test_a_schema_is_obeyed_and_log_probs_are_those_of_the_masked_distribution(
     texts = set()
     for row in rows:
         logprobs, masses = expected(byte_model[1], request, row, byte_tokenizer)
-        np.testing.assert_allclose(row.logprobs, logprobs, atol=1e-4)
-        np.testing.assert_allclose(row.allowed_mass, masses, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(row.logprobs, logprobs, **CLOSE)
+        np.testing.assert_allclose(row.allowed_mass, masses, **MASSES)
         assert row.stop is Stop.EOS
         texts.add(byte_tokenizer.decode(row.token_ids, skip_special_tokens=True))
     for text in texts:
@@ -268,7 +276,7 @@ def test_answers_beside_a_grammar_are_those_without_it(byte_engine, byte_model, 
         assert row.allowed_mass is None
         logits, ids = scaled_logits(byte_model[1], free, row)
         logprobs = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]
-        np.testing.assert_allclose(row.logprobs, logprobs.numpy(), atol=1e-4)
+        np.testing.assert_allclose(row.logprobs, logprobs.numpy(), **CLOSE)
 
 
 @pytest.mark.scale
@@ -294,5 +302,5 @@ def test_an_answer_goes_on_below_its_grammar_when_the_weights_change(
 
     for row in run(play()):
         logprobs, masses = expected(byte_model[1], request, row, byte_tokenizer)
-        np.testing.assert_allclose(row.logprobs, logprobs, atol=1e-4)
-        np.testing.assert_allclose(row.allowed_mass, masses, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(row.logprobs, logprobs, **CLOSE)
+        np.testing.assert_allclose(row.allowed_mass, masses, **MASSES)

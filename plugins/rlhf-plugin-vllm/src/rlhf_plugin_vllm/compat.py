@@ -92,11 +92,6 @@ def no_grammars(config: VllmConfig) -> str:
         return "one call does not reach the workers of data_parallel_size > 1; set it to 1"
     if config.speculative_config is not None:
         return "it has speculative tokens; leave engine.vllm.args.speculative_config out"
-    if getattr(config, "use_v2_model_runner", False):
-        return (
-            "vLLM's second model runner does not say what a grammar allowed; set VLLM_USE_V2_MODEL_RUNNER=0 in the "
-            "environment of the run"
-        )
     return ""
 
 

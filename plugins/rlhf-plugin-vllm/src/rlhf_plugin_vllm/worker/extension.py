@@ -10,12 +10,12 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader import register_model_loader
-from vllm.v1.worker import gpu_model_runner
 
 from ..images.measuring import measure_where_told
 from ..names import LOAD_FORMAT, TRANSFER_BACKEND, UNPACKED
 from .adapter_slots import AdapterSlots
 from .loader import PlainWeightsLoader
+from .mask_places import measure_masks
 from .masked_mass import MaskedMasses
 from .receiver import UpdateInfo, WeightReceiver
 from .watchdog import end_with_owner
@@ -89,11 +89,8 @@ class WorkerExtension:
             never_sampled: tokens without probability.
         """
         if self._rlhf_masses is None:
-            # The runner takes vLLM's function from its own module, where a step finds ours from now on.
-            names: Any = gpu_model_runner
-            requests, mask = self.model_runner.requests, names.apply_grammar_bitmask
-            self._rlhf_masses = MaskedMasses(requests, mask, never_sampled)
-            names.apply_grammar_bitmask = self._rlhf_masses.apply
+            self._rlhf_masses = MaskedMasses(never_sampled)
+            measure_masks(self.model_runner, self._rlhf_masses)
 
     def rlhf_take_masses(self, name: str, count: int, alive: list[str]) -> list[float] | None:
         """Return the masses of an answer's tokens, and forget them and those of answers that are not alive."""

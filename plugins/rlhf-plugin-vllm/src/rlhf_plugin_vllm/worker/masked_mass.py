@@ -9,13 +9,11 @@ Axes: ``R`` rows of a step that are below a grammar, ``V`` vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from ..names import ANSWER
 
 
 def allowed_mass(free: Tensor, kept: Tensor, temperature: Tensor) -> Tensor:
@@ -31,51 +29,51 @@ def allowed_mass(free: Tensor, kept: Tensor, temperature: Tensor) -> Tensor:
     return mass.clamp(max=1.0)
 
 
+class Masked(NamedTuple):
+    """A row of a step's logits that a mask is laid on.
+
+    Attributes:
+        row: its index.
+        answer: name of the answer whose next token is drawn from it.
+        place: index of that token in the answer.
+        temperature: divides the logits; above 0.
+    """
+
+    row: int
+    answer: str
+    place: int
+    temperature: float
+
+
 class MaskedMasses:
     """Masses of the answers of one worker, by the name of the answer and the place of the token in it.
 
     A step that vLLM computes again, as after a preemption, replaces what was measured at its place.
 
     Args:
-        requests: vLLM's states of its requests, by their names.
-        mask: vLLM's function that lays the masks of a step on its logits.
         never_sampled: tokens without probability, which vLLM takes out behind the mask.
     """
 
-    def __init__(
-        self,
-        requests: Mapping[str, Any],
-        mask: Callable[[Any, Any, Any, Tensor], None],
-        never_sampled: Sequence[int],
-    ) -> None:
-        self._requests, self._mask = requests, mask
+    def __init__(self, never_sampled: Sequence[int]) -> None:
         self._never = list(never_sampled)
         self._masses: dict[str, dict[int, Tensor]] = {}
 
-    def apply(self, scheduled: Any, grammars: Any, batch: Any, logits: Tensor) -> None:
-        """Lay the masks of a step on its logits (N, V) as vLLM does, and keep the masses.
+    def measure(self, logits: Tensor, masked: Sequence[Masked], mask: Callable[[], None]) -> None:
+        """Have vLLM lay its masks on a step's logits (N, V), and keep the masses of what they leave.
 
         Args:
-            scheduled: vLLM's schedule of the step, without speculative tokens.
-            grammars: the masks, with the names of their requests.
-            batch: the batch of the step, whose rows are those of the logits.
+            masked: the rows below a mask whose answers are measured.
+            mask: lays the masks of the step, in place.
         """
-        row_of = {name: row for row, name in enumerate(batch.req_ids)}
-        names = [name for name in grammars.structured_output_request_ids if name in row_of]
-        rows = [row_of[name] for name in names]
+        rows = [each.row for each in masked]
         free = self._without_never(logits[rows])
-        self._mask(scheduled, grammars, batch, logits)
+        mask()
         kept = self._without_never(logits[rows])
-        params = [self._requests[name].sampling_params for name in names]
-        temperature = torch.tensor(
-            [each.temperature or 1.0 for each in params], device=logits.device
-        )
+        temperature = torch.tensor([each.temperature for each in masked], device=logits.device)
         # The numbers stay on the device until somebody asks: reading them would hold up each step.
         masses = allowed_mass(free, kept, temperature).unbind()
-        for name, row, each, mass in zip(names, rows, params, masses, strict=True):
-            read = int(batch.num_computed_tokens_cpu[row]) + scheduled.num_scheduled_tokens[name]
-            place = read - self._requests[name].num_prompt_tokens
-            self._masses.setdefault(each.extra_args[ANSWER], {})[place] = mass
+        for each, mass in zip(masked, masses, strict=True):
+            self._masses.setdefault(each.answer, {})[each.place] = mass
 
     def take(self, answer: str, count: int, alive: Collection[str]) -> list[float] | None:
         """Return the masses of an answer's first tokens, NaN where none was measured; None if none was at all.
