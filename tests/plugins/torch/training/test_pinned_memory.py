@@ -1,10 +1,13 @@
 """Host memory for moves: made in the background, lent again, private to the process."""
 
+import contextlib
+import gc
 from pathlib import Path
 
 import pytest
 import torch
 
+from rlhf_torch.training import pinned_memory
 from rlhf_torch.training.pinned_memory import PAGE, PinnedMemory, touched_pages
 
 
@@ -64,3 +67,56 @@ def test_pages_are_whole_private_and_ready_to_write():
 def _has(line, tensor):
     begin, end = (int(word, 16) for word in line.split()[0].split("-"))
     return begin <= tensor.data_ptr() < end
+
+
+class FakeCuda:
+    """CUDA's calls for host memory. It keeps an error until a kernel is started, as CUDA does."""
+
+    def __init__(self):
+        self.pinned, self.full, self.pending = [], False, False
+
+    def cudaHostRegister(self, address, size, flags):
+        self.pending = self.full
+        if not self.full:
+            self.pinned.append(address)
+        return 712 if self.full else 0
+
+    def cudaHostUnregister(self, address):
+        self.pinned.remove(address)
+
+    def start_kernel(self, *_, **__):
+        if self.pending:
+            self.pending = False
+            raise RuntimeError("part or all of the requested memory range is already mapped")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    fake = FakeCuda()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: fake)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(pinned_memory.torch, "zeros", fake.start_kernel)
+    monkeypatch.setattr(pinned_memory, "touched_pages", lambda size: torch.empty(size).byte())
+    return fake
+
+
+def test_memory_that_nobody_holds_any_more_is_unpinned(cuda):
+    memory = PinnedMemory(torch.device("cuda"))
+    memory.lend(100)
+    assert len(cuda.pinned) == 1
+
+    del memory
+    gc.collect()
+
+    assert not cuda.pinned
+
+
+def test_memory_that_cannot_be_pinned_leaves_no_error_to_the_next_kernel(cuda, caplog):
+    memory, cuda.full = PinnedMemory(torch.device("cuda")), True
+
+    assert len(memory.lend(100)) == 100
+
+    cuda.start_kernel()
+    assert "could not be pinned (CUDA error 712)" in caplog.text
+    cuda.full = False
+    memory.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,6 +44,9 @@ class PinnedMemory:
         """Buffers that ``prepare`` is making."""
         self._slabs: list[Tensor] = []
         """All memory that is pinned."""
+        # Memory that is freed while it counts as pinned cannot be pinned again where it is reused.
+        self._unpin = weakref.finalize(self, _unpin, self._slabs)
+        self._unpin.atexit = False  # the end of the process frees it
         self._rest: Tensor | None = None
         """The part of the newest slab that no buffer has yet."""
         self._worker: ThreadPoolExecutor | None = None
@@ -73,12 +77,10 @@ class PinnedMemory:
         """Free all memory. No copy is under way, and nobody uses a buffer that was lent."""
         if self._worker is not None:
             self._worker.shutdown(cancel_futures=True)
-        if self._device.type == "cuda":
-            for slab in self._slabs:
-                torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
+        _unpin(self._slabs)
         self._free.clear()
         self._coming.clear()
-        self._slabs, self._rest, self._worker = [], None, None
+        self._rest, self._worker = None, None
 
     def _make(self, size: int) -> Tensor:
         room = -(-size // ALIGNMENT) * ALIGNMENT
@@ -91,18 +93,36 @@ class PinnedMemory:
         if self._device.type != "cuda":
             return torch.empty(size, dtype=torch.uint8)
         slab = touched_pages(size)
-        self._slabs.append(slab)
         # torch's own pinned memory is rounded up to the next power of two, which may double it.
         with torch.cuda.device(self._device):
             status = torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), len(slab), 0)
-        if int(status):
-            self._slabs.pop()
-            log.warning(
-                "%d bytes of host memory could not be pinned (CUDA error %d): moves of roles are slower",
-                size,
-                int(status),
-            )
+        if not int(status):
+            self._slabs.append(slab)
+            return slab
+        _forget_error(self._device)
+        log.warning(
+            "%d bytes of host memory could not be pinned (CUDA error %d): moves of roles are slower",
+            size,
+            int(status),
+        )
         return slab
+
+
+def _unpin(slabs: list[Tensor]) -> None:
+    """Let the slabs be ordinary memory again, and forget them."""
+    while slabs:
+        torch.cuda.cudart().cudaHostUnregister(slabs.pop().data_ptr())
+
+
+def _forget_error(device: torch.device) -> None:
+    """Take an error that has been dealt with out of CUDA, which keeps it for whoever asks next in this thread.
+
+    torch asks after each kernel that it starts, and would blame that one.
+    """
+    try:
+        torch.zeros(1, device=device)
+    except RuntimeError as error:
+        log.debug("the failed call's error, which torch takes for its own: %s", error)
 
 
 def touched_pages(size: int) -> Tensor:
