@@ -95,7 +95,8 @@ def measure(
 ) -> dict[str, Any]:
     """Let both backends do the same steps in turns."""
     batch, plan = batch_of(arguments, prompt, response)
-    each, once = fastest(backends, batch, plan, arguments.rounds)
+    seconds = fastest(backends, batch, plan, arguments.rounds)
+    each, once = seconds[False], seconds[True]
     samples = arguments.samples
     return {
         "prompt_tokens": prompt,
@@ -109,9 +110,9 @@ def measure(
 
 def fastest(
     backends: dict[bool, TorchBackend], batch: TrainBatch, plan: StepPlan, rounds: int
-) -> tuple[float, float]:
-    """Return the seconds of the fastest step without and with sharing, after a first round that does not count."""
-    seconds: dict[bool, list[float]] = {False: [], True: []}
+) -> dict[bool, float]:
+    """Return the seconds of each backend's fastest step, after a first round that does not count."""
+    seconds: dict[bool, list[float]] = {once: [] for once in backends}
     for _ in range(rounds + 1):
         for once, backend in backends.items():
             _wait()
@@ -119,7 +120,7 @@ def fastest(
             backend.train_step(batch, plan)
             _wait()
             seconds[once].append(time.perf_counter() - started)
-    return min(seconds[False][1:]), min(seconds[True][1:])
+    return {once: min(found[1:]) for once, found in seconds.items()}
 
 
 def batch_of(
