@@ -22,6 +22,13 @@ FOUR = (
     *("--rollout.max_new_tokens", "1024", "--data.max_prompt_tokens", "256"),
     *("--reward", "exact_match", "--data", "prompts.jsonl", "--steps", "3"),
 )
+ONE = (
+    "--engine",
+    "vllm",
+    "--backend.torch.compile",
+    "true",
+    *FOUR[FOUR.index("--rollout.batch_size") :],
+)
 
 
 @pytest.fixture
@@ -29,11 +36,11 @@ def fitted(tmp_path, config_file):
     """The choice for a model in a folder, and the decision about sleep that follows from it."""
     plugins = plugin_loader.load()
 
-    def of(gpu, model, *flags, dtype="bfloat16"):
+    def of(gpu, model, *flags, dtype="bfloat16", base=FOUR):
         folder = tmp_path / "model"
         folder.mkdir(exist_ok=True)
         config_file(model).rename(folder / "config.json")
-        words = ["--model", str(folder), "--output", str(tmp_path / "run"), *FOUR, *flags]
+        words = ["--model", str(folder), "--output", str(tmp_path / "run"), *base, *flags]
         words += ["--model.dtype", dtype]
         layers = layers_of(split_arguments(words), train.DEFAULTS)
         accelerators = (Accelerator(name="GPU", memory_gib=80.0),)
@@ -62,6 +69,13 @@ def test_a_model_that_filled_four_gpus_fits_them_without_an_option(fitted):
     assert advice.leaving == "nothing", "the engine's memory alone is enough, and costs no seconds"
     assert found.reason.startswith("memory: gradient_checkpointing ")
     assert "the fastest that fits of" in found.reason
+
+
+def test_micro_batches_are_as_large_as_a_gpu_needs_to_be_busy(fitted):
+    """1.5e9 parameters on one H200: 2048 tokens were chosen, with which a step takes five times as long."""
+    found, _ = fitted("h200", "qwen2.5-1.5b", base=ONE)
+
+    assert found.values[TOKENS] >= 14_336
 
 
 def test_what_somebody_sets_stays(fitted):

@@ -124,3 +124,20 @@ def test_the_host_time_of_vllm_explains_the_runs_that_it_comes_from(
 
 def test_every_measurement_says_where_and_when():
     assert "one H200, 2026-11-21" in measured.load().source
+
+
+MICRO_BATCHES = {
+    "qwen2.5-0.5b": (0.50, {64: 7.707, 10: 1.446, 5: 0.779, 3: 0.550}),
+    "qwen2.5-1.5b": (1.21, {64: 6.127, 10: 1.581, 5: 1.289, 3: 1.247}),
+}
+"""Seconds of the GPU alone, and of a step by its number of micro-batches: 64 samples of 256 + 1024 tokens,
+`benchmarks/micro_batches.py`, one H200."""
+
+
+@pytest.mark.parametrize("model", MICRO_BATCHES)
+def test_a_step_in_many_micro_batches_waits_for_the_host(shape, model):
+    passes, steps = MICRO_BATCHES[model]
+
+    for number, seconds in steps.items():
+        predicted = measured.load().training_seconds(passes, shape(model).layers, number)
+        assert predicted == pytest.approx(seconds, rel=0.25)

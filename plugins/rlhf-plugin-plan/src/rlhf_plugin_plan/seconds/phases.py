@@ -194,8 +194,11 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         compiled=role.compiled,
         weights=_weights_of(role),
     )
-    yield Phase(name=f"train {name}", limit_s=limit, measured_s=limit / share, bound="matmuls")
     updates = setting.planned.demands.updates_per_step
+    seconds = measured.load().training_seconds(
+        limit / share, role.shape.layers, updates * planned.micro_batches
+    )
+    yield Phase(name=f"train {name}", limit_s=limit, measured_s=seconds, bound="matmuls")
     trained = trained_parameters(role)
     moved = optimizer_bytes(trained * sharing.part(1), assumed.OPTIMIZER_TRAFFIC)
     rate = 1e9 * setting.gpu.host_gb_s if sharing.offload_optimizer else setting.gpu.bandwidth
