@@ -1,5 +1,6 @@
 """``rlhf env check``: one line a check, those that do not apply named, and an exit code."""
 
+import importlib
 import json
 from dataclasses import replace
 
@@ -81,7 +82,7 @@ def test_the_best_answer_that_is_none_is_shown_with_its_share(env, sums, every, 
     assert share in line
 
 
-def test_a_step_without_an_end_is_a_result_and_ends_the_check(env, sums, monkeypatch):
+def test_behind_a_step_without_an_end_tasks_are_checked(env, sums, monkeypatch):
     from rlhf_testing.conformance.kinds import environments
 
     first = environments.CHECKS[0]
@@ -99,9 +100,45 @@ def test_a_step_without_an_end_is_a_result_and_ends_the_check(env, sums, monkeyp
 
     report = json.loads(out)
     assert code == 1
-    assert [each["id"] for each in report["checks"]] == ["steps_do_not_block"]
+    assert [(each["id"], each["status"]) for each in report["checks"]] == [
+        ("steps_do_not_block", "FAILED"),
+        ("there_is_something_to_play", "ok"),
+        ("task_keys_are_unique", "ok"),
+    ]
     assert "no result within 0.5 s: a call computes or waits" in report["checks"][0]["reason"]
-    assert report["not_run"] == ["there_is_something_to_play", "task_keys_are_unique"]
+    assert report["not_run"] == []
+
+
+def test_what_plays_behind_a_step_without_an_end_has_little_time_and_then_none(
+    env, sums, checks, monkeypatch
+):
+    # The package has a function of this name.
+    module = importlib.import_module("rlhf_cli.env.check")
+    monkeypatch.setattr(module, "_LATER_S", 0.3)
+    checks(
+        steps_do_not_block=0.3,
+        results_are_well_formed=60.0,
+        episodes_end=0.2,
+        malformed_actions=60.0,
+        closing_without_an_episode=60.0,
+    )
+    sums.write_text(
+        sums.read_text()
+        .replace("called = ", "time.sleep(60); called = ", 1)
+        .replace("import asyncio", "import asyncio, time", 1)
+    )
+
+    code, out, _ = env("check", "sums.py:SUMS", "--json")
+
+    report = json.loads(out)
+    assert code == 1
+    # One that has no more than its own time has failed.
+    assert [(each["id"], each["status"]) for each in report["checks"]] == [
+        ("steps_do_not_block", "FAILED"),
+        ("episodes_end", "FAILED"),
+        ("closing_without_an_episode", "ok"),
+    ]
+    assert report["not_run"] == ["results_are_well_formed", "malformed_actions"]
 
 
 @pytest.fixture
@@ -132,11 +169,11 @@ def test_a_pattern_that_backtracks_without_an_end_has_a_result_with_its_place(en
 
     report = json.loads(out)
     assert code == 1
-    assert [each["status"] for each in report["checks"]] == ["ok", "FAILED"]
+    assert [each["status"] for each in report["checks"]] == ["ok", "FAILED", "ok"]
     reason = report["checks"][1]["reason"]
     assert "no result within 2 s: a call computes or waits without an end, in step (" in reason
     assert "sums.py, line" in reason
-    assert report["not_run"] == ["there_is_something_to_play"]
+    assert report["not_run"] == []
 
 
 def test_a_call_that_ends_its_process_is_a_result_and_the_next_check_runs(env, sums, checks):

@@ -1,5 +1,6 @@
 """The store: each image once, whole or not at all, a file where it is, and never other bytes than were kept."""
 
+import errno
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,19 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="an image of this run, could not be written: no space"):
         store.put(content, reference)
+
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_link_without_room_leaves_nothing(tmp_path, monkeypatch):
+    store, reference = MediaStore(tmp_path), reference_of(saved(noisy()), MediaLimits())
+
+    def full(*names):
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(os, "symlink", full)
+    with pytest.raises(StorageError, match="an image of this run, could not be written: No space"):
+        store.link(tmp_path / "a.png", reference)
 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

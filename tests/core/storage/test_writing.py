@@ -13,7 +13,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from rlhf_core import CheckpointError, StorageError
-from rlhf_core.storage.writing import reason_of, write_text_atomically, writing, written_whole
+from rlhf_core.storage.writing import (
+    made_whole,
+    reason_of,
+    write_text_atomically,
+    writing,
+    written_whole,
+)
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -133,6 +139,32 @@ def test_a_body_that_fails_leaves_what_was_there(tmp_path, error):
         file.writelines(rows())
 
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_has_its_name_once_all_of_it_is_there(tmp_path):
+    path = tmp_path / "model"
+    (path / "old").mkdir(parents=True)
+
+    with made_whole(path) as made:
+        made.mkdir()
+        (made / "weights").write_text("new")
+        assert (path / "old").is_dir()
+
+    assert [one.name for one in path.iterdir()] == ["weights"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_that_make_a_file_at_once_do_not_meet(tmp_path):
+    path = tmp_path / "image"
+
+    with made_whole(path, at_once=True) as first:
+        first.write_text("first")
+        with made_whole(path, at_once=True) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+
+    assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -158,7 +158,7 @@ def test_a_lone_surrogate_never_passes(surrogates, before, after):
 def test_the_error_lists_the_first_rows_and_counts_all():
     bad = [BadRow(f"f.jsonl:{n}", "empty", "the prompt is empty") for n in range(1, 8)]
 
-    message = str(bad_row_error(bad, 10, "data.train", ["f.jsonl"]))
+    message = str(bad_row_error(bad, 10, "data.train", "rlhf data check --all f.jsonl"))
 
     assert "7 of 10 rows cannot be used (7 empty)" in message
     assert "f.jsonl:5: the prompt is empty" in message
@@ -171,7 +171,7 @@ def test_the_error_has_at_most_five_lines_of_each_kind():
     kinds = [("empty", 7), ("too long", 2), ("wrong type", 6)]
     bad = [BadRow(f"f.jsonl:{kind}:{n}", kind, "x") for kind, count in kinds for n in range(count)]
 
-    message = str(bad_row_error(bad, 20, "data.train", ["my f.jsonl"]))
+    message = str(bad_row_error(bad, 20, "data.train", "rlhf data check --all 'my f.jsonl'"))
 
     shown = [message.count(f"f.jsonl:{kind}:") for kind, _ in kinds]
     assert shown == [5, 2, 5]
@@ -181,7 +181,7 @@ def test_the_error_has_at_most_five_lines_of_each_kind():
 def test_a_command_that_would_need_more_options_is_not_named():
     bad = [BadRow(f"f.jsonl:{n}", "empty", "no answer") for n in range(1, 8)]
 
-    message = str(bad_row_error(bad, 10, "data.train", ()))
+    message = str(bad_row_error(bad, 10, "data.train", None))
 
     assert "  and 2 more\n" in message
     assert "rlhf data check" not in message
@@ -196,7 +196,7 @@ def test_messages_may_end_with_the_assistant_where_it_is_learned_from():
 def test_skipping_is_not_offered_when_nothing_would_be_left():
     bad = [BadRow("f.jsonl:1", "empty", "the prompt is empty")]
 
-    assert "skip" not in str(bad_row_error(bad, 1, "data.train", ["f.jsonl"]))
+    assert "skip" not in str(bad_row_error(bad, 1, "data.train", "rlhf data check --all f.jsonl"))
 
 
 def test_what_was_skipped_is_counted_by_kind():

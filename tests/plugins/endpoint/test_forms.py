@@ -11,7 +11,7 @@ import pytest
 from tests.libs.data.chat.zoo import renderer_of
 
 from rlhf_core import RequestError, RolloutError
-from rlhf_plugin_endpoint.dialects.answer_form import AnswerForm
+from rlhf_plugin_endpoint.dialects.answer_form import AnswerForm, form_of
 from rlhf_plugin_endpoint.dialects.problems import RequestProblem
 from rlhf_plugin_endpoint.episode.forms import call_syntax, grammar_of
 from rlhf_testing.fakes import FakeEngine, FakeRenderer
@@ -262,6 +262,82 @@ def test_a_thought_that_the_prompt_has_begun_has_no_form():
 
     with pytest.raises(RequestProblem, match="begins the answer with a thought"):
         grammar_of(AnswerForm(schema=SCHEMA), renderer, prompt)
+
+
+STRICT = {"type": "function", "function": {"name": "count", "parameters": SCHEMA, "strict": True}}
+
+
+def test_a_strict_tool_that_is_not_forced_is_a_form_of_calls_alone():
+    form = form_of({"tools": [STRICT, OTHER], "tool_choice": "auto"}, [TOOL, OTHER])
+
+    assert form.free
+    assert not form.once
+    assert form_of({"tools": [STRICT], "parallel_tool_calls": False}, [TOOL]).once
+    assert [call["function"]["parameters"] for call in form.calls] == [SCHEMA, {"type": "object"}]
+    assert form_of({"tools": [TOOL, OTHER]}, [TOOL, OTHER]) is None
+    assert form_of({"tools": [STRICT], "tool_choice": "none"}, []) is None
+    flat = {"type": "function", "name": "count", "parameters": SCHEMA, "strict": True}
+    assert form_of({"tools": [flat]}, [TOOL]) == AnswerForm(calls=(TOOL,), free=True)
+
+
+def test_a_strict_tool_is_refused_where_nothing_tells_a_call_or_left_aside(play, ask):
+    """The stand-in's calls begin with text."""
+    play.engine = FormEngine("no call")
+
+    refused, _, _ = ask({"messages": SAID, "tools": [STRICT]})
+    ignored, rows, request = ask({"messages": SAID, "tools": [STRICT]}, overrides="ignore")
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "form_unsupported"
+    assert "no control word of its own" in refused.json()["error"]["message"]
+    assert ignored.status_code == 200
+    assert request.sampling.grammar is None
+    assert rows[0].metrics["endpoint/ignored_fields"] == 1.0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="needs llguidance")
+@pytest.mark.parametrize("kind", ["hermes", "thinking"])
+def test_an_answer_is_free_until_it_calls_a_strict_tool(kind):
+    from llguidance import LLMatcher
+    from llguidance.hf import from_tokenizer
+
+    renderer = renderer_of(kind)
+    prompt = renderer.render(SAID, [TOOL])
+    grammars = {
+        once: LLMatcher.grammar_from_lark(
+            grammar_of(AnswerForm(calls=(TOOL, OTHER), free=True, once=once), renderer, prompt)
+        )
+        for once in (False, True)
+    }
+    tokenizer = from_tokenizer(renderer.tokenizer)
+
+    def written(text, once=False):
+        """Return how many tokens are allowed at the last place, of all, or None where the text is not."""
+        matcher = LLMatcher(tokenizer, grammars[once], log_level=0)
+        for token in renderer.tokenizer.encode(text, add_special_tokens=False):
+            bits = np.unpackbits(
+                np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little"
+            )
+            if not bits[token]:
+                return None
+            matcher.consume_token(token)
+        return int(bits[: tokenizer.vocab_size].sum())
+
+    asked = renderer.render([SAID[0]], [TOOL])
+    called = {"role": "assistant", "content": "", "tool_calls": [_call("count", {"n": 3})]}
+    shown = renderer.render([SAID[0], called], [TOOL])[len(asked) :]
+    call = renderer.decode(shown, skip_special_tokens=False)
+    call = call[call.index("<tool_call>") : call.index("</tool_call>") + len("</tool_call>")]
+    assert written("three") == tokenizer.vocab_size
+    assert written(f"so {call} then {call} done") == tokenizer.vocab_size
+    assert written(f"so {call} then", once=True) == tokenizer.vocab_size - 1
+    assert written(f"so {call} then {call}", once=True) is None
+    assert written(f"so {call.replace('3', 'true')}") is None
+    assert written(f"so {call.replace('count', 'other')}") is None
+
+
+def _call(name, arguments):
+    return {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def test_a_template_without_calls_refuses_a_forced_tool():

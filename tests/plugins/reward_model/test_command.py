@@ -20,7 +20,7 @@ from tests.deadlines import HANG_S
         (["--host", "0.0.0.0", "--auth", "false"], "anybody who reaches this machine could ask"),
         (["--host", "203.0.113.7"], "cannot listen there"),
         (["--prot", "1"], "unrecognized arguments: --prot 1"),
-        (["--mean", "1"], "mean and std are used with normalize = given only"),
+        (["--mean", "1"], "--mean 1 is used with --normalize given only"),
     ],
 )
 def test_a_mistake_is_exit_code_two_and_names_the_flag(capsys, words, text):

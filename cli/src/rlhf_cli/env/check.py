@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,9 +14,13 @@ from .chosen import HOOK, Name, NamedEnvironment, chosen
 from .printing import plain
 
 if TYPE_CHECKING:
-    from rlhf_testing.conformance import CheckOutcome
+    from rlhf_testing.conformance import Check, CheckOutcome, Subject
 
 _PREFIX = "check_"
+_LATER_S = 60.0
+"""Seconds of a check behind one that had no result, if it may wait for the same call."""
+_ENOUGH = 3
+"""Checks without a result after which others that may wait for the same call are not run."""
 
 
 def check(
@@ -36,24 +41,23 @@ def check(
     left_out = [each.name.removeprefix(_PREFIX) for each in checks_of(HOOK) if each not in applied]
     outcomes: list[CheckOutcome] = []
     blamed: dict[str, str] = {}
-    for each in applied:
-        outcomes.append(_outcome(each, tried))
-        if outcomes[-1].failed and any(
-            one.check == each.rests_on and one.failed for one in outcomes
-        ):
+    not_run: list[str] = []
+    for each, outcome in _outcomes(applied, tried):
+        if outcome is None:
+            not_run.append(each.name.removeprefix(_PREFIX))
+            continue
+        outcomes.append(outcome)
+        if outcome.failed and any(one.check == each.rests_on and one.failed for one in outcomes):
             blamed[each.name] = each.rests_on.removeprefix(_PREFIX)
         if not as_json:
-            typer.echo(_line(outcomes[-1], blamed.get(each.name, "")))
-        if outcomes[-1].error == TimeoutError.__name__:
-            break  # Each that follows might take its whole time too.
-    not_run = [each.name.removeprefix(_PREFIX) for each in applied[len(outcomes) :]]
+            typer.echo(_line(outcome, blamed.get(each.name, "")))
     failed = sum(outcome.failed for outcome in outcomes)
     if as_json:
         typer.echo(json.dumps(_report(found, outcomes, left_out, not_run, blamed), indent=2))
     else:
         if not_run:
             typer.echo(
-                f"not run: {', '.join(not_run)}. Each might take as long as the check that gave no result"
+                f"without a verdict: {', '.join(not_run)}. They make the calls of the check that gave no result"
             )
         if left_out:
             typer.echo(f"not checked: {', '.join(left_out)}. {_reason(left_out)}")
@@ -63,13 +67,27 @@ def check(
         raise typer.Exit(1)
 
 
-def _outcome(each: object, tried: object) -> CheckOutcome:
-    from rlhf_testing.conformance import Check, Subject
+def _outcomes(
+    checks: Sequence[Check], tried: Subject
+) -> Iterator[tuple[Check, CheckOutcome | None]]:
+    """Run checks and yield the outcome of each; None: there is no verdict, for a call that an earlier one waits for.
+
+    Behind a check that had no result, those that may wait for the same call have less time, and after a few without a
+    result they are left out.
+    """
     from rlhf_testing.conformance.deadline import outcome_within
 
-    assert isinstance(each, Check)
-    assert isinstance(tried, Subject)
-    return outcome_within(each, tried, "environment")
+    late = 0
+    for each in checks:
+        may_wait_too = late > 0 and not each.stands_alone
+        if may_wait_too and late >= _ENOUGH:
+            yield each, None
+            continue
+        limit_s = min(each.deadline_s, _LATER_S) if may_wait_too else each.deadline_s
+        outcome = outcome_within(replace(each, deadline_s=limit_s), tried, "environment")
+        is_late = outcome.error == TimeoutError.__name__
+        late += is_late
+        yield each, None if is_late and limit_s < each.deadline_s else outcome
 
 
 def _line(outcome: CheckOutcome, cause: str) -> str:

@@ -34,6 +34,7 @@ def refuse_here(config: ExternalConfig) -> NoReturn:
         ConfigError: always.
     """
     raise ConfigError(
-        f"environment external: {config.name} is not part of this process. Say where it runs: --env.external.isolation "
-        "venv --env.external.python FOLDER, or --env.external.isolation remote --env.external.address HOST:PORT"
+        f"environment external: {config.name} is not part of this process. Only runs play it elsewhere "
+        "(isolation venv or remote). Here, use the rlhf of the virtual environment that has it, with its own name: "
+        f"FOLDER/bin/rlhf env check {config.name}"
     )

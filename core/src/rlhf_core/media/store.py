@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import DataError, StorageError
+from ..errors import DataError
+from ..storage.atomic import READ_AND_WRITE
+from ..storage.writing import made_whole, writing
 from .inspecting import MediaLimits, inspect
 from .reference import MediaRef
 
@@ -43,41 +45,31 @@ class MediaStore:
             _use(path)
             if path.exists():  # it was not just being removed
                 return
-        try:
-            self._write(content, path)
-        except OSError as error:
-            raise StorageError(
-                f"{path}, an image of this run, could not be written: {error.strerror or error}"
-            ) from error
+        with self._made(path) as made:
+            made.write_bytes(content)
+            # Open to whom its folder is, as the umask left that.
+            made.chmod(path.parent.stat().st_mode & READ_AND_WRITE)
 
     @staticmethod
-    def _write(content: bytes, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            # A temporary file is its owner's alone; this one is open to whom its folder is, as the umask left that.
-            os.chmod(name, path.parent.stat().st_mode & 0o666)
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
+    @contextlib.contextmanager
+    def _made(path: Path) -> Iterator[Path]:
+        what = f"{path}, an image of this run,"
+        with writing(what):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with made_whole(path, what=what, at_once=True) as made:
+            yield made
 
     def link(self, origin: Path, reference: MediaRef) -> None:
-        """Keep an image that stays in its file, whose bytes are now those of the reference."""
+        """Keep an image that stays in its file, whose bytes are now those of the reference.
+
+        Raises:
+            StorageError: the link could not be written.
+        """
         path, target = self.path(reference), str(origin.resolve())
         if path.exists() and (not path.is_symlink() or os.readlink(path) == target):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A folder of its own, since a link cannot be made under a name that mkstemp holds.
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
-            made = Path(folder, "link")
+        with self._made(path) as made:
             made.symlink_to(target)
-            os.replace(made, path)
 
     def read(self, reference: MediaRef) -> bytes:
         """Return an image's bytes, which are those that were kept.

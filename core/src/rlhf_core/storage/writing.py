@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
 
 from ..errors import RLHFError, StorageError
-from .atomic import remove, sync_folder
+from .atomic import remove, sync_folder, sync_tree
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Numbers of errors of a disk, a quota or a file without room."""
@@ -39,13 +40,44 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     Raises:
         StorageError: the file could not be written; what had the name is as it was, here as for any error of the body.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    with writing(str(path), temporary):
+    with made_whole(path) as temporary, temporary.open("xb") as file:
+        yield file
+
+
+@contextmanager
+def made_whole(
+    path: Path,
+    *,
+    what: str = "",
+    advice: str = "",
+    error: Callable[[str], RLHFError] = StorageError,
+    at_once: bool = False,
+) -> Iterator[Path]:
+    """Give a free path, at which the body makes a file, a link or a folder; it has the name ``path`` once the body has
+    ended, durably, in place of an older one.
+
+    Args:
+        what: subject of an error's message; empty: the path.
+        advice: further sentences of the message.
+        at_once: several processes may make it at the same time, each beside the others; the last one's stays.
+
+    Raises:
+        StorageError: it could not be written; what had the name is as it was, here as for any error of the body. Or
+            what ``error`` makes of the message.
+    """
+    name = f".new-{token_hex(8)}" if at_once else f"{path.name}.tmp"
+    temporary = path.with_name(name)
+    with writing(what or str(path), temporary, advice=advice, error=error):
         remove(temporary)
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        if temporary.is_symlink():
+            pass  # a link is nothing but a name
+        elif temporary.is_dir():
+            sync_tree(temporary)
+            remove(path)
+        else:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
 

@@ -80,7 +80,7 @@ def load_responses(
             except RowProblem as problem:
                 bad.append(_located(problem, source, index))
     if bad:
-        raise bad_row_error(bad, total, "supervised.data", options.data)
+        raise bad_row_error(bad, total, "supervised.data", None)
     if not rows:
         raise DataError("supervised.data: expected at least one row, got none")
     if inert.rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -185,20 +184,19 @@ def checked_messages(value: Sequence[Any]) -> tuple[Message, ...]:
 
 
 def bad_row_error(
-    bad: Sequence[BadRow], total: int, option: str, sources: Sequence[str]
+    bad: Sequence[BadRow], total: int, option: str, listed_by: str | None
 ) -> DataError:
     """Return the error for ``on_bad_row = fail``: the number of bad rows by kind, the first of each, and the fix.
 
     Args:
-        sources: the sets; empty if ``rlhf data check`` would need the model and more options to find such rows.
+        listed_by: the command that lists all bad rows; None: there is none.
     """
     kinds = Counter(row.kind for row in bad)
     lines = [f"{option}: {len(bad)} of {total} rows cannot be used ({_counted(kinds)})"]
     lines += [f"  {row.where}: {row.reason}" for row in first_of_each_kind(bad)]
     hidden = sum(max(0, count - SHOWN) for count in kinds.values())
     if hidden:
-        command = f"; list them with: rlhf data check --all {shlex.join(sources)}"
-        lines.append(f"  and {hidden} more{command if sources else ''}")
+        lines.append(f"  and {hidden} more{f'; list them with: {listed_by}' if listed_by else ''}")
     if len(bad) < total:
         lines.append("  Repair these rows, or leave them out with --data.on_bad_row skip.")
     return DataError("\n".join(lines))

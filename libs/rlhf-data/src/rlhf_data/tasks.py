@@ -26,6 +26,7 @@ from .forms.beside import warn_of_tools
 from .forms.opened_sets import OpenedSets
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
+from .listing import listing_command
 from .made.players import Players
 from .made.prompts import PromptReader
 from .made.splits import MakesRows, evaluation_sets, training_parts
@@ -346,7 +347,9 @@ class _Reader:
         """
         bad = [row for read in self._read for row in read.prompts.bad]
         if bad and (self._data.on_bad_row == "fail" or len(bad) == self._total):
-            raise bad_row_error(bad, self._total, self._option, self._specs)
+            model = getattr(self._renderer.tokenizer, "name_or_path", "") or None
+            command = listing_command(self._data, self._specs, model)
+            raise bad_row_error(bad, self._total, self._option, command)
         if bad:
             log.warning("%s", describe_skipped(bad, self._total, self._option))
         inert = reduce(InertWords.joined, (read.prompts.inert for read in self._read), InertWords())

@@ -7,6 +7,8 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlhf_core.storage import written_whole
+
 from .history import History, Series, read_history
 from .wording import eval_label
 
@@ -54,7 +56,8 @@ def save_curve(history: History, path: Path, *, title: str) -> None:
         over_steps.set_ylabel(label)
         _draw(over_steps, "step", {name: (s.steps, s.values) for name, s in series.items()})
         _draw(over_seconds, "seconds", {name: (s.seconds, s.values) for name, s in series.items()})
-    figure.savefig(path, dpi=120)
+    with written_whole(path) as file:
+        figure.savefig(file, format="png", dpi=120)
 
 
 def _draw(

@@ -266,12 +266,18 @@ def _image_tokens(
     Raises:
         ConfigError: the given number is none that a prompt can have, or the run's model reads text alone.
     """
-    sees = bool(planned.selections.get("model.vision")) and policy.tower is not None
+    reader = bool(planned.selections.get("model.vision"))
+    sees = reader and policy.tower is not None
     if given is None:
         return _largest_image(planned, policy, workload.prompt_tokens) if sees else 0
     if not sees:
+        fix = (
+            "No tower for images is in its config.json; leave"
+            if reader
+            else "Set --model.vision, or leave"
+        )
         raise ConfigError(
-            f"--image-tokens {given}: the run's model reads text alone. Set --model.vision, or leave it out."
+            f"--image-tokens {given}: the run's model reads text alone. {fix} --image-tokens out."
         )
     if not 0 <= given <= workload.prompt_tokens:
         raise ConfigError(

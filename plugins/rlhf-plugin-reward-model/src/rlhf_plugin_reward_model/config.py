@@ -85,8 +85,10 @@ class ModelOptions(ModelFiles):
         if self.normalize == "given" and not all(given):
             raise ValueError("normalize = given needs both mean and std")
         if self.normalize != "given" and any(given):
+            name = "mean" if self.mean is not None else "std"
             raise ValueError(
-                f"mean and std are used with normalize = given only; normalize is {self.normalize}"
+                f"{name} = {getattr(self, name):g} is used with normalize = given only; normalize is "
+                f"{self.normalize}. Set normalize = given, or leave {name} out."
             )
         return self
 
@@ -286,7 +288,7 @@ class ServeConfig(StepTexts, ModelOptions):
         for name in useless:
             if name in self.model_fields_set:
                 raise ValueError(
-                    f"{name} would change nothing: steps is {self.steps}. Leave it out"
+                    f"{name} = {getattr(self, name)} would change nothing: steps is {self.steps}. Leave it out"
                 )
         if by_steps and self.input == "ids":
             raise ValueError("input = ids with steps: steps are found in text. Leave input out")

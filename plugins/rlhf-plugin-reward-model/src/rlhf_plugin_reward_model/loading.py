@@ -178,8 +178,8 @@ def _check_loaded(path: str, head: str, info: dict[str, Any]) -> None:
         unused = sorted(str(key) for key in info["unexpected_keys"])[:5]
         raise ConfigError(
             f"reward model {path}: its weights have no {missing[0]}, so the score would be random (the head is looked "
-            f"for as {head!r}). Not used were: {', '.join(unused) or 'none'}. Give --head the head's name if it is "
-            "one of these; a language model without a trained head is no reward model."
+            f"for as {head!r}). Not used were: {', '.join(unused) or 'none'}. If one of these is the head, give "
+            "its name with the option head; a language model without a trained head is no reward model."
         )
 
 

@@ -1,13 +1,15 @@
 """Files packed by gzip: the rows and places of the plain file, and nothing left behind."""
 
+import errno
 import gzip
 import json
+import shutil
 import tempfile
 
 import pytest
 
 from rlhf_config.checks.data_files import short_name
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, StorageError
 from rlhf_data.sources import open_source
 
 ROWS = [{"prompt": "a", "n": 1}, {"prompt": "é"}]
@@ -45,6 +47,23 @@ def test_a_damaged_file_is_named(tmp_path, cut):
 
     with pytest.raises(DataError, match=r"a\.jsonl\.gz: expected a file packed by gzip; .*failed"):
         open_source(str(path))
+
+
+def test_a_full_folder_of_temporary_files_is_not_the_file_s_fault(tmp_path, monkeypatch):
+    (tmp_path / "unpacked").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "unpacked"))
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(LINES.encode()))
+
+    def full(source, target, length):
+        target.write(b"half")
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(StorageError, match=r"could not be written: No space left"):
+        open_source(str(path))
+
+    assert list((tmp_path / "unpacked").iterdir()) == []
 
 
 def test_a_packed_file_of_an_unknown_kind_is_refused(tmp_path):

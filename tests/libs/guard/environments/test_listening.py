@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import importlib
 import os
+import secrets
 
 import pytest
 
@@ -312,6 +314,17 @@ def test_a_token_is_made_once_for_its_owner_alone(tmp_path):
     assert token_of(path) == token
     assert len(token) > 30
     assert os.stat(path).st_mode & 0o077 == 0
+
+
+def test_half_a_token_is_not_left(tmp_path, monkeypatch):
+    def full(bits):
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(secrets, "token_urlsafe", full)
+    with pytest.raises(ConfigError, match="could not be written: No space left"):
+        token_of(tmp_path / "token")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", ["", "short\n"])

@@ -238,12 +238,12 @@ def test_an_output_that_is_there_is_refused(base, write_adapter, tmp_path, capsy
 
 
 def test_what_a_killed_merge_left_does_not_get_into_the_result(base, write_adapter, tmp_path):
-    (tmp_path / "out.part").mkdir()
-    (tmp_path / "out.part" / "half.safetensors").write_text("half")
+    (tmp_path / "out.tmp").mkdir()
+    (tmp_path / "out.tmp" / "half.safetensors").write_text("half")
 
     merge(base, write_adapter(base), tmp_path / "out")
 
-    assert not (tmp_path / "out.part").exists()
+    assert not (tmp_path / "out.tmp").exists()
     assert not (tmp_path / "out" / "half.safetensors").exists()
 
 

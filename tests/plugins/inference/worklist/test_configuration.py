@@ -1,9 +1,11 @@
+import errno
+import os
 import re
 from types import SimpleNamespace
 
 import pytest
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, StorageError
 from rlhf_plugin_inference.worklist import configuration
 from rlhf_plugin_inference.worklist.configuration import NAME, GoingOn, record_config
 
@@ -48,3 +50,17 @@ def test_results_that_nobody_knows_the_options_of_are_not_gone_on_with(recorded,
         recorded(is_begun=True, bound=3)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_without_room_is_named_and_the_old_one_stays(recorded, monkeypatch, tmp_path):
+    file = recorded(is_begun=False, bound=2)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"config\.toml could not be written: No space left"):
+        recorded(is_begun=True, bound=2, free=3)
+
+    assert file.read_text() == "bound = 2\n"
+    assert list(tmp_path.iterdir()) == [file]

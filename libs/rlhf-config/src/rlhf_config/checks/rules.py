@@ -319,7 +319,7 @@ def _term_rules(selections: Selections, labels: Labels) -> Iterator[str]:
         if "supervised_data" in selection.needs:
             yield (
                 f"{labels('algo.loss.policy')} {selection.registered.name} learns from given responses, not from "
-                f"rollouts. Use it as a further loss: --algo.terms.use {selection.registered.name}."
+                f"rollouts. Use it as a further loss: --algo.terms.use {selection.registered.name} in place of --loss."
             )
     for selection in selections["algo.terms.use"]:
         if PREPARES_STEP in selection.registered.component.provides:

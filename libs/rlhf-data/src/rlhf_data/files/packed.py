@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 from rlhf_core.errors import DataError
+from rlhf_core.storage.writing import FULL, writing
 
 
 def unpacked(path: Path) -> Path:
@@ -17,14 +18,17 @@ def unpacked(path: Path) -> Path:
 
     Raises:
         DataError: the file cannot be read, or is damaged.
+        StorageError: the folder of temporary files has no room.
     """
     handle, name = tempfile.mkstemp(suffix=Path(path.stem).suffix)
-    try:
-        with gzip.open(path) as packed, os.fdopen(handle, "wb") as plain:
-            shutil.copyfileobj(packed, plain, 2**20)
-    except (EOFError, zlib.error, OSError) as error:
-        os.unlink(name)
-        raise DataError(
-            f"{path}: expected a file packed by gzip; unpacking it failed: {error}"
-        ) from error
+    with writing(f"{name}, {path} without its packing,", Path(name)):
+        try:
+            with gzip.open(path) as packed, os.fdopen(handle, "wb") as plain:
+                shutil.copyfileobj(packed, plain, 2**20)
+        except (EOFError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+            raise DataError(
+                f"{path}: expected a file packed by gzip; unpacking it failed: {error}"
+            ) from error
     return Path(name)

@@ -14,6 +14,7 @@ from rlhf_core.component import Registered
 from rlhf_core.contracts.environment import Environment
 from rlhf_core.errors import ConfigError
 from rlhf_core.problem import Problem, ProblemKind, problem_of
+from rlhf_core.storage import writing
 
 from .frames import FrameError, packed, read_frame
 from .hello import MadeEnvironment, open_environment
@@ -43,7 +44,10 @@ def token_of(path: Path) -> str:
     try:
         if not path.exists():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            with (
+                writing(f"token file {path}", path, error=ConfigError),
+                os.fdopen(descriptor, "w", encoding="ascii") as file,
+            ):
                 file.write(secrets.token_urlsafe(32) + "\n")
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -86,6 +86,9 @@ class Check:
     """Seconds in which ``rlhf env check`` expects a result, also on a busy machine; a check without one has failed."""
     rests_on: str = ""
     """Name of a check without which this one says nothing: where both fail, that one is to blame."""
+    stands_alone: bool = False
+    """Whether this check makes none of the calls that other checks make: one of those that does not return says nothing
+    about this one."""
 
     @property
     def name(self) -> str:

@@ -24,13 +24,18 @@ class AnswerForm:
     """JSON schema of the whole answer; None: it is no JSON."""
     calls: tuple[Mapping[str, Any], ...] = ()
     """Functions of which the answer may be a call, in OpenAI's form for chats."""
+    free: bool = False
+    """Whether the answer is any text, in which calls alone have a form."""
+    once: bool = False
+    """Whether free text has one call at most."""
 
 
 def form_of(body: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> AnswerForm | None:
     """Return the form that a body asks for; None: any text.
 
     A forced tool wins over a format, which is that of an answer without a call. Where tools may be called, an answer of
-    a format may be a call instead.
+    a format may be a call instead. Where nothing else is demanded and a tool is strict, the answer is free until it
+    calls: then the call is of one of the tools, with arguments of the schema where the tool is strict.
 
     Args:
         tools: the functions that the policy may call.
@@ -49,7 +54,27 @@ def form_of(body: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> Answ
             )
         return AnswerForm(calls=calls)
     schema = _schema(body)
-    return None if schema is None else AnswerForm(schema=schema, calls=tuple(tools))
+    if schema is not None:
+        return AnswerForm(schema=schema, calls=tuple(tools))
+    strict = strict_names(body)
+    if not any(tool["function"]["name"] in strict for tool in tools):
+        return None
+    held = tuple(tool if tool["function"]["name"] in strict else _loose(tool) for tool in tools)
+    once = body.get("parallel_tool_calls") is False
+    return AnswerForm(calls=held, free=True, once=once)
+
+
+def strict_names(body: Mapping[str, Any]) -> set[object]:
+    """Return the names of the tools whose arguments have to be of their schemas."""
+    tools = body.get("tools")
+    objects = [each for each in tools if isinstance(each, dict)] if isinstance(tools, list) else []
+    functions = [each.get("function", each) for each in objects]
+    return {each.get("name") for each in functions if isinstance(each, dict) and each.get("strict")}
+
+
+def _loose(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool that takes any arguments."""
+    return {**tool, "function": {**tool["function"], "parameters": ANY_OBJECT}}
 
 
 def forced_tool(choice: object) -> str | None:

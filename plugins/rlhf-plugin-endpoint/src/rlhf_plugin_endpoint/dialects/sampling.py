@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf_core.contracts import SamplingParams
 
-from .answer_form import forced_tool, format_of, has_json_form
+from .answer_form import forced_tool, format_of, has_json_form, strict_names
 from .problems import RequestProblem
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -92,28 +92,19 @@ def overridden(body: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
         for name, (neutral, instead) in _UNFORCED.items()
         if name in body
         and body[name] not in neutral
-        and not (one_call and name == "parallel_tool_calls")
+        and not (name == "parallel_tool_calls" and (one_call or strict_names(body)))
     ]
     found += _forced(body)
-    found += _unshown(body, holds_schemas=one_call or has_json_form(body))
+    found += _unshown(body)
     return found
 
 
-def _unshown(body: Mapping[str, Any], *, holds_schemas: bool) -> Iterator[str]:
-    """Yield the fields of tools and of messages that no template shows and no engine enforces.
-
-    Args:
-        holds_schemas: the answer has a form, below which arguments are of their schemas.
+def _unshown(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields of messages that no template shows.
 
     The name of a tool's result is read: it is that of the function. The name of an answer is the client's own label of
     what the policy wrote, and says nothing to read.
     """
-    for index, tool in enumerate(_objects(body.get("tools"))):
-        within = tool.get("function")
-        where = f"tools[{index}]" + (".function" if isinstance(within, dict) else "")
-        is_strict = (within if isinstance(within, dict) else tool).get("strict")
-        if is_strict and not holds_schemas:
-            yield f"{where}.strict = true (the policy writes arguments as it does)"
     for index, message in enumerate(_objects(body.get("messages"))):
         if message.get("role") not in ("tool", "assistant") and message.get("name") is not None:
             name = str(message["name"])[:60]

@@ -6,6 +6,7 @@ How a template writes a call is found by having it write one, and reading it bac
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -45,6 +46,10 @@ _TOOL = {
 }
 
 
+_WORD = re.compile(r"<\[(\d+)\]>")
+"""Control word in a grammar."""
+
+
 class CallSyntax(NamedTuple):
     """Pieces of a grammar that a template writes around the name and the arguments of a call."""
 
@@ -60,8 +65,11 @@ def grammar_of(form: AnswerForm, renderer: Renderer, prompt_ids: Sequence[int]) 
         prompt_ids: tokens that the engine reads.
 
     Raises:
-        RequestProblem: the prompt has begun a thought, or it cannot be told how the template writes calls.
+        RequestProblem: the prompt has begun a thought, or it cannot be told how the template writes calls, or where
+            one begins in free text.
     """
+    if form.free:
+        return _free_until_called(form, renderer)
     probe = json.dumps(_ARGUMENTS)
     read = renderer.parse(renderer.encode(probe), prompt_ids=prompt_ids)
     if (read.text if read.content is None else read.content) != probe:
@@ -84,6 +92,45 @@ def grammar_of(form: AnswerForm, renderer: Renderer, prompt_ids: Sequence[int]) 
         rules += [(f"call{n}", _call(tool, syntax)) for n, tool in enumerate(form.calls)]
     start = " | ".join(name for name, _ in rules)
     return "\n".join([f"start: {start}", *(f"{name}: {rule}" for name, rule in rules)])
+
+
+def _free_until_called(form: AnswerForm, renderer: Renderer) -> str:
+    """Return the grammar of any text, thoughts included, in which each call is one of the form's.
+
+    A call begins with a control word, so every other token leaves all tokens allowed, and is an action as in an answer
+    without a form.
+
+    Raises:
+        RequestProblem: a call begins with no control word of its own.
+    """
+    syntax = call_syntax(renderer)
+    begins = None if syntax is None else _WORD.search(syntax.before)
+    if syntax is None or begins is None or int(begins[1]) in _answer_ids(renderer):
+        raise RequestProblem(
+            "a tool is strict, and the model's chat template begins a call with no control word of its own, so nobody "
+            "could tell where the schema holds. Send strict false, or force a tool with tool_choice",
+            code="form_unsupported",
+            parameter="tools",
+        )
+    # What the template writes in front of the word is text as any other.
+    within = syntax._replace(before=syntax.before[begins.start() :])
+    rules = [(f"call{n}", _call(tool, within)) for n, tool in enumerate(form.calls)]
+    calls = " | ".join(name for name, _ in rules)
+    start = f"other* (({calls}) other*)?" if form.once else f"(other | {calls})*"
+    return "\n".join(
+        [
+            f"start: {start}",
+            f"other: <[^{begins[1]}]>",
+            *(f"{name}: {rule}" for name, rule in rules),
+        ]
+    )
+
+
+def _answer_ids(renderer: Renderer) -> set[int]:
+    """Return the tokens with which the template writes an answer that calls nothing."""
+    asked = renderer.render([_ASKED], [_TOOL])
+    whole = renderer.render([_ASKED, {"role": "assistant", "content": "probed_answer"}], [_TOOL])
+    return set(whole[len(asked) :])
 
 
 def call_syntax(renderer: Renderer) -> CallSyntax | None:

@@ -255,8 +255,14 @@ class EpisodeSession:
             )
         return self._last_sampling
 
-    def _grammar(self, request: ModelRequest, form: AnswerForm, read: ModelInput) -> str:
-        return grammar_of(form, self._rendering.renderer_of(request), read.token_ids.tolist())
+    def _grammar(self, request: ModelRequest, form: AnswerForm, read: ModelInput) -> str | None:
+        try:
+            return grammar_of(form, self._rendering.renderer_of(request), read.token_ids.tolist())
+        except RequestProblem:
+            if not (form.free and self._limits.leaves_forms):
+                raise
+            self.num_ignored += 1
+            return None
 
     async def _generate(
         self,

@@ -43,7 +43,7 @@ def chat(words: Sequence[str]) -> int:
         return 0
     if arguments.dry_run:
         raise ConfigError(
-            "--dry-run: rlhf chat builds nothing that could be described. Use --check."
+            "--dry-run: rlhf chat builds nothing that could be described. Use --check in place of --dry-run."
         )
     resolved = resolve_options(layers, plugins, CHAT)
     check_paths(resolved, layers, CHAT)

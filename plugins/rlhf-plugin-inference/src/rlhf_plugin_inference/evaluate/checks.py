@@ -172,7 +172,10 @@ def _without_effect(run: EvalOptions, selections: Selections) -> Iterator[tuple[
             yield f"data.{name}", "there are no data. Add --data FILE."
     if run.data.train or not run.env.use:
         yield "eval.environment_split", "the tasks are the rows of --data. Leave that option out."
-        yield "eval.max_samples", "the tasks are the rows of --data. Set --data.max_samples."
+        yield (
+            "eval.max_samples",
+            "the tasks are the rows of --data. Set --data.max_samples in place of --eval.max_samples.",
+        )
     if not any(run.eval.temperatures):
         for name in ("top_p", "top_k", "min_p"):
             yield f"rollout.{name}", "at temperature 0 nothing is drawn. Leave that option out."

@@ -9,11 +9,11 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
+from rlhf_core.storage import made_whole
 from rlhf_torch.models.export import copy_tokenizer
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import no_progress_bars
 from rlhf_torch.vision.processor_files import copy_processor, has_processor
-from rlhf_trainer.inference import remove, sync_folder, sync_tree, writing
 
 HEADS = ("value_head.safetensors",)
 """Files of heads beside a model, which are copied as they are."""
@@ -41,9 +41,7 @@ def write_merged(
     Raises:
         ConfigError: the folder cannot be written.
     """
-    part = out.with_name(f"{out.name}.part")
-    with writing(str(out), part, error=ConfigError):
-        remove(part)
+    with made_whole(out, error=ConfigError) as part:
         part.mkdir(parents=True)
         with no_progress_bars():
             model.save_pretrained(part)
@@ -54,6 +52,3 @@ def write_merged(
         for name in HEADS:
             if (adapter / name).is_file():
                 shutil.copyfile(adapter / name, part / name)
-        sync_tree(part)
-        part.replace(out)
-        sync_folder(out.parent)

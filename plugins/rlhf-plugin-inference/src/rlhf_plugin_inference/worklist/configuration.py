@@ -10,6 +10,7 @@ from typing import Any
 
 from rlhf_config import ResolvedOptions, read_toml, write_toml
 from rlhf_core import ConfigError
+from rlhf_core.storage import made_whole
 
 NAME = "config.toml"
 
@@ -45,14 +46,10 @@ def record_config(
             f"{rules.label}{target} is missing, so nothing says with which options the {rules.contents} in {folder} "
             f"were made. Put it back, or {rules.way_out}."
         )
-    part = folder / f"{NAME}.part"
-    try:
-        write_toml(resolved, part)
+    with made_whole(target) as new:
+        write_toml(resolved, new)
         if is_begun:
-            _compare(target, part, folder, rules)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+            _compare(target, new, folder, rules)
 
 
 def _compare(recorded: Path, new: Path, folder: Path, rules: GoingOn) -> None:

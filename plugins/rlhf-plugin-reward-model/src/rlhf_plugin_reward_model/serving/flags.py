@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import types
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -52,7 +53,7 @@ def parse_flags(
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(_message(error, given, positional)) from error
+        raise ConfigError(_message(error, given, positional, model)) from error
 
 
 def flag_of(name: str) -> str:
@@ -60,17 +61,27 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _message(error: ValidationError, given: dict[str, Any], positional: str) -> str:
+def _message(
+    error: ValidationError, given: dict[str, Any], positional: str, model: type[Config]
+) -> str:
     lines = []
     for problem in error.errors():
         reason = problem["msg"].removeprefix("Value error, ")
         if not problem["loc"]:
-            lines.append(reason)
+            lines.append(_in_flags(reason, given, model))
             continue
         name = str(problem["loc"][0])
         written = "MODEL" if name == positional else flag_of(name)
         lines.append(f"{written} {given.get(name)}: {reason[:1].lower()}{reason[1:]}")
     return "; ".join(lines)
+
+
+def _in_flags(reason: str, given: dict[str, Any], model: type[Config]) -> str:
+    """Return what a check of several options says, with those that are flags here written as flags."""
+    values = re.compile(rf"\b({'|'.join(model.model_fields)}) = ")
+    typed = re.compile(rf"(?<![\w-])({'|'.join(given)})\b(?! is)")
+    flagged = values.sub(lambda found: f"{flag_of(found[1])} ", reason)
+    return typed.sub(lambda found: flag_of(found[1]), flagged)
 
 
 def _help(info: FieldInfo) -> str:

@@ -162,7 +162,10 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
     if best is not None and best not in names:
         yield (
             f"{labels('checkpoint.best_metric')} {best}: expected a metric that this run evaluates: "
-            f"{', '.join(names) or 'none without --eval.data or --eval.fraction'}"
+            f"{', '.join(names)}"
+            if names
+            else f"{labels('checkpoint.best_metric')} {best}: there is no evaluation to take it from. Add --eval.data "
+            "FILE or --eval.fraction 0.05."
         )
 
 
@@ -171,7 +174,7 @@ def _source_problems(run: ExampleOptions, labels: Labels) -> Iterator[str]:
         return
     if run.data.train:
         yield (
-            f"{labels('data.source')} and {labels('data.train')}: rows come from one of them. Leave the other out, or "
+            f"{labels('data.source')} and {labels('data.train')}: rows come from one of them. Leave one out, or "
             "mix the sets in the source."
         )
     if run.train.steps is None and run.data.max_samples is None:

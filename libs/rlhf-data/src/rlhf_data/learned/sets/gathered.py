@@ -207,7 +207,7 @@ class Gathered:
         """
         bad, total, inert = self._bad, self._total, self._inert
         if bad and (options.on_bad_row == "fail" or len(bad) == total):
-            raise bad_row_error(bad, total, option, ())
+            raise bad_row_error(bad, total, option, None)
         if bad:
             log.warning("%s", describe_skipped(bad, total, option))
         if not self._sets or not self._sets[-1].end:

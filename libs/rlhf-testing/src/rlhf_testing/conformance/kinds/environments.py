@@ -72,19 +72,19 @@ _RESULTS = check_results_are_well_formed.__name__
 """Check without which rewards cannot be compared."""
 
 CHECKS = (
-    # First: where a step blocks, every other check would wait for it again and again.
+    # First: where a step blocks, every other check that plays would wait for it again and again.
     Check(check_steps_do_not_block, deadline_s=60.0),
-    Check(check_there_is_something_to_play, makes_tasks),
-    Check(check_task_keys_are_unique, makes_tasks),
-    Check(check_tasks_are_the_same_each_time, makes_tasks),
-    Check(check_rows_are_plain, makes_tasks),
-    Check(check_unknown_splits_are_refused, makes_tasks),
+    Check(check_there_is_something_to_play, makes_tasks, stands_alone=True),
+    Check(check_task_keys_are_unique, makes_tasks, stands_alone=True),
+    Check(check_tasks_are_the_same_each_time, makes_tasks, stands_alone=True),
+    Check(check_rows_are_plain, makes_tasks, stands_alone=True),
+    Check(check_unknown_splits_are_refused, makes_tasks, stands_alone=True),
     Check(check_splits_do_not_overlap, makes_tasks, usual=True),
     Check(check_results_are_well_formed),
     Check(check_rewards_stay_in_the_range, states_a_range),
     Check(check_malformed_actions, deadline_s=120.0),
     Check(check_episodes_end),
-    Check(check_closing_without_an_episode),
+    Check(check_closing_without_an_episode, stands_alone=True),
     Check(check_a_thousand_episodes_at_once),
     Check(check_cancellation_leaves_nothing),
     Check(check_text_is_not_run),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_core.storage.atomic import remove, sync_folder, sync_tree
 from rlhf_core.storage.faults import fault_point
-from rlhf_core.storage.writing import writing
+from rlhf_core.storage.writing import made_whole
 
 from ..course import Export
 
@@ -18,13 +17,7 @@ async def export_models(exports: Sequence[Export], step: int) -> None:
         StorageError: a model could not be written; nothing of it is left, and an earlier one under its name is.
     """
     for export in exports:
-        temporary = export.folder.with_name(export.folder.name + ".tmp")
         advice = "The last checkpoint has the model: --resume auto exports it"
-        with writing(str(export.folder), temporary, advice=advice):
-            remove(temporary)
+        with made_whole(export.folder, advice=advice) as temporary:
             await export.role.export(temporary, ema=export.ema)
             fault_point("export", step)
-            sync_tree(temporary)
-            remove(export.folder)
-            temporary.rename(export.folder)
-            sync_folder(export.folder.parent)

@@ -92,10 +92,16 @@ class DistillOptions(ExampleOptions):
 def _check(run: DistillOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     if run.teacher.path is None:
         raise ConfigError("--teacher.path: expected a model to learn from; got none. Add it.")
-    if (run.teacher.share is None) == (run.teacher.direction == "jsd"):
+    direction = run.teacher.direction
+    if direction == "jsd" and run.teacher.share is None:
         raise ConfigError(
-            f"{labels('teacher.share')} {run.teacher.share} with --teacher.direction {run.teacher.direction}: expected "
-            "a number with jsd, and none with others. Set --teacher.share 0.5, or another direction."
+            f"{labels('teacher.direction')} jsd: expected the share of the mixture that is the teacher's; got none. "
+            "Set --teacher.share 0.5, or another direction."
+        )
+    if direction != "jsd" and run.teacher.share is not None:
+        raise ConfigError(
+            f"{labels('teacher.share')} {run.teacher.share}: direction {direction} has no mixture. Set "
+            "--teacher.direction jsd, or leave --teacher.share out."
         )
     _check_rendering(run, selections, labels)
     check(run, selections, labels, METRICS)

@@ -1,0 +1,114 @@
+"""Advice that errors give: options that a message tells to set, to leave or to rename, and the words of who follows."""
+
+import re
+
+_FLAG = r"--[a-z][\w.-]*\w"
+_VERBS = (
+    "[Ss]et(?: for example)?",
+    "[Aa]dd(?: one with)?",
+    *("[Cc]hoose", "[Tt]ry", "[Ll]eave", "[Uu]se", "[Gg]ive", "[Rr]aise", "[Nn]ame", "or", "by"),
+    # The means of something else that is told.
+    "(?:[Cc]hoose|[Cc]ut|[Gg]ive|[Nn]ame) [^.;,]* with",
+    "(?:[Ss]et|[Cc]hoose|[Uu]se) [^.;,:]*:",
+)
+ADVICE = re.compile(
+    rf"\b(?:{'|'.join(_VERBS)}) (?P<flag>{_FLAG})"
+    r"(?:(?: to)? (?!in place)(?P<value>[\w./:-]*\w))?"
+    rf"(?: in place of (?P<instead>{_FLAG}))?"
+)
+LEAVE = re.compile(
+    r"\b[Ll]eave (?:it|them|(?:the|that|this) option|one(?: of (?:them|the two))?) out"
+)
+SET_IT = re.compile(r"\b(?:[Ss]et|[Aa]dd) it(?: to\b(?: (?P<value>\d+))?|[.,])")
+RENAME = re.compile(rf"Did you mean (?P<flags>{_FLAG}(?:(?:, | or ){_FLAG})*)\?")
+PLACEHOLDERS = {
+    "FILE": "file.jsonl",
+    "FILE.jsonl": "file.jsonl",
+    "MODEL": "some/model",
+    "NAME": None,
+    "FOLDER": "folder",
+    "X": None,
+}
+"""Words of messages that stand for something of the user's; None: what depends on the option."""
+_OTHER_WORDS = {"to", "too", "or", "and", "is", "in", "below", "above", "of", "out", "with", "as"}
+"""Words behind an option that are no value of it."""
+
+
+def without(words, flag):
+    """Leave a flag and its values out, also where its value is behind ``=``."""
+    kept, leaving = [], False
+    for word in words:
+        if word.startswith("--"):
+            leaving = word.partition("=")[0] == flag
+        if not leaving:
+            kept.append(word)
+    return kept
+
+
+def _is_of(word, flag):
+    return word == flag or ("." in flag and word.startswith(f"{flag}."))
+
+
+def changes(words, message, values):
+    """Yield each change that a message advises: its flag, and the words of who follows it.
+
+    Left out are those of which neither the message nor ``values`` says what to write.
+
+    Args:
+        values: flag -> what a user would write where a message leaves it open; None: there is nothing.
+    """
+    named = [(found.start(), found[0]) for found in re.finditer(_FLAG, message)]
+    for found in ADVICE.finditer(message):
+        flag, value = found["flag"], found["value"]
+        rest = without(without(words, flag), found["instead"])
+        if found[0].lower().startswith("leave"):
+            yield flag, rest
+            continue
+        if value is None or value in _OTHER_WORDS or value in PLACEHOLDERS:
+            value = values.get(flag, PLACEHOLDERS.get(value))
+        if value is not None:
+            yield flag, [*rest, flag, *value.split()]
+    for found in LEAVE.finditer(message):
+        before = [flag for at, flag in named if at < found.start()]
+        typed = [word for word in words if any(_is_of(word, flag) for flag in before)]
+        for flag in typed if " one" in found[0] else typed[:1]:
+            yield flag, without(words, flag)
+    for found in SET_IT.finditer(message):
+        flag = [flag for at, flag in named if at < found.start()][-1]
+        value = found["value"] or values.get(flag)
+        if value is not None:
+            yield flag, [*without(words, flag), flag, value]
+    for found in RENAME.finditer(message):
+        for flag in re.findall(_FLAG, found["flags"]):
+            yield flag, [flag if word == named[0][1] else word for word in words]
+
+
+def arrives(error_of, words, values, steps=4):
+    """Return whether some advice, and those of the errors after it, lead to a run, or to what no message can say.
+
+    Args:
+        error_of: returns the message with which words end; None: with none.
+    """
+    message = error_of(words)
+    if message is None or steps == 0:
+        return message is None
+    found = [then for _, then in changes(words, message, values) if then != words]
+    return not found or any(arrives(error_of, then, values, steps - 1) for then in found)
+
+
+def require_progress(error_of, words, values):
+    """Follow each advice of the error with which words end, and require that it helps.
+
+    Returns the flags that were advised.
+    """
+    before = error_of(words)
+    assert before is not None, words
+    advised = []
+    for flag, then in changes(words, before, values):
+        after = error_of(then)
+        assert after is None or after != before, then
+        assert f"{flag} would change nothing" not in (after or ""), (then, before)
+        assert "no such option" not in (after or "").lower(), (then, before)
+        assert arrives(error_of, then, values), (then, before, after)
+        advised.append(flag)
+    return advised
