@@ -140,6 +140,22 @@ def test_groups_are_equal_to_the_bit_and_ranks_score_what_was_never_here(
     np.testing.assert_allclose(batch.reward, 2 * batch.rewards["function"])
 
 
+def test_one_process_scores_for_all_workers_what_each_would_score_itself(
+    placed, rollouts, plugins, reads
+):
+    async def play():
+        async with placed(rollouts(), rewards="driver", **WORKERS) as run:
+            here = await in_this_process(rollouts(), plugins, run.engine, tasks())
+            there = await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks()))
+            assert reads == []
+            for near, far in zip(here, there, strict=True):
+                assert_same(far.batch, near.batch)
+            with pytest.raises(RewardError, match=r"the rewards .*could not score 0\.2\.0\.0"):
+                await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks(bad=2)))
+
+    asyncio.run(play())
+
+
 def test_a_sample_without_a_score_drops_its_group_or_ends_the_run(placed, rollouts):
     async def play(on_error):
         async with placed(rollouts(on_error=on_error), **WORKERS) as run:

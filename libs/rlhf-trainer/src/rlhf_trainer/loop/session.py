@@ -114,16 +114,18 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
-    score = await _start_rewards(resolved, stack)
+    runtime = _build(resolved, "runtime.name")
+    # A runtime whose processes play groups scores them there, and reports a bad reward itself.
+    scored_here = not getattr(runtime, "plays_groups", False)
+    score = await _start_rewards(resolved, stack) if scored_here else None
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
     shapers = _build_all(resolved, "reward.shapers")
     parts = learning_parts(resolved, demands, tokenizer)
     planned = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
     spec = with_sleep(resolved, planned, plugins)
-    runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
-    engine, executor = placement.engine, placement.executor or executor
+    engine = placement.engine
     assert engine is not None, "the spec has an engine"
 
     context = _context(resolved, engine, renderer, environments, images)
