@@ -23,7 +23,6 @@ from rlhf_core.rng import seed_of
 from rlhf_core.storage.faults import fault_point
 
 from .advantages import advantages
-from .bad_updates.skipped import count_skipped
 from .demands import Demands
 from .minibatches import Minibatch, minibatches, normalizers_of
 from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
@@ -32,6 +31,7 @@ from .preparing import prepare
 from .reward_batch import KlPenalty
 from .roles import CRITIC, POLICY
 from .served_weights import require_agreement
+from .skipped import count_skipped
 
 
 @dataclass(slots=True)

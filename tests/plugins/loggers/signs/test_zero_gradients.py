@@ -2,7 +2,7 @@
 
 import logging
 
-from rlhf_trainer.learning.bad_updates.zero_gradients import (
+from rlhf_plugin_loggers.signs.zero_gradients import (
     PATIENCE,
     ZeroGradientCauses,
     ZeroGradients,
@@ -54,3 +54,11 @@ def test_runs_with_rollouts_name_the_place_of_the_samples(caplog):
     (message,) = said(caplog, watch, [ZERO] * PATIENCE)
 
     assert f"See the samples with: rlhf show runs/one --step {PATIENCE}." in message
+
+
+def test_in_runs_of_examples_each_role_with_a_gradient_is_watched(caplog):
+    watch = ZeroGradients({}, "torch", others=ZeroGradientCauses(wrong="It sleeps"))
+
+    (message,) = said(caplog, watch, [ZERO] * (2 * PATIENCE))
+
+    assert message.startswith("the pupil learns nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,33 @@ class ZeroGradientCauses:
     """The cause where ``error`` was 0 in all of the steps."""
 
 
+CAUSES = {
+    "policy": ZeroGradientCauses(
+        error="advantage/abs_mean",
+        right="Every advantage of these steps was 0, which is then the cause: no prompt had samples of different "
+        "rewards. The reward is constant, or the prompts are too easy or too hard; look at reward/std and "
+        "group/no_signal",
+        wrong="Its advantages were not 0, so the gradient is lost on its way: the policy loss masks or clips every "
+        "token (look at loss/policy and clip/...), an adapter trains what the loss does not depend on, or the backend "
+        "drops it",
+    ),
+    "critic": ZeroGradientCauses(
+        error="critic/abs_error",
+        right="Its values were equal to the returns, which is then the cause; look at reward/std and "
+        "critic/return_mean",
+        wrong="Its values were not equal to the returns (critic/abs_error), so the gradient is lost on its way: "
+        "critic.value_clip leaves no value free to move, or the backend drops it",
+    ),
+}
+"""Causes in runs with rollouts, by role."""
+OF_EXAMPLES = ZeroGradientCauses(
+    wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
+)
+"""Causes in a run that learns from examples, in any role."""
+GRADIENT = "/grad_norm"
+"""End of the name of the metric that has the norm of a role's gradient; the role is its beginning."""
+
+
 class ZeroGradients:
     """Counts, for each role, the steps in a row whose updates all had a gradient of norm 0.
 
@@ -32,20 +60,30 @@ class ZeroGradients:
         roles: causes for each role that is watched.
         backend: name of the training backend, for the message.
         output: the run folder, for the message; None: the run has no rollouts to look at.
+        others: causes for every role that ``roles`` does not name; None: other roles are not watched.
     """
 
     def __init__(
-        self, roles: Mapping[str, ZeroGradientCauses], backend: str, output: str | None = None
+        self,
+        roles: Mapping[str, ZeroGradientCauses],
+        backend: str,
+        output: str | None = None,
+        *,
+        others: ZeroGradientCauses | None = None,
     ) -> None:
-        self._roles, self._backend, self._output = roles, backend, output
-        self._in_a_row = dict.fromkeys(roles, 0)
-        self._errors = dict.fromkeys(roles, 0.0)
+        self._roles, self._backend, self._output = dict(roles), backend, output
+        self._others = others
+        self._in_a_row: Counter[str] = Counter()
+        self._errors: dict[str, float] = {}
         self._said: set[str] = set()
 
     def note(self, step: int, values: Mapping[str, float]) -> None:
         """Take the metrics of a step. A role that it did not update, or whose updates it skipped, keeps its count."""
+        if self._others is not None:
+            found = [name.removesuffix(GRADIENT) for name in values if name.endswith(GRADIENT)]
+            self._roles = dict.fromkeys(found, self._others) | self._roles
         for role, causes in self._roles.items():
-            norm = values.get(f"{role}/grad_norm")
+            norm = values.get(role + GRADIENT)
             if norm is None:
                 continue
             if norm != 0.0:
@@ -53,7 +91,7 @@ class ZeroGradients:
                 continue
             self._in_a_row[role] += 1
             error = 1.0 if causes.error is None else values.get(causes.error, 0.0)
-            self._errors[role] = max(self._errors[role], error)
+            self._errors[role] = max(self._errors.get(role, 0.0), error)
             if self._in_a_row[role] >= PATIENCE and role not in self._said:
                 self._said.add(role)
                 log.warning("%s", self._message(role, step))

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from rlhf_trainer.learning.bad_updates.zero_gradients import PATIENCE, ZeroGradients
-from rlhf_trainer.loop.zero_gradients import CAUSES
+from rlhf_plugin_loggers.signs.zero_gradients import CAUSES, PATIENCE, ZeroGradients
 
 
 @pytest.fixture
