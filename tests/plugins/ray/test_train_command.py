@@ -100,7 +100,9 @@ def test_split_placement_and_two_engines_change_nothing(train):
 
 
 @pytest.mark.parametrize(
-    ("flags", "rewards"), zip(RUNS.values(), ["workers", "driver"], strict=True), ids=RUNS
+    ("flags", "rewards"),
+    list(zip(RUNS.values(), ["workers", "driver"], strict=True)),
+    ids=RUNS,
 )
 def test_workers_and_a_learner_change_nothing_and_the_driver_sees_no_tokens(
     train, tmp_path, monkeypatch, flags, rewards
