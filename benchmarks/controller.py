@@ -63,8 +63,8 @@ from rlhf_plugin_ray.rollouts.rollout_actor import RolloutActor
 from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool
 from rlhf_testing.fakes import FakeRenderer
 from rlhf_trainer.durable.ledger import Ledger
-from rlhf_trainer.rollouts.cursor import Cursor
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
+from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import RolloutSource
 from rlhf_trainer.rollouts.worker import GroupRunner, RolloutParts
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_core import EmptyStepsError
-from rlhf_trainer.learning.empty_steps import EmptySteps
+from rlhf_trainer.learning.checks import EmptySteps
 
 HARD = {"filter/dropped_groups/too_hard": 4.0, "filter/refills": 1.0}
 

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from rlhf_trainer.rollouts.cursor import Cursor
+from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import Ahead
 
 CASES = [

@@ -40,16 +40,13 @@ from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
 from ..learning.roles import max_length, notes_on_templates, run_vocabulary, runtime_spec
-from ..rollouts.drawing.checked_sampler import CheckedSampler
-from ..rollouts.drawing.prompt_set import PromptsOfTasks, Tasks
 from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import drawn_images, image_reader
+from ..rollouts.prompts import CheckedSampler, PromptsOfTasks, Tasks
 from ..rollouts.source import Ahead, RolloutSource
-from .evaluation import Evaluator
-from .measuring.eval_metrics import NamedMetric, metrics_of
-from .memory.decision import with_sleep
-from .memory.sleeping import Sleeping
+from .evaluation import Evaluator, NamedMetric, metrics_of
+from .sleeping import Sleeping, with_sleep
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,11 +15,10 @@ from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
 from rlhf_core.storage.faults import fault_point
 
 from ..durable.ledger import Ledger
-from ..learning.empty_steps import EmptySteps
+from ..learning.checks import EmptySteps, check_served_weights
 from ..learning.roles import POLICY
-from ..learning.served_weights import check_served_weights
-from ..rollouts.cursor import Cursor
 from ..rollouts.pool import WorkDone
+from ..rollouts.prompts import Cursor
 from ..rollouts.samples import sample_texts
 from .course import FinishedStep
 from .session import Session

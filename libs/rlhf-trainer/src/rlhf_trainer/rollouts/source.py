@@ -20,15 +20,19 @@ from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer
 from rlhf_core.contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 
 from ..durable.ledger import Groups, Ledger, groups_of
-from .batch_metrics import batch_metrics
-from .cursor import Cursor
-from .drawing.prompt_results import prompt_results
+from .batch_metrics import (
+    LEFT_OVER,
+    STALE,
+    LengthEstimates,
+    batch_metrics,
+    groups_by_version,
+    staleness_metrics,
+)
 from .episodes import EpisodeRunner
-from .length_estimates import LengthEstimates
 from .players import player_for
 from .pool import Pool, PooledGroup, WorkDone
+from .prompts import Cursor, prompt_results
 from .samples import UNSHAPED
-from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
 
 _NONE = np.empty(0, dtype=np.int64)
 

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_core import Component, PluginError
 from rlhf_core.contracts import EvalEpisodes, Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_trainer.loop.measuring.eval_metrics import NamedMetric, episodes_of, measured
+from rlhf_trainer.loop.evaluation import NamedMetric, episodes_of, measured
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
 

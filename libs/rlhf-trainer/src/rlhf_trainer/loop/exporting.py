@@ -1,14 +1,16 @@
-"""Models that a finished run leaves: plain Transformers folders, each of which gets its name when it is complete."""
+"""Files that a run writes beside its records: exported models, and checkpoints that may fail."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf_config.common import CheckpointConfig
+from rlhf_core.errors import CheckpointError
 from rlhf_core.storage.atomic import remove, sync_folder, sync_tree
 from rlhf_core.storage.faults import fault_point
-from rlhf_core.storage.writing import writing
+from rlhf_core.storage.writing import reason_of, writing
 
-from ..course import Export
+from .course import Export
 
 
 async def export_models(exports: Sequence[Export], step: int) -> None:
@@ -28,3 +30,10 @@ async def export_models(exports: Sequence[Export], step: int) -> None:
             remove(export.folder)
             temporary.rename(export.folder)
             sync_folder(export.folder.parent)
+
+
+def may_skip(error: CheckpointError, options: CheckpointConfig) -> bool:
+    """Return whether the run goes on: a write failed, and ``checkpoint.on_write_error`` says so."""
+    cause = error.__cause__
+    failed_write = cause is not None and reason_of(cause) is not None
+    return failed_write and options.on_write_error == "skip"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
 from rlhf_testing.fakes import FakeEngine
-from rlhf_trainer.loop.memory.sleeping import PHASES, TOTAL, Sleeping
+from rlhf_trainer.loop.sleeping import PHASES, TOTAL, Sleeping
 
 REQUEST = GenerationRequest(
     uid=Uid(epoch=0, prompt=0, sample=0),

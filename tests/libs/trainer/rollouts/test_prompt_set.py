@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlhf_core.contracts import Task, Uid
-from rlhf_trainer.rollouts.drawing.prompt_set import PromptsOfTasks
+from rlhf_trainer.rollouts.prompts import PromptsOfTasks
 
 
 class ThreeTasks:

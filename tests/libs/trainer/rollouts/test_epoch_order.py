@@ -2,7 +2,7 @@
 
 from rlhf_core.contracts import DrawRequest
 from rlhf_testing.conformance.prompt_draws import Draws, NumberedPrompts
-from rlhf_trainer.rollouts.drawing.epoch_order import EpochOrder
+from rlhf_trainer.rollouts.prompts import EpochOrder
 
 
 def test_draws_go_through_the_orders_of_the_epochs():

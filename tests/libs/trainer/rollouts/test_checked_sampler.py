@@ -6,7 +6,7 @@ import pytest
 from rlhf_core.contracts import DrawRequest
 from rlhf_core.errors import DataError, PluginError
 from rlhf_testing.conformance.prompt_draws import NumberedPrompts
-from rlhf_trainer.rollouts.drawing.checked_sampler import LONGEST_RUN, CheckedSampler
+from rlhf_trainer.rollouts.prompts import LONGEST_RUN, CheckedSampler
 
 WHO = "--data.sampler mine (rlhf-plugin-mine 1.2.0)"
 

@@ -13,14 +13,14 @@ from typing import Any
 from rlhf_config.common import CheckpointConfig
 from rlhf_config.resolved import ResolvedOptions
 
-from ..state import Best, RunState
+from .state import Best, RunState
+
+log = logging.getLogger(__name__)
 
 MEASURES = ("eval", "env", "reward")
 """Sections that decide what an evaluation measures."""
 SCHEDULE = ("every", "at_start")
 """Options of ``eval`` that decide when alone."""
-
-log = logging.getLogger(__name__)
 
 
 def evaluated_on(resolved: ResolvedOptions[Any], inputs: Mapping[str, str]) -> str:

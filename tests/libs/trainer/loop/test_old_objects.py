@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from rlhf_trainer.loop.memory import old_objects
-from rlhf_trainer.loop.memory.old_objects import OldObjects
+from rlhf_trainer.loop import old_objects
+from rlhf_trainer.loop.old_objects import OldObjects
 
 
 class Circle:

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_core import Component, Config, PluginError, ResumeError
 from rlhf_core.contracts import EndRun, Observer
-from rlhf_trainer.loop.watching.observers import Observers, WatchingObserver
+from rlhf_trainer.loop.hearers import Observers, WatchingObserver
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
 WATCHED = {"observers": {"use": ["watcher"]}}

@@ -2,7 +2,7 @@
 
 from rlhf_core.contracts import Uid
 from rlhf_testing.conformance.columns import batch_of, trajectory
-from rlhf_trainer.rollouts.drawing.prompt_results import prompt_results
+from rlhf_trainer.rollouts.prompts import prompt_results
 
 
 def test_an_episode_counts_once_with_the_mean_of_its_sequences_and_turn_rewards():

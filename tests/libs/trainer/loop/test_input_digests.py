@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from rlhf_trainer.loop.resuming import input_digests as module
-from rlhf_trainer.loop.resuming.input_digests import input_digests
+from rlhf_trainer.loop import input_digests as module
+from rlhf_trainer.loop.input_digests import input_digests
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rlhf_config.common import CheckpointConfig
-from rlhf_trainer.loop.resuming.best import evaluated_on, note_best
+from rlhf_trainer.loop.best import evaluated_on, note_best
 from rlhf_trainer.loop.state import RunState
 
 A, B = "eval/a", "eval/b"
