@@ -2,7 +2,7 @@
 
 import logging
 
-from rlhf_plugin_loggers.signs.zero_gradients import (
+from rlhf_plugin_loggers.signs.watch import (
     PATIENCE,
     ZeroGradientCauses,
     ZeroGradients,

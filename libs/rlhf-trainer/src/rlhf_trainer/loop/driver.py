@@ -26,9 +26,8 @@ from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete
 
 from ..durable import checkpoint
-from ..durable.appending import RunningDigest
 from ..durable.plugin_record import append_to_history, record_of, report_changes
-from ..durable.records import RecordFile
+from ..durable.records import RecordFile, RunningDigest
 from ..durable.run_log import Notes, run_log
 from ..rollouts.environments import versions_of
 from .best import evaluated_on, note_best

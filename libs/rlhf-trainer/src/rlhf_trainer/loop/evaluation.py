@@ -24,8 +24,7 @@ from rlhf_core.rng import eval_seed
 
 from ..rollouts.batch_metrics import named_metrics
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
-from ..rollouts.players import player_for
-from ..rollouts.pool import play_all
+from ..rollouts.pool import Player, play_all
 from ..rollouts.prompts import Tasks
 from ..rollouts.samples import sample_texts
 
@@ -135,7 +134,7 @@ class Evaluator:
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]
-        return await play_all(player_for(episodes, self._groups), all_tasks, step)
+        return await play_all(Player(episodes, self._groups), all_tasks, step)
 
 
 def _losses(groups: Sequence[FinishedGroup]) -> dict[str, float]:

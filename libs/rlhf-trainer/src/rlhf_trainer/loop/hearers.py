@@ -1,4 +1,4 @@
-"""Those who hear of a run: loggers, which copy it to other places, and observers, which may end it.
+"""Hearers of a run: loggers, which copy it to other places, and observers, which may end it.
 
 A logger or an observer that fails is switched off, as a plugin's observer hooks are, and the run goes on.
 """
