@@ -245,9 +245,7 @@ class RayRuntime:
                 "start",
                 self._config.setup_timeout_s,
             )
-        self._supervisor.watch(
-            process.actor.watch.remote(), process.who, lambda lost: self._supervisor.fail(lost)
-        )
+        self._supervisor.watch(process.actor.watch.remote(), process.who, self._lose_judge)
         return process
 
     async def _start_learner(
@@ -270,6 +268,11 @@ class RayRuntime:
             )
         self._supervisor.watch(process.actor.watch.remote(), process.who, self._lose_learner)
         return RemoteLearner(process, roles, self._supervisor, config.learn_timeout_s)
+
+    def _lose_judge(self, error: ProcessLost) -> None:
+        self._supervisor.fail(
+            ProcessLost(f"{error}. The run ends; --resume auto goes on from the newest checkpoint")
+        )
 
     def _lose_learner(self, error: ProcessLost) -> None:
         self._supervisor.fail(
