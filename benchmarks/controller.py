@@ -11,9 +11,6 @@ Time is the process's CPU time, for wall time would count the engines' sleep: of
 threads, those of Ray's client included, less what they take while nothing happens (``idle``), which grows with the
 seconds and not with the samples. Memory is what the driver alone has (RssAnon), at its highest after a step, less what
 it had before the first.
-
-With ``--here`` the driver does what it does where workers do not compute rewards: it gets every trajectory, decodes it
-(by a stand-in for a tokenizer), has it rewarded, packs it and cuts the batch.
 """
 
 from __future__ import annotations
@@ -66,8 +63,8 @@ from rlhf_plugin_ray.rollouts.rollout_actor import RolloutActor
 from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool
 from rlhf_testing.fakes import FakeRenderer
 from rlhf_trainer.durable.ledger import Ledger
-from rlhf_trainer.rollouts.cursor import Cursor
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
+from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import RolloutSource
 from rlhf_trainer.rollouts.worker import GroupRunner, RolloutParts
 
@@ -89,7 +86,6 @@ def main() -> None:
     parser.add_argument(
         "--spread-s", type=float, default=0.0, help="engines answer after up to so much longer"
     )
-    parser.add_argument("--here", action="store_true", help="reward and pack in the driver")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--growth", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -129,10 +125,8 @@ async def _steps(arguments: argparse.Namespace) -> dict[str, float]:
     pool = _pool(arguments, tokens, supervisor)
     await pool.crew.start_all(arguments.processes)
     ranks = [ActorProcess(ray.remote(Rank).remote(), f"rank {n}") for n in range(arguments.ranks)]
-    learner: Learner = Dealing(ranks)
-    if not arguments.here:
-        there = ActorProcess(ray.remote(FakeLearner).remote(ranks), "the learner")
-        learner = RemoteLearner(there, {}, supervisor, 600.0)
+    there = ActorProcess(ray.remote(FakeLearner).remote(ranks), "the learner")
+    learner: Learner = RemoteLearner(there, {}, supervisor, 600.0)
     source = _source(arguments, pool, tokens)
     before, peak, cpu, own, wall = 0, 0, 0.0, 0.0, 0.0
     idle = await _idle_cpu()
@@ -232,19 +226,19 @@ class FakeLearner(LearnerActor):
 
 def _source(arguments: argparse.Namespace, pool: RolloutPool, tokens: int) -> RolloutSource:
     episodes = EpisodeRunner(
-        executor=pool,
+        executor=SingleTurn(SingleTurnConfig()),
         context=RolloutContext(
-            engine=pool,
+            engine=SimpleNamespace(),
             renderer=FakeRenderer(),
             sampling=SamplingParams(max_new_tokens=tokens),
             max_length=PROMPT_TOKENS + tokens,
             seed=_no_seed,
         ),
         seed_of=partial(sample_seed, 0),
-        score=LengthPanel().score,
+        score=None,
         samples_per_prompt=arguments.samples,
     )
-    return RolloutSource(episodes, groups=None if arguments.here else pool)
+    return RolloutSource(episodes, groups=pool)
 
 
 class Prompts:
@@ -279,16 +273,17 @@ def _pool(arguments: argparse.Namespace, tokens: int, supervisor: Supervisor) ->
         )
 
     crew = SimpleNamespace(members=[], over=None, follow=lambda changed: None)
-    return RolloutPool(
+    pool = RolloutPool(
         launch,
         RolloutSpec(
             executor=ComponentRef(kind="rlhf_rollout_executors", name="single_turn"),
             tokenizer_path="",
         ),
-        SimpleNamespace(crew=crew, version=0),
         supervisor,
         RayRuntimeConfig(),
     )
+    pool.connect(SimpleNamespace(crew=crew, version=0))
+    return pool
 
 
 class Worker(RolloutActor):

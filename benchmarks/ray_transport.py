@@ -20,7 +20,6 @@ import ray
 
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_plugin_ray.batches.batch_parts import rows_of
-from rlhf_plugin_ray.batches.packed_trajectories import pack, unpack
 from rlhf_plugin_ray.batches.sharding import split_rows
 
 PROMPT_SHARE = 0.2
@@ -61,9 +60,8 @@ def measure(samples: int, tokens: int, ranks: int, repeat: int) -> dict[str, Any
 
     def from_worker(form: str) -> None:
         got = ray.get(getattr(maker, form).remote(), timeout=600)
-        found = unpack(got) if form == "packed" else got
-        assert _read(found) is not None
-        assert len(found) == samples
+        assert _read(got) is not None
+        assert len(got) == samples
 
     def to_ranks(references: list[Any]) -> None:
         ray.get([r.read.remote(part) for r, part in zip(readers, references, strict=True)])
@@ -111,7 +109,7 @@ class Maker:
     def ready(self) -> None: ...
 
     def packed(self) -> Any:
-        return pack(self._rows)
+        return TrajectoryColumns.from_trajectories(self._rows)
 
     def objects(self) -> Any:
         return self._rows

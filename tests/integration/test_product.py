@@ -21,9 +21,8 @@ from rlhf_plugin_local.runtime import LocalRole
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_trainer.learning.advantages import advantages
 from rlhf_trainer.learning.demands import demands_of
-from rlhf_trainer.learning.minibatches import minibatches, normalizers_of
+from rlhf_trainer.learning.minibatches import minibatches, normalizers_of, prepare
 from rlhf_trainer.learning.model_outputs import ask_models
-from rlhf_trainer.learning.preparing import prepare
 from rlhf_trainer.learning.roles import CRITIC, POLICY, runtime_spec
 
 pytestmark = pytest.mark.slow

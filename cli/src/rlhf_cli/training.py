@@ -31,8 +31,7 @@ from rlhf_config import (
 from rlhf_core import ConfigError, MissingDependency, RLHFError, UnknownComponent
 from rlhf_core.contracts import Accelerator, RunResult
 from rlhf_core.plugins import Plugins, load
-from rlhf_trainer.loop.loggers import build_loggers
-from rlhf_trainer.loop.watching.observers import build_observers
+from rlhf_trainer.loop.hearers import build_loggers, build_observers
 
 from .errors import report, tell
 from .gpus import gpu_layers, idle_gpus

@@ -16,7 +16,7 @@ WRITTEN_HERE = {
     # A round trip of a value, which says that JSON holds it.
     "rlhf_trainer/learning/roles.py": 1,
     "rlhf_trainer/loop/driver.py": 1,
-    "rlhf_trainer/loop/watching/observers.py": 1,
+    "rlhf_trainer/loop/hearers.py": 1,
     # Arguments and options that this process wrote as text a moment before.
     "rlhf_bridge_reasoning_gym/environment.py": 1,
     "rlhf_bridge_verifiers/rollouts.py": 2,

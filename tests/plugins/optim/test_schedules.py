@@ -12,7 +12,7 @@ from rlhf_plugin_optim.schedules.cosine import cosine
 from rlhf_plugin_optim.schedules.inverse_sqrt import inverse_sqrt
 from rlhf_plugin_optim.schedules.linear import linear
 from rlhf_plugin_optim.schedules.wsd import wsd
-from rlhf_trainer.learning.rates.schedules import schedule_of
+from rlhf_trainer.learning.schedules import schedule_of
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,6 @@ def placed(cluster: None, plugins: Plugins) -> Callable[..., Any]:
                 yield SimpleNamespace(
                     roles=placement.roles,
                     engine=placement.engine,
-                    executor=placement.executor,
                     groups=placement.groups,
                     runtime=runtime,
                 )

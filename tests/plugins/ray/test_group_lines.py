@@ -62,11 +62,13 @@ def workers(cluster, monkeypatch, tmp_path):
         pool = RolloutPool(
             launch,
             RolloutSpec(executor=reference, tokenizer_path=""),
-            SimpleNamespace(
-                crew=SimpleNamespace(members=[], over=None, follow=lambda changed: None), version=0
-            ),
             supervisor,
             RayRuntimeConfig(**options),
+        )
+        pool.connect(
+            SimpleNamespace(
+                crew=SimpleNamespace(members=[], over=None, follow=lambda changed: None), version=0
+            )
         )
         try:
             async with asyncio.timeout(HANG_S):

@@ -1,6 +1,9 @@
 """Groups played and rewarded in workers are those of the driver, and their tokens do not come to it."""
 
 import asyncio
+import os
+import re
+import signal
 from dataclasses import replace
 from functools import partial
 
@@ -9,7 +12,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlhf_core import RewardError
+from tests.deadlines import HANG_S
+
+from rlhf_core import RewardError, RLHFError
 from rlhf_core.contracts import (
     ComponentRef,
     GroupSettings,
@@ -138,6 +143,29 @@ def test_groups_are_equal_to_the_bit_and_ranks_score_what_was_never_here(
     assert batch.metrics.keys() == {"greedy_reward"}
     assert (batch.reward > 0).all()
     np.testing.assert_allclose(batch.reward, 2 * batch.rewards["function"])
+
+
+def test_one_process_scores_for_all_workers_what_each_would_and_its_death_ends_the_run(
+    placed, rollouts, plugins, reads
+):
+    async def play():
+        async with placed(rollouts(), rewards="driver", **WORKERS) as run:
+            here = await in_this_process(rollouts(), plugins, run.engine, tasks())
+            there = await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks()))
+            assert reads == []
+            for near, far in zip(here, there, strict=True):
+                assert_same(far.batch, near.batch)
+            with pytest.raises(
+                RewardError, match=r"the rewards .*could not score 0\.2\.0\.0"
+            ) as raised:
+                await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks(bad=2)))
+            judge = re.search(r"the rewards \(pid (\d+)", str(raised.value))
+            os.kill(int(judge[1]), signal.SIGKILL)
+            with pytest.raises(RLHFError, match=r"the rewards .*died"):
+                async with asyncio.timeout(HANG_S):
+                    await run.groups.play(tasks()[0], SETTINGS)
+
+    asyncio.run(play())
 
 
 def test_a_sample_without_a_score_drops_its_group_or_ends_the_run(placed, rollouts):

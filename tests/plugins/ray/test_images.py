@@ -17,9 +17,9 @@ from tests.deadlines import PATIENT_S
 from tests.images import SHOWS, noisy, saved
 from tests.plugins.vllm.torchvision_path import search_path
 
-from rlhf_core.contracts import Task, Trajectory, Turn, Uid
+from rlhf_core.contracts import FinishedGroup, Task, Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan
-from rlhf_plugin_ray.batches.packed_trajectories import pack
+from rlhf_plugin_ray.rollouts.group_messages import pack_done
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 scale = pytest.mark.scale
@@ -160,7 +160,8 @@ def test_what_goes_to_a_worker_and_back_has_references_alone(taken):
         turns=(Turn(start=7, end=9),),
         media=(MediaSpan(start=1, length=4, image=image),),
     )
-    for sent in (task, pack([row])):
+    group = FinishedGroup(batch=TrajectoryColumns.from_trajectories([row]))
+    for sent in (task, pack_done({0: group}, {})):
         message = pickle.dumps(sent)
         assert image.sha256 in repr(sent) or bytes.fromhex(image.sha256) in message
         assert len(message) < 4_000

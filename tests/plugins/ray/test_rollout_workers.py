@@ -14,14 +14,15 @@ from rlhf_core import ConfigError, RLHFError, RolloutError
 from rlhf_core.contracts import (
     ComponentRef,
     EnvironmentSpec,
-    RolloutContext,
+    GroupSettings,
     RolloutSpec,
     SamplingParams,
     Task,
+    TrajectoryColumns,
     Uid,
 )
 from rlhf_core.rng import sample_seed
-from rlhf_trainer.rollouts.worker import open_rollouts
+from rlhf_trainer.rollouts.worker import GroupRunner, open_rollouts
 
 from .conftest import engine_pids, pid_of
 
@@ -54,47 +55,35 @@ def rollouts(spec, model):
     return make
 
 
-def context_of(engine, parts=None):
-    return RolloutContext(
-        engine=engine,
-        renderer=parts and parts.renderer,
-        sampling=SamplingParams(max_new_tokens=24, min_new_tokens=8),
-        max_length=200,
-        seed=None,
-        environment=parts and parts.environment,
-    )
+SETTINGS = GroupSettings(
+    num_samples=NUM_SAMPLES,
+    sampling=SamplingParams(max_new_tokens=24, min_new_tokens=8),
+    max_length=200,
+    seed_of=partial(sample_seed, 7),
+)
 
 
-async def play(executor, context, num_tasks=NUM_TASKS):
+async def play(play_group, num_tasks=NUM_TASKS):
     """All episodes of some tasks at the same time, in order."""
     tasks = [Task(uid=Uid(0, n), prompt_ids=(5, 6, 7 + n)) for n in range(num_tasks)]
-    groups = await asyncio.gather(
-        *(
-            executor.run(
-                task, range(NUM_SAMPLES), replace(context, seed=partial(sample_seed, 7, task))
-            )
-            for task in tasks
-        )
-    )
-    return [row for group in groups for row in group]
+    groups = await asyncio.gather(*(play_group(task, SETTINGS) for task in tasks))
+    return TrajectoryColumns.concatenate([group.batch for group in groups])
 
 
 async def in_the_driver(spec, plugins, engine):
-    parts = open_rollouts(spec.rollouts, plugins)
-    return await play(parts.executor, context_of(engine, parts))
+    runner = GroupRunner(open_rollouts(spec.rollouts, plugins), None)
+    return await play(partial(runner.play, engine=engine))
 
 
 def assert_same(actual, expected):
-    assert [row.uid for row in actual] == [row.uid for row in expected]
-    for here, there in zip(actual, expected, strict=True):
-        assert here.turns == there.turns
-        assert here.metrics == there.metrics
-        for name in ("token_ids", "action_mask", "rollout_logprobs", "weight_version"):
-            np.testing.assert_array_equal(getattr(here, name), getattr(there, name), name)
+    left, right = actual.arrays(), expected.arrays()
+    assert left.keys() == right.keys()
+    for name, column in left.items():
+        np.testing.assert_array_equal(column, right[name], err_msg=name)
 
 
 def worker_pids(run):
-    return [pid_of(member.process) for member in run.executor.crew.members]
+    return [pid_of(member.process) for member in run.groups.crew.members]
 
 
 async def until(condition):
@@ -110,24 +99,24 @@ def test_workers_return_what_the_driver_would_have_to_the_bit(placed, rollouts, 
         async with placed(spec, **WORKERS) as run:
             assert len(set(worker_pids(run))) == 2
             expected = await in_the_driver(spec, plugins, run.engine)
-            actual = await play(run.executor, context_of(run.engine))
+            actual = await play(run.groups.play)
             await assert_cancelling_leaves_nothing(run)
             return expected, actual
 
     expected, actual = asyncio.run(both())
 
     assert len(expected) == NUM_TASKS * NUM_SAMPLES
-    assert {len(row.turns) for row in expected} == {2}
+    assert set(expected.num_turns) == {2}
     assert_same(actual, expected)
 
 
 async def assert_cancelling_leaves_nothing(run):
-    playing = asyncio.create_task(play(run.executor, context_of(run.engine)))
-    await until(lambda: all(member.load for member in run.executor.crew.members))
+    playing = asyncio.create_task(play(run.groups.play))
+    await until(lambda: all(member.load for member in run.groups.crew.members))
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
-    assert [member.load for member in run.executor.crew.members] == [0, 0]
+    assert [member.load for member in run.groups.crew.members] == [0, 0]
     # An engine that still computed would refuse to be put to sleep.
     await asyncio.sleep(1.0)
     await run.engine.sleep()
@@ -144,8 +133,8 @@ def test_a_worker_and_an_engine_that_are_killed_at_work_change_nothing(placed, r
             # Stopped first, so that they certainly die with work in progress.
             os.kill(dead_engine, signal.SIGSTOP)
             os.kill(dead_worker, signal.SIGSTOP)
-            playing = asyncio.create_task(play(run.executor, context_of(run.engine)))
-            await until(lambda: all(member.load for member in run.executor.crew.members))
+            playing = asyncio.create_task(play(run.groups.play))
+            await until(lambda: all(member.load for member in run.groups.crew.members))
             await asyncio.sleep(0.3)
             os.kill(dead_worker, signal.SIGKILL)
             os.kill(dead_engine, signal.SIGKILL)
@@ -156,7 +145,7 @@ def test_a_worker_and_an_engine_that_are_killed_at_work_change_nothing(placed, r
                 actual = await playing
             async with asyncio.timeout(HANG_S):
                 await until(lambda: len(worker_pids(run)) == len(engine_pids(run.engine)) == 2)
-            again = await play(run.executor, context_of(run.engine))
+            again = await play(run.groups.play)
             return expected, actual, again
 
     expected, actual, again = asyncio.run(both())
@@ -175,16 +164,16 @@ def test_without_restarts_the_last_death_of_a_kind_ends_the_episodes(placed, rol
                 RolloutError, match=r"rollout worker \d \(pid.* no engine is left; engine 0 .*died"
             ):
                 async with asyncio.timeout(HANG_S):
-                    await play(run.executor, context_of(run.engine), 1)
+                    await play(run.groups.play, 1)
             for pid in worker_pids(run):
                 os.kill(pid, signal.SIGKILL)
             with pytest.raises(
                 RolloutError,
-                match=r"the episodes of 0\.0\.0\.0: no rollout worker is left; .*died.*"
+                match=r"the group 0\.0\.0\.0: no rollout worker is left; .*died.*"
                 r"0 restarts were allowed \(runtime\.ray\.max_rollout_restarts\)",
             ):
                 async with asyncio.timeout(HANG_S):
-                    await play(run.executor, context_of(run.engine), 1)
+                    await play(run.groups.play, 1)
 
     asyncio.run(deaths())
 
@@ -192,12 +181,12 @@ def test_without_restarts_the_last_death_of_a_kind_ends_the_episodes(placed, rol
 def test_a_worker_that_hangs_is_taken_for_dead_and_the_only_engine_is_waited_for(placed, rollouts):
     async def both():
         async with placed(rollouts(), rollout_timeout_s=TAKEN_FOR_DEAD_S, **WORKERS) as run:
-            expected = await play(run.executor, context_of(run.engine), 2)
+            expected = await play(run.groups.play, 2)
             (dead,), hanging = engine_pids(run.engine), worker_pids(run)[0]
             os.kill(dead, signal.SIGKILL)
             os.kill(hanging, signal.SIGSTOP)
             async with asyncio.timeout(HANG_S):
-                actual = await play(run.executor, context_of(run.engine), 2)
+                actual = await play(run.groups.play, 2)
             assert dead not in engine_pids(run.engine)
             assert hanging not in worker_pids(run)
             return expected, actual
@@ -210,7 +199,7 @@ def test_a_worker_that_hangs_is_taken_for_dead_and_the_only_engine_is_waited_for
 def test_what_an_episode_raises_arrives_with_its_class_and_the_workers_name(placed, rollouts):
     async def fails():
         async with placed(rollouts("multi_turn"), **WORKERS) as run:
-            await play(run.executor, context_of(run.engine), 1)
+            await play(run.groups.play, 1)
 
     with pytest.raises(RLHFError, match=r"rollout worker \d .*multi_turn needs an environment"):
         asyncio.run(fails())

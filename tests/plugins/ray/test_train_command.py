@@ -99,13 +99,18 @@ def test_split_placement_and_two_engines_change_nothing(train):
     assert metrics_of(there) == metrics_of(here)
 
 
-@pytest.mark.parametrize("flags", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    ("flags", "rewards"),
+    list(zip(RUNS.values(), ["workers", "driver"], strict=True)),
+    ids=RUNS,
+)
 def test_workers_and_a_learner_change_nothing_and_the_driver_sees_no_tokens(
-    train, tmp_path, monkeypatch, flags
+    train, tmp_path, monkeypatch, flags, rewards
 ):
     from rlhf_plugin_ray.batches.stored_tokens import StoredBlock
 
     workers = ["--runtime.ray.rollout_workers", "2", "--runtime.ray.cpus_per.rollout", "0.5"]
+    workers += ["--runtime.ray.rewards", rewards]
     flags = [*flags, "--log.samples", "0"]
     here = train("local", *flags, "--runtime.local.threads", "1")
     reads = []

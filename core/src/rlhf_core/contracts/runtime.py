@@ -21,7 +21,7 @@ from .backend import (
     TrainBatch,
 )
 from .engine import Engine, EngineSpec, WeightSource
-from .executor import ControlWordUse, GroupPlayer, RolloutExecutor
+from .executor import ControlWordUse, GroupPlayer
 from .layout import ProcessLayout
 from .learner import Learner
 
@@ -177,13 +177,11 @@ class Placement:
     """Roles by name, as many as the spec has."""
     engine: Engine | None = None
     """One engine, or a router in front of many; None where the spec has none."""
-    executor: RolloutExecutor | None = None
-    """Stand-in for executors in other processes, with bitwise equal results; None: the loop runs its own."""
     learner: Learner | None = None
     """Learner in another process, with bitwise equal results; None: the loop learns in the driver."""
     groups: GroupPlayer | None = None
-    """Player of whole groups in other processes, rewards included; None: the loop asks ``executor`` and its own
-    rewards."""
+    """Player of whole groups in other processes, rewards included; None: the loop plays them, with the run's
+    executor and rewards."""
 
 
 @runtime_checkable

@@ -28,15 +28,12 @@ from .built import (
     build_objective,
     rows_per_unit,
 )
-from .columns import ActionColumns
-from .components import BuiltTerm, PolicyComponents
-from .grid import ActionGrid
-from .metrics import mean_metric, read_metrics
-from .placing import on_device
-from .policy import policy_objective
+from .columns import ActionColumns, ActionGrid, on_device
+from .policy import BuiltTerm, PolicyComponents, policy_objective
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import centering_penalty, ranking_loss, ranking_objective
+from .reduction import mean_metric, read_metrics
 from .scores import ActionScores
 from .step_labels import step_label_objective
 from .supervised import supervised_objective

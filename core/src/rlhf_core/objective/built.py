@@ -21,10 +21,8 @@ from ..contracts.backend import (
 )
 from ..contracts.preference import PreferenceLoss
 from ..plugins import Plugins
-from .columns import ActionColumns
-from .components import PolicyComponents
-from .grid import ActionGrid
-from .policy import policy_objective
+from .columns import ActionColumns, ActionGrid
+from .policy import PolicyComponents, policy_objective
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import ranking_objective

@@ -1,20 +1,63 @@
-"""The columns of a micro-batch's actions: advantages, old log-probs, and whatever else the components read."""
+"""A micro-batch's actions on the device: where they stand in right-padded rows, and their columns of values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..contracts.backend import JUDGED, MARGIN, PREPARED, ROW_WEIGHTS, TrainBatch
 from ..errors import PluginError
-from .grid import ActionGrid
-from .placing import on_device
+
+
+def on_device(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
+    """Return the array of the host as a tensor on ``device``, without waiting for the device.
+
+    A copy from ordinary memory to a GPU waits until the GPU has done all that it was asked for. The host could then
+    never run ahead, and the GPU would be idle at the start of each micro-batch. A copy from pinned memory does not
+    wait; torch keeps the pinned block until the copy is done. On the host the result shares memory with the array.
+    """
+    tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionGrid:
+    """The positions of ``M`` flat values in ``B`` right-padded rows of up to ``A`` actions.
+
+    ``rlhf_core.math.pad_columns`` reads sizes from the device for each column, which makes the host wait; here the
+    host knows the sizes already.
+    """
+
+    mask: Bool[Tensor, "b a"]
+    """True at actions."""
+    index: Int64[Tensor, " m"]
+    """Position of each value in the flattened grid."""
+
+    @classmethod
+    def of(cls, num_actions: NDArray[np.int64], device: torch.device) -> ActionGrid:
+        """Return the grid, on ``device``, of sequences with the given numbers of actions (B,)."""
+        mask = np.arange(num_actions.max(initial=0)) < num_actions[:, None]  # (B, A)
+        index = np.flatnonzero(mask)  # (M,)
+        return cls(mask=on_device(mask, device), index=on_device(index, device))
+
+    def pad(self, flat: Shaped[Tensor, "m ..."]) -> Shaped[Tensor, "b a ..."]:
+        """Return the values (M, ...) as rows (B, A, ...) with 0 at padding; differentiable."""
+        zeros = flat.new_zeros(self.mask.numel(), *flat.shape[1:])  # (B * A, ...)
+        return zeros.index_copy(0, self.index, flat).view(*self.mask.shape, *flat.shape[1:])
+
+    def last(self, flat: Shaped[Tensor, "m ..."]) -> Shaped[Tensor, "b ..."]:
+        """Return the value (B, ...) at each row's last action; differentiable. Each row has an action."""
+        return flat[self.mask.sum(dim=1).cumsum(dim=0) - 1]
+
 
 TEACHER_TOP_IDS = "teacher_top_ids"
 TEACHER_TOP_LOGPROBS = "teacher_top_logprobs"

@@ -9,8 +9,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from ..batch.metric import Metric, Metrics
 from ..contracts.backend import StepPlan
 from .columns import ActionColumns
-from .metrics import mean_metric
-from .reduction import loss_metric
+from .reduction import loss_metric, mean_metric
 
 
 def step_label_objective(

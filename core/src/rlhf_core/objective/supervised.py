@@ -9,8 +9,8 @@ from torch import Tensor
 from ..batch.metric import Metrics
 from ..contracts.backend import Normalizers
 from ..contracts.loss import LossInputs
-from .components import PolicyComponents
-from .grid import ActionGrid
+from .columns import ActionGrid
+from .policy import PolicyComponents
 from .reduction import LossParts, reduced
 from .scores import ActionScores
 

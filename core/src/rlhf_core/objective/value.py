@@ -9,8 +9,7 @@ from ..batch.metric import Metrics
 from ..contracts.backend import StepPlan, ValueObjective
 from ..math import value_loss
 from .columns import ActionColumns
-from .metrics import mean_metric
-from .reduction import loss_metric, reduced
+from .reduction import loss_metric, mean_metric, reduced
 
 
 def value_objective(

@@ -5,6 +5,6 @@ tells whether a later input holds an answer in other tokens, and ``segments`` ma
 """
 
 from .graph import EpisodeGraph
-from .node import RequestNode
+from .paths import RequestNode
 
 __all__ = ["EpisodeGraph", "RequestNode"]

@@ -24,9 +24,7 @@ from rlhf_core.errors import RolloutError
 from rlhf_core.media.spans import MediaSpan
 
 from .drift import LaterInput
-from .node import RequestNode
-from .segments import trajectories_of
-from .strand import SharedPath, Strand, longest_shared
+from .paths import RequestNode, SharedPath, Strand, longest_shared, trajectories_of
 
 
 class EpisodeGraph:

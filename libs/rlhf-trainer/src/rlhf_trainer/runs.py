@@ -12,14 +12,13 @@ from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RunFolder
 from rlhf_data.mixing import epoch_counts, epoch_order
 
-from .learning.bad_updates.skipped import count_skipped
-from .learning.bad_updates.zero_gradients import ZeroGradientCauses, ZeroGradients
+from .learning.checks import count_skipped
 from .learning.minibatches import normalizers_of
-from .learning.rates.schedules import schedule_of
+from .learning.schedules import schedule_of
 from .loop.control import Control
 from .loop.course import Course, Export, Exportable, FinishedStep, OwnRecord, RunKind
 from .loop.driver import drive
-from .loop.memory.old_objects import OldObjects
+from .loop.old_objects import OldObjects
 from .loop.restore import restore_roles
 from .loop.resume import ResumePoint, ResumeRules
 from .loop.state import RatedState, RunState
@@ -40,8 +39,6 @@ __all__ = [
     "RunFolder",
     "RunKind",
     "RunState",
-    "ZeroGradientCauses",
-    "ZeroGradients",
     "count_skipped",
     "drive",
     "epoch_counts",

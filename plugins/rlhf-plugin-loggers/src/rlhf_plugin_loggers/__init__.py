@@ -1,5 +1,5 @@
-"""Displays of a run (progress line, TensorBoard events, learning curve, closing summary), loggers to other places, and
-observers that end a run.
+"""Displays of a run (progress line, TensorBoard events, learning curve, closing summary, warnings that it learns
+nothing), loggers to other places, and observers that end a run.
 
 The observer hooks pass each event on to the displays of the current run. A failure of one display does not affect the
 others: a full disk that stops TensorBoard does not stop the progress line. Loggers and observers are components: the

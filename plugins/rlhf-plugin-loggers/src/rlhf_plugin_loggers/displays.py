@@ -1,4 +1,5 @@
-"""The choice of a run's displays, from the section ``log`` of its configuration."""
+"""The choice of a run's displays, from the section ``log`` of its configuration; a run that trains a role is also
+watched for signs that it learns nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +16,10 @@ def displays_of(run: RunInfo) -> list[object]:
     """Return the run's displays, in the order in which they get an event."""
     log = run.config["log"]
     displays: list[object] = []
+    if "backend" in run.config:
+        from .signs.watch import LearningWatch
+
+        displays.append(LearningWatch(run))
     if log["progress"] != "off":
         displays.append(_progress(log["progress"], run))
     if log["tensorboard"]:

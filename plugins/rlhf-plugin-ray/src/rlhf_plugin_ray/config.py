@@ -91,14 +91,14 @@ class RayRuntimeConfig(Config):
     rewards: Literal["auto", "workers", "driver"] = Field(
         "auto",
         description="processes that compute rewards, if there are rollout workers. workers: each worker for its own "
-        "episodes, so that tokens and texts do not come to the driver; driver: the driver for all episodes; auto: "
-        "workers, unless a reward should exist once only, such as one with a model",
+        "episodes; driver: one process on the driver's machine, which all workers ask; auto: workers, unless a reward "
+        "should exist once only, such as one with a model",
     )
     learner: Literal["auto", "process", "driver"] = Field(
         "auto",
         description="process that turns batches into advantages and minibatches. process: a separate process beside "
-        "the policy's first rank, so that tokens do not come to the driver; auto: a separate process if rollout "
-        "workers compute the rewards, else the driver",
+        "the policy's first rank, so that tokens do not come to the driver; auto: a separate process if there are "
+        "rollout workers, else the driver",
     )
     max_rollout_restarts: int = Field(
         3,

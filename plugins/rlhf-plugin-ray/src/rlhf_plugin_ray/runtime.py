@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from rlhf_core import ConfigError
 from rlhf_core.capabilities import ONE_PROCESS, SEVERAL_RANKS
@@ -23,6 +27,7 @@ from rlhf_core.contracts import (
     Placement,
     ProcessLayout,
     RoleSpec,
+    RolloutSpec,
     RuntimeSpec,
 )
 from rlhf_core.objective import rows_per_unit
@@ -41,6 +46,7 @@ from .ranks.learner_actor import LearnerActor
 from .ranks.rank_actor import RankActor
 from .ranks.remote_learner import RemoteLearner
 from .ranks.role import RayRole, SharedBatches
+from .rollouts.reward_actor import SET_BY_RAY, RewardActor
 from .rollouts.rollout_actor import RolloutActor
 from .rollouts.rollout_pool import RolloutPool
 
@@ -53,6 +59,8 @@ MAX_CALLS = 100_000
 up the number, and ``resume`` would wait behind them."""
 LEARNER = "the learner"
 """Name of the learner's process in messages."""
+REWARDS = "the rewards"
+"""Name in messages of the process that computes the rewards of all rollout workers."""
 
 
 class RayRuntime:
@@ -70,8 +78,12 @@ class RayRuntime:
         self._router: EngineRouter | None = None
         self._pool: RolloutPool | None = None
         self._layout: ProcessLayout
-        self._rewards_in_workers: bool
         self._driver: Driver
+
+    @property
+    def plays_groups(self) -> bool:
+        """True where rollout workers play and score the groups."""
+        return self._config.rollout_workers > 0
 
     async def start(self, spec: RuntimeSpec, plugins: Plugins) -> Placement:
         """Start and build all processes, and return the loop's handles of them.
@@ -90,26 +102,23 @@ class RayRuntime:
         self._cluster.open()
         self._driver = describe_driver(plugins)
         self._layout = await self._reserve(names, spec)
-        roles = await self._start_roles(spec, plugins)
+        # Workers start while models load, so that a reward that cannot be built ends the start early.
+        roles, _ = await all_of([self._start_roles(spec, plugins), self._start_pool(spec, plugins)])
         if spec.engine is None:
             return Placement(roles=roles)
         router = self._make_router(spec, roles["policy"])
         self._router = router
-        self._rewards_in_workers = rewards_in_workers(self._config, spec, plugins)
-        self._pool = self._make_pool(spec, router)
+        if self._pool is not None:
+            self._pool.connect(router)
         # Engines are given weights as they start, and need the room of everything else.
         state = spec.leaving != "nothing"
         await all_of(roles[name].offload(weights=False, state=state) for name in spec.moving_roles)
-        starts = [router.start_all(self._layout.counts[ENGINE])]
-        if self._pool is not None:
-            starts.append(self._pool.crew.start_all(self._layout.counts[ROLLOUT]))
-        await all_of(starts)
+        await router.start_all(self._layout.counts[ENGINE])
         return Placement(
             roles=roles,
             engine=router,
             learner=await self._start_learner(spec, roles),
-            executor=self._pool,
-            groups=self._pool if self._rewards_in_workers else None,
+            groups=self._pool,
         )
 
     async def close(self) -> None:
@@ -201,26 +210,51 @@ class RayRuntime:
 
         return EngineRouter(launch, delivery, self._supervisor, self._config)
 
-    def _make_pool(self, spec: RuntimeSpec, router: EngineRouter) -> RolloutPool | None:
-        if ROLLOUT not in self._layout.counts or spec.rollouts is None:
-            return None
+    async def _start_pool(self, spec: RuntimeSpec, plugins: Plugins) -> None:
+        """Start the rollout workers, if the run has any, and before them the process of rewards that need one place."""
+        rollouts = spec.rollouts
+        if ROLLOUT not in self._layout.counts or rollouts is None:
+            return
+        judge = None
+        if rollouts.rewards and not rewards_in_workers(self._config, rollouts, plugins):
+            judge = await self._start_judge(rollouts)
+            rollouts = replace(rollouts, rewards=())
 
         async def launch(index: int) -> ActorProcess:
             return await self._process(RolloutActor, ROLLOUT, index)
 
-        rollouts = spec.rollouts
-        if not self._rewards_in_workers:
-            rollouts = replace(rollouts, rewards=())
-        return RolloutPool(launch, rollouts, router, self._supervisor, self._config)
+        self._pool = RolloutPool(launch, rollouts, self._supervisor, self._config, judge)
+        await self._pool.crew.start_all(self._layout.counts[ROLLOUT])
+
+    async def _start_judge(self, rollouts: RolloutSpec) -> ActorProcess:
+        """Start the process of the rewards on the driver's machine, beside all bundles."""
+        here = ray.get_runtime_context().get_node_id()
+        process = await self._prepared(
+            RewardActor,
+            REWARDS,
+            threads=self._config.threads or len(os.sched_getaffinity(0)),
+            num_cpus=0,
+            num_gpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=here, soft=False),
+        )
+        variables = {name: os.environ.get(name) for name in SET_BY_RAY}
+        with killed_on_error(process.actor):
+            await self._supervisor.result(
+                process.actor.start.remote(rollouts, variables),
+                process.who,
+                "start",
+                self._config.setup_timeout_s,
+            )
+        self._supervisor.watch(process.actor.watch.remote(), process.who, self._lose_judge)
+        return process
 
     async def _start_learner(
         self, spec: RuntimeSpec, roles: Mapping[str, RayRole]
     ) -> RemoteLearner | None:
         """Start the learner's process in the bundle of the policy's first rank; return None if the driver learns."""
         config, choice = self._config, self._config.learner
-        has_stored_batches = self._pool is not None and self._rewards_in_workers
         # A learner is built from the run's configuration. A caller other than the loop may ask for roles without one.
-        wants_one = has_stored_batches and bool(spec.config)
+        wants_one = self._pool is not None and bool(spec.config)
         if choice == "driver" or (choice == "auto" and not wants_one):
             return None
         process = await self._process(LearnerActor, "policy", 0, called=LEARNER)
@@ -234,6 +268,11 @@ class RayRuntime:
             )
         self._supervisor.watch(process.actor.watch.remote(), process.who, self._lose_learner)
         return RemoteLearner(process, roles, self._supervisor, config.learn_timeout_s)
+
+    def _lose_judge(self, error: ProcessLost) -> None:
+        self._supervisor.fail(
+            ProcessLost(f"{error}. The run ends; --resume auto goes on from the newest checkpoint")
+        )
 
     def _lose_learner(self, error: ProcessLost) -> None:
         self._supervisor.fail(
@@ -258,33 +297,42 @@ class RayRuntime:
             FingerprintMismatch: the process has other plugins, versions or files.
         """
         part = self._layout.of(name)
-        actor: Any = (  # Ray makes a handle's methods at run time
-            ray.remote(kind)
-            .options(
+        who = called or f"{CALLED.get(name, f'{name} rank')} {index}"
+        try:
+            return await self._prepared(
+                kind,
+                who,
+                threads=self._config.threads or max(1, int(part.cpus)),
                 num_cpus=0 if called else part.cpus_per_process,
                 num_gpus=0 if called else part.gpus_per_process,
-                max_restarts=0,
-                max_task_retries=0,
-                max_concurrency=MAX_CALLS,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     placement_group=self._placement_groups[part],
                     placement_group_bundle_index=index,
                 ),
             )
-            .remote()
-        )
+        except ProcessLost as error:
+            preflight.require_granted(part, self._placement_groups[part], who, error)
+            raise
+
+    async def _prepared(
+        self, kind: type, who: str, *, threads: int, **options: Any
+    ) -> ActorProcess:
+        """Start an actor with Ray's ``options``, make its process like this one, and return it.
+
+        Raises:
+            ProcessLost: the process died, missed its deadline, or found no place.
+            FingerprintMismatch: the process has other plugins, versions or files.
+        """
+        remote: Any = ray.remote(kind)  # Ray makes a handle's methods at run time
+        actor = remote.options(
+            max_restarts=0, max_task_retries=0, max_concurrency=MAX_CALLS, **options
+        ).remote()
         self._actors.append(actor)
-        who = called or f"{CALLED.get(name, f'{name} rank')} {index}"
-        threads = self._config.threads or max(1, int(part.cpus))
         prepared = actor.prepare.remote(self._driver, who, threads)
         with killed_on_error(actor):
-            try:
-                info: ProcessInfo = await self._supervisor.result(
-                    prepared, who, "prepare", self._config.start_timeout_s
-                )
-            except ProcessLost as error:
-                preflight.require_granted(part, self._placement_groups[part], who, error)
-                raise
+            info: ProcessInfo = await self._supervisor.result(
+                prepared, who, "prepare", self._config.start_timeout_s
+            )
         return ActorProcess(actor, f"{who} (pid {info.pid} on {info.host})")
 
     async def _end_processes(self) -> None:
@@ -334,11 +382,11 @@ def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plu
         )
 
 
-def rewards_in_workers(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plugins) -> bool:
-    """Return True if rollout workers, if the run has any, compute rewards themselves."""
-    if config.rewards != "auto" or spec.rollouts is None:
-        return config.rewards != "driver"
-    components = [each.component for each in spec.rollouts.rewards]
+def rewards_in_workers(config: RayRuntimeConfig, rollouts: RolloutSpec, plugins: Plugins) -> bool:
+    """Return True if each rollout worker computes the rewards of its own episodes; False: one process does for all."""
+    if config.rewards != "auto":
+        return config.rewards == "workers"
+    components = [each.component for each in rollouts.rewards]
     return not any(
         ONE_PROCESS in plugins.get(c.kind, c.name).component.provides for c in components
     )

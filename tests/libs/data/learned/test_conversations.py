@@ -15,7 +15,7 @@ from rlhf_data import (
     load_conversations,
 )
 from rlhf_testing.tiny import tiny_tokenizer
-from rlhf_trainer.learning.supervised import SupervisedRows
+from rlhf_trainer.learning.parts import SupervisedRows
 
 USER = {"role": "user", "content": "Why?"}
 ANSWER = {"role": "assistant", "content": "So."}

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from rlhf_core.errors import RLHFError
-from rlhf_trainer.durable.appending import CHUNK_BYTES, AppendedFile, Extent, RunningDigest
+from rlhf_trainer.durable.records import CHUNK_BYTES, AppendedFile, Extent, RunningDigest
 from rlhf_trainer.durable.typed_values import typed
 
 

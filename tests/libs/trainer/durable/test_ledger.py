@@ -6,8 +6,8 @@ import pytest
 
 from rlhf_core.contracts import Uid
 from rlhf_core.errors import CheckpointError
-from rlhf_trainer.durable.appending import RunningDigest
 from rlhf_trainer.durable.ledger import Ledger, groups_of, replay
+from rlhf_trainer.durable.records import RunningDigest
 
 A, B = {(0, 1): 4}, {(0, 2): 4}
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rlhf_core.storage.run_folder import RunFolder
-from rlhf_trainer.durable.appending import RunningDigest
 from rlhf_trainer.durable.record_check import check_records
+from rlhf_trainer.durable.records import RunningDigest
 
 CONTENT = b'{"step": 1}\n{"step": 2}\n'
 

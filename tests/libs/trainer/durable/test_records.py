@@ -2,8 +2,7 @@
 
 from contextlib import closing
 
-from rlhf_trainer.durable.appending import RunningDigest
-from rlhf_trainer.durable.records import RecordFile
+from rlhf_trainer.durable.records import RecordFile, RunningDigest
 
 
 def test_what_comes_after_the_known_beginning_is_removed(tmp_path):

@@ -8,7 +8,7 @@ import torch
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import TrainBatch
-from rlhf_trainer.learning.preparing import prepare
+from rlhf_trainer.learning.minibatches import prepare
 
 ROWS = {(0, 0): "pAA", (0, 1): "pAAA", (1, 0): "ppAeA"}
 COLUMN = np.arange(1, 8, dtype=np.float32)

@@ -7,7 +7,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
-from rlhf_trainer.learning.served_weights import check_served_weights
+from rlhf_trainer.learning.checks import check_served_weights
 
 
 def engine_with(digest, *, shares=False):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_trainer.learning.supervised import SupervisedRows
+from rlhf_trainer.learning.parts import SupervisedRows
 
 
 @pytest.fixture

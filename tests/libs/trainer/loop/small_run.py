@@ -27,7 +27,7 @@ from rlhf_trainer.loop.run import run as run_training
 from rlhf_trainer.loop.session import open_session
 from rlhf_trainer.loop.state import initial_state
 from rlhf_trainer.loop.trainer import Trainer
-from rlhf_trainer.rollouts.cursor import Cursor
+from rlhf_trainer.rollouts.prompts import Cursor
 
 NUM_ROWS = 12
 

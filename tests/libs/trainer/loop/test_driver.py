@@ -220,7 +220,7 @@ def test_the_best_checkpoint_is_kept(add, tmp_path):
 @pytest.mark.usefixtures("nothing_frozen")
 @pytest.mark.parametrize("fails", [False, True])
 def test_objects_are_frozen_during_later_steps_and_free_after_the_run(add, monkeypatch, fails):
-    monkeypatch.setattr("rlhf_trainer.loop.memory.old_objects.SETTLED_S", 0.0)
+    monkeypatch.setattr("rlhf_trainer.loop.old_objects.SETTLED_S", 0.0)
     frozen = []
 
     def on_step(step):

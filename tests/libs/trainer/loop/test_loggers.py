@@ -9,8 +9,8 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import Component, Config, ConfigError, RolloutError
 from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
-from rlhf_trainer.loop import loggers as loop_loggers
-from rlhf_trainer.loop.loggers import Loggers, without_credentials
+from rlhf_trainer.loop import hearers as loop_loggers
+from rlhf_trainer.loop.hearers import Loggers, without_credentials
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
 RESUMED = {"resume": {"checkpoint": "auto"}}

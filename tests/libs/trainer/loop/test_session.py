@@ -139,17 +139,25 @@ def test_without_a_learner_of_the_runtime_the_core_learns(opened, changed_placem
 
 
 class Refusing:
-    """An executor in other processes."""
+    """A player of groups in other processes."""
 
-    async def run(self, task, samples, context):
+    async def play(self, task, settings):
         raise RolloutError(f"asked for {task.uid}")
 
 
-def test_the_runtimes_executor_plays_the_episodes(small_run, changed_placement):
+def test_the_runtimes_processes_play_the_groups(small_run, changed_placement):
     with pytest.raises(RolloutError, match="asked for 0"):
-        small_run.steps(prepare=changed_placement(executor=Refusing()))
+        small_run.steps(prepare=changed_placement(groups=Refusing()))
 
     assert "generate" not in small_run.events
+
+
+def test_no_reward_starts_here_where_the_runtime_plays_and_scores(opened, changed_placement):
+    def prepare(runtime):
+        runtime.plays_groups = True
+        changed_placement(groups=Refusing())(runtime)
+
+    assert opened(lambda session: reward_threads(), prepare=prepare) == []
 
 
 @pytest.fixture
@@ -265,17 +273,19 @@ class Looking:
         raise RolloutError("seen")
 
 
-def context_of(small_run, changed_placement, *changes):
+def context_of(small_run, *changes, needs=()):
     executor = Looking()
+    looking = Component(name="looking", factory=lambda config: executor, needs=frozenset(needs))
+    small_run.with_component("rlhf_rollout_executors", looking)
     with pytest.raises(RolloutError, match="seen"):
-        small_run.steps(*changes, prepare=changed_placement(executor=executor))
+        small_run.steps(*changes, {"rollout": {"executor": "looking"}})
     return executor.context
 
 
-def test_each_episode_gets_an_environment_of_its_own(small_run, changed_placement):
+def test_each_episode_gets_an_environment_of_its_own(small_run):
     small_run.with_component("rlhf_environments", Component(name="maze", factory=Maze))
 
-    make = context_of(small_run, changed_placement, MAZE).environment
+    make = context_of(small_run, MAZE, needs=["environment"]).environment
 
     task = Task(uid=Uid(0, 0))
     one, other = make(task), make(task)
@@ -285,9 +295,9 @@ def test_each_episode_gets_an_environment_of_its_own(small_run, changed_placemen
 
 
 def test_episodes_get_the_runs_sampling_and_lengths_and_no_environment_that_it_does_not_have(
-    small_run, changed_placement
+    small_run,
 ):
-    context = context_of(small_run, changed_placement, {"rollout": {"temperature": 0.5}})
+    context = context_of(small_run, {"rollout": {"temperature": 0.5}})
 
     assert context.environment is None
     assert context.engine is small_run.runtime.engine

@@ -8,8 +8,8 @@ from rlhf_config.common import ActorConfig
 from rlhf_config.layers import lookup
 from rlhf_core import CheckpointError
 from rlhf_core.storage.run_folder import RunFolder
-from rlhf_trainer.durable.appending import Extent
-from rlhf_trainer.loop.memory.sleeping import Sleeping
+from rlhf_trainer.durable.records import Extent
+from rlhf_trainer.loop.sleeping import Sleeping
 from rlhf_trainer.loop.state import LoopState
 from rlhf_trainer.loop.training import BINDING, TrainingCourse, check_books
 

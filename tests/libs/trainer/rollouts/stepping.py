@@ -14,8 +14,8 @@ from rlhf_core.rng import seed_of
 from rlhf_guard.rewards.panel import SampleScore
 from rlhf_testing.fakes import EOS_ID, FakeRenderer
 from rlhf_trainer.durable.ledger import Ledger, replay
-from rlhf_trainer.rollouts.cursor import Cursor
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
+from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import RolloutSource
 
 SAMPLES, PROMPTS = 2, 4
@@ -86,8 +86,8 @@ async def by_length(requests):
     return [SampleScore(reward=float(len(request.token_ids))) for request in requests]
 
 
-def make_source(engine, ahead, seed, filters=()):
-    episodes = EpisodeRunner(
+def make_episodes(engine, seed):
+    return EpisodeRunner(
         executor=load("").get("rlhf_rollout_executors", "single_turn").build(),
         context=RolloutContext(
             engine=engine,
@@ -102,7 +102,10 @@ def make_source(engine, ahead, seed, filters=()):
         score=by_length,
         samples_per_prompt=SAMPLES,
     )
-    return RolloutSource(episodes, ahead=ahead, engine=engine, filters=filters)
+
+
+def make_source(engine, ahead, seed, filters=()):
+    return RolloutSource(make_episodes(engine, seed), ahead=ahead, engine=engine, filters=filters)
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 
 from rlhf_core.contracts import Task, Uid
 from rlhf_core.rng import generator_of
-from rlhf_trainer.rollouts.cursor import Cursor
+from rlhf_trainer.rollouts.prompts import Cursor
 
 
 class FiveTasks:

@@ -9,7 +9,7 @@ from rlhf_core import RolloutError
 from rlhf_core.contracts import Task, Uid
 from rlhf_guard.rewards.panel import SampleScore
 from rlhf_testing.fakes import FakeRenderer
-from rlhf_trainer.rollouts.played import EpisodeRequests, PlayedGroup, check_episodes, rewarded
+from rlhf_trainer.rollouts.episodes import EpisodeRequests, PlayedGroup, check_episodes, rewarded
 
 TASK = Task(uid=Uid(0, 3), row={"answer": 7})
 

@@ -21,7 +21,7 @@ class Episodes:
     def compared(self, tasks):
         return frozenset()
 
-    async def play(self, task, step, *, with_logprobs=True):
+    async def play(self, task, step, *, with_logprobs, ended):
         self.started.append(task.uid.prompt)
         self.playing += 1
         self.most = max(self.most, self.playing)
@@ -32,13 +32,8 @@ class Episodes:
                 raise RolloutError("broken")
         finally:
             self.playing -= 1
+        ended(0)
         return task.uid.prompt
-
-    def num_actions(self, played):
-        return 0
-
-    async def finish(self, task, played, step):
-        return played
 
     async def close(self):
         pass

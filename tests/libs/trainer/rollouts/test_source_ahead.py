@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from rlhf_trainer.rollouts.cursor import Cursor
+from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import Ahead
 
 CASES = [
@@ -123,7 +123,7 @@ def test_on_policy_the_pool_gives_what_one_prompt_after_the_other_gives(stepping
     trained, _, _ = stepping.run(tmp_path, Ahead(concurrency=slots), steps=3)
 
     cursor, engine = Cursor(stepping.Tasks(), 0, epochs=None), stepping.SteppingEngine()
-    episodes = stepping.make_source(engine, Ahead(), 0)._episodes
+    episodes = stepping.make_episodes(engine, 0)
     for version, batch in enumerate(trained.batches):
         engine.version = version
         expected = []

@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from rlhf_core.errors import RolloutError
-from rlhf_trainer.durable.appending import RunningDigest
 from rlhf_trainer.durable.ledger import Ledger, replay
-from rlhf_trainer.rollouts.cursor import Cursor
+from rlhf_trainer.durable.records import RunningDigest
+from rlhf_trainer.rollouts.prompts import Cursor
 from rlhf_trainer.rollouts.source import Ahead
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.errors import RolloutError
-from rlhf_trainer.rollouts.staleness import groups_by_version, staleness_metrics
+from rlhf_trainer.rollouts.batch_metrics import groups_by_version, staleness_metrics
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_the_bound_is_the_filters(batch):
     """``max_staleness`` as a filter drops a group exactly where the loop's own bound would be exceeded."""
     from rlhf_core.contracts import RolloutInfo
     from rlhf_core.plugins import load
-    from rlhf_trainer.rollouts.staleness import STALE
+    from rlhf_trainer.rollouts.batch_metrics import STALE
 
     component = load("").get("rlhf_sample_filters", "drop_stale")
     info = RolloutInfo(step=1, version=6, max_new_tokens=4, max_length=8)

@@ -16,11 +16,11 @@ from rlhf_core.contracts import FinishedGroup, Trajectory, TrajectoryColumns, Tu
 from rlhf_plugin_ray.rollouts.rollout_actor import RolloutActor
 
 
-def group_of(task, terms):
+def group_of(task, settings):
     """A group of rows whose tokens are the seeds."""
     rows = []
-    for sample in range(terms.num_samples):
-        tokens = np.array([*task.prompt_ids, terms.seed_of(task, sample, 0) % 1000], np.int32)
+    for sample in range(settings.num_samples):
+        tokens = np.array([*task.prompt_ids, settings.seed_of(task, sample, 0) % 1000], np.int32)
         rows.append(
             Trajectory(
                 uid=task.uid._replace(sample=sample),
@@ -64,4 +64,4 @@ class StagedWorker(RolloutActor):
             raise
         if "fail" in row:
             raise RewardError(row["fail"])
-        return group_of(job.task, job.terms)
+        return group_of(job.task, job.settings)

@@ -27,7 +27,7 @@ class Backend:
 @pytest.mark.usefixtures("nothing_frozen")
 def test_a_rank_does_not_search_old_objects_for_garbage_in_the_middle_of_later_steps(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("rlhf_trainer.loop.memory.old_objects.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("rlhf_trainer.loop.old_objects.time.perf_counter", lambda: now[0])
     actor = RankActor()
     actor._backend = backend = Backend()
 

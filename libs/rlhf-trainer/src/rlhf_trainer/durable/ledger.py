@@ -22,7 +22,7 @@ from rlhf_core.batch.task import Uid
 from rlhf_core.errors import CheckpointError
 from rlhf_core.outside.json_reader import parse_object
 
-from .appending import AppendedFile, Extent, RunningDigest
+from .records import AppendedFile, Extent, RunningDigest
 
 EVENTS = ("planned", "trained", "dropped")
 """The events of a group, as the fields of ``Balance``."""

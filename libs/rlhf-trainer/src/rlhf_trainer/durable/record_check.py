@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_core.storage.run_folder import RunFolder
 
-from .appending import Extent, RunningDigest
+from .records import Extent, RunningDigest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

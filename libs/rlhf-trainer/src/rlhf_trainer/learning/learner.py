@@ -22,16 +22,13 @@ from rlhf_core.math import mismatch_metrics, pad_columns
 from rlhf_core.rng import seed_of
 from rlhf_core.storage.faults import fault_point
 
-from .advantages import advantages
-from .bad_updates.skipped import count_skipped
+from .advantages import KlPenalty, advantages
+from .checks import count_skipped, require_agreement
 from .demands import Demands
-from .minibatches import Minibatch, minibatches, normalizers_of
+from .minibatches import Minibatch, minibatches, normalizers_of, prepare
 from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
-from .preparing import prepare
-from .reward_batch import KlPenalty
 from .roles import CRITIC, POLICY
-from .served_weights import require_agreement
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Minibatches: a rollout batch cut into optimizer updates."""
+"""Minibatches: a rollout batch cut into optimizer updates, and the columns that a loss computes over a whole one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.contracts.backend import JUDGED, ROW_WEIGHTS, Normalizers, TopTokens, TrainBatch
+from rlhf_core.contracts.backend import (
+    JUDGED,
+    PREPARED,
+    ROW_WEIGHTS,
+    Normalizers,
+    TopTokens,
+    TrainBatch,
+)
+from rlhf_core.contracts.loss import PreparingLoss, StepColumns
+from rlhf_core.errors import PluginError
+from rlhf_core.math import pad_columns, unpad
 from rlhf_core.rng import generator_of
 
 
@@ -125,3 +136,29 @@ def _of_rows(batch: TrainBatch, rows: NDArray[np.int64]) -> TrainBatch:
         columns={name: column[actions] for name, column in batch.columns.items()},
         teacher_top=top,
     )
+
+
+def prepare(loss: PreparingLoss, batch: TrainBatch, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return the columns that ``loss`` prepares for a step, (sum of A,) each, under ``prepared/NAME``.
+
+    Raises:
+        PluginError: the loss returned a column that is not (B, A).
+    """
+    lengths = torch.from_numpy(batch.trajectories.num_actions)
+    columns = {
+        name: pad_columns(torch.from_numpy(np.ascontiguousarray(batch.columns[name])), lengths)
+        for name in ("advantages", "old_logprobs", "rollout_logprobs")
+        if name in batch.columns
+    }
+    values = {name: padded.values for name, padded in columns.items()}
+    mask = columns["advantages"].mask
+    prepared = loss.prepare(StepColumns(action_mask=mask, seed=seed, **values))
+    for name, column in prepared.items():
+        if column.shape != mask.shape:
+            raise PluginError(
+                f"{type(loss).__name__} prepared {name!r} of shape {tuple(column.shape)}; expected {tuple(mask.shape)}"
+            )
+    return {
+        PREPARED + name: unpad(column.detach().float(), mask).numpy()
+        for name, column in prepared.items()
+    }

@@ -1,24 +1,26 @@
-"""The components that turn a scored batch into updates, built from the configuration."""
+"""The components and data that turn a scored batch into updates, built from the configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_config.resolved import Resolved
+from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.advantage import AdvantageEstimator
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.contracts.loss import PreparingLoss
 from rlhf_core.media.reader import writing_of
+from rlhf_core.rng import generator_of
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.responses import load_responses
 from rlhf_data.tokenizer import eos_token_ids
 
 from ..rollouts.images import image_reader
+from .checks import PenaltyChecked
 from .demands import Demands
-from .penalty_check import PenaltyChecked
-from .supervised import SupervisedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +84,37 @@ def _supervised_rows(resolved: Resolved, tokenizer: PreTrainedTokenizerBase) -> 
     renderer = TokenizerRenderer.by(run.data, tokenizer, writing_of(images))
     responses = load_responses(run, renderer, own, images)
     return SupervisedRows(responses, run.supervised.batch_size, run.seed)
+
+
+class SupervisedRows:
+    """Rows of good responses in an endless sequence of epochs, each in an order of its own.
+
+    Args:
+        rows: all supervised rows.
+        batch_size: rows per optimizer update; more than there are counts as all.
+    """
+
+    def __init__(self, rows: TrajectoryColumns, batch_size: int, seed: int) -> None:
+        self._rows = rows
+        self._batch_size = min(batch_size, len(rows))
+        self._seed = seed
+
+    def take(self, taken: int) -> TrajectoryColumns:
+        """Return the next rows after the first ``taken``. A row at the end of an epoch that comes again at the start of
+        the next is returned once."""
+        positions = np.arange(taken, taken + self._batch_size)
+        epochs, places = np.divmod(positions, len(self._rows))
+        chosen = np.concatenate(
+            [self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
+        )
+        return self._rows.select(np.unique(chosen))
+
+    @property
+    def batch_size(self) -> int:
+        """Rows that one call to ``take`` moves on by."""
+        return self._batch_size
+
+    def _order(self, epoch: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        order: np.ndarray[tuple[int], np.dtype[np.int64]]
+        order = generator_of(self._seed, "supervised", epoch).permutation(len(self._rows))
+        return order

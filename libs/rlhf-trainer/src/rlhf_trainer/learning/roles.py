@@ -36,7 +36,7 @@ from rlhf_guard.rewards.spec import spec_of
 from ..rollouts.environments import environment_spec
 from ..rollouts.images import image_reader_spec, vision_spec
 from .demands import Demands
-from .rates.schedules import schedule_of
+from .schedules import schedule_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
 
-from ..durable.appending import Extent, RunningDigest
+from ..durable.records import Extent, RunningDigest
 from .resume import ResumePoint, ResumeRules, StateT
 from .state import RunState
 

@@ -16,7 +16,7 @@ from ..learning.roles import (
     policy_role,
     runtime_spec,
 )
-from .memory.decision import LEAVING, asleep_while_it_learns
+from .sleeping import LEAVING, asleep_while_it_learns
 
 
 def describe(resolved: Resolved, plugins: Plugins) -> str:

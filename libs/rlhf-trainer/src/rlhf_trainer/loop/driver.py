@@ -26,24 +26,21 @@ from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete
 
 from ..durable import checkpoint
-from ..durable.appending import RunningDigest
 from ..durable.plugin_record import append_to_history, record_of, report_changes
-from ..durable.records import RecordFile
+from ..durable.records import RecordFile, RunningDigest
 from ..durable.run_log import Notes, run_log
 from ..rollouts.environments import versions_of
+from .best import evaluated_on, note_best
 from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of
+from .exporting import export_models, may_skip
+from .hearers import Loggers, Observers, build_observers, shown
+from .input_digests import input_digests
 from .interrupts import Interrupts
-from .loggers import Loggers, shown
-from .memory.old_objects import OldObjects
+from .old_objects import OldObjects
 from .restore import restore_observers
 from .resume import ResumePoint, StateT, find_resume_point
-from .resuming.best import evaluated_on, note_best
-from .resuming.input_digests import input_digests
-from .saving.exporting import export_models
-from .saving.skipping import may_skip
 from .state import Best
-from .watching.observers import Observers, build_observers
 
 log = logging.getLogger(__name__)
 

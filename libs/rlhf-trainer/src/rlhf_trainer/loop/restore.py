@@ -17,9 +17,9 @@ from rlhf_data.made.source_rows import SourceRows
 
 from ..learning.roles import CRITIC
 from .course import SavedRole
+from .hearers import Observers
 from .resume import ResumePoint
 from .state import LoopState
-from .watching.observers import Observers
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from rlhf_core.errors import CheckpointError, ConfigError, ResumeError
 from rlhf_core.storage.run_folder import AUTO, RESTART, RunFolder, complete
 
 from ..durable import checkpoint
-from ..durable.appending import Extent, RunningDigest
 from ..durable.plugin_record import Record
 from ..durable.record_check import CheckedRecords, check_records
+from ..durable.records import Extent, RunningDigest
 from ..durable.typed_values import typed
 from .state import RunState
 

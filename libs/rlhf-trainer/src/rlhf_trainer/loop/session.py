@@ -40,16 +40,13 @@ from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
 from ..learning.roles import max_length, notes_on_templates, run_vocabulary, runtime_spec
-from ..rollouts.drawing.checked_sampler import CheckedSampler
-from ..rollouts.drawing.prompt_set import PromptsOfTasks, Tasks
 from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import drawn_images, image_reader
+from ..rollouts.prompts import CheckedSampler, PromptsOfTasks, Tasks
 from ..rollouts.source import Ahead, RolloutSource
-from .evaluation import Evaluator
-from .measuring.eval_metrics import NamedMetric, metrics_of
-from .memory.decision import with_sleep
-from .memory.sleeping import Sleeping
+from .evaluation import Evaluator, NamedMetric, metrics_of
+from .sleeping import Sleeping, with_sleep
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -114,16 +111,18 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
-    score = await _start_rewards(resolved, stack)
+    runtime = _build(resolved, "runtime.name")
+    # A runtime whose processes play groups scores them there, and reports a bad reward itself.
+    scored_here = not getattr(runtime, "plays_groups", False)
+    score = await _start_rewards(resolved, stack) if scored_here else None
     executor: RolloutExecutor = _build(resolved, "rollout.executor")
     shapers = _build_all(resolved, "reward.shapers")
     parts = learning_parts(resolved, demands, tokenizer)
     planned = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
     spec = with_sleep(resolved, planned, plugins)
-    runtime = _build(resolved, "runtime.name")
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
-    engine, executor = placement.engine, placement.executor or executor
+    engine = placement.engine
     assert engine is not None, "the spec has an engine"
 
     context = _context(resolved, engine, renderer, environments, images)

@@ -15,18 +15,14 @@ from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
 from rlhf_core.storage.faults import fault_point
 
 from ..durable.ledger import Ledger
-from ..learning.bad_updates.empty_steps import EmptySteps
-from ..learning.bad_updates.symptoms import Symptoms, symptoms_of
-from ..learning.bad_updates.zero_gradients import ZeroGradients
+from ..learning.checks import EmptySteps, check_served_weights
 from ..learning.roles import POLICY
-from ..learning.served_weights import check_served_weights
-from ..rollouts.cursor import Cursor
 from ..rollouts.pool import WorkDone
+from ..rollouts.prompts import Cursor
 from ..rollouts.samples import sample_texts
 from .course import FinishedStep
 from .session import Session
 from .state import LoopState
-from .zero_gradients import CAUSES
 
 WAITING = ("generate_s", "reward_s", "hold_s")
 """Phases in which the trainer waits: for the step's episodes, for their rewards, and for episodes of later steps to end
@@ -42,9 +38,7 @@ class Trainer:
         self.cursor = cursor
         self.ledger = ledger
         self._run = run = session.resolved.run
-        self._zero_gradients = ZeroGradients(CAUSES, run.backend.name, run.output)
         self._empty_steps = EmptySteps(run.train.max_empty_steps, state.empty_steps)
-        self._symptoms = Symptoms(run.output, symptoms_of(run.rollout.max_new_tokens))
 
     async def step(self) -> FinishedStep:
         """Generate, estimate advantages, update the roles, hand the new weights to the engine.
@@ -107,8 +101,6 @@ class Trainer:
         values = metric_values(merge_metrics(metrics))
         learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
         self._empty_steps.note(step, values, updated=learned)
-        self._zero_gradients.note(step, values)
-        self._symptoms.note(step, values)
         values |= {f"{role}/lr_factor": value for role, value in self.state.lr_factors.items()}
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)

@@ -12,11 +12,10 @@ from rlhf_core.errors import CheckpointError, ResumeError
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
 
-from ..durable.appending import Extent, RunningDigest
 from ..durable.ledger import Ledger, replay
-from ..durable.records import RecordFile
+from ..durable.records import Extent, RecordFile, RunningDigest
 from ..learning.roles import POLICY, REFERENCE, TEACHER
-from ..rollouts.cursor import Cursor
+from ..rollouts.prompts import Cursor
 from .course import Export, FinishedStep, OwnRecord, RunKind, SavedRole
 from .restore import restore_roles, restore_rows, restore_sampler, restore_shapers
 from .resume import ResumePoint, ResumeRules

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from rlhf_core.batch.task import Task, Uid
+from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer
+from rlhf_core.storage.faults import fault_point
 
-from .players import Player
-
-FinishedT = TypeVar("FinishedT")
+from .episodes import EpisodeRunner
+from .reward_queue import RewardQueue
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class PooledGroup(Generic[FinishedT]):
+class PooledGroup:
     """A group in the pool, from planning until it is taken or discarded."""
 
     task: Task
@@ -31,7 +32,7 @@ class PooledGroup(Generic[FinishedT]):
     """Version of the weights when its first episode started; None while it waits for a slot."""
     generated_at: float | None = None
     """Clock time (``time.perf_counter``) at which its last episode ended."""
-    work: asyncio.Task[FinishedT] = field(init=False)
+    work: asyncio.Task[FinishedGroup] = field(init=False)
 
     @property
     def is_complete(self) -> bool:
@@ -58,7 +59,46 @@ class WorkDone:
         )
 
 
-class Pool(Generic[FinishedT]):
+class Player:
+    """Has groups played and scored: by other processes, or by this one with its executor and rewards.
+
+    Args:
+        groups: player of groups in other processes; None: this process plays them.
+    """
+
+    def __init__(self, episodes: EpisodeRunner, groups: GroupPlayer | None = None) -> None:
+        self.compared = episodes.compared
+        self._episodes = episodes
+        self._groups = groups
+        self._rewards = RewardQueue(episodes.score)
+
+    async def play(
+        self, task: Task, step: int, *, with_logprobs: bool, ended: Callable[[int], None]
+    ) -> FinishedGroup:
+        """Return the group with its rewards.
+
+        Args:
+            ended: called with the number of action tokens when all episodes have ended; rewards here come after it.
+        """
+        if self._groups is not None:
+            settings = self._episodes.settings(with_logprobs=with_logprobs)
+            finished = await self._groups.play(task, settings)
+            fault_point("generate", step)
+            ended(0 if finished.batch is None else int(finished.batch.num_actions.sum()))
+        else:
+            played = await self._episodes.play(task, with_logprobs=with_logprobs)
+            fault_point("generate", step)
+            ended(played.num_actions)
+            finished = await self._rewards.put(played)
+        fault_point("reward", step)
+        return finished
+
+    async def close(self) -> None:
+        """End the call of rewards that is under way; a runtime ends its own processes."""
+        await self._rewards.close()
+
+
+class Pool:
     """Has groups played and scored by a player.
 
     Args:
@@ -66,27 +106,23 @@ class Pool(Generic[FinishedT]):
         version: version of the weights that the engine serves.
     """
 
-    def __init__(
-        self, player: Player[Any, FinishedT], *, concurrency: int | None = None, version: int = 0
-    ) -> None:
+    def __init__(self, player: Player, *, concurrency: int | None = None, version: int = 0) -> None:
         self.version = version
         self._player = player
-        self._groups: list[PooledGroup[FinishedT]] = []
+        self._groups: list[PooledGroup] = []
         """Groups in the order in which they were drawn."""
-        self._playing: set[PooledGroup[FinishedT]] = set()
+        self._playing: set[PooledGroup] = set()
         self._busy_since = 0.0
         self._busy_s = 0.0
         self._num_tokens = 0
-        self._slots: AbstractAsyncContextManager[Any] = (
-            asyncio.Semaphore(concurrency) if concurrency else nullcontext()
-        )
+        self._slots = asyncio.Semaphore(concurrency) if concurrency else None
         self._open = asyncio.Event()
         self._open.set()
         self._quiet = asyncio.Event()
         self._quiet.set()
 
     @property
-    def groups(self) -> Sequence[PooledGroup[FinishedT]]:
+    def groups(self) -> Sequence[PooledGroup]:
         """Groups that were neither taken nor discarded, in the order in which they were drawn."""
         return tuple(self._groups)
 
@@ -108,13 +144,13 @@ class Pool(Generic[FinishedT]):
             order: indices of ``tasks`` in the order in which they get slots; None: as given.
         """
         compared = self._player.compared(tasks)
-        groups: dict[int, PooledGroup[FinishedT]] = {}
+        groups: dict[int, PooledGroup] = {}
         # A semaphore serves its waiters in the order of their arrival, and tasks run in that of their creation.
         for index in range(len(tasks)) if order is None else order:
             groups[index] = self._create(tasks[index], step, compared)
         self._groups += [groups[index] for index in range(len(tasks))]
 
-    async def take(self, count: int, *, among: int | None = None) -> list[PooledGroup[FinishedT]]:
+    async def take(self, count: int, *, among: int | None = None) -> list[PooledGroup]:
         """Wait until ``count`` of the ``among`` oldest groups are complete, and take them out of the pool.
 
         If the pool has fewer than ``count`` groups, all are taken; if more are complete, the oldest. The result is in
@@ -132,7 +168,7 @@ class Pool(Generic[FinishedT]):
         self._remove(taken)
         return taken
 
-    async def discard(self, groups: Collection[PooledGroup[FinishedT]]) -> None:
+    async def discard(self, groups: Collection[PooledGroup]) -> None:
         """Stop groups and forget them."""
         for group in groups:
             group.work.cancel()
@@ -162,54 +198,58 @@ class Pool(Generic[FinishedT]):
         await self.discard(list(self._groups))
         await self._player.close()
 
-    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> PooledGroup[FinishedT]:
-        group: PooledGroup[FinishedT] = PooledGroup(task=task, step=step)
+    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> PooledGroup:
+        group: PooledGroup = PooledGroup(task=task, step=step)
         group.work = asyncio.create_task(
             self._work(group, with_logprobs=task.uid in compared), name=f"group {task.uid}"
         )
         return group
 
-    async def _work(self, group: PooledGroup[FinishedT], *, with_logprobs: bool) -> FinishedT:
-        async with self._slots:
+    async def _work(self, group: PooledGroup, *, with_logprobs: bool) -> FinishedGroup:
+        with ExitStack() as slot:
+            if self._slots is not None:
+                await self._slots.acquire()
+                slot.callback(self._slots.release)
             # A loop, because the pool may be held again between the event and this task's turn.
             while not self._open.is_set():
                 await self._open.wait()
             self._enter(group)
-            try:
-                played = await self._player.play(
-                    group.task, group.step, with_logprobs=with_logprobs
-                )
-                self._num_tokens += self._player.num_actions(played)
-            finally:
-                self._leave(group)
-        return await self._player.finish(group.task, played, group.step)
+            slot.callback(self._leave, group)
 
-    def _enter(self, group: PooledGroup[FinishedT]) -> None:
+            def ended(num_tokens: int) -> None:
+                self._num_tokens += num_tokens
+                slot.close()
+
+            return await self._player.play(
+                group.task, group.step, with_logprobs=with_logprobs, ended=ended
+            )
+
+    def _enter(self, group: PooledGroup) -> None:
         group.version = self.version
         if not self._playing:
             self._busy_since = time.perf_counter()
             self._quiet.clear()
         self._playing.add(group)
 
-    def _leave(self, group: PooledGroup[FinishedT]) -> None:
+    def _leave(self, group: PooledGroup) -> None:
         group.generated_at = time.perf_counter()
         self._playing.remove(group)
         if not self._playing:
             self._busy_s += group.generated_at - self._busy_since
             self._quiet.set()
 
-    def _remove(self, groups: Collection[PooledGroup[FinishedT]]) -> None:
+    def _remove(self, groups: Collection[PooledGroup]) -> None:
         gone = set(groups)
         self._groups = [group for group in self._groups if group not in gone]
 
     @staticmethod
-    def _raise_failure(groups: Sequence[PooledGroup[Any]]) -> None:
+    def _raise_failure(groups: Sequence[PooledGroup]) -> None:
         for group in groups:
             if group.is_complete:
                 group.work.result()
 
 
-async def _ended(groups: Sequence[PooledGroup[Any]], count: int) -> None:
+async def _ended(groups: Sequence[PooledGroup], count: int) -> None:
     """Return when ``count`` of the groups have ended, or one has failed."""
     pending = [group.work for group in groups if not group.is_complete]
     missing = count - (len(groups) - len(pending))
@@ -234,9 +274,7 @@ async def _ended(groups: Sequence[PooledGroup[Any]], count: int) -> None:
             work.remove_done_callback(note)
 
 
-async def play_all(
-    player: Player[Any, FinishedT], tasks: Sequence[Task], step: int
-) -> list[FinishedT]:
+async def play_all(player: Player, tasks: Sequence[Task], step: int) -> list[FinishedGroup]:
     """Play and score the groups of some tasks, and return them in the order of the tasks."""
     pool = Pool(player)
     try:

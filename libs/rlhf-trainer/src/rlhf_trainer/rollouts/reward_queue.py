@@ -7,17 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 GroupT = TypeVar("GroupT")
 ScoredT = TypeVar("ScoredT")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting(Generic[GroupT, ScoredT]):
-    group: GroupT
-    scored: asyncio.Future[ScoredT]
 
 
 class RewardQueue(Generic[GroupT, ScoredT]):
@@ -29,14 +22,13 @@ class RewardQueue(Generic[GroupT, ScoredT]):
 
     def __init__(self, score: Callable[[Sequence[GroupT]], Awaitable[Sequence[ScoredT]]]) -> None:
         self._score = score
-        self._waiting: list[_Waiting[GroupT, ScoredT]] = []
+        self._waiting: list[tuple[GroupT, asyncio.Future[ScoredT]]] = []
         self._calls: asyncio.Task[None] | None = None
 
     async def put(self, group: GroupT) -> ScoredT:
         """Return the result of ``score`` for this group, or raise the error of the call that the group was in."""
         scored: asyncio.Future[ScoredT] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(group, scored)
-        self._waiting.append(waiting)
+        self._waiting.append((group, scored))
         if self._calls is None or self._calls.done():
             self._calls = asyncio.create_task(self._work())
         return await scored
@@ -51,12 +43,12 @@ class RewardQueue(Generic[GroupT, ScoredT]):
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             try:
-                results = await self._score([one.group for one in waiting])
+                results = await self._score([group for group, _ in waiting])
             except Exception as error:  # raised where the groups of this call are waited for
-                for one in waiting:
-                    if not one.scored.done():
-                        one.scored.set_exception(error)
+                for _, scored in waiting:
+                    if not scored.done():
+                        scored.set_exception(error)
                 continue
-            for one, result in zip(waiting, results, strict=True):
-                if not one.scored.done():
-                    one.scored.set_result(result)
+            for (_, scored), result in zip(waiting, results, strict=True):
+                if not scored.done():
+                    scored.set_result(result)

@@ -1,4 +1,4 @@
-"""Source of rollout batches: draws prompts, has them played, shapes, filters, and replaces groups that were dropped.
+"""Source of rollout batches: draws prompts, has them played, and replaces groups that were dropped.
 
 If generation may run ahead, prompts of later steps are started meanwhile.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +16,21 @@ from rlhf_core.batch.metric import Metric, Metrics, merge_metrics
 from rlhf_core.batch.task import Task
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.engine import Engine
-from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer
-from rlhf_core.contracts.reward import RewardShaper, RolloutInfo, SampleFilter
+from rlhf_core.contracts.executor import GroupPlayer
+from rlhf_core.contracts.reward import RewardShaper, SampleFilter
 
-from ..durable.ledger import Groups, Ledger, groups_of
-from .batch_metrics import batch_metrics
-from .cursor import Cursor
-from .drawing.prompt_results import prompt_results
+from ..durable.ledger import Ledger
+from .batch_metrics import (
+    LEFT_OVER,
+    STALE,
+    LengthEstimates,
+)
 from .episodes import EpisodeRunner
-from .length_estimates import LengthEstimates
-from .players import player_for
-from .pool import Pool, PooledGroup, WorkDone
-from .samples import UNSHAPED
-from .staleness import LEFT_OVER, STALE, groups_by_version, staleness_metrics
+from .pool import Player, Pool, PooledGroup, WorkDone
+from .prompts import Cursor
+from .settling import Draw, Settling
 
 _NONE = np.empty(0, dtype=np.int64)
-
-Playing = PooledGroup[FinishedGroup]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,14 +106,12 @@ class RolloutSource:
         ahead: Ahead | None = None,
         engine: Engine | None = None,
     ) -> None:
-        self._episodes = episodes
-        self._shapers = shapers
-        self._filters = filters
-        self._judges = judges
+        self._settling = Settling(episodes, shapers, filters, judges)
+        self._has_filters = bool(filters)
         self._ahead = ahead or Ahead()
         self._engine = engine
         self._engine_is_paused = False
-        self._pool = Pool(player_for(episodes, groups), concurrency=self._ahead.concurrency)
+        self._pool = Pool(Player(episodes, groups), concurrency=self._ahead.concurrency)
         self.lengths = LengthEstimates()
 
     @property
@@ -152,7 +148,7 @@ class RolloutSource:
         """
         try:
             return await self._take(
-                _Draw(step, cursor, num_prompts, version, ledger, steps_left), max_refills
+                Draw(step, cursor, num_prompts, version, ledger, steps_left), max_refills
             )
         except BaseException:
             await self.close()
@@ -192,11 +188,8 @@ class RolloutSource:
         """Stop all groups in flight."""
         await self._pool.close()
 
-    async def _take(self, draw: _Draw, max_refills: int) -> Rollouts:
-        kept: list[TrajectoryColumns] = []
-        unjudged: list[TrajectoryColumns] = []
+    async def _take(self, draw: Draw, max_refills: int) -> Rollouts:
         rollouts = Rollouts(batch=None)
-        parts: list[Metrics] = []
         self._pool.release(draw.version)
         missing = draw.num_prompts
         spare = self._ahead.spare_prompts
@@ -208,39 +201,38 @@ class RolloutSource:
             if not groups:
                 break
             draws += 1
-            scored = self._settle_unscored(groups, draw, parts)
-            draw.cursor.note(prompt_results(scored, draw.step))
-            info = self._info(draw)
-            batch, missing = self._shape_and_filter(scored, info, draw.ledger, parts, unjudged)
-            if batch is not None:
-                kept.append(batch)
-        await self._drop_left_over(draw, parts)
+            missing = self._settling.take([(one.key, one.work.result()) for one in groups], draw)
+        await self._drop_left_over(draw)
         self._fill(ahead, draw)
-        if self._filters:
-            parts.append({"filter/refills": Metric(max(draws - 1, 0), reduction="sum")})
+        if self._has_filters:
+            draw.metrics.append({"filter/refills": Metric(max(draws - 1, 0), reduction="sum")})
         if self._ahead.max_staleness:
             in_flight = len(self._pool.groups)
-            parts.append({"rollout/in_flight": Metric(in_flight, reduction="sum")})
-        rollouts.metrics = merge_metrics(parts)
-        rollouts.batch = _join(kept)
-        rollouts.unjudged = _join(unjudged)
+            draw.metrics.append({"rollout/in_flight": Metric(in_flight, reduction="sum")})
+        rollouts.metrics = merge_metrics(draw.metrics)
+        rollouts.batch = _join(draw.kept)
+        rollouts.unjudged = _join(draw.unjudged)
         if rollouts.batch is not None:
-            self._settle_trained(rollouts.batch, draw, rollouts)
+            bound = self._ahead.max_staleness
+            rollouts.metrics |= self._settling.trained(rollouts.batch, draw, max_staleness=bound)
+            self.lengths.note(rollouts.batch)
         return rollouts
 
-    def _fill(self, target: int, draw: _Draw) -> None:
+    def _fill(self, target: int, draw: Draw) -> None:
         """Start prompts until ``target`` groups are in the making, or the data ends."""
         in_flight = frozenset(group.key[1] for group in self._pool.groups)
         count = max(0, target - len(self._pool.groups))
         tasks = draw.cursor.take(count, step=draw.step, in_flight=in_flight)
-        planned = {(task.uid.epoch, task.uid.prompt): self._num_samples for task in tasks}
-        draw.ledger.planned(draw.step, planned)
+        samples = self._settling.num_samples
+        draw.ledger.planned(
+            draw.step, {(task.uid.epoch, task.uid.prompt): samples for task in tasks}
+        )
         for start in range(0, len(tasks), draw.num_prompts):
             # A step's prompts compete for slots among themselves, not with those of later steps.
             part = tasks[start : start + draw.num_prompts]
             self._pool.add(part, draw.step, order=self.lengths.longest_first(part))
 
-    async def _wait(self, count: int, among: int, rollouts: Rollouts) -> list[Playing]:
+    async def _wait(self, count: int, among: int, rollouts: Rollouts) -> list[PooledGroup]:
         started = time.perf_counter()
         groups = await self._pool.take(count, among=among)
         ended = time.perf_counter()
@@ -250,131 +242,18 @@ class RolloutSource:
         rollouts.reward_s += ended - generated
         return groups
 
-    def _settle_unscored(
-        self, groups: Sequence[Playing], draw: _Draw, parts: list[Metrics]
-    ) -> list[TrajectoryColumns]:
-        """Record groups that could not be scored, and episodes that were left out, as dropped; return the others."""
-        batches: list[TrajectoryColumns] = []
-        dropped: dict[str, dict[tuple[int, int], int]] = {}
-        left_out: dict[str, dict[tuple[int, int], int]] = {}
-        for group in groups:
-            finished = group.work.result()
-            if finished.batch is not None:
-                batches.append(finished.batch)
-            for reason, count in finished.lost.items():
-                left_out.setdefault(reason, {})[group.key] = count
-            if finished.dropped is not None:
-                left = self._num_samples - sum(finished.lost.values())
-                dropped.setdefault(finished.dropped, {})[group.key] = left
-        for reason, counts in dropped.items():
-            self._write_off(counts, reason, draw, parts)
-        for reason, counts in left_out.items():
-            draw.ledger.dropped(draw.step, counts, reason=reason)
-            name = f"filter/dropped_episodes/{reason}"
-            parts.append({name: Metric(sum(counts.values()), reduction="sum")})
-        return batches
-
-    async def _drop_left_over(self, draw: _Draw, parts: list[Metrics]) -> None:
+    async def _drop_left_over(self, draw: Draw) -> None:
         """Drop the groups that would be too old for the next step, or that no step is left for."""
-        left = self._pool.groups
-        if not self._ahead.max_staleness:
-            await self._drop(left, STALE, draw, parts)
-        elif not draw.steps_left:
-            await self._drop(left, LEFT_OVER, draw, parts)
-        else:
+        left, reason = self._pool.groups, STALE
+        if self._ahead.max_staleness and not draw.steps_left:
+            reason = LEFT_OVER
+        elif self._ahead.max_staleness:
             oldest = draw.version + 1 - self._ahead.max_staleness
-            old = [one for one in left if one.version is not None and one.version < oldest]
-            await self._drop(old, STALE, draw, parts)
-
-    async def _drop(
-        self, groups: Sequence[Playing], reason: str, draw: _Draw, parts: list[Metrics]
-    ) -> None:
-        if groups:
-            await self._pool.discard(groups)
-            counts = {group.key: self._num_samples for group in groups}
-            self._write_off(counts, reason, draw, parts)
-
-    def _write_off(self, groups: Groups, reason: str, draw: _Draw, parts: list[Metrics]) -> None:
-        draw.ledger.dropped(draw.step, groups, reason=reason)
-        parts.append({f"filter/dropped_groups/{reason}": Metric(len(groups), reduction="sum")})
-
-    def _settle_trained(self, batch: TrajectoryColumns, draw: _Draw, rollouts: Rollouts) -> None:
-        bound = self._ahead.max_staleness
-        rollouts.metrics |= staleness_metrics(batch, draw.version, bound)
-        for version, groups in groups_by_version(batch).items():
-            draw.ledger.trained(draw.step, groups, version=version)
-        self.lengths.note(batch)
-        rollouts.metrics |= batch_metrics(batch)
-
-    @property
-    def _num_samples(self) -> int:
-        return len(self._episodes.samples)
-
-    def _info(self, draw: _Draw) -> RolloutInfo:
-        return RolloutInfo(
-            step=draw.step,
-            version=draw.version,
-            max_new_tokens=self._episodes.context.sampling.max_new_tokens,
-            max_length=self._episodes.context.max_length,
-        )
-
-    def _shape_and_filter(
-        self,
-        scored: Sequence[TrajectoryColumns],
-        info: RolloutInfo,
-        ledger: Ledger,
-        parts: list[Metrics],
-        unjudged: list[TrajectoryColumns],
-    ) -> tuple[TrajectoryColumns | None, int]:
-        """Return the groups that the filters keep, None if there are none, and the number of groups that they drop;
-        those that judges drop are added to ``unjudged``."""
-        if not scored:
-            return None, 0
-        batch = self._shape(TrajectoryColumns.concatenate(scored), info, parts)
-        if not self._filters:
-            return batch, 0
-        group = batch.group
-        keep = np.ones(len(batch), dtype=bool)
-        num_dropped = 0
-        for index in range(int(group.max()) + 1):
-            rows = np.flatnonzero(group == index)
-            one = batch.select(rows)
-            by, reason = next(
-                ((f, why) for f in self._filters if (why := f.keep(one, info)) is not None),
-                (None, None),
-            )
-            if reason is not None:
-                if any(by is judge for judge in self._judges):
-                    unjudged.append(one)
-                keep[rows] = False
-                num_dropped += 1
-                ledger.dropped(info.step, groups_of(one.uids()), reason=reason)
-                parts.append({f"filter/dropped_groups/{reason}": Metric(1, reduction="sum")})
-        kept = np.flatnonzero(keep)
-        return (batch.select(kept) if len(kept) else None), num_dropped
-
-    def _shape(
-        self, batch: TrajectoryColumns, info: RolloutInfo, parts: list[Metrics]
-    ) -> TrajectoryColumns:
-        """Return the batch with the rewards that the shapers make of its own, which stay as a metric of each sample."""
-        if self._shapers:
-            batch = replace(batch, metrics={**batch.metrics, UNSHAPED: batch.total_reward})
-        for shaper in self._shapers:
-            batch, metrics = shaper.shape(batch, info)
-            parts.append(metrics)
-        return batch
-
-
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """One step's request for prompts."""
-
-    step: int
-    cursor: Cursor
-    num_prompts: int
-    version: int
-    ledger: Ledger
-    steps_left: int
+            left = [one for one in left if one.version is not None and one.version < oldest]
+        if left:
+            await self._pool.discard(left)
+            counts = {group.key: self._settling.num_samples for group in left}
+            self._settling.write_off(counts, reason, draw)
 
 
 def _join(parts: Sequence[TrajectoryColumns]) -> TrajectoryColumns | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.batch.task import Task
 from rlhf_core.contracts.executor import (
@@ -32,13 +32,13 @@ from .environments import Environments, label_of, open_environments
 if TYPE_CHECKING:
     from rlhf_guard.rewards.panel import RewardPanel, SampleScore
 
-    from .reward_queue import RewardQueue
-
     Requests = Sequence[RewardRequest]
     Scores = Sequence[SampleScore]
 
 __all__ = [
     "GroupRunner",
+    "QueuedRewards",
+    "Rewards",
     "RolloutParts",
     "label_of",
     "open_rewards",
@@ -88,14 +88,62 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
     )
 
 
-def open_rewards(spec: RolloutSpec, plugins: Plugins) -> RewardPanel | None:
+class Rewards(Protocol):
+    """Rewards that a ``GroupRunner`` asks: those of this process, or those of another one."""
+
+    async def start(self) -> None:
+        """Make ready to score.
+
+        Raises:
+            RewardError: a reward cannot be built.
+        """
+        ...
+
+    async def score(self, requests: Requests) -> Scores:
+        """Return one score per request, in order.
+
+        Raises:
+            RewardError: a sample could not be scored, and its reward's policy is to fail.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Leave no process behind."""
+        ...
+
+
+class QueuedRewards:
+    """Rewards of this process that score in one call what several groups ask while another call is under way."""
+
+    def __init__(self, panel: RewardPanel) -> None:
+        from .reward_queue import RewardQueue
+
+        self._panel = panel
+        self._queue: RewardQueue[Requests, Scores] = RewardQueue(self._score_together)
+
+    async def start(self) -> None:
+        await self._panel.start()
+
+    async def score(self, requests: Requests) -> Scores:
+        return await self._queue.put(requests)
+
+    async def close(self) -> None:
+        await self._queue.close()
+        await self._panel.close()
+
+    async def _score_together(self, waiting: Sequence[Requests]) -> list[Scores]:
+        scores = iter(await self._panel.score([one for requests in waiting for one in requests]))
+        return [list(islice(scores, len(requests))) for requests in waiting]
+
+
+def open_rewards(spec: RolloutSpec, plugins: Plugins) -> QueuedRewards | None:
     """Return the rewards, not started yet; None when the environment alone gives rewards."""
     from rlhf_guard.rewards.panel import RewardPanel
     from rlhf_guard.rewards.spec import selection_of
 
     if not spec.rewards:
         return None
-    return RewardPanel([selection_of(each, plugins) for each in spec.rewards])
+    return QueuedRewards(RewardPanel([selection_of(each, plugins) for each in spec.rewards]))
 
 
 class GroupRunner:
@@ -103,15 +151,12 @@ class GroupRunner:
 
     Args:
         parts: see ``open_rollouts``.
-        panel: see ``open_rewards``.
+        rewards: see ``open_rewards``; None: the environment alone gives rewards.
     """
 
-    def __init__(self, parts: RolloutParts, panel: RewardPanel | None) -> None:
-        from .reward_queue import RewardQueue
-
+    def __init__(self, parts: RolloutParts, rewards: Rewards | None) -> None:
         self._parts = parts
-        self._panel = panel
-        self._queue: RewardQueue[Requests, Scores] = RewardQueue(self._score_together)
+        self._rewards = rewards
 
     async def start(self) -> None:
         """Start the rewards, and the workers of environments that run elsewhere.
@@ -121,8 +166,8 @@ class GroupRunner:
         """
         if self._parts.environment is not None:
             await self._parts.environment.start()
-        if self._panel is not None:
-            await self._panel.start()
+        if self._rewards is not None:
+            await self._rewards.start()
 
     async def play(self, task: Task, settings: GroupSettings, engine: Generator) -> FinishedGroup:
         """Return the played and scored group, with its tokens in this process's memory.
@@ -146,7 +191,7 @@ class GroupRunner:
                 images=parts.images,
             ),
             seed_of=settings.seed_of,
-            score=self._score if self._panel is not None else None,
+            score=self._rewards.score if self._rewards is not None else None,
             samples_per_prompt=settings.num_samples,
             with_greedy=settings.with_greedy,
         )
@@ -156,20 +201,10 @@ class GroupRunner:
 
     async def close(self) -> None:
         """Stop rewards and environments; none of their processes is left."""
-        await self._queue.close()
         if self._parts.environment is not None:
             await self._parts.environment.close()
-        if self._panel is not None:
-            await self._panel.close()
-
-    async def _score(self, requests: Requests) -> Scores:
-        return await self._queue.put(requests)
-
-    async def _score_together(self, waiting: Sequence[Requests]) -> list[Scores]:
-        """Score the samples of several groups in one call."""
-        assert self._panel is not None
-        scores = iter(await self._panel.score([one for requests in waiting for one in requests]))
-        return [list(islice(scores, len(requests))) for requests in waiting]
+        if self._rewards is not None:
+            await self._rewards.close()
 
 
 def _no_seed(sample: int, turn: int) -> int:

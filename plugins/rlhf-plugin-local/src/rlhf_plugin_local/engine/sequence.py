@@ -13,8 +13,8 @@ from rlhf_core import RequestError, RolloutError
 from rlhf_core.contracts import Completion, GenerationRequest, SamplingParams, Stop
 from rlhf_core.media import MediaSpan
 
-from .next_token.counter import signed_seed
 from .next_token.guides import Guide
+from .next_token.sampling import signed_seed
 from .stop import StopWatcher
 
 INTEGERS = ("token", "position", "index", "seed", "limit", "min_new", "top_k", "shift")

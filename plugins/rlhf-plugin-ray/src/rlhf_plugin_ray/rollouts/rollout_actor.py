@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import ray
 
@@ -16,28 +15,18 @@ from rlhf_core.contracts import (
     FinishedGroup,
     GenerationRequest,
     Generator,
-    RolloutContext,
     RolloutSpec,
-    SamplingParams,
-    Task,
     TokenColumns,
 )
-from rlhf_trainer.rollouts.worker import (
-    GroupRunner,
-    RolloutParts,
-    label_of,
-    open_rewards,
-    open_rollouts,
-    renderer_of,
-)
+from rlhf_trainer.rollouts.worker import GroupRunner, Rewards, open_rewards, open_rollouts
 
-from ..batches.packed_trajectories import PackedTrajectories, pack
 from ..processes.actor import Actor
 from ..processes.dispatch import Dispatcher, Member
 from ..processes.process import ActorProcess
 from ..processes.supervisor import ProcessLost, Supervisor
 from .group_messages import GroupJob, GroupsDone
 from .groups_under_way import GroupsUnderWay
+from .reward_actor import AskedRewards
 
 log = logging.getLogger(__name__)
 
@@ -70,46 +59,38 @@ class Patience:
     """Deadline of one request to an engine."""
     replacement_s: float
     """Deadline for a table with an engine after the last engine has died."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutJob:
-    """Episodes of one prompt that a worker is to run: the arguments of ``RolloutExecutor.run`` as plain values."""
-
-    task: Task
-    samples: tuple[int, ...]
-    """Numbers of the episodes among those of the prompt."""
-    seed: Callable[[int, int], int]
-    """``RolloutContext.seed``: a module's function with its first arguments bound, so that no code has to be sent."""
-    sampling: SamplingParams
-    max_length: int
-    """Largest number of tokens of a trajectory."""
-    version: int
-    """Newest version of the weights that all engines had when the driver sent the job. Engines with older weights
-    refuse requests of these episodes."""
+    score_s: float
+    """Deadline of one group's scores, where one process computes the rewards of all workers."""
 
 
 class RolloutActor(Actor):
     """A rollout worker in a process of its own. ``prepare`` and ``start`` have to come first, in this order."""
 
     def __init__(self) -> None:
-        self._parts: RolloutParts
         self._runner: GroupRunner | None = None
         self._engines: EngineDirectory
         self._groups = GroupsUnderWay(self._play)
 
     async def start(
-        self, spec: RolloutSpec, index: int, table: EngineTable, patience: Patience
+        self,
+        spec: RolloutSpec,
+        index: int,
+        table: EngineTable,
+        patience: Patience,
+        judge: ActorProcess | None,
     ) -> None:
         """Build the executor, the environment and the rewards.
 
         Args:
             index: number of this worker; workers with different numbers call different engines first.
             table: engines that serve now.
-            patience: deadlines for calls of engines.
+            patience: deadlines of this worker's waits.
+            judge: process that computes the rewards of all workers; None: this worker computes its own.
         """
-        self._parts = open_rollouts(spec, self._plugins)
-        self._runner = GroupRunner(self._parts, open_rewards(spec, self._plugins))
+        rewards: Rewards | None = open_rewards(spec, self._plugins)
+        if judge is not None:
+            rewards = AskedRewards(judge, Supervisor(), patience.score_s)
+        self._runner = GroupRunner(open_rollouts(spec, self._plugins), rewards)
         await self._runner.start()
         self._engines = EngineDirectory(patience, first=index)
         self._engines.update(table)
@@ -117,25 +98,6 @@ class RolloutActor(Actor):
     async def engines(self, table: EngineTable) -> None:
         """Call the engines of this table from now on."""
         self._engines.update(table)
-
-    async def run(self, job: RolloutJob) -> PackedTrajectories:
-        """Run episodes, and return their trajectories as flat arrays.
-
-        Raises:
-            RLHFError: an episode failed, or no engine is left.
-        """
-        parts = self._parts
-        context = RolloutContext(
-            engine=self._engines_at(job.version),
-            renderer=renderer_of(job.task.row, parts.renderer),
-            sampling=job.sampling,
-            max_length=job.max_length,
-            seed=job.seed,
-            environment=parts.environment,
-            environment_label=partial(label_of, parts.environment),
-            images=parts.images,
-        )
-        return pack(await parts.executor.run(job.task, job.samples, context))
 
     async def begin(self, jobs: Sequence[GroupJob]) -> None:
         """Start to play and score groups, which ``done`` will return."""

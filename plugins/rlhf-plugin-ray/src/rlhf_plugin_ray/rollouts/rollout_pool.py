@@ -2,50 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from itertools import count
 
-from rlhf_core.contracts import (
-    FinishedGroup,
-    GroupSettings,
-    RolloutContext,
-    RolloutSpec,
-    Task,
-    Trajectory,
-)
+from rlhf_core.contracts import FinishedGroup, GroupSettings, RolloutSpec, Task
 
-from ..batches.packed_trajectories import PackedTrajectories, unpack
 from ..config import RayRuntimeConfig
 from ..engines.router import EngineRouter
 from ..processes.crew import Crew
 from ..processes.process import ActorProcess, killed_on_error
 from ..processes.supervisor import Supervisor
 from .group_line import GroupLine
-from .rollout_actor import EngineTable, Patience, RolloutJob, Seat
+from .rollout_actor import EngineTable, Patience, Seat
 
 Launch = Callable[[int], Awaitable[ActorProcess]]
 """Coroutine function that starts the process of rollout worker ``index``, and returns this process."""
 
 
 class RolloutPool:
-    """Implements ``rlhf_core.contracts.RolloutExecutor`` and ``GroupPlayer`` over several rollout workers.
+    """Implements ``rlhf_core.contracts.GroupPlayer`` over several rollout workers.
 
     A group goes to the worker with the fewest episodes in progress. When this worker dies, the pool sends the group to
     another worker with the same seeds, so the trajectories are the same. No episode comes twice, since a worker returns
     a group whole or not at all.
+
+    The workers can start before the engines: ``connect`` tells them which engines serve.
+
+    Args:
+        judge: process that computes the rewards of all workers; None: each worker computes its own.
     """
 
     def __init__(
         self,
         launch: Launch,
         spec: RolloutSpec,
-        router: EngineRouter,
         supervisor: Supervisor,
         config: RayRuntimeConfig,
+        judge: ActorProcess | None = None,
     ) -> None:
         self._launch = launch
         self._spec = spec
-        self._router = router
+        self._judge = judge
+        self._router: EngineRouter | None = None
         self._supervisor = supervisor
         self._config = config
         self._num_tables = 0
@@ -59,35 +57,12 @@ class RolloutPool:
             option="runtime.ray.max_rollout_restarts",
         )
         self.crew.follow(self._forget_lines)
+
+    def connect(self, router: EngineRouter) -> None:
+        """Have the workers ask the engines of this router, which may start later."""
+        self._router = router
         router.crew.follow(self._tell_of_engines)
-
-    async def run(
-        self, task: Task, samples: Sequence[int], context: RolloutContext
-    ) -> list[Trajectory]:
-        """Return the trajectories of the given episodes, from the first worker that lives long enough to give them.
-
-        Args:
-            context: seeds, sampling parameters and length. The pool does not use the context's engine, renderer and
-                environment, since a worker has its own.
-
-        Raises:
-            RLHFError: an episode failed, or no worker is left.
-        """
-        job = RolloutJob(
-            task=task,
-            samples=tuple(samples),
-            seed=context.seed,
-            sampling=context.sampling,
-            max_length=context.max_length,
-            version=self._router.version,
-        )
-        packed: PackedTrajectories = await self.crew.dispatch.send(
-            lambda actor: actor.run.remote(job),
-            what=f"the episodes of {task.uid}",
-            size=len(samples),
-            timeout_s=self._config.rollout_timeout_s,
-        )
-        return unpack(packed)
+        self._tell_of_engines()
 
     async def play(self, task: Task, settings: GroupSettings) -> FinishedGroup:
         """Return a group that a worker has played and scored. The group's tokens stay in the worker's object store.
@@ -95,6 +70,7 @@ class RolloutPool:
         Raises:
             RLHFError: an episode or a reward failed, or no worker is left.
         """
+        assert self._router is not None, "connect comes first"
         version = self._router.version
         return await self.crew.dispatch.give(
             lambda process: self._line(process).play(task, settings, version),
@@ -119,10 +95,11 @@ class RolloutPool:
         patience = Patience(
             generate_s=self._config.generate_timeout_s,
             replacement_s=self._config.start_timeout_s + self._config.setup_timeout_s,
+            score_s=self._config.rollout_timeout_s,
         )
         with killed_on_error(process.actor):
             await self._supervisor.result(
-                process.actor.start.remote(self._spec, index, self._table(), patience),
+                process.actor.start.remote(self._spec, index, self._table(), patience, self._judge),
                 process.who,
                 "start",
                 self._config.setup_timeout_s,
@@ -139,6 +116,8 @@ class RolloutPool:
 
     def _table(self) -> EngineTable:
         self._num_tables += 1
+        if self._router is None:
+            return EngineTable(number=self._num_tables, seats=(), over=None)
         engines = self._router.crew
         return EngineTable(
             number=self._num_tables,

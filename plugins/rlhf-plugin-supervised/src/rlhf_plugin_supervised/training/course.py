@@ -43,8 +43,6 @@ from rlhf_trainer.runs import (
     ResumeRules,
     RunFolder,
     RunKind,
-    ZeroGradientCauses,
-    ZeroGradients,
     count_skipped,
     fault_point,
     metric_values,
@@ -63,9 +61,6 @@ from .order import UnitOrder, passes
 log = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE = 10_000
-CAUSES = ZeroGradientCauses(
-    wrong="An adapter trains what the loss does not depend on, or the backend drops the gradient"
-)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,7 +152,6 @@ class ExampleCourse:
         self._folder = folder
         self._examples = examples
         self._order = order_of(self._run, examples)
-        self._zero_gradients = ZeroGradients({role: CAUSES}, self._run.backend.name)
         self.total_steps = total_steps(self._run, examples)
 
     @property
@@ -204,7 +198,6 @@ class ExampleCourse:
         self.state.step += 1
         values |= {f"{role}/lr_factor": factor for role, factor in self.state.lr_factors.items()}
         values["train/epoch"] = self.state.step / self._order.updates_per_epoch
-        self._zero_gradients.note(self.state.step, values)
         seconds = time.perf_counter() - started
         self.state.seconds += seconds
         rate = int(rows.num_tokens.sum()) / seconds

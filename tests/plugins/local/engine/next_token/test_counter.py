@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from rlhf_plugin_local.engine.next_token import counter
-from rlhf_plugin_local.engine.next_token.counter import exponentials, signed_seed, uniforms
+from rlhf_plugin_local.engine.next_token import sampling as counter
+from rlhf_plugin_local.engine.next_token.sampling import exponentials, signed_seed, uniforms
 
 MASK = (1 << 64) - 1
 

@@ -9,7 +9,7 @@ import torch
 
 from rlhf_core import RequestError
 from rlhf_core.contracts import Stop
-from rlhf_episodes.node import MAX_MASKED
+from rlhf_episodes.paths import MAX_MASKED
 from rlhf_testing.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(

@@ -9,9 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_plugin_local.engine.next_token.counter import exponentials, uniforms
 from rlhf_plugin_local.engine.next_token.drawing import DrawKind, draw_rows
-from rlhf_plugin_local.engine.next_token.sampling import BLOCK, argmax, draw, invert, race, truncate
+from rlhf_plugin_local.engine.next_token.sampling import (
+    BLOCK,
+    argmax,
+    draw,
+    exponentials,
+    invert,
+    race,
+    truncate,
+    uniforms,
+)
 
 
 def kept_ids(logits: Tensor) -> list[list[int]]:

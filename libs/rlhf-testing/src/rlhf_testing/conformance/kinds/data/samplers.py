@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_core.contracts.data.sampler import PromptResult
 from rlhf_core.errors import PluginError
-from rlhf_trainer.rollouts.drawing.checked_sampler import CheckedSampler
+from rlhf_trainer.rollouts.prompts import CheckedSampler
 
 from ...prompt_draws import Draws, NumberedPrompts
 from ...subject import Check, Subject

@@ -1,0 +1,267 @@
+"""Paths of an episode's graph: requests as nodes, the tokens of a path, and the trajectories that paths become.
+
+In the trajectories each answer of the policy trains once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.batch.task import Uid
+from rlhf_core.batch.trajectory import Stop, Trajectory, Turn
+from rlhf_core.contracts.engine import Completion
+from rlhf_core.media.spans import MediaSpan
+
+MAX_MASKED = 1e-3
+"""Probability that a grammar may take away at a token that still is an action: the ratio of the trainer's probability
+to the sampler's is off by as much there."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RequestNode:
+    """One request of an episode. The graph makes it and keeps it up to date; others read it."""
+
+    index: int
+    """Place among the episode's requests, in the order in which they were added, from 0."""
+    agent: str
+    """Role or lineage of the agent that asked; empty: the main one."""
+    parent: RequestNode | None
+    """The last request of whose answer the input holds at least a token, where it is shared; None: it holds none."""
+    shared: int
+    """Number of the input's first tokens that stand on an earlier path."""
+    forked_at: int | None
+    """Index of the first token of the input that differs from the earlier path; None if none does: the input goes on
+    where a path ends, repeats a part of one, or shares nothing."""
+    start: int
+    """Number of tokens of the input: the index in the path of the answer's first token."""
+    completion: Completion
+    """The answer, with its log-probs and versions."""
+    stop: Stop
+    media: tuple[MediaSpan, ...] = ()
+    """Images of the input."""
+    reward: float = 0.0
+    """Reward of this turn."""
+    is_discarded: bool = False
+    read_path: Callable[[int], NDArray[np.int32]] = field(repr=False)
+    """Returns the path's first tokens; ``path_ids`` is how it is used."""
+
+    @property
+    def learned(self) -> NDArray[np.bool_]:
+        """(A,) tokens of the answer that are actions: all, or those at which a grammar changed next to nothing.
+
+        Below a grammar a token is drawn from p(a) / Z, where Z is the mass of what was allowed. The trainer has
+        log p, so log-probs and their gradients are those of the draw where log Z is 0; where the grammar left one
+        token, there was nothing to decide. Which tokens are left out depends on what was read alone, never on what was
+        drawn, so the policy gradient over the others is not biased.
+        """
+        mass = self.completion.allowed_mass
+        if mass is None:
+            return np.ones(len(self.completion.token_ids), dtype=bool)
+        return mass >= 1.0 - MAX_MASKED
+
+    @property
+    def end(self) -> int:
+        """Index in the path after the answer's last token."""
+        return self.start + len(self.completion.token_ids)
+
+    @property
+    def input_ids(self) -> NDArray[np.int32]:
+        """(T,) all tokens that the engine read, as a copy."""
+        return self.read_path(self.start)
+
+    @property
+    def path_ids(self) -> NDArray[np.int32]:
+        """(T,) all tokens from the path's first one to the answer's last, as a copy."""
+        return self.read_path(self.end)
+
+
+class Strand:
+    """One path of a graph. Its first ``start`` tokens are its parent's; only what follows is held, in one array.
+
+    Args:
+        parent: the strand that it leaves; None: it begins with a token of its own.
+        start: number of tokens that it shares with its parent.
+    """
+
+    __slots__ = ("_end", "_own", "nodes", "parent", "start")
+
+    def __init__(self, parent: Strand | None, start: int) -> None:
+        self.parent = parent
+        self.start = start
+        self.nodes: list[RequestNode] = []
+        """Requests whose answers are among the strand's own tokens, in order."""
+        self._own = np.zeros(0, dtype=np.int32)
+        self._end = start
+
+    def __len__(self) -> int:
+        """Return the number of tokens of the whole path."""
+        return self._end
+
+    def append(self, token_ids: NDArray[np.int32]) -> None:
+        """Add tokens at the end. The array grows by half of its size, so that many turns cost what they add."""
+        used, needed = self._end - self.start, self._end - self.start + len(token_ids)
+        if needed > len(self._own):
+            grown = np.zeros(max(needed, len(self._own) * 3 // 2), dtype=np.int32)
+            grown[:used] = self._own[:used]
+            self._own = grown
+        self._own[used:needed] = token_ids
+        self._end += len(token_ids)
+
+    def num_shared(self, token_ids: NDArray[np.int32]) -> int:
+        """Return how many of the strand's own tokens are those at ``token_ids[start:]``, from the first on."""
+        own, other = self._own[: self._end - self.start], token_ids[self.start :]
+        count = min(len(own), len(other))
+        if not count or own[0] != other[0]:
+            return 0
+        differs = own[:count] != other[:count]
+        first = int(differs.argmax())
+        return first if differs[first] else count
+
+    def path(self, end: int) -> NDArray[np.int32]:
+        """Return a copy of the path's first ``end`` tokens."""
+        path = np.empty(end, dtype=np.int32)
+        strand: Strand | None = self
+        while strand is not None:
+            if end > strand.start:
+                path[strand.start : end] = strand._own[: end - strand.start]
+                end = strand.start
+            strand = strand.parent
+        return path
+
+    def last_read(self, end: int) -> RequestNode | None:
+        """Return the last request of whose answer a token is among the path's first ``end``; None: there is none."""
+        strand: Strand | None = self
+        while strand is not None:
+            for node in reversed(strand.nodes):
+                is_read = node.end <= end if node.is_discarded else node.start < end
+                if is_read:
+                    return node
+            end = min(end, strand.start)
+            strand = strand.parent
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPath:
+    """The longest part of an input that is on a strand already."""
+
+    strand: Strand
+    length: int
+    """Number of tokens that are shared, at least 1."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True when the strand ends where the shared part does, so that the input goes on with it."""
+        return self.length == len(self.strand)
+
+
+def longest_shared(
+    strands: Sequence[Strand], token_ids: NDArray[np.int32], media: Sequence[MediaSpan] = ()
+) -> SharedPath | None:
+    """Return the strand that shares the longest prefix with an input; None: no strand shares a token.
+
+    Of several the one that ends there is taken, then one whose last answer was not discarded, then the latest.
+
+    Args:
+        strands: each after its parent.
+        media: images of the input. Tokens of another image are other tokens.
+    """
+    shared: dict[int, int] = {}
+    best: tuple[int, bool, bool] = (0, False, False)
+    found: Strand | None = None
+    for strand in strands:
+        inherited = shared[id(strand.parent)] if strand.parent is not None else 0
+        if inherited < strand.start:
+            shared[id(strand)] = inherited
+            continue
+        same_tokens = strand.start + strand.num_shared(token_ids)
+        length = shared[id(strand)] = _up_to_other_image(same_tokens, strand.nodes[-1].media, media)
+        rank = (length, length == len(strand), not strand.nodes[-1].is_discarded)
+        if length > strand.start and rank >= best:
+            best, found = rank, strand
+    return None if found is None else SharedPath(strand=found, length=best[0])
+
+
+def _up_to_other_image(length: int, known: Sequence[MediaSpan], media: Sequence[MediaSpan]) -> int:
+    """Return how many of the first ``length`` tokens stand before the first image that differs."""
+    parts = ([span for span in spans if span.start < length] for spans in (known, media))
+    for one, other in zip_longest(*parts):
+        if one != other:
+            return min(span.start for span in (one, other) if span is not None)
+    return length
+
+
+def trajectories_of(
+    uid: Uid,
+    strands: Sequence[Strand],
+    *,
+    metrics: Mapping[str, float],
+    rewards: Mapping[str, float],
+) -> list[Trajectory]:
+    """Return one trajectory for each strand that has actions, in order; ``EpisodeGraph.trajectories`` says what they
+    hold."""
+    learned = [[node for node in strand.nodes if node.learned.any()] for strand in strands]
+    turn_rewards = [sum(_single(node.reward) for node in nodes) for nodes in learned if nodes]
+    # A turn without actions is no turn of a row; what it earned belongs to the episode.
+    of_others = sum(
+        _single(node.reward)
+        for strand in strands
+        for node in strand.nodes
+        if not node.learned.any()
+    )
+    of_episode = sum(rewards.values()) + of_others
+    strands = [strand for strand, nodes in zip(strands, learned, strict=True) if nodes]
+    last_requests = [strand.nodes[-1].index for strand in strands]
+    trajectories = []
+    for segment, strand in enumerate(strands):
+        in_others = sum(turn_rewards[:segment]) + sum(turn_rewards[segment + 1 :])
+        trajectory = _trajectory(uid._replace(segment=segment), strand)
+        has_reward = rewards or len(strands) > 1 or of_others
+        trajectories.append(
+            replace(
+                trajectory,
+                reward=of_episode + in_others if has_reward else None,
+                rewards=dict(rewards),
+                is_final=last_requests[segment] == max(last_requests),
+                metrics=dict(metrics),
+            )
+        )
+    return trajectories
+
+
+def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
+    nodes = [node for node in strand.nodes if node.learned.any()]
+    token_ids = strand.path(nodes[-1].end)
+    mask = np.zeros(len(token_ids), dtype=bool)
+    for node in nodes:
+        mask[node.start : node.end] = node.learned
+    return Trajectory(
+        uid=uid,
+        token_ids=token_ids,
+        action_mask=mask,
+        rollout_logprobs=np.concatenate([node.completion.logprobs[node.learned] for node in nodes]),
+        weight_version=np.concatenate(
+            [node.completion.weight_version[node.learned] for node in nodes]
+        ),
+        turns=tuple(
+            Turn(
+                start=node.start,
+                end=node.end,
+                reward=node.reward,
+                stop=node.stop,
+                place=node.index,
+            )
+            for node in nodes
+        ),
+        media=nodes[-1].media,
+    )
+
+
+def _single(number: float) -> float:
+    """Return a number as columns of a batch hold it, so that the totals of an episode's segments agree there."""
+    return float(np.float32(number))

@@ -1,1 +1,0 @@
-"""Learning rates of roles, from their options."""

@@ -1,0 +1,72 @@
+"""The best evaluation so far. Values are compared only with values of the same metric, mode and data: a run that goes
+on with another one has no best yet, and keeps the checkpoint of the earlier one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_config.common import CheckpointConfig
+from rlhf_config.resolved import ResolvedOptions
+
+from .state import Best, RunState
+
+log = logging.getLogger(__name__)
+
+MEASURES = ("eval", "env", "reward")
+"""Sections that decide what an evaluation measures."""
+SCHEDULE = ("every", "at_start")
+"""Options of ``eval`` that decide when alone."""
+
+
+def evaluated_on(resolved: ResolvedOptions[Any], inputs: Mapping[str, str]) -> str:
+    """Return a digest of what a run's evaluations measure: their options, environments and rewards, and their files.
+
+    Args:
+        inputs: the result of ``input_digests``.
+    """
+    sections = {name: resolved.tree.get(name, {}) for name in MEASURES}
+    sections["eval"] = {
+        key: value for key, value in sections["eval"].items() if key not in SCHEDULE
+    }
+    files = {name: digest for name, digest in inputs.items() if name.startswith("eval.")}
+    text = json.dumps([sections, files], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def note_best(
+    state: RunState, values: Mapping[str, float], options: CheckpointConfig, data: str
+) -> bool:
+    """Return whether an evaluation is the best so far by ``checkpoint.best_metric``, and keep it in the state if so.
+
+    Args:
+        data: the result of ``evaluated_on``.
+    """
+    name, mode = options.best_metric, options.best_mode
+    if name is None or state.step == 0:
+        return False
+    value = values.get(name, math.nan)
+    if math.isnan(value):
+        # Its set lost all samples to a reward's errors, say; that it has the metric was checked before.
+        log.warning(
+            "--checkpoint.best_metric %s was not evaluated at step %s, which is therefore no best one",
+            name,
+            state.step,
+        )
+        return False
+    others, before = [], None
+    for best in state.bests:
+        if (best.metric, best.mode, best.data) == (name, mode, data):
+            before = best
+        else:
+            others.append(best)
+    sign = 1 if mode == "max" else -1
+    if before is not None and sign * value <= sign * before.value:
+        return False
+    # A new list: checkpoints of earlier steps hold the old one.
+    state.bests = [*others, Best(metric=name, mode=mode, data=data, step=state.step, value=value)]
+    return True

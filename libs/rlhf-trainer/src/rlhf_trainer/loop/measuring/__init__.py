@@ -1,1 +1,0 @@
-"""Metrics of plugins in evaluations, asked and checked."""

@@ -1,1 +1,0 @@
-"""Saving by the loop: exported models, and checkpoints that cannot be written."""
