@@ -53,6 +53,7 @@ PUBLIC = {
     "rlhf_trainer.inference",  # what a command generates with: prompts, rewards, files that survive a kill
     "rlhf_core.lazy",  # torch, numpy and the array types, for modules that help imports
     "rlhf_core.math",
+    "rlhf_core.moved",  # old names of a plugin's modules
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
     "rlhf_core.storage",  # files that are written whole or not at all
