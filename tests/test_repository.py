@@ -376,11 +376,16 @@ def required_libraries(package: Path) -> set[str]:
     return {name.replace("-", "_") for name in names if (ROOT / "libs" / name).is_dir()}
 
 
-def may_import(module: str, own: str, required: set[str]) -> bool:
-    """Return whether a package may import a module of this repository."""
+def may_import(module: str, own: set[str], required: set[str]) -> bool:
+    """Return whether a package may import a module of this repository.
+
+    Args:
+        own: packages of its distribution.
+        required: modules of the libraries that it requires.
+    """
     top = module.partition(".")[0]
     return (
-        top == own
+        top in own
         or (module in PUBLIC and top in {"rlhf_core", "rlhf_cli", *required})
         or (top in PUBLIC_AS_A_WHOLE and top in required)
     )
@@ -392,8 +397,9 @@ def test_plugins_use_public_api_only(path):
 
     A package may build on a library that its pyproject.toml requires, as a stranger's may, and on no other plugin.
     """
-    own = path.relative_to(ROOT).parts[3]
-    required = required_libraries(ROOT.joinpath(*path.relative_to(ROOT).parts[:2]))
+    distribution = ROOT.joinpath(*path.relative_to(ROOT).parts[:2])
+    own = {folder.name for folder in (distribution / "src").iterdir()}
+    required = required_libraries(distribution)
     found = [
         f"line {line}: {module}"
         for line, module in imported_modules(parsed(path))

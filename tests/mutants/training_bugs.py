@@ -202,7 +202,7 @@ def _adam(bug: str, source: str, target: str, wrap: Function) -> Mutant:
         source=source,
         hook=OPTIMIZER,
         component="adam",
-        target=f"rlhf_plugin_optim.adam:Adam.{target}",
+        target=f"rlhf_plugin_algorithms.optimizers.adam:Adam.{target}",
         wrap=wrap,
     )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core.math import ImportanceWeights, importance_weights
-from rlhf_plugin_ppo.ppo import clipped_policy_loss
+from rlhf_plugin_algorithms.losses.ppo import clipped_policy_loss
 
 from .batches import Batch
 from .core_pairs import step_mean

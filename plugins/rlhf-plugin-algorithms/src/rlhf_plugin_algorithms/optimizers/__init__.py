@@ -1,0 +1,1 @@
+"""Optimizers: parameter groups, and torch optimizers of them. One file each."""
