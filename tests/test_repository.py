@@ -90,8 +90,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
     ("libs/rlhf-config/src/rlhf_config/automatic/accelerators.py", "torch"),  # the library
     *(
-        (f"core/src/rlhf_core/math/{module}.py", name)  # estimates between sampler and trainer
-        for module in ("mismatch", "importance")
+        ("core/src/rlhf_core/math/mismatch.py", name)  # estimates between sampler and trainer
         for name in ("k1", "k2", "k3")
     ),
     *(
@@ -104,7 +103,6 @@ WORDS_OF_THE_LANGUAGE = {
     ("libs/rlhf-config/src/rlhf_config/run.py", "linear"),
     ("libs/rlhf-testing/src/rlhf_testing/conformance/kinds/backends.py", "linear"),
     ("libs/rlhf-trainer/src/rlhf_trainer/loop/describe.py", "constant"),  # no schedule
-    ("core/src/rlhf_core/math/importance.py", "clip"),  # a mode of weights
     ("libs/rlhf-data/src/rlhf_data/learned/chat_spans.py", "function"),  # a key of tool calls
     *(
         (f"libs/rlhf-data/src/rlhf_data/chat/template/{module}.py", "function")

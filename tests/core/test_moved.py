@@ -94,6 +94,14 @@ def test_a_name_that_left_a_module_is_found_there_with_a_warning():
         rlhf_core.contracts.NeverThere  # noqa: B018
 
 
+@pytest.mark.parametrize("name", ["ImportanceWeights", "importance_metrics", "importance_weights"])
+def test_formulas_of_corrections_are_found_in_the_core_s_math_with_a_warning(name):
+    with pytest.warns(
+        DeprecationWarning, match=rf"is rlhf_plugin_algorithms\.\w+\.\w+\.{name} now"
+    ):
+        assert callable(getattr(importlib.import_module("rlhf_core.math"), name))
+
+
 @pytest.fixture
 def parts(tmp_path, monkeypatch):
     """A package of two folders, and one that has become a part of it."""

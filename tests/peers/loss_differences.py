@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import StepColumns
-from rlhf_core.math import adapted_kl_coef, aggregate, importance_weights, kl_estimate
+from rlhf_core.math import adapted_kl_coef, aggregate, kl_estimate
+from rlhf_plugin_algorithms.corrections.importance import importance_weights
 from rlhf_plugin_algorithms.kl.k1 import k1
 from rlhf_plugin_algorithms.kl.k3 import k3
 from rlhf_plugin_algorithms.losses.gspo import gspo_loss
@@ -177,7 +178,7 @@ def empty_rows(agreeing: bool) -> Both:
 @difference(
     "verl",
     "trainer.ppo.rollout_corr_helper.compute_rollout_rejection_mask",
-    "math.importance_weights",
+    "corrections.importance.importance_weights",
     what="A token that a correction drops still counts in the denominator (as OpenRLHF, TRL); theirs leaves the "
     "mask, so "
     "that those left count more.",

@@ -34,7 +34,13 @@ MOVED = {
 }
 """Old name of a module, or of a package with all that is below it -> its new name."""
 
-MOVED_NAMES = {("rlhf_core.contracts", "LinkedEngine"): "rlhf_weights"}
+_CORRECTIONS = "rlhf_plugin_algorithms.corrections"
+MOVED_NAMES = {
+    ("rlhf_core.contracts", "LinkedEngine"): "rlhf_weights",
+    ("rlhf_core.math", "ImportanceWeights"): f"{_CORRECTIONS}.weighting",
+    ("rlhf_core.math", "importance_metrics"): f"{_CORRECTIONS}.weighting",
+    ("rlhf_core.math", "importance_weights"): f"{_CORRECTIONS}.importance",
+}
 """Module and name of what left a module that stayed -> the module that has it now."""
 
 _FOLDERS = {old.rpartition(".")[0] for old in MOVED} - {"rlhf_core"}

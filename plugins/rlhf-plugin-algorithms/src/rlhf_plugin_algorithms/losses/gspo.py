@@ -3,7 +3,7 @@
 There are two forms with the same value. In ``gspo`` the gradient is that of the sequence's ratio, which treats all
 tokens of a sequence alike; in ``gspo_token`` it goes through each token by itself, so tokens keep their own advantages.
 
-Symbols of the paper: ``s_i(theta)`` is ``ratio``, ``pi_theta`` the policy, ``pi_theta_old`` old, ``|y_i|`` ``length``.
+Symbols of the paper: ``s_i(theta)`` is ``ratio``, ``pi_theta`` the policy and ``pi_theta_old`` old.
 We differ from it in one thing: the mean log-ratio is clamped to [-20, 20], which keeps the exponential finite.
 
 Source: Zheng et al. 2025, arXiv:2507.18071, equations 5 to 7, and section 4.3 for GSPO-token.
@@ -18,7 +18,7 @@ from pydantic import Field
 from rlhf_core import Component, Config
 from rlhf_core.contracts import LossInputs, Metric, TokenLoss
 from rlhf_core.lazy import Bool, Float, torch
-from rlhf_core.math import MAX_LOG_RATIO, masked_sum
+from rlhf_core.math import MAX_LOG_RATIO, credited_to_own_token, masked_sum, row_mean
 
 
 class GspoConfig(Config):
@@ -57,10 +57,7 @@ def sequence_log_ratio(
 
     Clamped to [-20, 20], with no gradient beyond. What stands at padding, nan included, has no effect.
     """
-    # Padding is replaced before the arithmetic: a nan there would come back in the backward pass as 0 * nan.
-    difference = torch.where(action_mask, policy_logprobs - old_logprobs, 0.0)  # (B, A)
-    length = action_mask.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1) |y_i|
-    mean = difference.sum(dim=1, keepdim=True) / length  # (B, 1) log s_i
+    mean = row_mean(policy_logprobs - old_logprobs, action_mask)  # (B, 1) log s_i
     return mean.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
@@ -114,10 +111,9 @@ def gspo_token_loss(
 
     Source: Zheng et al. 2025, arXiv:2507.18071, section 4.3.
     """
-    # (B, 1) sg[s_i]
-    value = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp().detach()
+    value = sequence_log_ratio(policy_logprobs, old_logprobs, action_mask).exp()  # (B, 1) s_i
     logprobs = torch.where(action_mask, policy_logprobs, 0.0)
-    ratio = value * (logprobs - logprobs.detach()).exp()  # (B, A) s_{i,t}
+    ratio = credited_to_own_token(value, logprobs)  # (B, A) s_{i,t}
     return _clipped(ratio, advantages, action_mask, clip_low, clip_high)
 
 
