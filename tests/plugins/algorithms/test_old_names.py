@@ -22,6 +22,7 @@ MODULES = {
     "rlhf_plugin_shaping.kl_estimators.k3": "rlhf_plugin_algorithms.kl.k3",
     "rlhf_plugin_shaping.sources.function": "rlhf_plugin_sources.function",
     "rlhf_plugin_optim.adam": "rlhf_plugin_algorithms.optimizers.adam",
+    "rlhf_plugin_optim.config": "rlhf_plugin_algorithms.optimizers",
     "rlhf_plugin_optim.schedules.wsd": "rlhf_plugin_algorithms.schedules.wsd",
     "rlhf_plugin_preference.dpo": "rlhf_plugin_algorithms.preference.dpo",
 }

@@ -28,7 +28,7 @@ from .corrections import flash_mask, icepop, importance, mis, seq_mask_tis, tis
 from .filters import drop_errors, drop_stale, dynamic_sampling, zero_variance
 from .kl import k1, k2, k3
 from .losses import cispo, decoupled_ppo, dppo, gspo, ppo, topr
-from .optimizers.config import Adam8bitConfig, AdamConfig, MuonConfig, SgdConfig
+from .optimizers import adam, adam8bit, muon, sgd
 from .preference import (
     aot,
     aot_unpaired,
@@ -154,34 +154,7 @@ def rlhf_lr_schedules() -> list[Component[Any]]:
 
 @hookimpl
 def rlhf_optimizers() -> list[Component[Any]]:
-    """Return the optimizer components; a run imports only the modules of those that it selects."""
-    return [
-        Component(
-            name="adam",
-            factory="rlhf_plugin_algorithms.optimizers.adam:Adam",
-            config=AdamConfig,
-            summary="AdamW, fused where torch can; no weight decay on biases and norms",
-        ),
-        Component(
-            name="adam8bit",
-            factory="rlhf_plugin_algorithms.optimizers.adam8bit:Adam8bit",
-            config=Adam8bitConfig,
-            summary="AdamW with 8-bit state, from bitsandbytes",
-            extra="bnb",
-        ),
-        Component(
-            name="muon",
-            factory="rlhf_plugin_algorithms.optimizers.muon:Muon",
-            config=MuonConfig,
-            summary="orthogonalized momentum for hidden matrices, AdamW for everything else",
-        ),
-        Component(
-            name="sgd",
-            factory="rlhf_plugin_algorithms.optimizers.sgd:Sgd",
-            config=SgdConfig,
-            summary="gradient descent, with momentum if wanted; keeps no state without",
-        ),
-    ]
+    return [adam.COMPONENT, adam8bit.COMPONENT, muon.COMPONENT, sgd.COMPONENT]
 
 
 @hookimpl

@@ -4,5 +4,8 @@ from rlhf_core.moved import moved_package
 from rlhf_plugin_algorithms import *  # noqa: F403
 
 moved_package(
-    __name__, "rlhf_plugin_algorithms.optimizers", schedules="rlhf_plugin_algorithms.schedules"
+    __name__,
+    "rlhf_plugin_algorithms.optimizers",
+    schedules="rlhf_plugin_algorithms.schedules",
+    config="rlhf_plugin_algorithms.optimizers",
 )

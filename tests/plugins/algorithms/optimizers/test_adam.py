@@ -9,8 +9,8 @@ from torch import nn
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ParameterGroup
+from rlhf_plugin_algorithms.optimizers import AdamConfig
 from rlhf_plugin_algorithms.optimizers.adam import Adam
-from rlhf_plugin_algorithms.optimizers.config import AdamConfig
 
 
 class Model(nn.Module):

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from rlhf_core import ConfigError, MissingDependency
+from rlhf_plugin_algorithms.optimizers import Adam8bitConfig, AdamConfig
 from rlhf_plugin_algorithms.optimizers.adam import Adam
 from rlhf_plugin_algorithms.optimizers.adam8bit import Adam8bit
-from rlhf_plugin_algorithms.optimizers.config import Adam8bitConfig, AdamConfig
 
 HAS_LIBRARY = importlib.util.find_spec("bitsandbytes") is not None
 needs_library = pytest.mark.skipif(not HAS_LIBRARY, reason="needs bitsandbytes")

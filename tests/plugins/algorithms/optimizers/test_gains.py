@@ -4,8 +4,8 @@ import pytest
 from transformers import AutoModelForCausalLM, CohereConfig, LlamaConfig, Qwen3MoeConfig
 
 from rlhf_core.contracts import RoleSpec
+from rlhf_plugin_algorithms.optimizers import AdamConfig, MuonConfig, SgdConfig
 from rlhf_plugin_algorithms.optimizers.adam import Adam
-from rlhf_plugin_algorithms.optimizers.config import AdamConfig, MuonConfig, SgdConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_algorithms.optimizers.sgd import Sgd
 from rlhf_plugin_local.config import TorchBackendConfig

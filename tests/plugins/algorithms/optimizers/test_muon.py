@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from rlhf_core import ConfigError
-from rlhf_plugin_algorithms.optimizers.config import MuonConfig
+from rlhf_plugin_algorithms.optimizers import MuonConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_algorithms.optimizers.muon_adamw import MuonAdamW
 

@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from rlhf_plugin_algorithms.optimizers.config import SgdConfig
+from rlhf_plugin_algorithms.optimizers import SgdConfig
 from rlhf_plugin_algorithms.optimizers.sgd import Sgd
 
 

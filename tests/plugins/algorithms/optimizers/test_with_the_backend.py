@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_plugin_algorithms.optimizers.config import MuonConfig, SgdConfig
+from rlhf_plugin_algorithms.optimizers import MuonConfig, SgdConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_algorithms.optimizers.sgd import Sgd
 from rlhf_testing.tiny import write_tiny_model

@@ -7,7 +7,7 @@ import torch
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ParameterGroup
-from rlhf_plugin_algorithms.optimizers.config import MuonConfig
+from rlhf_plugin_algorithms.optimizers import MuonConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_deepspeed.zero.flattening import whole_parameters
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from rlhf_core.contracts import ParameterGroup
-from rlhf_plugin_algorithms.optimizers.config import MuonConfig
+from rlhf_plugin_algorithms.optimizers import MuonConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_deepspeed.parallel.ranks import Ranks
 from rlhf_plugin_deepspeed.zero.fragments import Fragment

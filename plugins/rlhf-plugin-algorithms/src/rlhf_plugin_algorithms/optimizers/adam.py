@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
-from torch import nn
+from pydantic import Field
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import ParameterGroup
+from rlhf_core.lazy import torch
 
-from .config import AdamConfig
-from .groups import by_decay, torch_groups, trainable_parameters
+from .groups import PEAK_LR, Decay, by_decay, can_fuse, torch_groups, trainable_parameters
 
-_FUSED_DEVICES = frozenset({"cpu", "cuda"})
+
+class AdamConfig(Config):
+    """Options of AdamW."""
+
+    lr: float = Field(1e-6, gt=0.0, le=1.0, description=PEAK_LR)
+    betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.95), description="decay per update of the gradient's average and of its square's"
+    )
+    eps: float = Field(1e-8, gt=0.0, le=1.0, description="added to the root of the second moment")
+    weight_decay: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="decoupled decay, times the learning rate; only of matrices, not of biases and norms",
+    )
 
 
 class Adam:
@@ -26,7 +40,7 @@ class Adam:
         self.config = config
 
     def parameter_groups(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]]
+        self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
     ) -> list[ParameterGroup]:
         """Split the trainable parameters into ``decay``, the matrices, and ``no_decay``.
 
@@ -49,10 +63,9 @@ class Adam:
         )
 
 
-def can_fuse(groups: Sequence[ParameterGroup]) -> bool:
-    """Return whether torch can update all parameters of a device in one kernel: floating point, on a CPU or CUDA."""
-    return all(
-        parameter.device.type in _FUSED_DEVICES and parameter.is_floating_point()
-        for group in groups
-        for _, parameter in group.named_parameters
-    )
+COMPONENT = Component(
+    name="adam",
+    factory=Adam,
+    config=AdamConfig,
+    summary="AdamW, fused where torch can; no weight decay on biases and norms",
+)

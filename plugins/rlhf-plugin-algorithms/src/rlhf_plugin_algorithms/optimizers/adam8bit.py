@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-import torch
-from torch import nn
+from pydantic import Field
 
-from rlhf_core import ConfigError, MissingDependency
+from rlhf_core import Component, ConfigError, MissingDependency
 from rlhf_core.contracts import ParameterGroup
+from rlhf_core.lazy import torch
 
-from .config import Adam8bitConfig
-from .groups import by_decay, torch_groups, trainable_parameters
+from .adam import Adam, AdamConfig
+from .groups import torch_groups
 
 
-class Adam8bit:
+class Adam8bitConfig(AdamConfig):
+    """Options of AdamW with 8-bit state."""
+
+    min_8bit_size: int = Field(
+        4096, ge=0, description="parameters with fewer numbers keep their state in float32"
+    )
+    paged: bool = Field(
+        False, description="let the driver move the state to host memory when GPU memory runs out"
+    )
+
+
+class Adam8bit(Adam):
     """The ``adam8bit`` optimizer component.
 
     Source: Dettmers et al. 2022 (8-bit Optimizers via Block-wise Quantization), arXiv:2110.02861, as
@@ -26,24 +37,14 @@ class Adam8bit:
         MissingDependency: bitsandbytes is not installed.
     """
 
+    config: Adam8bitConfig
+
     def __init__(self, config: Adam8bitConfig) -> None:
         if importlib.util.find_spec("bitsandbytes") is None:
             raise MissingDependency(
                 "algorithms:adam8bit needs bitsandbytes.\n  pip install 'rlhf-plugin-algorithms[bnb]'"
             )
-        self.config = config
-
-    def parameter_groups(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]]
-    ) -> list[ParameterGroup]:
-        """Split the trainable parameters into ``decay``, the matrices, and ``no_decay``.
-
-        Raises:
-            ConfigError: no parameter is trainable.
-        """
-        return by_decay(
-            trainable_parameters(named_parameters), weight_decay=self.config.weight_decay
-        )
+        super().__init__(config)
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
         """Return the optimizer of the parameter groups; options of a group override those of the component.
@@ -77,3 +78,12 @@ def _require_gpu(groups: Sequence[ParameterGroup]) -> None:
                     f"adam8bit.paged is on, but {name} is on {parameter.device}; expected a CUDA GPU. Leave paged off, "
                     "or train on a GPU"
                 )
+
+
+COMPONENT = Component(
+    name="adam8bit",
+    factory=Adam8bit,
+    config=Adam8bitConfig,
+    summary="AdamW with 8-bit state, from bitsandbytes",
+    extra="bnb",
+)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from torch import nn
+from pydantic import Field
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import NamedParameters, ParameterGroup
 
-Named = tuple[str, nn.Parameter]
+if TYPE_CHECKING:
+    from torch import nn
+
+    Named = tuple[str, nn.Parameter]
+
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
+PEAK_LR = "peak learning rate, which the schedule scales"
+ALGORITHM = "algorithm"
+"""Key of a parameter group with the name of the algorithm that updates the group, where there are two."""
+
+MUON, ADAMW = "muon", "adamw"
+_FUSED_DEVICES = frozenset({"cpu", "cuda"})
 
 
 def trainable_parameters(named_parameters: Iterable[Named]) -> NamedParameters:
@@ -69,3 +80,12 @@ def torch_groups(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
         {"name": group.name, "params": [p for _, p in group.named_parameters], **group.options}
         for group in groups
     ]
+
+
+def can_fuse(groups: Sequence[ParameterGroup]) -> bool:
+    """Return whether torch can update all parameters of a device in one kernel: floating point, on a CPU or CUDA."""
+    return all(
+        parameter.device.type in _FUSED_DEVICES and parameter.is_floating_point()
+        for group in groups
+        for _, parameter in group.named_parameters
+    )

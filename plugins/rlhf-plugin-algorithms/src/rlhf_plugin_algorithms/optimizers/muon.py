@@ -4,17 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import Literal
 
-import torch
-from torch import nn
+from pydantic import Field, model_validator
 
-from rlhf_core import ConfigError
+from rlhf_core import Component, Config, ConfigError
 from rlhf_core.contracts import ParameterGroup
+from rlhf_core.lazy import torch
 
-from .adam import can_fuse
-from .config import MuonConfig
-from .groups import by_decay, torch_groups, trainable_parameters
-from .muon_adamw import ADAMW, ALGORITHM, MUON, MuonAdamW
+from .groups import (
+    ADAMW,
+    ALGORITHM,
+    MUON,
+    PEAK_LR,
+    Decay,
+    by_decay,
+    can_fuse,
+    torch_groups,
+    trainable_parameters,
+)
+
+
+class MuonConfig(Config):
+    """Options of Muon for hidden matrices and of AdamW for all other parameters."""
+
+    lr: float = Field(
+        1e-6, gt=0.0, le=1.0, description=f"{PEAK_LR}, of the hidden matrices; see adjust_lr"
+    )
+    momentum: float = Field(
+        0.95, ge=0.0, lt=1.0, description="decay per update of the gradient's average"
+    )
+    nesterov: bool = Field(True, description="look ahead by one update")
+    ns_steps: int = Field(
+        5, ge=1, le=20, description="Newton-Schulz iterations that orthogonalize the average"
+    )
+    adjust_lr: Literal["match_rms_adamw", "original"] = Field(
+        "match_rms_adamw",
+        description="learning rate of a matrix of rows x columns. match_rms_adamw: lr * 0.2 * sqrt(max(rows, columns)),"
+        " so that learning rates of AdamW fit; original: lr * sqrt(max(1, rows / columns))",
+    )
+    weight_decay: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="decoupled decay, times the learning rate; only of matrices, not of biases and norms",
+    )
+    adam_lr: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="peak learning rate of all other parameters, which AdamW updates; unset: lr, which only "
+        "match_rms_adamw allows",
+    )
+    adam_betas: tuple[Decay, Decay] = Field(
+        (0.9, 0.95), description="AdamW: decay of the gradient's average and of its square's"
+    )
+    adam_eps: float = Field(
+        1e-8, gt=0.0, le=1.0, description="AdamW: added to the root of the second moment"
+    )
+    adam_names: tuple[str, ...] = Field(
+        ("*embed*", "wte", "wpe", "*_head", "output_layer", "score"),
+        description="patterns for parts of a parameter's dotted name; AdamW updates matching parameters of any shape",
+    )
+
+    @model_validator(mode="after")
+    def _learning_rates_fit(self) -> MuonConfig:
+        if self.adjust_lr == "original" and self.adam_lr is None:
+            raise ValueError(
+                "adjust_lr original without adam_lr: the scale of lr is then far too large for AdamW; set adam_lr"
+            )
+        return self
 
 
 class Muon:
@@ -30,7 +89,7 @@ class Muon:
         self.config = config
 
     def parameter_groups(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]]
+        self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
     ) -> list[ParameterGroup]:
         """Return the parameter groups ``muon``, ``adam_decay`` and ``adam_no_decay``; empty ones are left out.
 
@@ -83,6 +142,8 @@ class Muon:
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
         """Return one optimizer of all parameter groups."""
+        from .muon_adamw import MuonAdamW  # a class of torch's, so its module imports torch
+
         made = torch_groups(groups)
         for group, source in zip(made, groups, strict=True):
             if group.get(ALGORITHM, ADAMW) == ADAMW:
@@ -94,3 +155,11 @@ class Muon:
         return any(
             fnmatchcase(part, pattern) for part in parts for pattern in self.config.adam_names
         )
+
+
+COMPONENT = Component(
+    name="muon",
+    factory=Muon,
+    config=MuonConfig,
+    summary="orthogonalized momentum for hidden matrices, AdamW for everything else",
+)

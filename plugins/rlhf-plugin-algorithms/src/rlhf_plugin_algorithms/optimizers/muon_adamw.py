@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-ALGORITHM = "algorithm"
-"""Key of a parameter group with the name of the algorithm that updates the group."""
+from .groups import ADAMW, ALGORITHM, MUON
 
-MUON, ADAMW = "muon", "adamw"
 _CLASSES: Mapping[str, type[torch.optim.Muon] | type[torch.optim.AdamW]] = {
     MUON: torch.optim.Muon,
     ADAMW: torch.optim.AdamW,

@@ -4,13 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
-from torch import nn
+from pydantic import Field, model_validator
 
+from rlhf_core import Component, Config
 from rlhf_core.contracts import ParameterGroup
+from rlhf_core.lazy import torch
 
-from .config import SgdConfig
-from .groups import by_decay, torch_groups, trainable_parameters
+from .groups import PEAK_LR, by_decay, torch_groups, trainable_parameters
+
+
+class SgdConfig(Config):
+    """Options of gradient descent."""
+
+    lr: float = Field(1e-3, gt=0.0, le=100.0, description=PEAK_LR)
+    momentum: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="decay per update of the sum of gradients; 0 keeps no state",
+    )
+    nesterov: bool = Field(False, description="look ahead by one update; needs momentum")
+    weight_decay: float = Field(
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="factor of the weight that is added to its gradient; only of matrices, not of biases and norms",
+    )
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> SgdConfig:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov is on but momentum is 0; expected momentum above 0")
+        return self
 
 
 class Sgd:
@@ -24,7 +49,7 @@ class Sgd:
         self.config = config
 
     def parameter_groups(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]]
+        self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
     ) -> list[ParameterGroup]:
         """Split the trainable parameters into ``decay``, the matrices, and ``no_decay``.
 
@@ -44,3 +69,11 @@ class Sgd:
             nesterov=self.config.nesterov,
             weight_decay=self.config.weight_decay,
         )
+
+
+COMPONENT = Component(
+    name="sgd",
+    factory=Sgd,
+    config=SgdConfig,
+    summary="gradient descent, with momentum if wanted; keeps no state without",
+)
