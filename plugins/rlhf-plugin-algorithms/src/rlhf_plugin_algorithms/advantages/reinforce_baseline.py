@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Advantages, RewardBatch
-from rlhf_core.lazy import Bool, Float, Int, torch
+from rlhf_core.lazy import Float, Int, torch
 from rlhf_core.math import advantages_at_tokens, group_mean, rewards_by_turn, whiten
 
 
@@ -47,19 +47,6 @@ def group_baseline_advantages(
     return rewards - group_mean(rewards, group, episode)  # (B, K)
 
 
-def whitened_advantages(
-    advantages: Float[torch.Tensor, "b a"],
-    action_mask: Bool[torch.Tensor, "b a"],
-    *,
-    divide_by_std: bool,
-) -> Float[torch.Tensor, "b a"]:
-    """Return ``(A - mean(A)) / std(A)`` over all action tokens of the batch; 0 at padding.
-
-    Without ``divide_by_std`` only the mean is removed. The standard deviation is the population's, at least 1e-4.
-    """
-    return whiten(advantages, action_mask, divide_by_std=divide_by_std)
-
-
 class ReinforceBaseline:
     """Advantage estimator ``reinforce_baseline``: steps 1 to 3 of the file's head."""
 
@@ -72,7 +59,8 @@ class ReinforceBaseline:
         advantages = advantages_at_tokens(by_turn, batch)  # (B, A) step 2: plus the KL to come
         if self.config.whiten != "none":
             full = self.config.whiten == "full"
-            advantages = whitened_advantages(advantages, batch.action_mask, divide_by_std=full)
+            # (B, A) step 3
+            advantages = whiten(advantages, batch.action_mask, divide_by_std=full)
         return Advantages(advantages=advantages)
 
 

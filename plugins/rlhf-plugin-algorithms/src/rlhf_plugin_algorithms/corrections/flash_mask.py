@@ -16,10 +16,7 @@ from rlhf_core.contracts import Correction
 from rlhf_core.lazy import Bool, Float, torch
 from rlhf_core.math import row_mean
 
-from .weighting import CONFLICTS, NEEDS, at_most, correction, log_ratios, ratios
-
-MIN_PROB = 1e-6
-"""p and q are kept in [1e-6, 1 - 1e-6], so that their logarithms are finite."""
+from .weighting import CONFLICTS, NEEDS, at_most, correction, log_ratios, probability, ratios
 
 
 class FlashMaskConfig(Config):
@@ -37,11 +34,6 @@ class FlashMaskConfig(Config):
     )
 
 
-def _probability(logprobs: Float[torch.Tensor, "b a"]) -> Float[torch.Tensor, "b a"]:
-    """Return p or q."""
-    return logprobs.detach().double().exp().clamp(MIN_PROB, 1 - MIN_PROB)
-
-
 class FlashMask:
     """IS correction ``flash_mask``."""
 
@@ -55,7 +47,7 @@ class FlashMask:
         action_mask: Bool[torch.Tensor, "b a"],
     ) -> Correction:
         log_ratio = log_ratios(old_logprobs, rollout_logprobs, action_mask)  # (B, A)
-        p, q = _probability(rollout_logprobs), _probability(old_logprobs)  # (B, A)
+        p, q = probability(rollout_logprobs), probability(old_logprobs)  # (B, A)
         binary_kl = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
         keep = row_mean(binary_kl, action_mask) <= self.config.high  # (B, 1)
         ratio = ratios(log_ratio)  # q / p, which are not bounded here

@@ -29,6 +29,7 @@ from .weighting import (
     at_most,
     log_ratios,
     measured,
+    probability,
     ratios,
     weighted,
 )
@@ -37,9 +38,6 @@ Level = Literal["token", "sequence", "geometric"]
 Mode = Literal["truncate", "clip", "mask"]
 Gate = Literal["ratio", "binary_kl", "tv", "k2", "k3"]
 Weight = Literal["token", "sequence", "geometric", "off"]
-
-MIN_PROB = 1e-6
-"""Probabilities are kept in [1e-6, 1 - 1e-6] in the binary divergences, so that their logarithms are finite."""
 
 
 class ImportanceConfig(Config):
@@ -165,7 +163,7 @@ def importance_weights(
         if gate == "ratio":
             judged = ratios(_of_units(log_ratio, action_mask, level))  # (B, U) s
         else:
-            p, q = _probability(rollout_logprobs), _probability(old_logprobs)  # (B, A)
+            p, q = probability(rollout_logprobs), probability(old_logprobs)  # (B, A)
             of_tokens = torch.where(action_mask, _divergence(gate, p, q, log_ratio), 0.0)
             judged = _of_units(of_tokens, action_mask, level)
         keep = judged <= high
@@ -230,10 +228,6 @@ def _divergence(
     raise ValueError(f"gate {gate!r}: expected 'binary_kl', 'tv', 'k2' or 'k3'")
 
 
-def _probability(logprobs: Float[torch.Tensor, "b a"]) -> Float[torch.Tensor, "b a"]:
-    return logprobs.detach().double().exp().clamp(MIN_PROB, 1 - MIN_PROB)
-
-
 class Importance:
     """IS correction ``importance``, with every level, mode and gate."""
 
@@ -246,19 +240,8 @@ class Importance:
         rollout_logprobs: Float[torch.Tensor, "b a"],
         action_mask: Bool[torch.Tensor, "b a"],
     ) -> Correction:
-        config = self.config
-        result = importance_weights(
-            old_logprobs,
-            rollout_logprobs,
-            action_mask,
-            level=config.level,
-            mode=config.mode,
-            gate=config.gate,
-            low=config.low,
-            high=config.high,
-            weight=config.weight or "token",
-            max_weight=config.max_weight,
-        )
+        options = self.config.model_dump() | {"weight": self.config.weight or "token"}
+        result = importance_weights(old_logprobs, rollout_logprobs, action_mask, **options)
         return measured(result, action_mask)
 
 

@@ -11,6 +11,7 @@ from rlhf_core.contracts import Correction, Metric, Metrics
 from rlhf_core.lazy import Bool, Float, torch
 from rlhf_core.math import MAX_LOG_RATIO, masked_sum
 
+MIN_PROB = 1e-6
 NEEDS = frozenset({"rollout_logprobs"})
 CONFLICTS = frozenset({"renormalized_sampling", "rollout_as_old"})
 """The sampler's log-probs would be of another distribution, or the very numbers that they are compared with."""
@@ -44,6 +45,11 @@ def log_ratios(
 def ratios(log_ratio: Float[torch.Tensor, "b u"]) -> Float[torch.Tensor, "b u"]:
     """Return ``exp(log_ratio)``, the exponent clamped to [-20, 20]."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def probability(logprobs: Float[torch.Tensor, "b a"]) -> Float[torch.Tensor, "b a"]:
+    """Return the probabilities in float64, kept in [1e-6, 1 - 1e-6], so that binary divergences are finite."""
+    return logprobs.detach().double().exp().clamp(MIN_PROB, 1 - MIN_PROB)
 
 
 def at_most(ratio: Float[torch.Tensor, "b u"], bound: float | None) -> Float[torch.Tensor, "b u"]:

@@ -140,47 +140,35 @@ def _clipped(
 class GspoLoss:
     """Policy loss ``gspo``."""
 
+    by_token = False
+    """True: ``gspo_token_loss``."""
+
     def __init__(self, config: GspoConfig) -> None:
         self.config = config
 
     def __call__(self, inputs: LossInputs) -> TokenLoss:
-        result = gspo_loss(
+        mask = inputs.action_mask
+        result = (gspo_token_loss if self.by_token else gspo_loss)(
             inputs.policy_logprobs,
             inputs.old_logprobs,
             inputs.advantages,
-            inputs.action_mask,
+            mask,
             clip_low=self.config.clip_low,
             clip_high=self.config.clip_high,
         )
-        return _token_loss(result, inputs.action_mask)
+        count = mask.sum()
+        metrics = {
+            "policy/sequence_ratio": Metric(masked_sum(result.ratio, mask), count),
+            "clip/fraction_low": Metric(result.clipped_low.sum(), count),
+            "clip/fraction_high": Metric(result.clipped_high.sum(), count),
+        }
+        return TokenLoss(loss=result.loss, metrics=metrics)
 
 
-class GspoTokenLoss:
+class GspoTokenLoss(GspoLoss):
     """Policy loss ``gspo_token``."""
 
-    def __init__(self, config: GspoConfig) -> None:
-        self.config = config
-
-    def __call__(self, inputs: LossInputs) -> TokenLoss:
-        result = gspo_token_loss(
-            inputs.policy_logprobs,
-            inputs.old_logprobs,
-            inputs.advantages,
-            inputs.action_mask,
-            clip_low=self.config.clip_low,
-            clip_high=self.config.clip_high,
-        )
-        return _token_loss(result, inputs.action_mask)
-
-
-def _token_loss(result: GspoResult, mask: torch.Tensor) -> TokenLoss:
-    count = mask.sum()
-    metrics = {
-        "policy/sequence_ratio": Metric(masked_sum(result.ratio, mask), count),
-        "clip/fraction_low": Metric(result.clipped_low.sum(), count),
-        "clip/fraction_high": Metric(result.clipped_high.sum(), count),
-    }
-    return TokenLoss(loss=result.loss, metrics=metrics)
+    by_token = True
 
 
 COMPONENT = Component(

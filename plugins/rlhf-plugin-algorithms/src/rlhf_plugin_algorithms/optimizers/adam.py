@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from rlhf_core import Component, Config
 from rlhf_core.contracts import ParameterGroup
 from rlhf_core.lazy import torch
 
-from .groups import PEAK_LR, Decay, by_decay, can_fuse, torch_groups, trainable_parameters
+from .groups import PEAK_LR, Decay, SplitsByDecay, can_fuse, torch_groups
 
 
 class AdamConfig(Config):
@@ -29,7 +29,7 @@ class AdamConfig(Config):
     )
 
 
-class Adam:
+class Adam(SplitsByDecay):
     """The ``adam`` optimizer component.
 
     Source: Loshchilov and Hutter 2019 (AdamW), arXiv:1711.05101, as ``torch.optim.AdamW`` has it: each update first
@@ -38,18 +38,6 @@ class Adam:
 
     def __init__(self, config: AdamConfig) -> None:
         self.config = config
-
-    def parameter_groups(
-        self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
-    ) -> list[ParameterGroup]:
-        """Split the trainable parameters into ``decay``, the matrices, and ``no_decay``.
-
-        Raises:
-            ConfigError: no parameter is trainable.
-        """
-        return by_decay(
-            trainable_parameters(named_parameters), weight_decay=self.config.weight_decay
-        )
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
         """Return the optimizer of the parameter groups; options of a group override those of the component."""

@@ -74,6 +74,22 @@ def by_decay(
     return [group for group in groups if group.named_parameters]
 
 
+class SplitsByDecay:
+    """Base of optimizers that update all parameters alike, but for the decay."""
+
+    config: Any
+
+    def parameter_groups(self, named_parameters: Iterable[Named]) -> list[ParameterGroup]:
+        """Split the trainable parameters into ``decay``, the matrices, and ``no_decay``.
+
+        Raises:
+            ConfigError: no parameter is trainable.
+        """
+        return by_decay(
+            trainable_parameters(named_parameters), weight_decay=self.config.weight_decay
+        )
+
+
 def torch_groups(groups: Sequence[ParameterGroup]) -> list[dict[str, Any]]:
     """Return the parameter groups in the form of torch's optimizers, one dictionary for each group."""
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
@@ -10,7 +10,7 @@ from rlhf_core import Component, Config
 from rlhf_core.contracts import ParameterGroup
 from rlhf_core.lazy import torch
 
-from .groups import PEAK_LR, by_decay, torch_groups, trainable_parameters
+from .groups import PEAK_LR, SplitsByDecay, torch_groups
 
 
 class SgdConfig(Config):
@@ -38,7 +38,7 @@ class SgdConfig(Config):
         return self
 
 
-class Sgd:
+class Sgd(SplitsByDecay):
     """The ``sgd`` optimizer component: ``torch.optim.SGD``.
 
     Weight decay is added to the gradient, so the decay passes through the momentum. Without momentum the update is that
@@ -47,18 +47,6 @@ class Sgd:
 
     def __init__(self, config: SgdConfig) -> None:
         self.config = config
-
-    def parameter_groups(
-        self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]
-    ) -> list[ParameterGroup]:
-        """Split the trainable parameters into ``decay``, the matrices, and ``no_decay``.
-
-        Raises:
-            ConfigError: no parameter is trainable.
-        """
-        return by_decay(
-            trainable_parameters(named_parameters), weight_decay=self.config.weight_decay
-        )
 
     def create(self, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:
         """Return the optimizer of the parameter groups; options of a group override those of the component."""
