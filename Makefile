@@ -51,7 +51,7 @@ test: $(INSTALLED)  ## install, then run all tests but the slow ones
 # Sums in float32 depend on the width of a processor's vectors. Bounds that were read off one processor fail here.
 test-other-processor: $(INSTALLED)  ## numeric tests with torch's kernels for processors without AVX; a minute
 	ATEN_CPU_CAPABILITY=default $(PARALLEL) -m "not slow and not gpu and not scale" tests/core/math tests/core/objective \
-	    $(addprefix tests/plugins/,preference grpo ppo torch/heads torch/packed reward_model/test_reward.py)
+	    $(addprefix tests/plugins/,algorithms/advantages algorithms/losses algorithms/preference torch/heads torch/packed reward_model/test_reward.py)
 
 test-slow: $(INSTALLED)  ## only the slow tests: whole runs of most commands, pairs of algorithms, learning, a kill at every point
 	$(PARALLEL) -m "slow and not gpu and not scale and not learning and not matrix"

@@ -21,12 +21,23 @@ SECTION = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end: \2 -->)", flags=re
 
 
 def rooms_of(known: Mapping[str, Module]) -> list[Module]:
-    """Return the packages that are rooms: the distributions' own and the folders directly below them."""
+    """Return the packages that are rooms: the distributions' own and the folders directly below them.
+
+    A package of an old name, which leads to others, is none.
+    """
     return [
         module
         for _, module in sorted(known.items())
-        if module.is_package and module.name.count(".") <= 1
+        if module.is_package and module.name.count(".") <= 1 and not _is_old_name(module)
     ]
+
+
+def _is_old_name(module: Module) -> bool:
+    calls = (node for node in module.tree.body if isinstance(node, ast.Expr))
+    return any(
+        isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "moved_package"
+        for node in calls
+    )
 
 
 def summary(module: Module) -> str:

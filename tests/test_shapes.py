@@ -11,7 +11,7 @@ from jaxtyping import TypeCheckError
 
 from rlhf_core.math import masked_sum, token_log_ratios
 from rlhf_core.objective import ActionScores
-from rlhf_plugin_grpo.dr_grpo import group_centered_advantages
+from rlhf_plugin_algorithms.advantages.dr_grpo import group_centered_advantages
 from rlhf_torch.heads.action_head import expected
 from rlhf_torch.rows.microbatch import micro_batches
 

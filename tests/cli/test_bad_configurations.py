@@ -77,7 +77,7 @@ FLAGS = {
     ),
     "option of an unselected component": (
         "--algo.advantage.gae.gamma 0.9",
-        "--algo.advantage.gae.gamma: gae (rlhf-plugin-ppo 0.1.0) is not selected; "
+        "--algo.advantage.gae.gamma: gae (rlhf-plugin-algorithms 0.1.0) is not selected; "
         "this run uses --estimator reinforce_baseline",
     ),
     # types and ranges

@@ -53,23 +53,23 @@ def test_a_function_in_a_file_is_checked_like_a_plugin(rlhf, losses):
     assert "check_at_ratio_one_it_is_reinforce" in out
 
 
-@pytest.mark.parametrize("name", ["grpo", "rlhf-plugin-grpo"])
+@pytest.mark.parametrize("name", ["grpo", "rlhf-plugin-algorithms"])
 def test_a_plugin_or_its_distribution_stands_for_all_of_its_components(rlhf, name):
     code, out, _ = rlhf("check", name, "--kind", "advantage_estimator", "--json")
 
     outcomes = json.loads(out)["outcomes"]
     components = {outcome["component"] for outcome in outcomes}
     assert code == 0
-    assert components >= {"grpo:dr_grpo", "grpo:group_norm"} or name == "grpo"
+    assert components >= {"algorithms:dr_grpo", "algorithms:group_norm"} or name == "grpo"
     assert all(outcome["ok"] for outcome in outcomes)
 
 
 def test_a_plugin_as_a_whole_must_import_nothing_heavy(rlhf):
-    code, out, _ = rlhf("check", "rlhf-plugin-optim", "--json")
+    code, out, _ = rlhf("check", "rlhf-plugin-algorithms", "--kind", "optimizer", "--json")
 
     outcomes = json.loads(out)["outcomes"]
     assert code == 0
-    assert ("optim", "assert_imports_stay_light") in {
+    assert ("algorithms", "assert_imports_stay_light") in {
         (outcome["component"], outcome["check"]) for outcome in outcomes
     }
 

@@ -30,9 +30,9 @@ def test_every_component_is_a_row(rlhf):
     assert {row["status"] for row in rows} == {"ok"}
     (row,) = [row for row in rows if row["component"] == "gae"]
     assert (row["plugin"], row["kind"], row["distribution"]) == (
-        "ppo",
+        "algorithms",
         "advantage_estimator",
-        "rlhf-plugin-ppo",
+        "rlhf-plugin-algorithms",
     )
     assert row["version"]
     assert row["summary"]
@@ -43,7 +43,8 @@ def test_the_table_has_every_component(rlhf):
 
     assert code == 0
     assert all(
-        name in out for name in ("plugin", "reinforce_baseline", "rlhf-plugin-optim", "single_turn")
+        name in out
+        for name in ("plugin", "reinforce_baseline", "rlhf-plugin-algorithms", "single_turn")
     )
 
 
@@ -91,17 +92,17 @@ def test_show_tells_everything_of_a_component(rlhf):
     code, out, _ = rlhf("plugins", "show", "gae")
 
     assert code == 0
-    assert "ppo:gae  (advantage estimator, rlhf-plugin-ppo" in out
+    assert "algorithms:gae  (advantage estimator, rlhf-plugin-algorithms" in out
     assert "needs: values" in out
     assert "lambda_ NUMBER (default 0.95)" in out
     file, _, line = out.partition("source: ")[2].partition("\n")[0].rpartition(":")
-    assert file.endswith("rlhf_plugin_ppo/gae.py")
+    assert file.endswith("rlhf_plugin_algorithms/advantages/gae.py")
     assert Path(file).read_text().splitlines()[int(line) - 1] == "class GaeEstimator:"
 
 
 def test_show_finds_qualified_names_and_aliases(rlhf):
-    assert "grpo:group_norm" in rlhf("plugins", "show", "grpo")[1]
-    assert "ppo:ppo" in rlhf("plugins", "show", "ppo:ppo")[1]
+    assert "algorithms:group_norm" in rlhf("plugins", "show", "grpo")[1]
+    assert "algorithms:ppo" in rlhf("plugins", "show", "algorithms:ppo")[1]
 
 
 def test_show_of_nothing_suggests(rlhf):

@@ -100,7 +100,7 @@ def test_a_dry_run_needs_no_weights_and_says_so(folder, rlhf):
     words[1] = "./not/there"
     code, out, err = rlhf("train", *words)
     assert code == 0
-    assert "reinforce:reinforce_baseline (rlhf-plugin-reinforce" in out
+    assert "algorithms:reinforce_baseline (rlhf-plugin-algorithms" in out
     assert "not ready to run: --model ./not/there: expected a Transformers folder" in err
     assert "not ready to run: --data rows.jsonl: there is no such file" in err
 
@@ -114,7 +114,7 @@ def test_help_follows_the_selection(folder, rlhf):
     code, out, _ = rlhf("train", "--estimator", "gae", "--help")
     assert code == 0
     assert "--algo.advantage.gae.gamma" in out
-    assert "rlhf-plugin-ppo" in out
+    assert "rlhf-plugin-algorithms" in out
     assert "also: " in out
 
 

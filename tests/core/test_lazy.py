@@ -145,7 +145,7 @@ expected = clipped(values, mask)
 real.testing.assert_close(compiled(clipped)(values, mask), expected)
 
 from rlhf_core.math import kl_estimate, token_log_ratios
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
+from rlhf_plugin_algorithms.kl.k3 import k3
 
 def loss(policy, old, mask):
     ratio = token_log_ratios(policy, old, mask).exp()

@@ -92,3 +92,56 @@ def test_a_name_that_left_a_module_is_found_there_with_a_warning():
     assert {each.filename for each in seen} == {__file__}
     with pytest.raises(AttributeError, match="has no attribute 'NeverThere'"):
         rlhf_core.contracts.NeverThere  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["ImportanceWeights", "importance_metrics", "importance_weights"])
+def test_formulas_of_corrections_are_found_in_the_core_s_math_with_a_warning(name):
+    with pytest.warns(
+        DeprecationWarning, match=rf"is rlhf_plugin_algorithms\.\w+\.\w+\.{name} now"
+    ):
+        assert callable(getattr(importlib.import_module("rlhf_core.math"), name))
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """A package of two folders, and one that has become a part of it."""
+    files = {
+        "whole/__init__.py": "",
+        "whole/left/__init__.py": "",
+        "whole/left/one.py": "",
+        "whole/right/__init__.py": "",
+        "whole/right/two.py": "class Two: ...",
+        "whole/kept/__init__.py": "",
+        "whole/kept/three.py": "",
+        "part/__init__.py": "from rlhf_core.moved import moved_package\n"
+        "moved_package(__name__, 'whole.left', 'whole.right', below='whole.kept')",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("rlhf_core.moved.MOVED", dict(MOVED))
+    monkeypatch.setattr("rlhf_core.moved._PACKAGES", {})
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("whole", "part")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_modules_of_a_package_that_became_a_part_are_found_with_one_warning():
+    with pytest.warns(
+        DeprecationWarning, match=r"part had is in whole\.left, whole\.right"
+    ) as seen:
+        import part.one
+    import whole.kept.three
+    import whole.left.one
+    import whole.right.two
+    from part.below import three
+    from part.two import Two
+
+    assert part.one is whole.left.one
+    assert Two is whole.right.two.Two
+    assert three is whole.kept.three
+    assert {each.filename for each in seen} == {__file__}
+    with pytest.raises(ModuleNotFoundError, match=r"part\.four"):
+        importlib.import_module("part.four")

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_core import AmbiguousComponent, PluginError, UnknownComponent, plugins
 from rlhf_core.contracts import ComponentRef
-from rlhf_core.plugins import GROUP, empty, load
+from rlhf_core.plugins import FORMER, GROUP, empty, load
 
 LOSSES = "rlhf_policy_losses"
 
@@ -76,7 +76,7 @@ def install(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("RLHF_PLUGINS", raising=False)
 
-    def run(distribution, source, *, group=GROUP, entry_point=None, version="1.2"):
+    def run(distribution, source, *, group=GROUP, entry_point=None, version="1.2", former=()):
         module = distribution.replace("-", "_").replace(".", "_")
         monkeypatch.delitem(sys.modules, module, raising=False)
         (tmp_path / f"{module}.py").write_text(source)
@@ -88,7 +88,10 @@ def install(tmp_path, monkeypatch):
         name = entry_point or distribution.removeprefix("rlhf-plugin-").removeprefix(
             "rlhf-"
         ).replace("-", "_")
-        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}\n")
+        parts = "".join(f"{each} = rlhf_plugin_{each}\n" for each in former)
+        (info / "entry_points.txt").write_text(
+            f"[{group}]\n{name} = {module}\n" + (f"[{FORMER}]\n{parts}" if parts else "")
+        )
 
     return run
 
@@ -107,6 +110,33 @@ def test_a_good_plugin_is_found_by_its_metadata(install):
     assert entry.qualified == "acme:acme_loss"
     assert entry.origin == "rlhf-plugin-acme 1.2"
     assert loaded.loaded["acme"] == "rlhf-plugin-acme 1.2"
+
+
+def test_a_component_of_a_plugin_that_became_a_part_is_found_by_its_old_name(install):
+    install("rlhf-plugin-whole", GOOD.format(name="whole"), former=("acme", "other"))
+
+    for loaded in (load(), load(component="acme:whole_loss")):
+        with pytest.warns(DeprecationWarning, match="acme:whole_loss is whole:whole_loss now"):
+            assert loaded.get(LOSSES, "acme:whole_loss").qualified == "whole:whole_loss"
+
+
+def test_a_plugin_that_is_still_installed_beside_its_successor_is_refused(install):
+    install("rlhf-plugin-acme", GOOD.format(name="whole"))
+    install("rlhf-plugin-whole", GOOD.format(name="whole"), former=("acme",))
+
+    loaded = load()
+
+    assert loaded.get(LOSSES, "whole_loss").plugin == "whole"
+    told = str(failure_of(loaded, "acme"))
+    assert "has become a part of rlhf-plugin-whole 1.2" in told
+    assert "pip uninstall rlhf-plugin-acme" in told
+
+
+def test_another_plugin_may_have_a_name_that_one_had_before_it_became_a_part(install):
+    install("rlhf-acme", GOOD.format(name="acme"))
+    install("rlhf-plugin-whole", GOOD.format(name="whole"), former=("acme",))
+
+    assert load().get(LOSSES, "acme:acme_loss").origin == "rlhf-acme 1.2"
 
 
 def test_libraries_are_found_by_their_requirements_not_by_their_description(tmp_path, monkeypatch):

@@ -54,3 +54,24 @@ def test_an_unknown_name_gets_the_nearest_one(registry, name, near):
 def test_an_empty_registry_says_so():
     with pytest.raises(UnknownComponent, match="Installed: none"):
         Registry("rlhf_engines", "engine").get("x")
+
+
+@pytest.fixture
+def grown():
+    """A plugin that two others have become a part of."""
+    made = Registry("rlhf_policy_losses", "policy loss")
+    plain = Component(name="plain", factory=dict, aliases=("pg",))
+    made.add(Registered(plain, "whole", former=("first", "second")))
+    return made
+
+
+@pytest.mark.parametrize("name", ["first:plain", "second:pg"])
+def test_the_name_of_a_plugin_that_became_a_part_is_found_with_a_warning(grown, name):
+    with pytest.warns(DeprecationWarning, match=f"{name} is whole:plain now"):
+        assert grown.get(name).qualified == "whole:plain"
+
+
+def test_a_plugin_of_a_former_name_comes_before_it(grown):
+    grown.add(Registered(Component(name="plain", factory=dict), "first"))
+
+    assert grown.get("first:plain").qualified == "first:plain"

@@ -38,7 +38,7 @@ def test_other_shapers_than_the_checkpoints_are_refused(train, shaped, names, ca
     train("run", *flags, "--steps", "2", "--resume", "auto", code=2)
 
     told = message(capsys)
-    expected = ["shaping:clip" if name == "clip" else name for name in names]
+    expected = ["algorithms:clip" if name == "clip" else name for name in names]
     assert f"--reward.shapers is {expected}" in told
     assert "was made with ['shaper.py:Counting']" in told
 

@@ -184,7 +184,7 @@ MUTANTS = (
         source="OpenRLHF 0.11.2, group_norm",
         hook=HOOK,
         component="group_norm",
-        target="rlhf_plugin_grpo.group_norm:group_normalized_advantages",
+        target="rlhf_plugin_algorithms.advantages.group_norm:group_normalized_advantages",
         wrap=tiny_eps,
     ),
     Mutant(
@@ -192,7 +192,7 @@ MUTANTS = (
         source="OpenRLHF 0.11.2, rewards.reshape(-1, n)",
         hook=HOOK,
         component="reinforce_baseline",
-        target="rlhf_plugin_reinforce.reinforce_baseline:group_baseline_advantages",
+        target="rlhf_plugin_algorithms.advantages.reinforce_baseline:group_baseline_advantages",
         wrap=baseline_by_reshape,
     ),
     Mutant(
@@ -200,7 +200,7 @@ MUTANTS = (
         source="the class of slime#1372, a sum without its mask",
         hook=HOOK,
         component="reinforce_baseline",
-        target="rlhf_plugin_reinforce.reinforce_baseline:whiten",
+        target="rlhf_plugin_algorithms.advantages.reinforce_baseline:whiten",
         wrap=whiten_with_padding,
     ),
     Mutant(
@@ -215,7 +215,7 @@ MUTANTS = (
         source="the class of slime#2235, whitening over the wrong set",
         hook=HOOK,
         component="reinforce",
-        target="rlhf_plugin_reinforce.reinforce:whiten",
+        target="rlhf_plugin_algorithms.advantages.reinforce:whiten",
         wrap=one_scale_per_prompt,
     ),
     Mutant(
@@ -223,7 +223,7 @@ MUTANTS = (
         source="ddof: OpenRLHF has n - 1 in groups and n in whitening",
         hook=HOOK,
         component="reinforce_baseline",
-        target="rlhf_plugin_reinforce.reinforce_baseline:whiten",
+        target="rlhf_plugin_algorithms.advantages.reinforce_baseline:whiten",
         wrap=whiten_by_sample_std,
     ),
     Mutant(
@@ -238,7 +238,7 @@ MUTANTS = (
         source="slime#1372",
         hook=HOOK,
         component="rloo",
-        target="rlhf_plugin_reinforce.rloo:advantages_at_tokens",
+        target="rlhf_plugin_algorithms.advantages.rloo:advantages_at_tokens",
         wrap=kl_without_mask,
     ),
     Mutant(
@@ -246,7 +246,7 @@ MUTANTS = (
         source="the class of TRL#5731, a wrong divergence",
         hook=HOOK,
         component="group_norm",
-        target="rlhf_plugin_grpo.group_norm:advantages_at_tokens",
+        target="rlhf_plugin_algorithms.advantages.group_norm:advantages_at_tokens",
         wrap=kl_with_wrong_sign,
     ),
     Mutant(
@@ -254,7 +254,7 @@ MUTANTS = (
         source="the class of AReaL#1346, a mask off by one",
         hook=HOOK,
         component="gae",
-        target="rlhf_plugin_ppo.gae:gae_advantages",
+        target="rlhf_plugin_algorithms.advantages.gae:gae_advantages",
         wrap=values_at_padding,
     ),
     Mutant(
@@ -262,7 +262,7 @@ MUTANTS = (
         source="the class of verl#6957, the critic on a wrong scale",
         hook=HOOK,
         component="gae",
-        target="rlhf_plugin_ppo.gae:GaeEstimator.__call__",
+        target="rlhf_plugin_algorithms.advantages.gae:GaeEstimator.__call__",
         wrap=returns_of_whitened,
     ),
     Mutant(
@@ -284,7 +284,7 @@ MUTANTS = (
         source="OpenRLHF#1240",
         hook=HOOK,
         component="reinforce",
-        target="rlhf_plugin_reinforce.reinforce:reward_to_go",
+        target="rlhf_plugin_algorithms.advantages.reinforce:reward_to_go",
         wrap=mask_by_multiplication,
     ),
     Mutant(
@@ -292,7 +292,7 @@ MUTANTS = (
         source="the class of AReaL#1346, tokens and masks off by one",
         hook=HOOK,
         component="reinforce",
-        target="rlhf_plugin_reinforce.reinforce:reward_to_go",
+        target="rlhf_plugin_algorithms.advantages.reinforce:reward_to_go",
         wrap=reward_at_the_last_column,
     ),
 )

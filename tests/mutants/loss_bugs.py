@@ -13,7 +13,7 @@ from rlhf_core.contracts import Metric
 from .mutant import Mutant
 
 HOOK = "rlhf_policy_losses"
-CLIPPED = "rlhf_plugin_ppo.ppo:clipped_policy_loss"
+CLIPPED = "rlhf_plugin_algorithms.losses.ppo:clipped_policy_loss"
 Function = Callable[..., Any]
 
 

@@ -15,7 +15,7 @@ from .mutant import Mutant
 from .preference_formulas import CHECK
 
 HOOK = "rlhf_preference_losses"
-MODULE = "rlhf_plugin_preference"
+MODULE = "rlhf_plugin_algorithms.preference"
 Loss = Callable[[PreferenceInputs], PreferenceResult]
 Wrap = Callable[[Any], Any]
 

@@ -202,7 +202,7 @@ def _adam(bug: str, source: str, target: str, wrap: Function) -> Mutant:
         source=source,
         hook=OPTIMIZER,
         component="adam",
-        target=f"rlhf_plugin_optim.adam:Adam.{target}",
+        target=f"rlhf_plugin_algorithms.optimizers.{target}",
         wrap=wrap,
     )
 
@@ -313,19 +313,19 @@ MUTANTS = (
     _adam(
         "a parameter is in no group and is never trained",
         "no issue cited: parameter groups by lists of names",
-        "parameter_groups",
+        "groups:SplitsByDecay.parameter_groups",
         drops_a_parameter,
     ),
     _adam(
         "weight decay on gains and biases",
         "no issue cited: a common default of optimizers",
-        "parameter_groups",
+        "groups:SplitsByDecay.parameter_groups",
         decays_gains,
     ),
     _adam(
         "weights change at a learning rate of 0",
         "open-instruct#1473, a gap that grows at learning rate 0",
-        "create",
+        "adam:Adam.create",
         coupled_decay,
     ),
 )

@@ -23,9 +23,9 @@ from rlhf_core.math import (
     value_loss,
     whiten,
 )
-from rlhf_plugin_shaping.kl_estimators.k1 import k1
-from rlhf_plugin_shaping.kl_estimators.k2 import k2
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
+from rlhf_plugin_algorithms.kl.k1 import k1
+from rlhf_plugin_algorithms.kl.k2 import k2
+from rlhf_plugin_algorithms.kl.k3 import k3
 
 from .batches import Batch
 from .pairs import Both, pair

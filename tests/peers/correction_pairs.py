@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_core.math import ImportanceWeights, importance_weights
-from rlhf_plugin_ppo.ppo import clipped_policy_loss
+from rlhf_plugin_algorithms.corrections.importance import importance_weights
+from rlhf_plugin_algorithms.corrections.weighting import ImportanceWeights
+from rlhf_plugin_algorithms.losses.ppo import clipped_policy_loss
 
 from .batches import Batch
 from .core_pairs import step_mean
@@ -17,7 +18,7 @@ from .policy_loss_pairs import OPENRLHF_LOSS, TO_POLICY, openrlhf_loss, our_inpu
 from .released import load
 from .stand_ins import trl_scored
 
-OURS = "math.importance_weights"
+OURS = "corrections.importance.importance_weights"
 VERL = "trainer.ppo.rollout_corr_helper"
 TRL = "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions"
 

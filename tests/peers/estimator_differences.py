@@ -8,15 +8,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlhf_plugin_grpo.dr_grpo import DrGrpo, DrGrpoConfig
-from rlhf_plugin_grpo.gdpo import Gdpo, GdpoConfig
-from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig
-from rlhf_plugin_ppo.gae import GaeConfig, GaeEstimator, gae_advantages
-from rlhf_plugin_reinforce.reinforce import Reinforce, ReinforceConfig
-from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
-from rlhf_plugin_reinforce.rloo import Rloo, RlooConfig
-from rlhf_plugin_shaping.clip import Clip, ClipConfig
-from rlhf_plugin_shaping.overlong import overlong_penalty
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_algorithms.advantages.gae import GaeConfig, GaeEstimator, gae_advantages
+from rlhf_plugin_algorithms.advantages.gdpo import Gdpo, GdpoConfig
+from rlhf_plugin_algorithms.advantages.group_norm import GroupNorm, GroupNormConfig
+from rlhf_plugin_algorithms.advantages.reinforce import Reinforce, ReinforceConfig
+from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
+    ReinforceBaseline,
+    ReinforceBaselineConfig,
+)
+from rlhf_plugin_algorithms.advantages.rloo import Rloo, RlooConfig
+from rlhf_plugin_algorithms.shapers.clip import Clip, ClipConfig
+from rlhf_plugin_algorithms.shapers.overlong import overlong_penalty
 
 from .batches import Batch, equal_groups, ragged
 from .differences import difference
@@ -33,7 +36,7 @@ VERL = "trainer.ppo.core_algos"
 @difference(
     "openrlhf",
     "trainer.ppo_utils.experience_maker.get_advantages_and_returns",
-    "ppo.gae.gae_advantages",
+    "advantages.gae.gae_advantages",
     what="Environment tokens between two actions take no time; theirs decay the advantage by gamma lambda each "
     "and count "
     "as states of value 0.",
@@ -62,7 +65,7 @@ def environment_tokens(agreeing: bool) -> Both:
 @difference(
     "openrlhf",
     MAKER,
-    "grpo.group_norm.GroupNorm",
+    "advantages.group_norm.GroupNorm",
     what="Equal rewards of a group that are not exact in binary, such as 0.1, give 0; theirs, in float32 with "
     "eps 1e-9, "
     "divide rounding noise by itself and give advantages near 1.",
@@ -83,7 +86,7 @@ def equal_rewards(agreeing: bool) -> Both:
 @difference(
     "openrlhf",
     MAKER,
-    "shaping.clip.Clip",
+    "shapers.clip.Clip",
     what="A reward is clipped before the baseline is subtracted; theirs clips what is left of it after.",
     why="A bound on rewards is stated in units of the reward. They agree where nothing is clipped.",
     tolerance=FLOAT32,
@@ -197,7 +200,7 @@ def _advantages(batch: Batch, estimator: object) -> Tensor:
 @difference(
     "verl",
     f"{VERL}.compute_gdpo_outcome_advantage",
-    "grpo.gdpo.Gdpo",
+    "advantages.gdpo.Gdpo",
     what="Whitening divides by the population's standard deviation, theirs by the sample's.",
     why="The batch is all there is, not a sample of it. They agree with the factor sqrt(1 - 1 / N).",
     tolerance=FLOAT32,
@@ -224,7 +227,7 @@ def verl_gdpo(agreeing: bool) -> Both:
 @difference(
     "trl",
     "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions",
-    "grpo.gdpo.Gdpo",
+    "advantages.gdpo.Gdpo",
     what="The sum of normalized rewards is whitened over tokens (as verl); theirs over samples, with n - 1.",
     why="Tokens are what the loss is made of. They agree for samples of one length, with the factor sqrt(1 - 1 / n).",
     tolerance=1e-3,
@@ -246,7 +249,7 @@ def trl_gdpo(agreeing: bool) -> Both:
 @difference(
     "verl",
     f"{VERL}.compute_optimal_token_baseline_advantage",
-    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
+    "advantages.optimal_token_baseline.OptimalTokenBaseline",
     what="Where one sample of a group is left, the last baseline that two samples gave stays in force (tail "
     "carry, the "
     "default); theirs falls to 0 there.",
@@ -259,7 +262,7 @@ def tail_of_the_longest(agreeing: bool) -> Both:
 @difference(
     "verl",
     f"{VERL}.compute_optimal_token_baseline_advantage",
-    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
+    "advantages.optimal_token_baseline.OptimalTokenBaseline",
     what="A group of one has the advantage 0; theirs keeps the reward itself.",
     why="Without others there is no baseline. They agree on larger groups.",
 )
@@ -283,7 +286,7 @@ def _optimal_token_baseline(batch: Batch) -> Both:
 @difference(
     "verl",
     "workers.reward_manager.dapo.DAPORewardManager.__call__",
-    "shaping.overlong.overlong_penalty",
+    "shapers.overlong.overlong_penalty",
     what="The penalty of a long response stops growing at the limit (as in the paper); theirs does not.",
     why="An episode of several turns can be longer. They agree up to the limit.",
     tolerance=FLOAT32,

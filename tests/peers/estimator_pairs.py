@@ -7,14 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_plugin_grpo.dr_grpo import DrGrpo, DrGrpoConfig
-from rlhf_plugin_grpo.gdpo import decoupled_advantages
-from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig, group_normalized_advantages
-from rlhf_plugin_ppo.gae import GaeConfig, GaeEstimator, gae_advantages
-from rlhf_plugin_reinforce.flash_reinforce import FlashReinforce, FlashReinforceConfig
-from rlhf_plugin_reinforce.reinforce import Reinforce, ReinforceConfig
-from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
-from rlhf_plugin_reinforce.rloo import Rloo, RlooConfig, leave_one_out_advantages
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_algorithms.advantages.flash_reinforce import FlashReinforce, FlashReinforceConfig
+from rlhf_plugin_algorithms.advantages.gae import GaeConfig, GaeEstimator, gae_advantages
+from rlhf_plugin_algorithms.advantages.gdpo import decoupled_advantages
+from rlhf_plugin_algorithms.advantages.group_norm import (
+    GroupNorm,
+    GroupNormConfig,
+    group_normalized_advantages,
+)
+from rlhf_plugin_algorithms.advantages.reinforce import Reinforce, ReinforceConfig
+from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
+    ReinforceBaseline,
+    ReinforceBaselineConfig,
+)
+from rlhf_plugin_algorithms.advantages.rloo import Rloo, RlooConfig, leave_one_out_advantages
 
 from .batches import Batch
 from .pairs import Both, pair
@@ -65,42 +72,42 @@ def _openrlhf(name: str, ours: str, estimator: Any, *, case: str = "", **options
 
 _openrlhf(
     "gae",
-    "ppo.gae.GaeEstimator",
+    "advantages.gae.GaeEstimator",
     GaeEstimator(GaeConfig(gamma=0.98, lambda_=0.9)),
     gamma=0.98,
     lambda_=0.9,
 )
 _openrlhf(
     "reinforce",
-    "reinforce.reinforce.Reinforce",
+    "advantages.reinforce.Reinforce",
     Reinforce(ReinforceConfig(gamma=0.9)),
     gamma=0.9,
 )
 _openrlhf(
     "reinforce",
-    "reinforce.reinforce.Reinforce",
+    "advantages.reinforce.Reinforce",
     Reinforce(ReinforceConfig(whiten="mean")),
     case=", no_std_norm",
     no_std_norm=True,
 )
 _openrlhf(
     "reinforce_baseline",
-    "reinforce.reinforce_baseline.ReinforceBaseline",
+    "advantages.reinforce_baseline.ReinforceBaseline",
     ReinforceBaseline(ReinforceBaselineConfig()),
 )
-_openrlhf("rloo", "reinforce.rloo.Rloo", Rloo(RlooConfig()))
+_openrlhf("rloo", "advantages.rloo.Rloo", Rloo(RlooConfig()))
 _openrlhf(
     "flash_reinforce",
-    "reinforce.flash_reinforce.FlashReinforce",
+    "advantages.flash_reinforce.FlashReinforce",
     FlashReinforce(FlashReinforceConfig()),
 )
-_openrlhf("dr_grpo", "grpo.dr_grpo.DrGrpo", DrGrpo(DrGrpoConfig()))
+_openrlhf("dr_grpo", "advantages.dr_grpo.DrGrpo", DrGrpo(DrGrpoConfig()))
 
 
 @pair(
     "openrlhf",
     MAKER,
-    "grpo.group_norm.group_normalized_advantages",
+    "advantages.group_norm.group_normalized_advantages",
     case="group_norm, eps 1e-9",
     equal_groups=True,
 )
@@ -115,7 +122,7 @@ def openrlhf_group_norm(batch: Batch) -> Both:
 @pair(
     "openrlhf",
     "trainer.ppo_utils.experience_maker.get_advantages_and_returns",
-    "ppo.gae.gae_advantages",
+    "advantages.gae.gae_advantages",
 )
 def openrlhf_gae(batch: Batch) -> Both:
     """Advantages and returns, before whitening."""
@@ -145,7 +152,7 @@ def our_rloo(batch: Batch) -> Tensor:
 @pair(
     "trl",
     "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions",
-    "grpo.group_norm.GroupNorm",
+    "advantages.group_norm.GroupNorm",
     equal_groups=True,
 )
 def trl_grpo(batch: Batch) -> Both:
@@ -158,7 +165,7 @@ def trl_grpo(batch: Batch) -> Both:
 @pair(
     "trl",
     "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions",
-    "grpo.dr_grpo.DrGrpo",
+    "advantages.dr_grpo.DrGrpo",
     case='scale_rewards="none"',
     equal_groups=True,
 )
@@ -171,7 +178,7 @@ def trl_dr_grpo(batch: Batch) -> Both:
 @pair(
     "trl",
     "trainer.grpo_trainer.GRPOTrainer._generate_and_score_completions",
-    "grpo.gdpo.decoupled_advantages",
+    "advantages.gdpo.decoupled_advantages",
     case='multi_objective_aggregation="normalize_then_sum"',
     equal_groups=True,
 )
@@ -193,7 +200,7 @@ def trl_gdpo(batch: Batch) -> Both:
 @pair(
     "trl",
     "trainer.rloo_trainer.RLOOTrainer._generate_and_score_completions",
-    "reinforce.rloo.leave_one_out_advantages",
+    "advantages.rloo.leave_one_out_advantages",
     equal_groups=True,
 )
 def trl_rloo(batch: Batch) -> Both:

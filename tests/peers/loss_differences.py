@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import StepColumns
-from rlhf_core.math import adapted_kl_coef, aggregate, importance_weights, kl_estimate
+from rlhf_core.math import adapted_kl_coef, aggregate, kl_estimate
+from rlhf_plugin_algorithms.corrections.importance import importance_weights
+from rlhf_plugin_algorithms.kl.k1 import k1
+from rlhf_plugin_algorithms.kl.k3 import k3
+from rlhf_plugin_algorithms.losses.gspo import gspo_loss
+from rlhf_plugin_algorithms.losses.ppo import clipped_policy_loss
 from rlhf_plugin_covariance.covariance import KlCovConfig, KlCovLoss, kl_cov_loss
-from rlhf_plugin_grpo.gspo import gspo_loss
-from rlhf_plugin_ppo.ppo import clipped_policy_loss
 from rlhf_plugin_sequence_losses.luspo import luspo_loss
-from rlhf_plugin_shaping.kl_estimators.k1 import k1
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
 from rlhf_plugin_supervised.distill import top_k_kl
 
 from .batches import VOCABULARY, ragged, rows_of
@@ -132,7 +133,7 @@ def trl_unbounded_k3(agreeing: bool) -> Both:
 @difference(
     "verl",
     f"{VERL}.compute_policy_loss_vanilla",
-    "ppo.ppo.clipped_policy_loss",
+    "losses.ppo.clipped_policy_loss",
     what="The dual clip is off unless it is asked for; theirs is always on, at 3 by default.",
     why="PPO has none. They agree with dual_clip=3.",
 )
@@ -177,7 +178,7 @@ def empty_rows(agreeing: bool) -> Both:
 @difference(
     "verl",
     "trainer.ppo.rollout_corr_helper.compute_rollout_rejection_mask",
-    "math.importance_weights",
+    "corrections.importance.importance_weights",
     what="A token that a correction drops still counts in the denominator (as OpenRLHF, TRL); theirs leaves the "
     "mask, so "
     "that those left count more.",
@@ -270,7 +271,7 @@ def _number(value: float) -> Tensor:
 @difference(
     "openrlhf",
     "models.loss.PolicyLoss",
-    "grpo.gspo.gspo_loss",
+    "losses.gspo.gspo_loss",
     what="A correction weights and drops under GSPO as under any loss; with one, theirs puts the sampler in the "
     "place of "
     "the old policy in the ratio, and weights and drops nothing.",

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from rlhf_plugin_grpo.gspo import gspo_loss, gspo_token_loss
-from rlhf_plugin_offpolicy.cispo import cispo_loss
-from rlhf_plugin_offpolicy.decoupled_ppo import decoupled_ppo_loss
-from rlhf_plugin_offpolicy.dppo import dppo_loss
+from rlhf_plugin_algorithms.losses.cispo import cispo_loss
+from rlhf_plugin_algorithms.losses.decoupled_ppo import decoupled_ppo_loss
+from rlhf_plugin_algorithms.losses.dppo import dppo_loss
+from rlhf_plugin_algorithms.losses.gspo import gspo_loss, gspo_token_loss
 
 from .batches import Batch
 from .core_pairs import step_mean
@@ -32,14 +32,14 @@ def _our_gspo(batch: Batch, function: Any, *, by_row: bool) -> Tensor:
     return step_mean(batch, loss, "seq-mean-token-mean")
 
 
-@pair("openrlhf", OPENRLHF_LOSS, "grpo.gspo.gspo_loss", case="gspo", gradient=TO_POLICY)
+@pair("openrlhf", OPENRLHF_LOSS, "losses.gspo.gspo_loss", case="gspo", gradient=TO_POLICY)
 def openrlhf_gspo(batch: Batch) -> Both:
     """Also with an advantage per token."""
     theirs = openrlhf_loss(batch, policy_loss_type="gspo", clip_eps_low=0.1, clip_eps_high=0.12)
     return Both(ours=_our_gspo(batch, gspo_loss, by_row=False), theirs=theirs)
 
 
-@pair("trl", TRL_LOSS, "grpo.gspo.gspo_loss", case="grpo, sequence level", gradient=TO_POLICY)
+@pair("trl", TRL_LOSS, "losses.gspo.gspo_loss", case="grpo, sequence level", gradient=TO_POLICY)
 def trl_gspo(batch: Batch) -> Both:
     theirs = trl_loss(batch, "grpo", level="sequence", epsilon_low=0.1, epsilon_high=0.12)
     return Both(ours=_our_gspo(batch, gspo_loss, by_row=True), theirs=theirs)
@@ -48,7 +48,7 @@ def trl_gspo(batch: Batch) -> Both:
 @pair(
     "verl",
     f"{CORE_ALGOS}.compute_policy_loss_gspo",
-    "grpo.gspo.gspo_token_loss",
+    "losses.gspo.gspo_token_loss",
     gradient=TO_POLICY,
 )
 def verl_gspo(batch: Batch) -> Both:
@@ -66,7 +66,7 @@ def verl_gspo(batch: Batch) -> Both:
 @pair(
     "verl",
     f"{CORE_ALGOS}.compute_policy_loss_cispo",
-    "offpolicy.cispo.cispo_loss",
+    "losses.cispo.cispo_loss",
     gradient=TO_POLICY,
 )
 def verl_cispo(batch: Batch) -> Both:
@@ -75,7 +75,7 @@ def verl_cispo(batch: Batch) -> Both:
     return Both(ours=step_mean(batch, ours), theirs=theirs)
 
 
-@pair("trl", TRL_LOSS, "offpolicy.cispo.cispo_loss", case="cispo", gradient=TO_POLICY)
+@pair("trl", TRL_LOSS, "losses.cispo.cispo_loss", case="cispo", gradient=TO_POLICY)
 def trl_cispo(batch: Batch) -> Both:
     """Its epsilon_high is the bound itself, and there is no lower one."""
     theirs = trl_loss(batch, "cispo", epsilon_high=1.3)
@@ -87,7 +87,7 @@ def _verl_dppo(divergence: str) -> None:
     @pair(
         "verl",
         f"{CORE_ALGOS}.compute_policy_loss_dppo_{divergence}",
-        "offpolicy.dppo.dppo_loss",
+        "losses.dppo.dppo_loss",
         gradient=TO_POLICY,
     )
     def compare(batch: Batch) -> Both:
@@ -126,7 +126,7 @@ def _our_decoupled(batch: Batch, *, drop: bool) -> Tensor:
 @pair(
     "verl",
     f"{CORE_ALGOS}.compute_policy_loss_vanilla",
-    "offpolicy.decoupled_ppo.decoupled_ppo_loss",
+    "losses.decoupled_ppo.decoupled_ppo_loss",
     case="rollout_is_weights, token, 1.2",
     gradient=TO_POLICY,
 )
@@ -149,7 +149,7 @@ def verl_decoupled(batch: Batch) -> Both:
 @pair(
     "openrlhf",
     OPENRLHF_LOSS,
-    "offpolicy.decoupled_ppo.decoupled_ppo_loss",
+    "losses.decoupled_ppo.decoupled_ppo_loss",
     case="ppo, token, mask, [0, 1.2]",
     gradient=TO_POLICY,
 )

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from rlhf_core.math import kl_estimate
+from rlhf_plugin_algorithms.kl.k3 import k3
+from rlhf_plugin_algorithms.losses.ppo import clipped_policy_loss
 from rlhf_plugin_covariance.covariance import (
     clip_cov_loss,
     drawn_within,
@@ -16,11 +18,9 @@ from rlhf_plugin_covariance.covariance import (
     num_selected,
     token_covariances,
 )
-from rlhf_plugin_ppo.ppo import clipped_policy_loss
 from rlhf_plugin_sequence_losses.gmpo import gmpo_loss
 from rlhf_plugin_sequence_losses.luspo import luspo_loss
 from rlhf_plugin_sequence_losses.vespo import vespo_loss
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
 from rlhf_plugin_soft_losses.gpg import gpg_loss
 from rlhf_plugin_soft_losses.sapo import sapo_loss
 
@@ -32,7 +32,7 @@ from .stand_ins import trl_loss, verl_actor
 
 OPENRLHF_LOSS = "models.loss.PolicyLoss"
 TRL_LOSS = "trainer.grpo_trainer.GRPOTrainer._compute_loss"
-CLIPPED = "ppo.ppo.clipped_policy_loss"
+CLIPPED = "losses.ppo.clipped_policy_loss"
 CORE_ALGOS = "trainer.ppo.core_algos"
 TO_POLICY = "policy_logprobs"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rlhf_plugin_preference.cdpo import cdpo_loss
-from rlhf_plugin_preference.ipo import IpoConfig, IpoLoss
-from rlhf_plugin_preference.orpo import orpo_terms
+from rlhf_plugin_algorithms.preference.cdpo import cdpo_loss
+from rlhf_plugin_algorithms.preference.ipo import IpoConfig, IpoLoss
+from rlhf_plugin_algorithms.preference.orpo import orpo_terms
 
 from .batches import ragged
 from .differences import difference

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
-from rlhf_plugin_preference.aot import AotConfig, AotLoss
-from rlhf_plugin_preference.aot_unpaired import AotUnpairedConfig, AotUnpairedLoss
-from rlhf_plugin_preference.apo_down import ApoDownConfig, ApoDownLoss
-from rlhf_plugin_preference.apo_zero import ApoZeroConfig, ApoZeroLoss
-from rlhf_plugin_preference.bco import BcoConfig, BcoLoss
-from rlhf_plugin_preference.cdpo import CdpoConfig, CdpoLoss
-from rlhf_plugin_preference.dpo import DpoConfig, DpoLoss
-from rlhf_plugin_preference.hinge import HingeConfig, HingeLoss
-from rlhf_plugin_preference.ipo import IpoConfig, IpoLoss
-from rlhf_plugin_preference.kto import KtoConfig, KtoLoss
-from rlhf_plugin_preference.orpo import orpo_terms
-from rlhf_plugin_preference.robust import RobustConfig, RobustLoss
-from rlhf_plugin_preference.simpo import SimpoConfig, SimpoLoss
+from rlhf_plugin_algorithms.preference.aot import AotConfig, AotLoss
+from rlhf_plugin_algorithms.preference.aot_unpaired import AotUnpairedConfig, AotUnpairedLoss
+from rlhf_plugin_algorithms.preference.apo_down import ApoDownConfig, ApoDownLoss
+from rlhf_plugin_algorithms.preference.apo_zero import ApoZeroConfig, ApoZeroLoss
+from rlhf_plugin_algorithms.preference.bco import BcoConfig, BcoLoss
+from rlhf_plugin_algorithms.preference.cdpo import CdpoConfig, CdpoLoss
+from rlhf_plugin_algorithms.preference.dpo import DpoConfig, DpoLoss
+from rlhf_plugin_algorithms.preference.hinge import HingeConfig, HingeLoss
+from rlhf_plugin_algorithms.preference.ipo import IpoConfig, IpoLoss
+from rlhf_plugin_algorithms.preference.kto import KtoConfig, KtoLoss
+from rlhf_plugin_algorithms.preference.orpo import orpo_terms
+from rlhf_plugin_algorithms.preference.robust import RobustConfig, RobustLoss
+from rlhf_plugin_algorithms.preference.simpo import SimpoConfig, SimpoLoss
 
 from .batches import Batch
 from .pairs import Both, pair

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rlhf_core.contracts import RolloutInfo, TokenColumns, TrajectoryColumns
-from rlhf_plugin_shaping.clip import Clip, ClipConfig
-from rlhf_plugin_shaping.dynamic_sampling import DynamicSampling, DynamicSamplingConfig
-from rlhf_plugin_shaping.overlong import overlong_penalty
-from rlhf_plugin_shaping.stop_properly import stop_properly_reward
+from rlhf_plugin_algorithms.filters.dynamic_sampling import DynamicSampling, DynamicSamplingConfig
+from rlhf_plugin_algorithms.shapers.clip import Clip, ClipConfig
+from rlhf_plugin_algorithms.shapers.overlong import overlong_penalty
+from rlhf_plugin_algorithms.shapers.stop_properly import stop_properly_reward
 
 from .batches import Batch
 from .pairs import Both, pair
@@ -34,7 +34,7 @@ def _penalized(batch: Batch, factor: float) -> Tensor:
 @pair(
     "openrlhf",
     "trainer.ppo_utils.length_penalty.apply_overlong_penalty",
-    "shaping.overlong.overlong_penalty",
+    "shapers.overlong.overlong_penalty",
 )
 def openrlhf_overlong(batch: Batch) -> Both:
     experience = SimpleNamespace(
@@ -49,7 +49,7 @@ def openrlhf_overlong(batch: Batch) -> Both:
 @pair(
     "trl",
     "rewards.other_rewards.get_soft_overlong_punishment",
-    "shaping.overlong.overlong_penalty",
+    "shapers.overlong.overlong_penalty",
 )
 def trl_overlong(batch: Batch) -> Both:
     punish = load("trl.rewards.other_rewards").get_soft_overlong_punishment(
@@ -63,7 +63,7 @@ def _openrlhf_stop_properly(coef: float) -> None:
     @pair(
         "openrlhf",
         "trainer.ppo_utils.length_penalty.apply_stop_properly_penalty",
-        "shaping.stop_properly.stop_properly_reward",
+        "shapers.stop_properly.stop_properly_reward",
         case=f"coef {coef}",
     )
     def compare(batch: Batch) -> Both:
@@ -83,7 +83,7 @@ for _coef in (0.3, -0.5):
 @pair(
     "openrlhf",
     "models.utils.compute_reward",
-    "shaping.clip.Clip",
+    "shapers.clip.Clip",
     case="reward_clip_range, no KL",
     float32="ours: rewards are float32",
 )
@@ -99,7 +99,7 @@ def openrlhf_clip(batch: Batch) -> Both:
 @pair(
     "openrlhf",
     "trainer.ppo_utils.samples_generator.SamplesGenerator._generate_vllm",
-    "shaping.dynamic_sampling.DynamicSampling",
+    "filters.dynamic_sampling.DynamicSampling",
 )
 def openrlhf_dynamic_filtering(batch: Batch) -> Both:
     """Which groups are kept. Theirs draws them from engines; here from a list, with nothing to replace them."""

@@ -7,15 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_plugin_grpo.dr_grpo import group_centered_advantages
-from rlhf_plugin_grpo.group_norm import GroupNorm, GroupNormConfig, group_normalized_advantages
-from rlhf_plugin_grpo.grpo_passk import best_margin_advantages
-from rlhf_plugin_reinforce.opo import length_weighted_advantages
-from rlhf_plugin_reinforce.optimal_token_baseline import (
+from rlhf_plugin_algorithms.advantages.dr_grpo import group_centered_advantages
+from rlhf_plugin_algorithms.advantages.group_norm import (
+    GroupNorm,
+    GroupNormConfig,
+    group_normalized_advantages,
+)
+from rlhf_plugin_algorithms.advantages.grpo_passk import best_margin_advantages
+from rlhf_plugin_algorithms.advantages.opo import length_weighted_advantages
+from rlhf_plugin_algorithms.advantages.optimal_token_baseline import (
     OptimalTokenBaseline,
     OptimalTokenBaselineConfig,
 )
-from rlhf_plugin_reinforce.remax import greedy_baseline_advantages
+from rlhf_plugin_algorithms.advantages.remax import greedy_baseline_advantages
 
 from .batches import Batch
 from .estimator_pairs import at_tokens, episodes, our_gae, our_rloo
@@ -27,7 +31,7 @@ from .stand_ins import verl_index
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_gae_advantage_return",
-    "ppo.gae.gae_advantages",
+    "advantages.gae.gae_advantages",
     case="environment tokens between actions",
 )
 def verl_gae(batch: Batch) -> Both:
@@ -66,7 +70,7 @@ def _verl(function: str, batch: Batch, **options: Any) -> Tensor:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_grpo_outcome_advantage",
-    "grpo.group_norm.group_normalized_advantages",
+    "advantages.group_norm.group_normalized_advantages",
     case="eps 1e-6",
 )
 def verl_grpo(batch: Batch) -> Both:
@@ -78,7 +82,7 @@ def verl_grpo(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_grpo_outcome_advantage",
-    "grpo.dr_grpo.group_centered_advantages",
+    "advantages.dr_grpo.group_centered_advantages",
     case="norm_adv_by_std_in_grpo=False",
 )
 def verl_dr_grpo(batch: Batch) -> Both:
@@ -90,7 +94,7 @@ def verl_dr_grpo(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_grpo_vectorized_outcome_advantage",
-    "grpo.group_norm.group_normalized_advantages",
+    "advantages.group_norm.group_normalized_advantages",
     case="eps 1e-6",
     float32="it takes means and standard deviations in float32",
 )
@@ -105,7 +109,7 @@ def verl_grpo_vectorized(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_rloo_outcome_advantage",
-    "reinforce.rloo.leave_one_out_advantages",
+    "advantages.rloo.leave_one_out_advantages",
 )
 def verl_rloo(batch: Batch) -> Both:
     theirs = _verl("compute_rloo_outcome_advantage", batch)
@@ -115,7 +119,7 @@ def verl_rloo(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_rloo_vectorized_outcome_advantage",
-    "reinforce.rloo.leave_one_out_advantages",
+    "advantages.rloo.leave_one_out_advantages",
 )
 def verl_rloo_vectorized(batch: Batch) -> Both:
     theirs = _verl("compute_rloo_vectorized_outcome_advantage", batch)
@@ -125,7 +129,7 @@ def verl_rloo_vectorized(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_opo_outcome_advantage",
-    "reinforce.opo.length_weighted_advantages",
+    "advantages.opo.length_weighted_advantages",
 )
 def verl_opo(batch: Batch) -> Both:
     ours = length_weighted_advantages(
@@ -138,7 +142,7 @@ def verl_opo(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_remax_outcome_advantage",
-    "reinforce.remax.greedy_baseline_advantages",
+    "advantages.remax.greedy_baseline_advantages",
 )
 def verl_remax(batch: Batch) -> Both:
     theirs, _ = load("verl.trainer.ppo.core_algos").compute_remax_outcome_advantage(
@@ -152,7 +156,7 @@ def _verl_passk(divide_by_std: bool) -> None:
     @pair(
         "verl",
         "trainer.ppo.core_algos.compute_grpo_passk_outcome_advantage",
-        "grpo.grpo_passk.best_margin_advantages",
+        "advantages.grpo_passk.best_margin_advantages",
         case=f"norm_adv_by_std_in_grpo={divide_by_std}",
     )
     def compare(batch: Batch) -> Both:
@@ -184,7 +188,7 @@ def our_optimal_token_baseline(batch: Batch, tail: str) -> Tensor:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_optimal_token_baseline_advantage",
-    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
+    "advantages.optimal_token_baseline.OptimalTokenBaseline",
     case="tail zero",
 )
 def verl_optimal_token_baseline(batch: Batch) -> Both:
@@ -200,7 +204,7 @@ def verl_optimal_token_baseline(batch: Batch) -> Both:
 @pair(
     "verl",
     "trainer.ppo.core_algos.compute_multi_turn_optimal_token_baseline_advantage",
-    "reinforce.optimal_token_baseline.OptimalTokenBaseline",
+    "advantages.optimal_token_baseline.OptimalTokenBaseline",
     case="tail zero, environment tokens between actions",
 )
 def verl_multi_turn_optimal_token_baseline(batch: Batch) -> Both:

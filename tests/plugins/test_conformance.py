@@ -33,55 +33,55 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "env_guess_number:guess_number": {
         "check_splits_do_not_overlap": "a task is a secret from 0 to 99, so both splits ask for the same numbers"
     },
-    "grpo:gspo": {
+    "algorithms:gspo": {
         "check_at_ratio_one_it_is_reinforce": "a row's tokens share one ratio, so each gets the row's mean advantage"
     },
-    "grpo:gspo_token": {"check_gradient_is_the_derivative": CREDITED_TO_ITS_TOKEN},
-    "offpolicy:cispo": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
-    "offpolicy:dppo": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
-    "offpolicy:topr": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
+    "algorithms:gspo_token": {"check_gradient_is_the_derivative": CREDITED_TO_ITS_TOKEN},
+    "algorithms:cispo": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
+    "algorithms:dppo": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
+    "algorithms:topr": {"check_gradient_is_the_derivative": IS_A_WEIGHT},
     "supervised:distill": {
         "check_gradient_is_the_derivative": "a policy gradient: the log-ratio to the teacher is a detached advantage"
     },
     "supervised:distill-divergence=top_k": {},  # an exact divergence, with an exact gradient
     "supervised:distill-divergence=top_k-direction=forward": {},
-    "grpo:grpo_passk": {
+    "algorithms:grpo_passk": {
         "check_better_samples_get_more": "only the best sample of a prompt gets anything: its lead",
         "check_more_reward_is_more_advantage": "the same",
     },
-    "grpo:grpo_passk-advantage=analytic-k=2": {
+    "algorithms:grpo_passk-advantage=analytic-k=2": {
         "check_shifted_rewards_change_nothing": "a shift takes samples over the line between right and wrong",
         "check_more_reward_is_more_advantage": "samples are right or wrong; how much they earned does not count",
     },
-    "grpo:maxrl": {
+    "algorithms:maxrl": {
         "check_shifted_rewards_change_nothing": "it divides by the mean reward of the prompt, so the level counts"
     },
-    "preference:apo_down": {
+    "algorithms:apo_down": {
         "check_chosen_answers_become_likelier": "a chosen answer is not pulled at first, and becomes rarer afterwards"
     },
-    "preference:dpo-f_divergence=js_divergence": {
+    "algorithms:dpo-f_divergence=js_divergence": {
         "check_loss_is_of_the_rewards": "rewards are not linear in log-ratios"
     },
-    "preference:dpo-f_divergence=alpha_divergence-alpha=0.3": {
+    "algorithms:dpo-f_divergence=alpha_divergence-alpha=0.3": {
         "check_loss_is_of_the_rewards": "the same"
     },
-    "preference:dpo-f_divergence=forward_kl": {"check_loss_is_of_the_rewards": "the same"},
-    "preference:ipo": {
+    "algorithms:dpo-f_divergence=forward_kl": {"check_loss_is_of_the_rewards": "the same"},
+    "algorithms:ipo": {
         "check_loss_is_of_the_rewards": "beta is the distance of the log-ratios, not a factor of them"
     },
-    "preference:ipo-length_normalized=True": {
+    "algorithms:ipo-length_normalized=True": {
         "check_loss_is_of_the_rewards": "the same",
         "check_lengths_do_not_count": "log-ratios are per token",
     },
-    "preference:orpo": {"check_lengths_do_not_count": "an answer's log-prob is per token"},
-    "preference:simpo": {"check_lengths_do_not_count": "an answer's log-prob is per token"},
-    "reinforce:opo": {
+    "algorithms:orpo": {"check_lengths_do_not_count": "an answer's log-prob is per token"},
+    "algorithms:simpo": {"check_lengths_do_not_count": "an answer's log-prob is per token"},
+    "algorithms:opo": {
         "check_rows_of_an_episode_count_once": "an episode weighs by its tokens, and more rows are more tokens"
     },
-    "reinforce:raft-keep=best": {
+    "algorithms:raft-keep=best": {
         "check_more_reward_is_more_advantage": "all but the best samples of a prompt get 0"
     },
-    "reinforce:optimal_token_baseline-tail=zero": {
+    "algorithms:optimal_token_baseline-tail=zero": {
         "check_equal_rewards_teach_nothing": "the last tokens of a group's longest sample have no baseline, as in verl",
         "check_shifted_rewards_change_nothing": "the same",
     },
@@ -94,58 +94,58 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
 """Qualified name, or with options as they are labeled below -> check -> why."""
 
 VARIANTS: dict[str, list[dict[str, object]]] = {
-    "ppo:ppo": [{"dual_clip": 3.0}, {"clip_high": 0.28}],
-    "ppo:gae": [
+    "algorithms:ppo": [{"dual_clip": 3.0}, {"clip_high": 0.28}],
+    "algorithms:gae": [
         {"bootstrap_truncated": True},
         {"gamma": 0.9, "lambda_": 0.5},
         {"whiten": "none"},
         {"lambda_": 1.0},
     ],
-    "preference:dpo": [
+    "algorithms:dpo": [
         {"beta": 2.0},
         {"f_divergence": "js_divergence"},
         {"f_divergence": "alpha_divergence", "alpha": 0.3},
         {"f_divergence": "forward_kl"},
     ],
-    "preference:apo_zero": [{"beta": 2.0}],
-    "preference:apo_down": [{"beta": 2.0}],
-    "preference:bco": [{"beta": 2.0}],
-    "preference:aot": [{"beta": 2.0}, {"label_smoothing": 0.3}],
-    "preference:aot_unpaired": [{"beta": 2.0}, {"label_smoothing": 0.3}],
-    "preference:cdpo": [{"label_smoothing": 0.4}],
-    "preference:robust": [{"label_smoothing": 0.4}],
-    "preference:ipo": [{"length_normalized": True}],
-    "preference:kto": [{"desirable_weight": 2.0}, {"undesirable_weight": 0.5}],
-    "preference:orpo": [{"lambda_": 2.0}],
-    "preference:simpo": [{"gamma": 0.0}, {"beta": 10.0, "gamma": 5.0}],
-    "reinforce:reinforce": [{"whiten": "mean"}, {"gamma": 0.9, "whiten": "none"}],
-    "reinforce:raft": [{"keep": "best"}],
-    "reinforce:optimal_token_baseline": [{"tail": "zero"}],
-    "reinforce:reinforce_baseline": [{"whiten": "none"}, {"whiten": "mean"}],
-    "grpo:group_norm": [{"std": "population"}],
-    "grpo:gdpo": [{"whiten": "none"}],
-    "grpo:gigpo": [{"norm": "none"}, {"step_weight": 0.0}],
-    "grpo:grpo_passk": [{"std": "none"}, {"advantage": "analytic", "k": 2}],
+    "algorithms:apo_zero": [{"beta": 2.0}],
+    "algorithms:apo_down": [{"beta": 2.0}],
+    "algorithms:bco": [{"beta": 2.0}],
+    "algorithms:aot": [{"beta": 2.0}, {"label_smoothing": 0.3}],
+    "algorithms:aot_unpaired": [{"beta": 2.0}, {"label_smoothing": 0.3}],
+    "algorithms:cdpo": [{"label_smoothing": 0.4}],
+    "algorithms:robust": [{"label_smoothing": 0.4}],
+    "algorithms:ipo": [{"length_normalized": True}],
+    "algorithms:kto": [{"desirable_weight": 2.0}, {"undesirable_weight": 0.5}],
+    "algorithms:orpo": [{"lambda_": 2.0}],
+    "algorithms:simpo": [{"gamma": 0.0}, {"beta": 10.0, "gamma": 5.0}],
+    "algorithms:reinforce": [{"whiten": "mean"}, {"gamma": 0.9, "whiten": "none"}],
+    "algorithms:raft": [{"keep": "best"}],
+    "algorithms:optimal_token_baseline": [{"tail": "zero"}],
+    "algorithms:reinforce_baseline": [{"whiten": "none"}, {"whiten": "mean"}],
+    "algorithms:group_norm": [{"std": "population"}],
+    "algorithms:gdpo": [{"whiten": "none"}],
+    "algorithms:gigpo": [{"norm": "none"}, {"step_weight": 0.0}],
+    "algorithms:grpo_passk": [{"std": "none"}, {"advantage": "analytic", "k": 2}],
     "lora:lora": [{"serve": "merged", "dropout": 0.2, "use_rslora": True}],
     "lora:qlora": [{"dropout": 0.2, "double_quantization": False}],
-    "optim:adam": [{"weight_decay": 0.1}],
-    "optim:sgd": [{"momentum": 0.9, "nesterov": True}],
-    "optim:muon": [{"adjust_lr": "original", "adam_lr": 0.01}],
-    "optim:wsd": [{"form": "linear", "decay_share": 1.0}],
-    "optim:inverse_sqrt": [{"timescale": 7}],
-    "shaping:curriculum": [{"uniform": 1.0, "memory": 0.0}],
-    "shaping:stop_properly": [{"coef": -0.5}],
-    "shaping:length_bonus": [{"mode": "token"}],
-    "shaping:overlong": [{"max_tokens": 12}],
-    "shaping:normalize": [{"of": "episode"}],
-    "offpolicy:dppo": [{"divergence": "kl"}],
-    "offpolicy:decoupled_ppo": [{"beyond": "truncate"}],
+    "algorithms:adam": [{"weight_decay": 0.1}],
+    "algorithms:sgd": [{"momentum": 0.9, "nesterov": True}],
+    "algorithms:muon": [{"adjust_lr": "original", "adam_lr": 0.01}],
+    "algorithms:wsd": [{"form": "linear", "decay_share": 1.0}],
+    "algorithms:inverse_sqrt": [{"timescale": 7}],
+    "algorithms:curriculum": [{"uniform": 1.0, "memory": 0.0}],
+    "algorithms:stop_properly": [{"coef": -0.5}],
+    "algorithms:length_bonus": [{"mode": "token"}],
+    "algorithms:overlong": [{"max_tokens": 12}],
+    "algorithms:normalize": [{"of": "episode"}],
+    "algorithms:dppo": [{"divergence": "kl"}],
+    "algorithms:decoupled_ppo": [{"beyond": "truncate"}],
     "agents:multi_turn": [{"max_turns": 2}],
     "supervised:distill": [
         {"divergence": "top_k"},
         {"divergence": "top_k", "direction": "forward"},
     ],
-    "offpolicy:importance": [
+    "algorithms:importance": [
         {"level": level, "mode": mode, "gate": gate, "low": low, "high": high}
         for level in ("token", "sequence", "geometric")
         for mode, gate, low, high in (
@@ -161,7 +161,7 @@ VARIANTS: dict[str, list[dict[str, object]]] = {
 
 OPTIONS: dict[str, dict[str, object]] = {
     "rewards:regex": {"pattern": r"\d+"},
-    "shaping:by_column": {"key": "level"},
+    "algorithms:by_column": {"key": "level"},
 }
 """Of components with required options; those without an entry are tested by their own tests alone."""
 

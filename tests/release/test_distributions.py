@@ -259,7 +259,7 @@ def test_the_quickstart_runs_from_wheels(clean):
 
     assert "response:" in clean.run("rlhf", "show", "runs/reverse_digits", "--step", 2)
     recorded = json.loads((clean.folder / "runs/reverse_digits/plugins.json").read_text())
-    assert f"rlhf-plugin-reinforce {PROJECTS['core']['version']}" in json.dumps(recorded)
+    assert f"rlhf-plugin-algorithms {PROJECTS['core']['version']}" in json.dumps(recorded)
 
 
 @pytest.mark.slow

@@ -91,14 +91,9 @@ def find(plugins: Plugins, name: str, kind: str | None = None) -> list[Found]:
     hooks = _hooks(kind)
     if is_file(name):
         return [_of_file(plugins, name, hooks)]
-    plugin, _, bare = name.rpartition(":")
     entries = [(hook, entry) for hook in hooks for entry in plugins.registries[hook]]
     whole = [found for found in entries if name in _names_of_plugin(found[1])]
-    single = [
-        found
-        for found in entries
-        if bare in (found[1].name, *found[1].component.aliases) and plugin in ("", found[1].plugin)
-    ]
+    single = [found for found in entries if found[1].is_called(name)]
     # A plugin and its component may share a name (ppo); the name then means the component and its plugin's imports.
     if chosen := single or whole:
         return chosen

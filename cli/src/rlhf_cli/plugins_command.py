@@ -56,12 +56,11 @@ def describe(plugins: Plugins, name: str) -> str:
     Raises:
         UnknownComponent: no installed plugin has a component of this name, or observer hooks and this name.
     """
-    plugin, _, bare = name.rpartition(":")
     found = [
         (registry.kind, entry)
         for registry in plugins.registries.values()
         for entry in registry
-        if bare in (entry.name, *entry.component.aliases) and plugin in ("", entry.plugin)
+        if entry.is_called(name)
     ]
     if not found and name in (watching := observed_hooks(plugins)):
         return _describe_observer_hooks(plugins, name, watching[name])

@@ -141,6 +141,8 @@ class Registered(Generic[ProductT]):
     """Name of the plugin, derived from its distribution's."""
     distribution: Distribution | None = field(default=None, compare=False)
     """None for a module or file that the user named."""
+    former: tuple[str, ...] = field(default=(), compare=False)
+    """Names of plugins that have become a part of this one; for one release a component is found by them too."""
 
     @property
     def name(self) -> str:
@@ -150,6 +152,12 @@ class Registered(Generic[ProductT]):
     def qualified(self) -> str:
         """``plugin:name``, unique in an environment; runs record it."""
         return f"{self.plugin}:{self.component.name}"
+
+    def is_called(self, name: str) -> bool:
+        """Return whether ``name``, bare or as ``plugin:name``, means this component; aliases and former names too."""
+        plugin, _, bare = name.rpartition(":")
+        names = (self.component.name, *self.component.aliases)
+        return bare in names and plugin in ("", self.plugin, *self.former)
 
     @property
     def origin(self) -> str:

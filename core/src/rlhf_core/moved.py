@@ -1,7 +1,8 @@
 """Old names of modules that have moved to packages of their own, which work for one release.
 
 An import of an old name gives the module under its new name, the same object, and warns once for each place that
-imports it. What is listed was public; other modules moved without notice.
+imports it. What is listed was public; other modules moved without notice. ``moved_package`` does the same for a
+package of a plugin that has become a part of another.
 """
 
 from __future__ import annotations
@@ -33,11 +34,21 @@ MOVED = {
 }
 """Old name of a module, or of a package with all that is below it -> its new name."""
 
-MOVED_NAMES = {("rlhf_core.contracts", "LinkedEngine"): "rlhf_weights"}
+_CORRECTIONS = "rlhf_plugin_algorithms.corrections"
+MOVED_NAMES = {
+    ("rlhf_core.contracts", "LinkedEngine"): "rlhf_weights",
+    ("rlhf_core.math", "ImportanceWeights"): f"{_CORRECTIONS}.weighting",
+    ("rlhf_core.math", "importance_metrics"): f"{_CORRECTIONS}.weighting",
+    ("rlhf_core.math", "importance_weights"): f"{_CORRECTIONS}.importance",
+}
 """Module and name of what left a module that stayed -> the module that has it now."""
 
 _FOLDERS = {old.rpartition(".")[0] for old in MOVED} - {"rlhf_core"}
 """Packages of which nothing is left but the way to old names."""
+
+
+_PACKAGES: dict[str, tuple[str, ...]] = {}
+"""Old name of a package that is a part of others now -> the packages among which its modules are, in their order."""
 
 
 class MovedModules:
@@ -51,7 +62,8 @@ class MovedModules:
         Raises:
             ModuleNotFoundError: the package that has the module now is not installed.
         """
-        if not name.startswith("rlhf_core."):
+        top, dot, _ = name.partition(".")
+        if not dot or (top != "rlhf_core" and top not in _PACKAGES):
             return None
         if name in _FOLDERS:
             return ModuleSpec(name, _EmptyPackage(), is_package=True)
@@ -59,11 +71,12 @@ class MovedModules:
         if new is None:
             return None
         _require(name, new)
-        warnings.warn(
-            f"{name} is {new} now; the old name ends with the next minor version",
-            DeprecationWarning,
-            stacklevel=2,  # frames of the import system do not count
-        )
+        if top not in _PACKAGES:  # such a package has warned already
+            warnings.warn(
+                f"{name} is {new} now; the old name ends with the next minor version",
+                DeprecationWarning,
+                stacklevel=2,  # frames of the import system do not count
+            )
         return ModuleSpec(name, _Moved(new))
 
 
@@ -72,7 +85,29 @@ def new_name(old: str) -> str | None:
     for known, new in MOVED.items():
         if old == known or old.startswith(f"{known}."):
             return new + old.removeprefix(known)
-    return None
+    package, _, rest = old.partition(".")
+    found = (f"{home}.{rest}" for home in _PACKAGES.get(package, ()) if rest)
+    return next((name for name in found if importlib.util.find_spec(name) is not None), None)
+
+
+def moved_package(old: str, *homes: str, **folders: str) -> None:
+    """Let the modules of a package be found that are parts of others now, and warn of the old name, once.
+
+    The old package's ``__init__`` calls it, and holds nothing else but what a plugin's module needs.
+
+    Args:
+        old: name of the package.
+        homes: packages among which its modules are now.
+        folders: folder below the old package -> the package that it is now.
+    """
+    _PACKAGES[old] = homes
+    MOVED.update({f"{old}.{folder}": new for folder, new in folders.items()})
+    warnings.warn(
+        f"what {old} had is in {', '.join([*homes, *folders.values()])} now; the old name ends with the next minor "
+        "version",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 def moved_name(module: str, name: str) -> Any:

@@ -27,6 +27,8 @@ API_VERSION = "1"
 GIVEN = "python"
 """Stands for a plugin in the names of components that a Python program gave as objects: ``python:my_reward``."""
 GROUP = FAMILY + API_VERSION
+FORMER = "rlhf.plugins.former"
+"""Group of entry points by which a distribution says which plugins have become a part of it: name = module."""
 
 _CORE = re.compile(r"^Requires-Dist: *rlhf[-_.]core\b", re.MULTILINE)
 """Beginning of a requirement of the core, as wheels write it."""
@@ -41,6 +43,8 @@ class Candidate:
     name: str
     entry_point: metadata.EntryPoint
     distribution: metadata.Distribution | None
+    former: Mapping[str, str] = field(default_factory=dict)
+    """Names of the plugins that have become a part of this one, with the module that each was."""
 
     @property
     def origin(self) -> str:
@@ -150,10 +154,17 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
     plugins = empty()
     candidates = find() + [_module(word) for word in asked if not word.startswith("no:")]
     clashes = _clashing_names(candidates)
+    parts = {module: each.origin for each in candidates for module in each.former.values()}
     for candidate in candidates:
-        if candidate.name in excluded or not _may_provide(candidate.name, component):
+        if candidate.name in excluded or not _may_provide(candidate, component):
             continue
         try:
+            if (new := parts.get(candidate.entry_point.value)) and candidate.distribution:
+                old = candidate.origin.partition(" ")[0]
+                raise PluginError(
+                    f"it has become a part of {new}, which has the module {candidate.entry_point.value} too.\n"
+                    f"  pip uninstall {old}; pip install --force-reinstall {new.partition(' ')[0]}"
+                )
             if others := clashes.get(candidate.name):
                 raise PluginError(
                     f"{' and '.join(others)} both use this name; uninstall one of them"
@@ -165,14 +176,14 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
     return plugins
 
 
-def _may_provide(plugin: str, component: str | None) -> bool:
+def _may_provide(plugin: Candidate, component: str | None) -> bool:
     """Return whether a plugin may have the component of this name, None standing for any component."""
     if component is None:
         return True
     if code_reference.is_reference(component):
         return False
     owner, colon, _ = component.partition(":")
-    return not colon or owner == plugin
+    return not colon or owner == plugin.name or owner in plugin.former
 
 
 def empty() -> Plugins:
@@ -189,12 +200,14 @@ def find() -> list[Candidate]:
     """Return all plugins in installed distributions' metadata, of any hook API version; runs none of their code."""
     found: dict[tuple[str, str, str], Candidate] = {}
     for distribution in metadata.distributions():
-        for entry_point in distribution.entry_points:
+        points = distribution.entry_points
+        for entry_point in points:
             if entry_point.group.startswith(FAMILY):
                 name = _plugin_name(origin_of(distribution).partition(" ")[0])
+                former = {point.name: point.value for point in points if point.group == FORMER}
                 # An editable install can be listed twice.
                 key = (name, entry_point.group, entry_point.value)
-                found.setdefault(key, Candidate(name, entry_point, distribution))
+                found.setdefault(key, Candidate(name, entry_point, distribution, former))
     return [found[key] for key in sorted(found)]
 
 
@@ -250,6 +263,7 @@ def _header(distribution: metadata.Distribution) -> str:
 
 def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Registered[Any]]]:
     entries: list[tuple[str, Registered[Any]]] = []
+    former = tuple(candidate.former)
     for hook in hookspecs.COMPONENT_HOOKS:
         seen: set[str] = set()
         for implementation in getattr(plugins.manager.hook, hook).get_hookimpls():
@@ -260,9 +274,8 @@ def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Re
                     if name in seen:
                         raise PluginError(f"{hook} returns two components called {name!r}")
                     seen.add(name)
-                entries.append(
-                    (hook, Registered(component, candidate.name, candidate.distribution))
-                )
+                entry = Registered(component, candidate.name, candidate.distribution, former)
+                entries.append((hook, entry))
     return entries
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -42,12 +43,15 @@ class Registry(Generic[ProductT]):
             UnknownComponent: no plugin does; the message has the nearest name and the installed ones.
         """
         plugin, _, bare = name.rpartition(":")
-        found = [
-            entry
-            for entry in self
-            if bare in (entry.name, *entry.component.aliases) and plugin in ("", entry.plugin)
-        ]
+        found = [entry for entry in self if entry.is_called(name)]
+        found = [entry for entry in found if entry.plugin == plugin] or found
         if len(found) == 1:
+            if plugin not in ("", found[0].plugin):
+                warnings.warn(
+                    f"{name} is {found[0].qualified} now; the old name ends with the next minor version",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
             return found[0]
         if found:
             choices = ", ".join(f"{entry.qualified} ({entry.origin})" for entry in found)

@@ -8,9 +8,9 @@ import torch
 
 from rlhf_core.errors import NonFiniteError, PluginError
 from rlhf_core.math import adapted_kl_coef, kl_estimate
-from rlhf_plugin_shaping.kl_estimators.k1 import k1
-from rlhf_plugin_shaping.kl_estimators.k2 import k2
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
+from rlhf_plugin_algorithms.kl.k1 import k1
+from rlhf_plugin_algorithms.kl.k2 import k2
+from rlhf_plugin_algorithms.kl.k3 import k3
 
 ESTIMATORS = [k1, k2, k3]
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rlhf_core.math import kl_estimate, unbiased_kl
-from rlhf_plugin_shaping.kl_estimators.k1 import k1
-from rlhf_plugin_shaping.kl_estimators.k2 import k2
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
+from rlhf_plugin_algorithms.kl.k1 import k1
+from rlhf_plugin_algorithms.kl.k2 import k2
+from rlhf_plugin_algorithms.kl.k3 import k3
 
 ESTIMATORS = [k1, k2, k3]
 POLICY = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)

@@ -36,12 +36,10 @@ ALLOWED = {
         )
     },
     **{
-        (path, name): "an estimate between sampler and trainer"
-        for path in ("math/mismatch.py", "math/importance.py")
+        ("math/mismatch.py", name): "an estimate between sampler and trainer"
         for name in ("k1", "k2", "k3")
     },
     ("loop/describe.py", "constant"): "a rate without a schedule",
-    ("math/importance.py", "clip"): "a mode of importance weights",
     ("data/learned/chat_spans.py", "function"): "a key of tool calls",
     ("testing/fake_renderer.py", "function"): "a key of tool calls",
     ("contracts/executor.py", "function"): "a key of tool calls",

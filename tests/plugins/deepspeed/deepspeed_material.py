@@ -29,10 +29,10 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import Plugins, empty
+from rlhf_plugin_algorithms.kl.k3 import k3
+from rlhf_plugin_algorithms.optimizers import MuonConfig
+from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_lora import rlhf_model_adapters
-from rlhf_plugin_optim.config import MuonConfig
-from rlhf_plugin_optim.muon import Muon
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
 from rlhf_testing.fakes import WholeModel
 
 

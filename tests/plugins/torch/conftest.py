@@ -31,11 +31,11 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.plugins import Plugins, empty
+from rlhf_plugin_algorithms.kl.k1 import k1
+from rlhf_plugin_algorithms.kl.k2 import k2
+from rlhf_plugin_algorithms.kl.k3 import k3
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
-from rlhf_plugin_shaping.kl_estimators.k1 import k1
-from rlhf_plugin_shaping.kl_estimators.k2 import k2
-from rlhf_plugin_shaping.kl_estimators.k3 import k3
 from rlhf_testing.fakes import WholeModel
 
 VOCAB = 100

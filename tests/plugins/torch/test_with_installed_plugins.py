@@ -18,10 +18,13 @@ def start_installed(installed, make_spec, models):
     spec = make_spec(
         models["qwen3"],
         objective=PolicyObjective(
-            loss=ComponentRef(kind="rlhf_policy_losses", name="ppo:ppo"), aggregation="token-mean"
+            loss=ComponentRef(kind="rlhf_policy_losses", name="algorithms:ppo"),
+            aggregation="token-mean",
         ),
         optimizer=ComponentRef(
-            kind="rlhf_optimizers", name="optim:adam", options={"lr": 1e-3, "weight_decay": 0.1}
+            kind="rlhf_optimizers",
+            name="algorithms:adam",
+            options={"lr": 1e-3, "weight_decay": 0.1},
         ),
     )
 

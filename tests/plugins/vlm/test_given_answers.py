@@ -31,7 +31,7 @@ SFT = PolicyObjective(
     loss=ComponentRef(kind="rlhf_policy_losses", name="supervised:sft"), aggregation="token-mean"
 )
 DPO = PreferenceObjective(
-    loss=ComponentRef(kind="rlhf_preference_losses", name="preference:dpo", options={"beta": 0.3})
+    loss=ComponentRef(kind="rlhf_preference_losses", name="algorithms:dpo", options={"beta": 0.3})
 )
 
 

@@ -144,7 +144,7 @@ def test_a_saved_adapter_is_plain_and_can_be_merged(stage, batch, tmp_path):
 
 
 def test_training_state_goes_on_to_the_bit(stage, batch, tmp_path):
-    adam = replace(stage.spec.optimizer, name="optim:adam", options={"lr": 1e-3})
+    adam = replace(stage.spec.optimizer, name="algorithms:adam", options={"lr": 1e-3})
     backend = stage.backend(optimizer=adam)
     backend.train_step(train_batch(batch), plan_for(batch))
     backend.save(tmp_path / "state")

@@ -49,9 +49,9 @@ from rlhf_torch.vision.family import VisionFamily
 VLM = ComponentRef(kind="rlhf_vision_models", name="vlm:vlm")
 LORA = ComponentRef(kind="rlhf_model_adapters", name="lora:lora", options={"rank": 4})
 OBJECTIVE = PolicyObjective(
-    loss=ComponentRef(kind="rlhf_policy_losses", name="ppo:ppo"), aggregation="token-mean"
+    loss=ComponentRef(kind="rlhf_policy_losses", name="algorithms:ppo"), aggregation="token-mean"
 )
-SGD = ComponentRef(kind="rlhf_optimizers", name="optim:sgd", options={"lr": 1.0})
+SGD = ComponentRef(kind="rlhf_optimizers", name="algorithms:sgd", options={"lr": 1.0})
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29))
 """Widths and heights, in pixels; 8 by 8 are one token."""
 

@@ -3,6 +3,9 @@
 Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment tokens do not exist here.
 """
 
+from typing import Any
+
+from ..moved import moved_name
 from .aggregation import aggregate
 from .entropy import adapted_entropy_coef
 from .groups import (
@@ -13,7 +16,6 @@ from .groups import (
     group_weighted_mean,
     leave_one_out_mean,
 )
-from .importance import ImportanceWeights, importance_metrics, importance_weights
 from .kl import MAX_KL_ESTIMATE, adapted_kl_coef, kl_estimate, unbiased_kl
 from .masked import masked_mean, masked_sum, masked_var, whiten
 from .mismatch import mismatch_metrics
@@ -35,7 +37,6 @@ from .value import value_loss
 __all__ = [
     "MAX_KL_ESTIMATE",
     "MAX_LOG_RATIO",
-    "ImportanceWeights",
     "adapted_entropy_coef",
     "adapted_kl_coef",
     "advantages_at_tokens",
@@ -46,8 +47,6 @@ __all__ = [
     "group_std",
     "group_top_two",
     "group_weighted_mean",
-    "importance_metrics",
-    "importance_weights",
     "kl_estimate",
     "leave_one_out_mean",
     "lr_factor",
@@ -69,3 +68,8 @@ __all__ = [
     "weighted_reinforce",
     "whiten",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what was here before it moved to the package of algorithms."""
+    return moved_name(__name__, name)

@@ -34,7 +34,7 @@ class OurDefaults:
         if found is None:
             return False
         default = _comparable(found[0])
-        # A selector's default has its plugin in front, such as ppo:ppo.
+        # A selector's default has its plugin in front, such as algorithms:ppo.
         return default == _comparable(value) or str(default).endswith(f":{value}")
 
     def _of(self, path: str) -> tuple[object] | None:

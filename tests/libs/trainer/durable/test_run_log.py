@@ -97,9 +97,9 @@ def test_notes_are_the_information_up_to_where_they_are_taken(loaded, tmp_path):
 def test_plugins_write_to_it_too(tmp_path):
     loaded = plugin_loader.load()
     with run_log(tmp_path / "run.log", loaded):
-        logging.getLogger("rlhf_plugin_optim.muon").info("hello")
+        logging.getLogger("rlhf_plugin_algorithms.optimizers.muon").info("hello")
 
-    assert "rlhf_plugin_optim.muon: hello" in (tmp_path / "run.log").read_text()
+    assert "rlhf_plugin_algorithms.optimizers.muon: hello" in (tmp_path / "run.log").read_text()
 
 
 def test_a_log_without_room_says_so_once(loaded, capsys):

@@ -6,7 +6,7 @@ import torch
 
 from rlhf_core.contracts import Advantages
 from rlhf_core.errors import NonFiniteError, PluginError
-from rlhf_plugin_shaping.kl_estimators.k1 import k1
+from rlhf_plugin_algorithms.kl.k1 import k1
 from rlhf_trainer.learning.advantages import KlPenalty, advantages
 from rlhf_trainer.learning.model_outputs import ModelOutputs
 

@@ -104,8 +104,8 @@ def test_a_checkpoint_of_another_run_is_not_mixed_into_a_run(find, small_run, ru
         ({"seed": 4}, "--seed is 4, but the checkpoint"),
         ({"rollout": {"batch_size": 3}}, "--rollout.batch_size is 3"),
         ({"data": {"max_prompt_tokens": 17}}, "--data.max_prompt_tokens is 17"),
-        ({"reward": {"shapers": ["clip"]}}, "--reward.shapers is ['shaping:clip']"),
-        ({"actor": {"optim": "sgd"}}, "--actor.optim is 'optim:sgd'"),
+        ({"reward": {"shapers": ["clip"]}}, "--reward.shapers is ['algorithms:clip']"),
+        ({"actor": {"optim": "sgd"}}, "--actor.optim is 'algorithms:sgd'"),
         # Rows that were held out would be trained on.
         ({"eval": {"fraction": 0.25}}, "--eval.fraction is 0.25"),
     ],
@@ -127,6 +127,18 @@ def test_other_options_may_change_and_it_is_said(find, run, caplog):
     assert message == (
         "resuming with changed options: actor.max_norm 1.0 -> 0.5, train.steps 3 -> 9"
     )
+
+
+def test_a_component_whose_plugin_became_a_part_of_another_is_the_same(find, run, caplog):
+    def as_before(state):
+        state["config"]["actor"]["optim"] = "optim:adam"
+        return state
+
+    rewrite(step(run, 3), as_before)
+    point = find("auto")
+
+    assert point.path == step(run, 3)
+    assert caplog.messages == []
 
 
 def test_options_of_the_bookkeeping_change_without_a_word(find, run, caplog):

@@ -7,9 +7,9 @@ import torch
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ParameterGroup
+from rlhf_plugin_algorithms.optimizers import MuonConfig
+from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_deepspeed.zero.flattening import whole_parameters
-from rlhf_plugin_optim.config import MuonConfig
-from rlhf_plugin_optim.muon import Muon
 
 CPU = torch.device("cpu")
 MODEL = {

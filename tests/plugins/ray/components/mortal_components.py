@@ -13,12 +13,15 @@ from pathlib import Path
 
 from rlhf_core import Component, hookimpl
 from rlhf_plugin_agents.single_turn import SingleTurn
+from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
+    ReinforceBaseline,
+    ReinforceBaselineConfig,
+)
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.torch_backend import TorchBackend
-from rlhf_plugin_reinforce.reinforce_baseline import ReinforceBaseline, ReinforceBaselineConfig
 
 _seen = {}
 

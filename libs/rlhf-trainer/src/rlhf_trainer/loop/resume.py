@@ -95,7 +95,7 @@ def find_resume_point(
             values = checkpoint.read(path)
         saved, state = _understood(values, path, rules)
         bound = (*rules.binding, *bound_sections(resolved))
-        changed = _compare(saved.config, resolved.tree, path, bound)
+        changed = _compare(saved.config, resolved.tree, path, bound, former_names(resolved))
         rules.adopt_options(state, resolved.run, changed)
         return _point(resolved, folder, path, saved, state, rules)
     except ResumeError:
@@ -127,6 +127,13 @@ def bound_sections(resolved: ResolvedOptions[Any]) -> Iterator[str]:
         yield from (selection.section for selection in resolved.selections.get(slot, ()))
     for selection in resolved.selections.get("env.use", ()):
         yield f"{selection.section}.share"
+
+
+def former_names(resolved: ResolvedOptions[Any]) -> dict[str, str]:
+    """Return the names that the chosen components had in plugins which are parts of others now, with their names
+    today: a checkpoint of that time has the same components."""
+    chosen = {one.registered for some in resolved.selections.values() for one in some}
+    return {f"{old}:{one.name}": one.qualified for one in chosen for old in one.former}
 
 
 def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
@@ -203,14 +210,22 @@ def _older_that_agrees(folder: RunFolder, than: Path, records: tuple[str, ...]) 
 
 
 def _compare(
-    saved: Mapping[str, Any], now: Mapping[str, Any], path: Path, binding: tuple[str, ...]
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    path: Path,
+    binding: tuple[str, ...],
+    renamed: Mapping[str, str],
 ) -> list[str]:
     """Return the options that have changed, and say so.
+
+    Args:
+        renamed: the result of ``former_names``, which are no change.
 
     Raises:
         ConfigError: one of them is binding.
     """
-    before, after = dict(_leaves(saved)), dict(_leaves(now))
+    before = {key: _renamed(value, renamed) for key, value in _leaves(saved)}
+    after = dict(_leaves(now))
     changed = sorted(
         key
         for key in {*before, *after}
@@ -234,6 +249,16 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, list(value) if isinstance(value, tuple) else value
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Return an option's value with today's names in place of former ones, also behind labels (``LABEL=NAME``)."""
+    if isinstance(value, list):
+        return [_renamed(each, names) for each in value]
+    if not isinstance(value, str):
+        return value
+    label, equals, name = value.rpartition("=")
+    return f"{label}{equals}{names.get(name, name)}"
 
 
 def _is_free(key: str, binding: tuple[str, ...]) -> bool:

@@ -363,13 +363,13 @@ def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
 def _optimizer_bytes(ref: ComponentRef | None, notes: list[str]) -> tuple[float, float]:
     """Return the bytes of state of one parameter of the layers, and of one parameter of embeddings and head."""
     match ref.name if ref else "":
-        case "optim:adam":
+        case "algorithms:adam":
             return 8.0, 8.0
-        case "optim:adam8bit":
+        case "algorithms:adam8bit":
             return 2.0, 2.0
-        case "optim:muon":
+        case "algorithms:muon":
             return 4.0, 8.0
-        case "optim:sgd":
+        case "algorithms:sgd":
             assert ref is not None
             state = 4.0 if ref.options["momentum"] else 0.0
             return state, state

@@ -1,0 +1,1 @@
+"""Policy losses per action token. One file each."""

@@ -1,0 +1,1 @@
+"""Prompt samplers, which choose the prompts that come next. One file each."""

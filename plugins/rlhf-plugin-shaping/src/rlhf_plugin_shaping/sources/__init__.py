@@ -1,1 +1,0 @@
-"""Data sources: a growing file, a data set that is streamed, and a function. One file each."""

@@ -1,0 +1,123 @@
+"""Learning rates by hand, warm-up included, as a run works them out."""
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_config.common import ActorConfig
+from rlhf_config.resolved import Selection
+from rlhf_core.contracts import SchedulePoint
+from rlhf_core.math import lr_factor
+from rlhf_core.plugins import load
+from rlhf_plugin_algorithms.schedules.cosine import cosine
+from rlhf_plugin_algorithms.schedules.inverse_sqrt import inverse_sqrt
+from rlhf_plugin_algorithms.schedules.linear import linear
+from rlhf_plugin_algorithms.schedules.wsd import wsd
+from rlhf_trainer.learning.schedules import schedule_of
+
+
+@pytest.fixture(scope="module")
+def installed():
+    return load("")
+
+
+@pytest.fixture
+def factors(installed):
+    def at(name, updates, *, warmup=0, total=10, floor=0.0, **options):
+        registered = installed.get("rlhf_lr_schedules", name)
+        selection = Selection(
+            slot="actor.lr_schedule",
+            section=f"actor.{name}",
+            registered=registered,
+            options=registered.validate(options),
+        )
+        # A hundredth of an update more than the warm-up has, which int() cuts off.
+        role = ActorConfig(
+            optim="any", warmup_ratio=min(1.0, (warmup + 0.01) / total), min_lr_ratio=floor
+        )
+        spec = schedule_of(selection, role, total)
+        return [lr_factor(spec, update) for update in updates]
+
+    return at
+
+
+def test_warm_up_rises_in_equal_steps_to_the_peak(factors):
+    # three updates of warm-up: 1/4, 2/4, 3/4, then the peak
+    assert factors("constant", range(5), warmup=3) == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_without_warm_up_the_first_update_is_at_the_peak(factors):
+    assert factors("cosine", [0]) == [1.0]
+
+
+def test_linear_falls_to_its_floor(factors):
+    # 1 - 0.9 x at x = 0, 1/4, 2/4, 3/4, 1, and past the end
+    actual = factors("linear", [2, 4, 6, 8, 10, 99], warmup=2, floor=0.1)
+
+    assert actual == pytest.approx([1.0, 0.775, 0.55, 0.325, 0.1, 0.1])
+
+
+def test_cosine_is_half_way_in_the_middle(factors):
+    # 0.2 + 0.8 (1 + cos(pi x)) / 2: x = 1/3 gives 0.2 + 0.8 * 0.75, x = 1/2 gives 0.6
+    actual = factors("cosine", [0, 2, 3, 6, 50], total=6, floor=0.2)
+
+    assert actual == pytest.approx([1.0, 0.8, 0.6, 0.2, 0.2])
+
+
+def test_wsd_is_stable_until_its_decay(factors):
+    # Ten updates, of which the last four fall from 1 to 0.1: 1 - 0.9 d at d = 1/4, 2/4, 3/4, 1.
+    updates = [0, 5, 6, 7, 8, 9, 10, 11]
+    actual = factors("wsd", updates, floor=0.1, decay_share=0.4, form="linear")
+
+    assert actual == pytest.approx([1.0, 1.0, 1.0, 0.775, 0.55, 0.325, 0.1, 0.1])
+
+
+def test_wsd_falls_by_the_root_of_its_decay(factors):
+    # 1 - sqrt(1/4) = 0.5 after a quarter of the decay
+    actual = factors("wsd", [6, 7, 10], decay_share=0.4, form="sqrt")
+
+    assert actual == pytest.approx([1.0, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
+def test_a_decay_over_the_whole_run_is_linear(progress):
+    assert wsd(progress, 0.1, 1.0, "linear") == pytest.approx(linear(progress, 0.1))
+
+
+@pytest.mark.parametrize("formula", [linear, cosine, lambda x, m: wsd(x, m, 0.2, "sqrt")])
+def test_a_floor_at_the_peak_is_a_constant_rate(formula):
+    assert [formula(progress, 1.0) for progress in (0.0, 0.4, 1.0)] == [1.0, 1.0, 1.0]
+
+
+def test_inverse_sqrt_is_a_half_after_three_timescales(factors):
+    assert inverse_sqrt(30, 10) == 0.5
+    # Four updates of warm-up are the timescale: at update 4 + 12 the rate is a half.
+    assert factors("inverse_sqrt", [4, 16], warmup=4, total=40) == pytest.approx([1.0, 0.5])
+    # Without a warm-up it is 1: sqrt(1 / 4) after three updates.
+    assert factors("inverse_sqrt", [0, 3]) == pytest.approx([1.0, 0.5])
+    assert factors("inverse_sqrt", [15], total=40, timescale=5) == pytest.approx([0.5])
+
+
+def test_a_run_that_is_all_warm_up_does_not_divide_by_zero(factors):
+    assert factors("linear", [3, 4], warmup=4, total=4) == pytest.approx([0.8, 1.0])
+
+
+def test_progress_is_that_of_the_updates_after_the_warm_up():
+    def at(update):
+        point = SchedulePoint(update=update, warmup_updates=2, total_updates=10, min_lr_ratio=0.0)
+        return point.progress
+
+    assert [at(update) for update in (2, 6, 10, 12)] == [0.0, 0.5, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("wsd", {"decay_share": 0.0}),
+        ("wsd", {"decay_share": 1.1}),
+        ("inverse_sqrt", {"timescale": 0}),
+        ("linear", {"power": 2}),
+    ],
+)
+def test_options_out_of_range_are_refused(installed, name, options):
+    with pytest.raises(ValidationError):
+        installed.get("rlhf_lr_schedules", name).validate(options)
