@@ -1,8 +1,10 @@
-"""A folder for the sockets between vLLM's processes, which vLLM itself leaves behind among temporary files."""
+"""A folder for the temporary files and sockets of vLLM's processes, which vLLM leaves behind where one is killed."""
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
 import shutil
 import tempfile
 
@@ -17,7 +19,7 @@ NAME = 1 + len("rlhf-vllm-12345678") + 1 + 36
 
 
 class SocketFolder:
-    """The folder, of mode 0700. Where the user has named one for vLLM, that is used, and nothing is made or removed."""
+    """The folder, of mode 0700. Where the user has named one for vLLM's sockets, that is used, and nothing is made."""
 
     def __init__(self) -> None:
         self._path = ""
@@ -30,10 +32,22 @@ class SocketFolder:
         if len(os.fsencode(above)) + NAME > LONGEST:
             above = "/tmp"
         self._path = tempfile.mkdtemp(prefix="rlhf-vllm-", dir=above)
-        return {VLLMS_VARIABLE: self._path, SOCKETS_VARIABLE: self._path}
+        named = {VLLMS_VARIABLE: self._path, SOCKETS_VARIABLE: self._path, "TMPDIR": self._path}
+        return named | _compiled_code()
 
     def remove(self) -> None:
         """Remove the folder. A second call does nothing."""
         if self._path:
             shutil.rmtree(self._path, ignore_errors=True)
         self._path = ""
+
+
+def _compiled_code() -> dict[str, str]:
+    """Return the variable for torch's cache of compiled code: where it is by default, since it outlives a run."""
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    try:
+        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = str(os.getuid())
+    default = os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
+    return {variable: os.environ.get(variable, default)}
