@@ -45,7 +45,7 @@ def watch(workspace: Path, name: str, steps: int) -> Series:
     while process.poll() is None:
         done = steps_done(run.output / "metrics.jsonl")
         together: dict[tuple[str, str], int] = defaultdict(int)
-        for pid in marked(run.mark):
+        for pid in marked(*run.mark):
             for measure, value in usage(pid).items():
                 together[role(pid, process.pid), measure] += value
         for key, value in together.items():

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-MARK = "RLHF_BENCHMARK_RUN"
 ROLES = (
     ("raylet", "raylet"),
     ("gcs_server", "gcs"),
@@ -25,9 +24,9 @@ ROLES = (
 """Words of a command line, and whose they are."""
 
 
-def marked(mark: str) -> list[int]:
-    """Return the processes that live and inherited ``MARK=mark``; zombies are dead."""
-    wanted = f"{MARK}={mark}".encode()
+def marked(variable: str, value: str) -> list[int]:
+    """Return the processes that live and inherited the variable with this value; zombies are dead."""
+    wanted = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

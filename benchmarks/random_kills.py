@@ -5,8 +5,9 @@
 Each kind of run is done once as a whole. Then, so many times: a kind, a moment, one of the processes that live then,
 and SIGKILL or SIGSTOP for 20 s are drawn; the run is resumed until it is finished. Its metrics and weights are compared
 with the whole run's, to the bit, where that is promised (not for Ray, whose ranks add in an order of their own). What
-is left is looked for: processes (by an inherited variable), and with them their ports; sockets and folders in the run's
-own TMPDIR; shared memory that they had. Prints one table, and exits with 1 if anything differs, fails or is left.
+is left is looked for: processes (by their TMPDIR, which every process of a run has), and with them their ports; sockets
+and folders in it; shared memory that they had. Caches of compiled code are kept on purpose, as are the logs of which a
+run says so. Prints one table, and exits with 1 if anything differs, fails or is left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from marked_processes import MARK, marked, role, shared_memory
+from marked_processes import marked, role, shared_memory
 
 STOPPED_S = 20.0
 ENDING_S = 15.0
@@ -115,14 +116,16 @@ class Run:
         self.output = workspace / name
         # Short: the path of a Unix socket has at most 107 bytes.
         self.temporary = Path(tempfile.mkdtemp(prefix="rk-", dir="/tmp"))
-        self.mark = f"{os.getpid()}-{name}"
+        # Of all variables that a run's processes inherit, workers of rewards and environments get the usual ones alone.
+        self.mark = "TMPDIR", str(self.temporary)
         self.shared: set[str] = set()
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         paths = {"PYTHON": sys.executable, "AGENT": str(self.workspace / "agent.py")}
         words = [paths.get(word, word) for word in KINDS[self.kind].split()]
         words = [*_without(words, more), *QUIET.split(), "--output", self.name, *more]
-        variables = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.temporary), MARK: self.mark}
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(self.workspace / "compiled")}
+        variables = {"OMP_NUM_THREADS": "1", **dict([self.mark]), **caches}
         with (self.workspace / f"{self.name}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "rlhf_cli", *words],
@@ -137,7 +140,7 @@ class Run:
         """Wait for the end of the process, and of all that it started, and note their shared memory."""
         deadline = time.monotonic() + HANG_S
         while process.poll() is None and time.monotonic() < deadline:
-            self.shared |= shared_memory(marked(self.mark))
+            self.shared |= shared_memory(marked(*self.mark))
             time.sleep(0.5)
         if process.poll() is None:
             process.kill()
@@ -148,11 +151,16 @@ class Run:
     def left(self) -> list[str]:
         """Return what is there still, and remove it."""
         deadline = time.monotonic() + ENDING_S
-        while (alive := marked(self.mark)) and time.monotonic() < deadline:
+        while (alive := marked(*self.mark)) and time.monotonic() < deadline:
             time.sleep(0.2)
         found = [f"process {role(pid, 0)}" for pid in alive]
         found += [path for path in sorted(self.shared) if os.path.exists(path)]
-        found += [str(path) for path in sorted(self.temporary.glob("*"))]
+        said = (self.workspace / f"{self.name}.log").read_text(errors="replace")
+        found += [
+            str(path)
+            for path in sorted(self.temporary.glob("*"))
+            if f"logs of the failed processes are in {path}" not in said
+        ]
         for pid in alive:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.temporary, ignore_errors=True)
@@ -194,7 +202,7 @@ def kill_one(
     begun = time.monotonic()
     while time.monotonic() - begun < after_s and process.poll() is None:
         time.sleep(0.02)
-    alive = marked(run.mark)
+    alive = marked(*run.mark)
     run.shared |= shared_memory(alive)
     if not alive:
         return MISSED

@@ -240,7 +240,7 @@ def test_sigterm_saves_and_the_message_names_the_command(folder, capfd):
         ),
         (
             ["--data", "sums.jsonl", "--checkpoint.best_metric", "eval/seen/nll"],
-            "none without --eval.data",
+            "there is no evaluation to take it from",
         ),
     ],
 )

@@ -250,9 +250,9 @@ def test_a_server_needs_the_prompts_to_know_where_steps_begin(served):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": "min", "normalize": "model"}, "normalize would change nothing"),
+        ({"steps": "min", "normalize": "model"}, "normalize = model would change nothing"),
         ({"steps": "min", "input": "ids"}, "steps are found in text"),
-        ({"separator": "#"}, "separator would change nothing"),
+        ({"separator": "#"}, "separator = # would change nothing"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(options, message):

@@ -24,6 +24,7 @@ from .names import (
     TRANSFER_BACKEND,
     WORKER_EXTENSION,
 )
+from .sockets import SocketFolder
 
 if TYPE_CHECKING:
     from vllm import AsyncEngineArgs
@@ -169,8 +170,11 @@ def _for_adapter(rank: int, dtype: str, *, on_cpu: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def environment(config: VllmEngineConfig) -> Iterator[None]:
+def environment(config: VllmEngineConfig, sockets: SocketFolder) -> Iterator[None]:
     """Set environment variables that vLLM's processes read while they start. The user's variables keep their values.
+
+    Args:
+        sockets: folder of their sockets, which is made, and removed if they do not start.
 
     vLLM's workers are spawned, not forked: the trainer's process has threads, and may use a GPU, which a fork breaks.
     """
@@ -183,6 +187,7 @@ def environment(config: VllmEngineConfig) -> Iterator[None]:
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     }
     always = {OWNER_VARIABLE: str(os.getpid()), PORTION_VARIABLE: str(config.portion)}
+    always |= sockets.make()
     if config.threads is not None:
         always["OMP_NUM_THREADS"] = str(config.threads)
     before = {name: os.environ.get(name) for name in wanted | always}
@@ -190,6 +195,9 @@ def environment(config: VllmEngineConfig) -> Iterator[None]:
     os.environ.update(always)
     try:
         yield
+    except BaseException:
+        sockets.remove()
+        raise
     finally:
         for name, value in before.items():
             if value is None:

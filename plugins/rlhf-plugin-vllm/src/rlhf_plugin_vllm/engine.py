@@ -21,6 +21,7 @@ from .images.measuring import images_measured
 from .requests import cancel_all, completion, padding, require_same_prompt, sampling_params
 from .rope_limit import check_length
 from .sleeping import VllmSleep, sleep_level
+from .sockets import SocketFolder
 from .weights.adapter_versions import AdapterVersions
 from .weights.model_updates import ModelUpdates
 from .weights.sender import WeightSender
@@ -83,6 +84,7 @@ class VllmEngine:
         """For each request in flight, by name: pairs (index of the first token, version of the weights from there)."""
         self._num_requests = 0
         self._tasks: set[asyncio.Task[Completion]] = set()
+        self._sockets = SocketFolder()
 
     async def start(self, spec: EngineSpec, source: WeightSource) -> None:
         """Start vLLM's processes, and give them the weights of ``source``.
@@ -119,13 +121,11 @@ class VllmEngine:
         self._workers = Workers(self._llm)
         self._grammars = Grammars(self._llm, self._workers, spec)
         self._sleep = VllmSleep(self._workers, level)
-        self._updates = (
-            ModelUpdates(self._workers, self._sender)
-            if spec.adapter_rank is None
-            else AdapterVersions(
-                self._workers, self._sender, base_is_packed=spec.quantization is not None
-            )
-        )
+        if spec.adapter_rank is None:
+            self._updates = ModelUpdates(self._workers, self._sender)
+        else:
+            packed = spec.quantization is not None
+            self._updates = AdapterVersions(self._workers, self._sender, base_is_packed=packed)
         # Children of a dead process cannot be found any more, so all of vLLM's processes are noted at the start.
         self._family = processes.family(self._llm)
         self._state = VllmState.INCOMPLETE
@@ -300,13 +300,14 @@ class VllmEngine:
             self._llm.shutdown(timeout=processes.GRACE_S)
             processes.end(self._family)
             del self._llm, self._workers, self._updates, self._sleep, self._grammars
+        self._sockets.remove()
         self._sender.close()
         if self._images is not None:
             self._images.close()
 
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
         sees = spec.vision is not None
-        with environment(self._config), processes.deaf_to_the_terminal():
+        with environment(self._config, self._sockets), processes.deaf_to_the_terminal():
             from vllm.platforms import current_platform
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
@@ -334,9 +335,9 @@ class VllmEngine:
                 ) from error
 
     def _check_tokens(self, spec: EngineSpec) -> None:
-        self._vocab_size = self._llm.model_config.get_vocab_size()
+        self._vocab_size = size = self._llm.model_config.get_vocab_size()
         images = () if self._images is None else self._images.never_sampled
-        self._never_sampled = (*images, *padding(spec, self._vocab_size))
+        self._never_sampled = (*images, *padding(spec, size))
 
     async def _prompt(self, request: GenerationRequest) -> Any:
         if self._images is not None:

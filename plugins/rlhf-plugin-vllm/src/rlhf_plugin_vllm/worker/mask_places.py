@@ -104,7 +104,7 @@ class SecondRunner:
 
 
 class _Wanted(NamedTuple):
-    """What a request below a grammar asked for."""
+    """A request's wishes below a grammar."""
 
     answer: str
     temperature: float

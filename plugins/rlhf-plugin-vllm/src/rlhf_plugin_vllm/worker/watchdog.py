@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 
-from ..names import OWNER_VARIABLE
+from ..names import OWNER_VARIABLE, SOCKETS_VARIABLE
 
 GRACE_S = 10.0
 """Seconds between asking the core to end and killing it."""
+SHARED_MEMORY = "/dev/shm/psm_"
+"""Beginning of the names of Python's shared memory."""
 
 
 def end_with_owner() -> None:
@@ -36,7 +40,23 @@ def _watch(handle: int, core: int) -> None:
     watched = select.poll()
     watched.register(handle, select.POLLIN)
     watched.poll()
+    leave_nothing()
     with contextlib.suppress(ProcessLookupError):  # the core may end by itself
         os.kill(core, signal.SIGTERM)
         time.sleep(GRACE_S)
         os.kill(core, signal.SIGKILL)
+
+
+def leave_nothing() -> None:
+    """Remove what nobody else will: this process's shared memory, and the folder of the sockets.
+
+    Python's tracker of shared memory is a process of the owner's, and may have died with it. Memory that is mapped
+    stays until its process ends.
+    """
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        name = line.split(maxsplit=5)[-1]
+        if name.startswith(SHARED_MEMORY):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+    if folder := os.environ.get(SOCKETS_VARIABLE):
+        shutil.rmtree(folder, ignore_errors=True)
