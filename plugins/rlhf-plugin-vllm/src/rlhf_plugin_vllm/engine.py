@@ -116,11 +116,10 @@ class VllmEngine:
             from .images.prompts import ImagePrompts
 
             self._images = ImagePrompts(spec, spec.vision)
-        level = sleep_level(spec, self._config)
         self._llm = self._launch(spec)
         self._workers = Workers(self._llm)
         self._grammars = Grammars(self._llm, self._workers, spec)
-        self._sleep = VllmSleep(self._workers, level)
+        self._sleep = VllmSleep(self._workers, sleep_level(spec, self._config))
         if spec.adapter_rank is None:
             self._updates = ModelUpdates(self._workers, self._sender)
         else:
@@ -335,9 +334,9 @@ class VllmEngine:
                 ) from error
 
     def _check_tokens(self, spec: EngineSpec) -> None:
-        self._vocab_size = size = self._llm.model_config.get_vocab_size()
-        images = () if self._images is None else self._images.never_sampled
-        self._never_sampled = (*images, *padding(spec, size))
+        self._vocab_size = self._llm.model_config.get_vocab_size()
+        images = self._images.never_sampled if self._images is not None else ()
+        self._never_sampled = (*images, *padding(spec, self._vocab_size))
 
     async def _prompt(self, request: GenerationRequest) -> Any:
         if self._images is not None:
