@@ -103,3 +103,18 @@ def test_the_level_is_that_of_the_options_and_must_suit_an_adapter():
 def test_a_level_in_a_run_that_never_sleeps_is_refused():
     assert VllmEngineConfig(sleep_level=2).needed_by_options() == {SLEEP}
     assert VllmEngineConfig().needed_by_options() == frozenset()
+
+
+def test_a_level_that_cannot_be_is_refused_before_vllm_starts(monkeypatch):
+    from rlhf_plugin_vllm import compat
+    from rlhf_plugin_vllm.engine import VllmEngine
+
+    monkeypatch.setattr(compat, "require_vllm", lambda: None)
+    started = []
+    monkeypatch.setattr(VllmEngine, "_launch", lambda engine, spec: started.append(spec))
+    engine = VllmEngine(VllmEngineConfig(sleep_level=2))
+
+    with pytest.raises(ConfigError, match="sleep_level 2 drops the base's weights"):
+        asyncio.run(engine.start_empty(replace(SPEC, sleeps=True, adapter_rank=8)))
+
+    assert not started

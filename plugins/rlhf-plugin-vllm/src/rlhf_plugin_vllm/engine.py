@@ -116,10 +116,11 @@ class VllmEngine:
             from .images.prompts import ImagePrompts
 
             self._images = ImagePrompts(spec, spec.vision)
+        level = sleep_level(spec, self._config)
         self._llm = self._launch(spec)
         self._workers = Workers(self._llm)
         self._grammars = Grammars(self._llm, self._workers, spec)
-        self._sleep = VllmSleep(self._workers, sleep_level(spec, self._config))
+        self._sleep = VllmSleep(self._workers, level)
         if spec.adapter_rank is None:
             self._updates = ModelUpdates(self._workers, self._sender)
         else:
@@ -305,7 +306,6 @@ class VllmEngine:
             self._images.close()
 
     def _launch(self, spec: EngineSpec) -> AsyncLLM:
-        sees = spec.vision is not None
         with environment(self._config, self._sockets), processes.deaf_to_the_terminal():
             from vllm.platforms import current_platform
             from vllm.usage.usage_lib import UsageContext
@@ -314,12 +314,12 @@ class VllmEngine:
             args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
             try:
                 config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
-                if sees:
+                if spec.vision is not None:
                     compat.require_loadable(config.model_config.architectures, spec.model_path)
                 check_length(config.model_config.hf_text_config, spec.max_length, spec.model_path)
-                if self._config.portion > 1 or sees:
+                if self._config.portion > 1 or spec.vision is not None:
                     compat.choose_scheduler(config.scheduler_config)
-                with images_measured(config.model_config) if sees else nullcontext():
+                with images_measured(config.model_config) if spec.vision else nullcontext():
                     return AsyncLLM.from_vllm_config(
                         config,
                         enable_log_requests=args.enable_log_requests,
