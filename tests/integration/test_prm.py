@@ -183,7 +183,10 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (["--data.labels_key", "marks"], "steps.jsonl"),
         (["--data.separator", ""], "--data.separator"),
         (["--ranking.loss", "sigmoid"], "there is no such option"),
-        (["--checkpoint.best_metric", "eval/seen/accuracy"], "there is no evaluation to take it from"),
+        (
+            ["--checkpoint.best_metric", "eval/seen/accuracy"],
+            "there is no evaluation to take it from",
+        ),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):

@@ -265,7 +265,10 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         ),
         (["--preference.loss", "dpo"], "there is no such option"),
         (["--data.max_length", "3"], "the row has"),
-        (["--checkpoint.best_metric", "eval/seen/accuracy"], "there is no evaluation to take it from"),
+        (
+            ["--checkpoint.best_metric", "eval/seen/accuracy"],
+            "there is no evaluation to take it from",
+        ),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):
