@@ -24,14 +24,15 @@ ROLES = (
 """Words of a command line, and whose they are."""
 
 
-def marked(variable: str, value: str) -> list[int]:
-    """Return the processes that live and inherited the variable with this value; zombies are dead."""
-    wanted = f"{variable}={value}".encode()
+def marked(variable: str, folder: str) -> list[int]:
+    """Return the processes that live and inherited the variable with this folder, or one below it; zombies are dead."""
+    wanted = f"{variable}={folder}/".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if any((each + b"/").startswith(wanted) for each in variables):
                     found.append(int(entry.name))
             except OSError:
                 continue  # it ended, or is another user's
