@@ -108,16 +108,22 @@ def test_between_rows_a_share_is_between_and_outside_it_is_the_nearest():
         ("qwen2.5-1.5b", 256, 28_672, 0.0, 4.45),
         ("qwen2.5-1.5b", 256, 28_672, 1.0, 6.5),
         ("qwen2.5-0.5b", 512, 12_288, 0.0, 7.0),
+        ("qwen2.5-1.5b", 64, 28_672, 1 / 16, 3.83),
+        ("qwen2.5-1.5b", 128, 28_672, 1 / 16, 4.26),
+        ("qwen2.5-1.5b", 256, 28_672, 1 / 16, 5.25),
+        ("qwen2.5-7b", 64, 57_344, 1 / 16, 5.75),
+        ("qwen2.5-7b", 128, 57_344, 1 / 16, 7.1),
+        ("qwen2.5-7b", 256, 57_344, 1 / 16, 10.9),
     ],
 )
-def test_the_host_time_of_vllm_explains_the_runs_that_it_comes_from(
+def test_the_rates_of_vllm_explain_the_runs_that_they_come_from(
     shape, name, streams, kv_bytes, logprobs, seconds
 ):
     """256 + 1024 tokens on one H200; within 15 %, as measured.toml says."""
     rates = EngineRates(flops=790e12, bandwidth=4.3e12, weight_bytes=2, kv_token_bytes=kv_bytes)
     done = decode(shape(name), [1024] * streams, 256, streams, rates)
 
-    predicted = done.seconds + measured.load().host_seconds(done.requests, logprobs)
+    predicted = measured.load().decoding_seconds(done, logprobs)
 
     assert predicted == pytest.approx(seconds, rel=0.15)
 

@@ -14,7 +14,7 @@ from ..machine.hardware import find_gpu
 from ..model.activations import AdaptedLayer
 from ..model.adapters import AdapterCounts
 from ..model.shapes import ModelShape, shape_of
-from .work import sequences, training_flops
+from .work import Decoding, sequences, training_flops
 
 Kind = Literal["trained", "fixed", "quantized"]
 """Weights of the model: trained themselves, or fixed beside an adapter, perhaps in fewer bits."""
@@ -36,8 +36,12 @@ class Measured:
     """The same share where gradients travel while the backward pass goes on; 1 or more: some of it costs nothing."""
     layer_s: float
     """Seconds of the host for one layer in the passes of one micro-batch of training."""
+    decode_share: float
+    """Share of the limit that a decoding step of vLLM reaches on the GPU."""
+    host_ms: float
+    """Milliseconds of the host for one decoding step of vLLM, whatever runs in it."""
     host_us: float
-    """Microseconds of the host for one running request in one decoding step of vLLM."""
+    """Further microseconds for each request that runs in the step."""
     host_us_logprobs: float
     """Further microseconds for a request that returns log-probs."""
 
@@ -73,14 +77,18 @@ class Measured:
         """
         return math.hypot(passes_s, self.layer_s * layers * micro_batches)
 
-    def host_seconds(self, requests: int, logprob_share: float) -> float:
-        """Return the seconds of vLLM's host.
+    def decoding_seconds(self, done: Decoding, logprob_share: float) -> float:
+        """Return the seconds of vLLM's decoding steps, whose next one the host prepares while the GPU computes.
+
+        So the slower of the two counts: the host for small models and many requests, the GPU for large models.
 
         Args:
-            requests: number of running requests, summed over decoding steps.
+            done: the steps, and their seconds at the limit of the hardware.
             logprob_share: share of the requests that return log-probs, 0 to 1.
         """
-        return 1e-6 * (self.host_us + self.host_us_logprobs * logprob_share) * requests
+        of_request = 1e-6 * (self.host_us + self.host_us_logprobs * logprob_share)
+        host = 1e-3 * self.host_ms * done.steps + of_request * done.requests
+        return max(host, done.seconds / self.decode_share)
 
 
 def between(rows: Sequence[tuple[float, float]], size: float) -> float:
@@ -109,8 +117,7 @@ def load() -> Measured:
         exchange_share=data["exchange"]["share"],
         passing_share=data["exchange"]["in_passing"],
         layer_s=_layer_seconds(data["micro_batches"], data["models"]),
-        host_us=data["vllm"]["host_us_per_request"],
-        host_us_logprobs=data["vllm"]["host_us_per_request_for_logprobs"],
+        **data["vllm"],
     )
 
 

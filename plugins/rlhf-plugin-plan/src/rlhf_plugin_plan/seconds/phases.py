@@ -148,9 +148,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
     yield Phase(
         name="decode",
         limit_s=done.seconds,
-        measured_s=done.seconds + data.host_seconds(done.requests, _logprob_share(setting))
-        if vllm
-        else None,
+        measured_s=data.decoding_seconds(done, _logprob_share(setting)) if vllm else None,
         bound="GPU memory: weights and KV cache",
     )
     yield from engine_exchange(setting, prefills * work.prompt_tokens + done.requests)
