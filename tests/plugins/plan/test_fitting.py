@@ -14,6 +14,7 @@ from rlhf_plugin_plan.machine.hardware import find_gpu
 
 CHECKPOINTING = "backend.deepspeed.gradient_checkpointing"
 TOKENS = "train.max_tokens_per_micro_batch"
+COMPILE = "backend.deepspeed.compile"
 CACHE = "engine.vllm.kv_cache_gib"
 FOUR = (
     *("--runtime", "ray", "--backend", "deepspeed", "--engine", "vllm"),
@@ -22,6 +23,7 @@ FOUR = (
     *("--rollout.max_new_tokens", "1024", "--data.max_prompt_tokens", "256"),
     *("--reward", "exact_match", "--data", "prompts.jsonl", "--steps", "3"),
 )
+MANY = (*FOUR[: FOUR.index("--steps")], "--steps", "500")
 ONE = (
     "--engine",
     "vllm",
@@ -76,6 +78,59 @@ def test_micro_batches_are_as_large_as_a_gpu_needs_to_be_busy(fitted):
     found, _ = fitted("h200", "qwen2.5-1.5b", base=ONE)
 
     assert found.values[TOKENS] >= 14_336
+
+
+def test_a_long_run_compiles_layers_and_a_short_one_does_not(fitted):
+    """7.6e9 parameters on four H100: 20 s a step are predicted with layers as they are, 16 s with compiled ones."""
+    long, _ = fitted("h100", "qwen2.5-7b", base=MANY)
+    one, _ = fitted(
+        "h100",
+        "qwen2.5-1.5b",
+        base=("--engine", "vllm", *MANY[MANY.index("--rollout.batch_size") :]),
+    )
+    short, _ = fitted("h100", "qwen2.5-7b")
+
+    assert long.values[COMPILE] is True
+    assert "compile true" in long.reason
+    assert one.values["backend.torch.compile"] is True
+    assert COMPILE not in short.values
+
+
+def test_a_run_without_a_number_of_steps_is_long(fitted):
+    without = (*FOUR[: FOUR.index("--steps")],)
+
+    found, _ = fitted("h100", "qwen2.5-7b", base=without)
+
+    assert found.values[COMPILE] is True
+
+
+def test_layers_are_compiled_only_where_the_stage_allows_it(fitted):
+    found, _ = fitted("h100", "qwen2.5-7b", "--backend.deepspeed.zero_stage", "3", base=MANY)
+
+    assert COMPILE not in found.values
+
+
+def test_compiled_layers_can_be_refused(fitted):
+    found, _ = fitted("h100", "qwen2.5-7b", f"--{COMPILE}", "false", base=MANY)
+
+    assert COMPILE not in found.values
+
+
+def test_where_only_the_third_stage_fits_layers_are_as_they_are(fitted):
+    ranks = ("--runtime.ray.ranks.policy", "8", "--runtime.ray.engines", "8")
+    first, last = MANY.index("--runtime.ray.ranks.policy"), MANY.index("--rollout.batch_size")
+
+    found, _ = fitted("h200", "qwen2.5-32b", base=(*MANY[:first], *ranks, *MANY[last:]))
+
+    assert found.values["backend.deepspeed.zero_stage"] == 3
+    assert found.values[COMPILE] is False
+
+
+def test_a_small_model_gets_larger_micro_batches(fitted):
+    """0.5e9 parameters on one H200: 32 768 tokens take 0.7 of the time of 16 384 (benchmarks/micro_batches.py)."""
+    found, _ = fitted("h200", "qwen2.5-0.5b", base=ONE)
+
+    assert found.values[TOKENS] > 16_384
 
 
 def test_what_somebody_sets_stays(fitted):

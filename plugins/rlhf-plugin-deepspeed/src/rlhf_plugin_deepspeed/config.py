@@ -71,7 +71,7 @@ class DeepSpeedConfig(Config):
     )
     compile: bool = Field(
         False,
-        description="torch.compile each layer; worth it for long runs only; stages 0 to 2",
+        description="torch.compile each layer; the plan does for 50 steps or more; stages 0 to 2",
     )
     deep_compile: bool = Field(
         False,

@@ -25,7 +25,7 @@ class TorchBackendConfig(Config):
         description="recompute each layer in the backward pass: less memory, a third more time",
     )
     compile: bool = Field(
-        False, description="torch.compile each layer; worth it for long runs only"
+        False, description="torch.compile each layer; the plan does for 50 steps or more"
     )
     share_prompts: bool = Field(
         True,

@@ -1,4 +1,5 @@
-"""The options about memory with which a step is fastest: all combinations of those that nobody has set, compared."""
+"""The options with which a step is fastest in the memory that there is: all combinations of those that nobody has set,
+compared."""
 
 from __future__ import annotations
 
@@ -27,10 +28,11 @@ Predict = Callable[[Values], Prediction]
 EQUAL = 0.01
 """Share of a step's seconds below which two choices are equally fast, and the one with more memory left is taken."""
 TOKENS = "train.max_tokens_per_micro_batch"
-LARGEST = 16_384
-"""Largest micro-batch that is tried, in tokens: a GPU is busy with far fewer, and more only costs memory."""
-STEP = 1024
-"""Tokens between two sizes of micro-batches that are tried."""
+SIZES = (*range(1024, 16_384, 1024), *range(16_384, 32_769, 4096))
+"""Sizes of micro-batches that are tried, in tokens. Beyond the largest a GPU is busy, and more only costs memory."""
+LONG = 50
+"""Number of steps from which layers are compiled: it costs 15 to 25 s once, and gains about a third of training."""
+COMPILE = "backend.deepspeed.compile"
 CACHE = "engine.vllm.kv_cache_gib"
 SPARE_CACHE = 1.05
 """Size of a KV cache by what all sequences need: blocks at their ends are not full."""
@@ -63,7 +65,7 @@ def fastest(
     Args:
         given: paths of options that somebody has set, which stay.
     """
-    for further in _further(planned):
+    for further in _further(planned, given):
         if further.keys() & set(given):
             continue
         found = _fastest(planned, given, predict, further)
@@ -81,21 +83,39 @@ def _fastest(
         open_ones.pop(CACHE, None)
     elif CACHE in open_ones:
         open_ones[CACHE] = _cache_sizes(predict({CACHE: 1.0}))
+    lean = {path: _leanest(path, values) for path, values in open_ones.items()}
+    leanest = _predicted({**lean, **further}, predict)
+    if leanest is not None and not _fits(leanest):
+        return None
     found, compared = [], 0
     for values in product(*open_ones.values()):
-        named = {**further, **dict(zip(open_ones, values, strict=True))}
-        try:
-            one = Fitted(values=named, prediction=predict(named))
-        except ConfigError:
-            continue  # these values contradict what is given
-        compared += 1
-        usable = (1 - assumed.SPARE) * one.prediction.gpu.memory
-        if one.prediction.fits and one.prediction.phases and one.peak <= usable:
+        one = _predicted({**dict(zip(open_ones, values, strict=True)), **further}, predict)
+        compared += one is not None
+        if one is not None and _fits(one):
             found.append(one)
     if not found:
         return None
     limit = min(one.seconds for one in found) * (1 + EQUAL)
     return min((one for one in found if one.seconds <= limit), key=lambda one: one.peak), compared
+
+
+def _predicted(values: Values, predict: Predict) -> Fitted | None:
+    """Return the combination with its prediction; None: these values contradict what is given."""
+    try:
+        return Fitted(values=values, prediction=predict(values))
+    except ConfigError:
+        return None
+
+
+def _fits(one: Fitted) -> bool:
+    if not one.prediction.fits or not one.prediction.phases:
+        return False
+    return one.peak <= (1 - assumed.SPARE) * one.prediction.gpu.memory
+
+
+def _leanest(path: str, values: Sequence[Any]) -> Any:
+    """Return the value with which the run needs least memory: flags save some when they are on."""
+    return min(values) if path in (TOKENS, CACHE) else max(values)
 
 
 def options_of(fitted: Fitted, compared: int) -> MemoryOptions:
@@ -119,38 +139,47 @@ def _words(path: str, value: Any) -> str:
     return f"{path.rpartition('.')[2]} {str(value).lower()}"
 
 
-def _further(planned: PlannedRun) -> Iterator[Values]:
+def _further(planned: PlannedRun, given: Collection[str]) -> Iterator[Values]:
     """Yield what is changed beside the choices, only where nothing fits without: it costs more than it can gain."""
     yield {}
     backend = planned.spec.backend
     if backend.name != DEEPSPEED or not 0 < backend.options["zero_stage"] < 3:
         return
-    stage, offload = "backend.deepspeed.zero_stage", "backend.deepspeed.offload_optimizer"
+    offload = {"backend.deepspeed.offload_optimizer": True}
+    whole: dict[str, Any] = {"backend.deepspeed.zero_stage": 3}
+    if COMPILE not in given:
+        whole[COMPILE] = False
     several = planned.runtime.options.get("gpus") or max(
         planned.runtime.options.get("ranks", {}).values(), default=1
     )
-    if several > 1 and not backend.options["compile"]:
-        yield {stage: 3}
-    yield {offload: True}
-    if several > 1 and not backend.options["compile"]:
-        yield {stage: 3, offload: True}
+    if several > 1:
+        yield whole
+    yield offload
+    if several > 1:
+        yield whole | offload
 
 
 def _choices(planned: PlannedRun) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield each option about memory that the run has, and the values that are tried."""
+    """Yield each option about memory and speed that the run has, and the values that are tried."""
     backend = planned.spec.backend
     section = {TORCH: "torch", DEEPSPEED: "deepspeed"}.get(backend.name)
     if section is None:
         return
     options = backend.options
     if not options.get("deep_compile"):
+        if _is_long(planned) and options.get("zero_stage") != 3:
+            yield f"backend.{section}.compile", (True,)
         yield f"backend.{section}.gradient_checkpointing", (False, True)
-    least = STEP * math.ceil(planned.max_length / STEP)
-    sizes = range(least, max(LARGEST, least) + 1, STEP)
-    yield TOKENS, tuple(sizes)
+    least = 1024 * math.ceil(planned.max_length / 1024)
+    yield TOKENS, (least, *(size for size in SIZES if size > least))
     engine = planned.spec.engine
     if engine is not None and engine.name == VLLM:
         yield CACHE, ()
+
+
+def _is_long(planned: PlannedRun) -> bool:
+    steps = planned.run.train.steps
+    return steps is None or steps >= LONG
 
 
 def _cache_sizes(prediction: Prediction) -> tuple[float, ...]:

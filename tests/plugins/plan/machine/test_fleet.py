@@ -48,7 +48,8 @@ def test_a_model_alone_is_planned_on_all_of_them(tmp_path, config_file, capsys):
     assert command.startswith(
         f"rlhf train --model {model} --data prompts.jsonl --reward exact_match"
     )
-    assert "--gpus 4 --engine vllm --backend.deepspeed.gradient_checkpointing" in command
+    assert "--gpus 4 --engine vllm --backend.deepspeed.compile true" in command
+    assert "--backend.deepspeed.gradient_checkpointing" in command
 
     assert plan([model, "--gpus", "4xa100-80", *lengths, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gpus"][0]["count"] == 4

@@ -1,5 +1,6 @@
 """Counts by hand, of adapters of this repository and of one that only this file knows."""
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -116,6 +117,16 @@ def test_modules_that_are_trained_whole_are_counted(counted):
 def test_an_option_that_does_not_fit_the_model_is_refused(counted):
     with pytest.raises(ConfigError, match="the nearest are q_proj"):
         counted("lora", target=("q_prj",))
+
+
+def test_a_config_that_contradicts_itself_is_one_error(config_file):
+    (lora,) = (each for each in rlhf_model_adapters() if each.name == "lora")
+    config = config_file("qwen2.5-1.5b")
+    written = json.loads(config.read_text())
+    config.write_text(json.dumps({**written, "layer_types": ["full_attention"] * 3}))
+
+    with pytest.raises(ConfigError, match=r"which Transformers refuses: .*num_hidden_layers"):
+        count(lora.factory(lora.config()), "lora", config, BF16)
 
 
 class Gain(nn.Module):

@@ -167,3 +167,26 @@ def test_a_model_whose_layers_are_not_found_is_refused(models):
 
     with pytest.raises(PluginError, match="expected a list of its 7 layers, found none"):
         recompute_layers(model)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch looks at it itself
+def test_layers_that_cannot_be_compiled_run_as_they_are(models, monkeypatch, caplog):
+    """A machine without a C compiler, say: the plan compiles layers where nobody has said so."""
+
+    def fails(graph, inputs):
+        raise RuntimeError("no compiler is found")
+
+    model = AutoModelForCausalLM.from_pretrained(models["llama"])
+    expected = model(torch.arange(5)[None], use_cache=False).logits
+    compiled = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda layer, **options: compiled(layer, backend=fails, dynamic=True)
+    )
+    compile_layers(model)
+
+    for _ in range(2):
+        found = model(torch.arange(5)[None], use_cache=False).logits
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+    (warning,) = [record.message for record in caplog.records if "not compiled" in record.message]
+    assert "no compiler is found" in warning

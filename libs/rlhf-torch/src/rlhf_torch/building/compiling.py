@@ -29,12 +29,16 @@ def compiled(function: F) -> F:
             return chosen(*arguments)
         except TorchDynamoException as error:
             chosen = function
-            reason = str(error).strip().splitlines()[0]
             log.warning(
                 "%s is not compiled, so it is slower and needs more memory: %s",
                 function.__name__,
-                reason,
+                reason_of(error),
             )
             return function(*arguments)
 
     return call  # type: ignore[return-value]
+
+
+def reason_of(error: Exception) -> str:
+    """Return why something was not compiled: torch names the compiler in a first line, and the reason in a second."""
+    return " ".join(line.strip() for line in str(error).strip().splitlines()[:2])

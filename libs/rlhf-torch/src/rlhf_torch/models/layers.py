@@ -7,6 +7,8 @@ mode, and the layers are recomputed from outside.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -17,8 +19,11 @@ from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
 
+from ..building.compiling import reason_of
 from ..building.joined_linears import joining_options
 from ..packed.attention import keep_out_of_graphs
+
+log = logging.getLogger(__name__)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -65,11 +70,37 @@ class _Recomputed(nn.Module):
 def compile_layers(model: PreTrainedModel, *, joined: bool = False) -> None:
     """Compile each layer around its attention, which stays eager.
 
+    Where compiling fails (no C compiler, say) a warning is logged once, and all layers run as they are.
+
     Args:
         joined: whether linear layers of one input become one product where one of them is small: faster for thousands
             of tokens, slower for the few of a decoding step.
     """
     keep_out_of_graphs()
     options = joining_options() if joined else None
-    for layer in decoder_layers(model):
+    layers = decoder_layers(model)
+    for layer in layers:
         layer.compile(dynamic=True, options=options)
+        layer._compiled_call_impl = _or_as_it_is(layer, layers)
+
+
+def _or_as_it_is(layer: nn.Module, layers: list[nn.Module]) -> Callable[..., Any]:
+    """Return the layer's compiled call, which leaves all layers as they are where they cannot be compiled."""
+    compiled: Any = layer._compiled_call_impl
+    plain = layer._call_impl
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return compiled(*arguments, **named)
+        except TorchDynamoException as error:
+            log.warning(
+                "the layers are not compiled, so they are slower and need more memory: %s",
+                reason_of(error),
+            )
+            for each in layers:
+                each._compiled_call_impl = None
+            return plain(*arguments, **named)  # type: ignore[no-untyped-call]
+
+    return call

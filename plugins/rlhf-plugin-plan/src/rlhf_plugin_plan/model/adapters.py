@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core import ConfigError
 from rlhf_core.contracts import ModelAdapter, RoleSpec
 from rlhf_core.outside.json_reader import read_object
 from rlhf_core.plugins import Plugins
@@ -171,7 +172,11 @@ def count(
 
 
 def _plain_model(config: Path, dtype: str) -> Any:
-    """Return the Transformers model of a config.json on the meta device."""
+    """Return the Transformers model of a config.json on the meta device.
+
+    Raises:
+        ConfigError: Transformers refuses the values.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -179,8 +184,16 @@ def _plain_model(config: Path, dtype: str) -> Any:
     values = read_object(file, "a model's config.json")
     family = values.pop("model_type")
     kind = AutoModelForImageTextToText if family in SEEING else AutoModelForCausalLM
-    with torch.device("meta"):
-        return kind.from_config(AutoConfig.for_model(family, **values), dtype=getattr(torch, dtype))
+    try:
+        with torch.device("meta"):
+            described = AutoConfig.for_model(family, **values)
+            return kind.from_config(described, dtype=getattr(torch, dtype))
+    except Exception as error:  # of any type: each family checks its values in its own way
+        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise ConfigError(
+            f"{file}: expected the config.json of a model of the family {family}, which Transformers refuses: "
+            f"{reason[0].strip()[:300]}"
+        ) from error
 
 
 def _size(tensors: Mapping[str, Tensor]) -> int:
