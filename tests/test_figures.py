@@ -50,6 +50,40 @@ def test_the_step_beside_trl_is_that_of_the_page_on_performance():
     assert f"and {min(vllm)} to {max(vllm)} with `--engine vllm`" in page
 
 
+def summary_rows() -> list[tuple[str, str, str]]:
+    """Return the seconds, the share and the heading's anchor of each line of the table at the top of the page."""
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    lines = page[: page.index("\n## ")].splitlines()
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("| ")][1:]
+    links = [re.fullmatch(r"\[(.*)\]\(#(.*)\)", row[3].strip()) for row in rows]
+    return [
+        (row[2].strip(), link[1], link[2]) for row, link in zip(rows, links, strict=True) if link
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "share", "anchor"), summary_rows())
+def test_a_line_of_the_table_is_what_its_section_says(seconds, share, anchor):
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    sections = re.split(r"(?m)^(?=##+ )", page)[1:]
+    named = {
+        re.sub(r"[^a-z0-9 -]", "", each.split("\n")[0].lower()).strip().replace(" ", "-"): each
+        for each in sections
+    }
+    section = re.sub(r"\*\*|`", "", named[anchor])
+
+    assert re.search(rf"\b{re.escape(seconds)}\b", section)
+    for number in re.findall(r"\d\.\d\d", share):
+        assert re.search(rf"\b{re.escape(number)}\b", section)
+
+
+def test_the_step_beside_openrlhf_is_that_of_the_page_on_performance():
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    section = page[page.index("## Four GPUs") :]
+    [ratio] = re.findall(r"\*\*ours / OpenRLHF\*\* \| \*\*(0\.\d\d)\*\*", section)
+
+    assert f"a step of 7B takes {ratio} of the time of OpenRLHF's" in text_of("README.md")
+
+
 def test_the_curves_are_those_of_the_recipe():
     large, ours, trl = (
         recipe_row(name) for name in ("1.5B", "0.5B, GRPO, seed 43", "0.5B, GRPO by TRL")
