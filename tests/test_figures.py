@@ -84,6 +84,39 @@ def test_the_step_beside_openrlhf_is_that_of_the_page_on_performance():
     assert f"a step of 7B takes {ratio} of the time of OpenRLHF's" in text_of("README.md")
 
 
+def test_the_table_of_the_others_has_the_seconds_of_the_page_on_performance():
+    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    one = page[page.index("### With the embedded engine") :]
+    four = page[page.index("## Four GPUs") :]
+    rows = {
+        line.split("|")[1].strip(): line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith("| ")
+    }
+    small = rows["a step of 1.5B, one H200"]
+    large = rows["a step of 7B, four H200, no option about memory"]
+
+    for who, row in (("ours", small), ("TRL", small)):
+        [line] = re.findall(rf"\| \**step, {who}\** \|.*", one[: one.index("ours / TRL")])
+        assert line.split("|")[5].strip(" *") in row
+    [step] = re.findall(r"\| \*\*step\*\* \(first\) \|.*", four[: four.index("ours / OpenRLHF")])
+    ours, theirs = (re.findall(r"\*\*(\d+\.\d)\*\*", step)[place] for place in (0, 1))
+    assert f"**{ours} s**" in large
+    assert f"| {theirs} s |" in large
+
+
+def test_the_table_of_the_others_counts_the_bridges_and_the_kinds():
+    page = text_of("README.md")
+    kinds = re.findall(r"(?m)^\| [^|]+ \| `rlhf_\w+`", (ROOT / "README.md").read_text())
+    words = {6: "six", 7: "seven", 8: "eight"}
+
+    assert f"a package, {len(kinds)} kinds" in page
+    assert (
+        f"[{words[len(list((ROOT / 'contrib').glob('rlhf-bridge-*')))]} ecosystems](contrib)"
+        in page
+    )
+
+
 def test_the_curves_are_those_of_the_recipe():
     large, ours, trl = (
         recipe_row(name) for name in ("1.5B", "0.5B, GRPO, seed 43", "0.5B, GRPO by TRL")
