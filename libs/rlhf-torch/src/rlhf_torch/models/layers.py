@@ -62,14 +62,22 @@ class _Recomputed(nn.Module):
         return checkpoint(call, *arguments, use_reentrant=False)
 
 
-def compile_layers(model: PreTrainedModel, *, joined: bool = False) -> None:
+def compile_layers(
+    model: PreTrainedModel, *, joined: bool = False, inside_hooks: bool = False
+) -> None:
     """Compile each layer around its attention, which stays eager.
 
     Args:
         joined: whether linear layers of one input become one product where one of them is small: faster for thousands
             of tokens, slower for the few of a decoding step.
+        inside_hooks: whether a layer's hooks stay outside of what is compiled, such as those by which ranks collect its
+            weights.
     """
     keep_out_of_graphs()
     options = joining_options() if joined else None
     for layer in decoder_layers(model):
-        layer.compile(dynamic=True, options=options)
+        if inside_hooks:
+            eager = layer.forward
+            layer.forward = torch.compile(eager, dynamic=True, options=options)  # type: ignore[method-assign]
+        else:
+            layer.compile(dynamic=True, options=options)
