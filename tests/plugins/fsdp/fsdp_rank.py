@@ -1,0 +1,84 @@
+"""One of several ranks: ``python fsdp_rank.py WAY MODELS OUT``, with RANK and the like in the environment.
+
+It goes through the scenarios of a way, which are those of the DeepSpeed backend, and writes what came out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "deepspeed"))
+
+import deepspeed_scenarios as scenarios
+from deepspeed_adapting import adapting, moving_adapters, resuming_adapters
+from deepspeed_results import write
+
+Scenario = Callable[[scenarios.Place, scenarios.Found], None]
+
+SCENARIOS: tuple[Scenario, ...] = (
+    scenarios.gradient,
+    scenarios.same_prompts,
+    scenarios.critic,
+    scenarios.training,
+    scenarios.mixed,
+    scenarios.recomputing,
+    scenarios.experts,
+    scenarios.separate_experts,
+    scenarios.resuming,
+    scenarios.few_rows,
+    scenarios.reference,
+    scenarios.refused,
+    scenarios.resting,
+    scenarios.untied,
+    scenarios.whole,
+    scenarios.muon,
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How many ranks go through which scenarios."""
+
+    scenarios: tuple[Scenario, ...]
+    world_size: int = 2
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+WAYS = {
+    "rows": Way(SCENARIOS),
+    "kept": Way(
+        (scenarios.training, scenarios.reference, scenarios.recomputing),
+        options={"reshard_after_forward": False},
+    ),
+    "adapters": Way((adapting, moving_adapters, resuming_adapters)),
+    "rejoined": Way((scenarios.rejoining,)),
+    "four": Way((scenarios.training, scenarios.muon, scenarios.rejoining), world_size=4),
+    "compiled": Way((scenarios.compiled,)),
+}
+
+
+def go_through_all(way: Way, models: Path, out: Path) -> None:
+    from rlhf_plugin_fsdp.backend import FsdpBackend
+    from rlhf_plugin_fsdp.config import FsdpConfig
+
+    def make(**options: Any) -> FsdpBackend:
+        return FsdpBackend(FsdpConfig(device="cpu", **options))
+
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    for scenario in way.scenarios:
+        folder = out / scenario.__name__
+        place = scenarios.Place(partial(make, **way.options), models, folder, rank, way.world_size)
+        write(scenarios.run(scenario, place), folder / f"rank{rank}")
+
+
+if __name__ == "__main__":
+    go_through_all(WAYS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]))
