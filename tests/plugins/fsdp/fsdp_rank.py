@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,25 @@ from deepspeed_adapting import adapting, moving_adapters, resuming_adapters
 from deepspeed_results import write
 
 Scenario = Callable[[scenarios.Place, scenarios.Found], None]
+
+KEPT = {"reshard_after_forward": False}
+
+
+def kept_training(place: scenarios.Place, found: scenarios.Found) -> None:
+    """The usual training, with weights that stay between forward and backward pass."""
+    scenarios.training(place, found, options=KEPT)
+
+
+def kept_scoring(place: scenarios.Place, found: scenarios.Found) -> None:
+    """Log-probs before and after an update of a role whose weights stay after a pass."""
+    backend = place.start(options=KEPT)
+    rows = place.part(scenarios.make_batch()).trajectories
+    found.array("before", backend.logprobs(rows))
+    scenarios.steps(place, backend, (0,))
+    found.array("after", backend.logprobs(rows))
+    found.keep_weights(backend)
+    backend.close()
+
 
 SCENARIOS: tuple[Scenario, ...] = (
     scenarios.gradient,
@@ -40,6 +58,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     scenarios.untied,
     scenarios.whole,
     scenarios.muon,
+    kept_training,
+    kept_scoring,
 )
 
 
@@ -49,17 +69,11 @@ class Way:
 
     scenarios: tuple[Scenario, ...]
     world_size: int = 2
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 WAYS = {
     "rows": Way(SCENARIOS),
-    "kept": Way(
-        (scenarios.training, scenarios.reference, scenarios.recomputing),
-        options={"reshard_after_forward": False},
-    ),
     "adapters": Way((adapting, moving_adapters, resuming_adapters)),
-    "rejoined": Way((scenarios.rejoining,)),
     "four": Way((scenarios.training, scenarios.muon, scenarios.rejoining), world_size=4),
     "compiled": Way((scenarios.compiled,)),
 }
@@ -76,7 +90,7 @@ def go_through_all(way: Way, models: Path, out: Path) -> None:
     rank = int(os.environ["RANK"])
     for scenario in way.scenarios:
         folder = out / scenario.__name__
-        place = scenarios.Place(partial(make, **way.options), models, folder, rank, way.world_size)
+        place = scenarios.Place(make, models, folder, rank, way.world_size)
         write(scenarios.run(scenario, place), folder / f"rank{rank}")
 
 

@@ -147,18 +147,17 @@ def test_what_ranks_cannot_share_is_refused(found):
         assert "Routed has experts as separate modules" in rank.facts["error"]
 
 
-@pytest.fixture(scope="module")
-def kept(run_ranks, read_ranks, tmp_path_factory):
-    out = run_ranks("kept", tmp_path_factory.mktemp("kept"))
-    return lambda name: read_ranks(out, name)
+def test_weights_that_stay_between_forward_and_backward_change_nothing(found):
+    kept, dropped = found("kept_training"), found("training")
+
+    torch.testing.assert_close(kept[0].weights(), dropped[0].weights(), **ROUNDING)
 
 
-@pytest.mark.parametrize("name", ["training", "recomputing"])
-def test_weights_that_stay_between_forward_and_backward_change_nothing(found, kept, name):
-    """Nor are they those of before an update, after a pass without a backward pass."""
-    torch.testing.assert_close(kept(name)[0].weights(), found(name)[0].weights(), **ROUNDING)
-    scored = [ranks("reference")[0].tensors["again"] for ranks in (kept, found)]
-    torch.testing.assert_close(scored[0], scored[1], **ROUNDING)
+def test_weights_that_stay_are_not_those_before_an_update(found):
+    """With the step of SGD that ``gradient`` does, log-probs move by far more than rounding."""
+    for rank in found("kept_scoring"):
+        moved = rank.tensors["after"] - rank.tensors["before"]
+        assert float(moved.abs().max()) > 1e-3
 
 
 def whole_state(folder):
