@@ -4,8 +4,8 @@
     part-00000-of-00002.safetensors     rank 0's runs: float32 weights, moving average, optimizer state
 
 The files say which elements of which parameter they hold. So any number of ranks can read the files of another number
-of ranks, which have cut the parameters otherwise. Weights that are not trained are not saved, since the model folder has
-them.
+of ranks, which have cut the parameters otherwise. Weights that are not trained are not saved: they are in the model
+folder.
 """
 
 from __future__ import annotations
