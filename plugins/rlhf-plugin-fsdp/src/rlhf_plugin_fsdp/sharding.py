@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -117,8 +117,7 @@ def whole_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a tensor of the model as every rank has it in a pass; a collective call if ranks share it."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
-    whole: Tensor = tensor.detach().to(dtype).full_tensor()
-    return whole
+    return cast("DTensor", tensor.detach().to(dtype)).full_tensor()
 
 
 def served(role: RoleModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

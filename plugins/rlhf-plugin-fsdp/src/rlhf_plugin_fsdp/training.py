@@ -61,9 +61,8 @@ class FsdpTraining:
         if ranks.is_first:
             log_groups(spec.role, groups)
         self.sharded = shard(role, spec, config, ranks)
-        self.named: dict[str, DTensor] = {n: cast("DTensor", p) for n, p in role.named_trainable()}
-        own = {name: p.to_local().detach().view(-1) for name, p in self.named.items()}
-        self._masters = {name: nn.Parameter(vector) for name, vector in own.items()}
+        self.named = dict(role.named_trainable())
+        self._masters = {name: nn.Parameter(_own(p)) for name, p in self.named.items()}
         self.fragments = [
             fragment
             for index, name in enumerate(self.named)
@@ -146,7 +145,7 @@ class FsdpTraining:
         self.updates += 1
         for name, parameter in self.named.items():
             if parameter.grad is not None:
-                self._masters[name].grad = cast("DTensor", parameter.grad).to_local().view(-1)
+                self._masters[name].grad = _own(parameter.grad)
         gradients = [master.grad for master in self.masters if master.grad is not None]
         norm = self._norm(gradients)
         finite = math.isfinite(norm)
@@ -203,6 +202,11 @@ class FsdpTraining:
         for state in self.optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
         yield from self.ema
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """Return this rank's rows of a tensor that ranks share, as a vector in the same memory."""
+    return cast("DTensor", tensor.detach()).to_local().view(-1)
 
 
 def _fragment(name: str, index: int, shape: torch.Size, ranks: Ranks) -> Fragment:

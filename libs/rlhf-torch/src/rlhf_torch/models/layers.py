@@ -74,10 +74,9 @@ def compile_layers(
             weights.
     """
     keep_out_of_graphs()
-    options = joining_options() if joined else None
+    options = dict(joining_options()) if joined else None
     for layer in decoder_layers(model):
         if inside_hooks:
-            eager = layer.forward
-            layer.forward = torch.compile(eager, dynamic=True, options=options)  # type: ignore[method-assign]
+            layer.forward = torch.compile(layer.forward, dynamic=True, options=options)
         else:
             layer.compile(dynamic=True, options=options)
