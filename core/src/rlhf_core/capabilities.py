@@ -125,7 +125,7 @@ FIX: Mapping[str, str] = {
     SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
     SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
-    BACKEND_SEES: "this training backend reads text alone; choose --backend torch or deepspeed",
+    BACKEND_SEES: "this training backend reads text alone; choose --backend torch, deepspeed or fsdp",
     EXECUTOR_SEES: "this executor passes text alone on; choose --executor single_turn or multi_turn",
     RUNTIME_SEES: "this runtime passes text alone on; choose --runtime local or ray",
     "images": "the policy reads text alone, so there are none; choose what reads images with --model.vision",

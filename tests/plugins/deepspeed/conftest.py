@@ -151,7 +151,7 @@ def pairs(
 
 
 def _found(out: Path, stage: int, name: str) -> list[Any]:
-    program = _imported("deepspeed_rank")
+    program = _imported("deepspeed_results")
     folder = out / f"stage{stage}" / name
     ranks = len(list(folder.glob("rank*.json")))
     return [program.read(folder / f"rank{rank}") for rank in range(ranks)]

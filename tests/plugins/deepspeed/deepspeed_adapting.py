@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from deepspeed_material import ADAM, ADAMW, adapter, make_batch, make_plan
 from deepspeed_scenarios import TRAINING, Found, Place, steps
+from torch.distributed.tensor import DTensor
 
 from rlhf_core.contracts import ValueObjective
 from rlhf_weights import weights_digest
@@ -92,10 +93,18 @@ def trained_names(backend: Any) -> set[str]:
 
 
 def parameters_of(backend: Any) -> dict[str, torch.Tensor]:
-    """Return copies of all parameters, collected where stage 3 has cut them."""
-    from rlhf_plugin_deepspeed.files.weights import whole
-
+    """Return copies of all parameters, collected where ranks have cut them."""
     named = dict(backend._model.named_weights())
     cut = [weight for weight in named.values() if hasattr(weight, "ds_id")]
-    with whole(cut) if cut else nullcontext():
-        return {name: weight.detach().clone() for name, weight in named.items()}
+    with of_deepspeed(cut) if cut else nullcontext():
+        return {name: whole(weight.detach()).clone() for name, weight in named.items()}
+
+
+def of_deepspeed(cut: list[torch.Tensor]) -> Any:
+    from rlhf_plugin_deepspeed.files.weights import whole
+
+    return whole(cut)
+
+
+def whole(weight: torch.Tensor) -> torch.Tensor:
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight

@@ -7,7 +7,6 @@ safetensors and JSON.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import warnings
@@ -21,6 +20,7 @@ import deep_compile_on_cpu
 import torch
 from deepspeed_adapting import adapting, moving_adapters, resuming_adapters
 from deepspeed_moving import moving
+from deepspeed_results import write
 from deepspeed_rewarding import rewarding, rewarding_otherwise
 from deepspeed_scenarios import (
     Found,
@@ -56,7 +56,6 @@ from deepspeed_scenarios import (
     whole_on_host,
     windows,
 )
-from safetensors.torch import load_file, save_file
 
 
 @dataclass(frozen=True)
@@ -155,18 +154,6 @@ WAYS = {
     # The second pair of ranks has no rows.
     "pairs": Way((0, 2, 3), (gradient, training), {"sequence_parallel": 2}, world_size=4),
 }
-
-
-def write(found: Found, path: Path) -> None:
-    save_file(found.tensors, path.with_suffix(".safetensors"))
-    path.with_suffix(".json").write_text(json.dumps(found.facts))
-
-
-def read(path: Path) -> Found:
-    found = Found()
-    found.facts = json.loads(path.with_suffix(".json").read_text())
-    found.tensors = load_file(path.with_suffix(".safetensors"))
-    return found
 
 
 def go_through_all(way: Way, models: Path, out: Path) -> None:

@@ -223,7 +223,7 @@ def test_the_live_module_is_shared_with_its_adapter_where_it_is_whole(place, mat
 def test_dropout_is_on_in_updates_alone_and_another_one_on_each_rank(
     place, material, scenarios, stage
 ):
-    from rlhf_plugin_deepspeed.parallel.ranks import Ranks
+    from rlhf_torch.ranks.ranks import Ranks
 
     rows, found = material.make_batch().trajectories, []
     for rate, rank in ((0.5, 0), (0.5, 0), (0.5, 1), (0.0, 0)):

@@ -76,6 +76,24 @@ def test_zero_shares_a_part_among_the_ranks_that_have_the_same(two_heads):
     }
 
 
+def test_float32_weights_are_the_only_ones_of_fsdp(two_heads):
+    """312 parameters on two ranks; the head, and the two layers of 136 + 8, are there while a pass needs them."""
+    role = Role(name="policy", shape=two_heads, precision=BF16, trained=True, has_head=True)
+    sharing = Sharing(stage=3, ranks=2, live_parameters=2 * 144, masters_only=True)
+
+    memory = role_memory(role, sharing, MicroBatch(tokens=6, actions=4, several=True))
+
+    assert dict(memory.resident) == {
+        "weights": 2 * 20,
+        "float32 copies": 4 * 156,
+        "optimizer state": 8 * 156,
+        "gradients": 4 * 156,
+    }
+    assert memory.transient["weights of other ranks"] == 2 * min(
+        2 * 144, two_heads.layer_parameters
+    )
+
+
 def test_norms_keep_as_much_on_every_rank_and_the_rest_is_shared(two_heads):
     """Norms 2 x (4 + 2 + 2) x 4 and 8 bytes of theirs; q, k, v, out 4 each, F 6 four times, a softmax of 2 heads."""
     assert layer_bytes(two_heads, BF16) == 64 + 8 + 2 * 16 + 2 * 24 + 4 * 2

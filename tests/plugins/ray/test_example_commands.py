@@ -149,6 +149,22 @@ def test_two_ranks_of_zero_do_the_updates_of_one_process(learn, command, stage):
 
 @pytest.mark.parametrize(
     "command",
+    ["sft", "rm", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("dpo", "prm"))],
+)
+def test_two_ranks_of_fsdp_do_the_updates_of_one_process(learn, command):
+    words = [*GRADIENT, *BY_SIX, "--steps", "2", "--actor.ema", "0.5"]
+    alone = learn(command, "alone", *words)
+
+    fsdp = ["--runtime", "ray", "--backend", "fsdp", *ranks_of(command)]
+    ranks = learn(command, "ranks", *words, *fsdp)
+
+    assert_same_run(ranks, alone)
+    averages = weights_of(ranks, "model_ema"), weights_of(alone, "model_ema")
+    torch.testing.assert_close(*averages, atol=1e-6, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    "command",
     ["sft", "dpo", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("rm", "prm"))],
 )
 def test_one_rank_of_torch_has_the_bits_of_one_process(learn, command):

@@ -1,6 +1,6 @@
 """Causal language models on torch, as training backends and engines need them: packed, read, trained, saved.
 
-A training backend of a third party builds on this library, as ``rlhf-plugin-local`` and ``rlhf-plugin-deepspeed`` do.
+A training backend of a third party builds on this library, as ``rlhf-plugin-local`` and ``rlhf-plugin-fsdp`` do.
 The modules below are its public API; a name that begins with an underscore is not. docs/writing-a-backend.md shows the
 way through it.
 """

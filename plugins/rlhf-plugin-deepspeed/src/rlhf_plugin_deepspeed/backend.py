@@ -35,31 +35,34 @@ from rlhf_core.plugins import Plugins
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
+from rlhf_torch.ranks.attempts import compute_gradient, sizes
+from rlhf_torch.ranks.export import export_role
+from rlhf_torch.ranks.images import PassImages
+from rlhf_torch.ranks.pass_losses import PassLosses
+from rlhf_torch.ranks.passes import Rows, agreed_passes
+from rlhf_torch.ranks.ranks import Ranks, join, own_device
 from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
 from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.trained_parts import trained_parts
 
-from .attempts import Training, compute_gradient, sizes
 from .config import DeepSpeedConfig
-from .files.export import export_role
 from .files.loading import load_role
 from .files.offloading import Offloading
-from .files.state_files import load_training, save_training
-from .files.weights import served_weights
+from .files.training import load_training, save_training
+from .files.weights import served_weights, whole
 from .parallel.group_batch import group_batch, group_rows
-from .parallel.images import PassImages, refuse_cut_images
-from .parallel.passes import Rows, agreed_passes
+from .parallel.images import refuse_cut_images
 from .parallel.rank_group import RankGroup, join_group
-from .parallel.ranks import Ranks, join, own_device
 from .parallel.sequence_attention import check_heads
 from .parallel.sequence_rows import GroupRows, lay_out
 from .parallel.tensor_shards import WholeShards
-from .pass_losses import PassLosses
 from .scoring import SharedScoring, WholeScoring
 from .zero.replicated_training import ReplicatedTraining
 from .zero.zero_training import ZeroTraining
+
+Training = ZeroTraining | ReplicatedTraining
 
 log = logging.getLogger(__name__)
 RANK_STRIDE = 1_000_003
@@ -335,8 +338,11 @@ class DeepSpeedBackend(ScoringBackend):
         if ema and self._spec.ema_decay is None:
             raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
         with self._holding_average() if ema else nullcontext():
-            weights = self._served() if self._model.adapter is None else None
-            export_role(self._model, weights, self._spec, folder, self._ranks)
+            weights = self._served().items() if self._model.adapter is None else None
+            shared = any(hasattr(parameter, "ds_id") for parameter in self._model.parameters())
+            export_role(
+                self._model, weights, self._spec, folder, self._ranks, whole if shared else None
+            )
 
     def _holding_average(self) -> AbstractContextManager[None]:
         if self._training is None:

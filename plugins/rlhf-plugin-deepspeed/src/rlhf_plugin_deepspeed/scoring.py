@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rlhf_core.contracts import RoleSpec
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.ranks.ranks import Ranks
 
 from .config import DeepSpeedConfig
-from .parallel.ranks import Ranks
 from .partitioned_model import WholeHead
 from .zero.zero_training import start_engine
 

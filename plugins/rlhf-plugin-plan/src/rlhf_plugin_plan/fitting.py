@@ -16,7 +16,7 @@ from rlhf_core.contracts import MemoryOptions
 from .machine import assumptions as assumed
 from .machine.hardware import GIB
 from .memory.engines import VLLM
-from .memory.roles import DEEPSPEED, TORCH
+from .memory.roles import DEEPSPEED, FSDP, TORCH
 from .memory.sleep import TURNS
 from .prediction import Prediction
 
@@ -162,7 +162,7 @@ def _further(planned: PlannedRun, given: Collection[str]) -> Iterator[Values]:
 def _choices(planned: PlannedRun) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield each option about memory and speed that the run has, and the values that are tried."""
     backend = planned.spec.backend
-    section = {TORCH: "torch", DEEPSPEED: "deepspeed"}.get(backend.name)
+    section = {TORCH: "torch", DEEPSPEED: "deepspeed", FSDP: "fsdp"}.get(backend.name)
     if section is None:
         return
     options = backend.options

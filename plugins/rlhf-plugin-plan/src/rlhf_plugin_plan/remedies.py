@@ -11,7 +11,7 @@ from rlhf_core import ConfigError
 
 from .machine.hardware import GIB
 from .memory.engines import VLLM
-from .memory.roles import DEEPSPEED, TORCH
+from .memory.roles import DEEPSPEED, FSDP, TORCH
 from .prediction import ASLEEP, Prediction
 
 Flags = tuple[str, ...]
@@ -113,7 +113,7 @@ def _sorts(planned: PlannedRun, adapters: Sequence[str]) -> Iterator[Sort]:
 def _without_adapters(planned: PlannedRun) -> Iterator[list[Flags]]:
     """Yield a list of changes for each sort of change, the mildest change first."""
     spec, run = planned.spec, planned.run
-    backend = {TORCH: "torch", DEEPSPEED: "deepspeed"}.get(spec.backend.name, "")
+    backend = {TORCH: "torch", DEEPSPEED: "deepspeed", FSDP: "fsdp"}.get(spec.backend.name, "")
     options = spec.backend.options
     if backend and not options["gradient_checkpointing"]:
         yield [(f"--backend.{backend}.gradient_checkpointing", "true")]
@@ -131,7 +131,7 @@ def _without_adapters(planned: PlannedRun) -> Iterator[list[Flags]]:
         yield [("--backend.deepspeed.offload_optimizer", "true")]
     if run.model.dtype == "float32":
         yield [("--model.dtype", "bfloat16")]
-    if planned.runtime.name == "ray:ray" and backend == "deepspeed":
+    if planned.runtime.name == "ray:ray" and backend in ("deepspeed", "fsdp"):
         options = planned.runtime.options
         ranks = options["ranks"].get("policy", options["gpus"] or 1)
         yield [("--runtime.ray.ranks.policy", str(times * ranks)) for times in (2, 4)]

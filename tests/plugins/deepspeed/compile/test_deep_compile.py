@@ -14,7 +14,7 @@ from rlhf_plugin_deepspeed.compile import deep_compile
 from rlhf_plugin_deepspeed.compile.deep_compile import refuse_deep_compile
 from rlhf_plugin_deepspeed.compile.graph_passes import sum_in_float32
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
-from rlhf_plugin_deepspeed.parallel.ranks import Ranks
+from rlhf_torch.ranks.ranks import Ranks
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 ROUNDING = {"atol": 1e-5, "rtol": 1e-4}

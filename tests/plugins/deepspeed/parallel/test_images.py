@@ -12,8 +12,9 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import RoleSpec, VisionSpec
 from rlhf_core.plugins import load
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
-from rlhf_plugin_deepspeed.parallel.images import PassImages, refuse_cut_images
+from rlhf_plugin_deepspeed.parallel.images import refuse_cut_images
 from rlhf_testing.tiny_vision import write_tiny_vision_model
+from rlhf_torch.ranks.images import PassImages
 from rlhf_torch.rows.packed_rows import pack_rows
 
 

@@ -6,11 +6,11 @@ import torch
 
 from rlhf_core import ConfigError
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
-from rlhf_plugin_deepspeed.parallel.passes import agreed_passes
 from rlhf_plugin_deepspeed.parallel.rank_group import RankGroup, join_group
-from rlhf_plugin_deepspeed.parallel.ranks import Ranks
 from rlhf_plugin_deepspeed.parallel.sequence_attention import check_heads
 from rlhf_plugin_deepspeed.parallel.sequence_rows import lay_out
+from rlhf_torch.ranks.passes import agreed_passes
+from rlhf_torch.ranks.ranks import Ranks
 from rlhf_torch.rows.prompt_sharing import shared_starts
 
 CPU = torch.device("cpu")

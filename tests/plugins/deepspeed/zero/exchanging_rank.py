@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rlhf_plugin_deepspeed.parallel.ranks import Ranks
 from rlhf_plugin_deepspeed.zero.gradient_exchange import GradientExchange
+from rlhf_torch.ranks.ranks import Ranks
 
 LARGEST = 40
 """Elements of a piece: matrices are cut into several, with a rest that has not as many for every rank."""

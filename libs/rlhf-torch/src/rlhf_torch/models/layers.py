@@ -67,7 +67,9 @@ class _Recomputed(nn.Module):
         return checkpoint(call, *arguments, use_reentrant=False)
 
 
-def compile_layers(model: PreTrainedModel, *, joined: bool = False) -> None:
+def compile_layers(
+    model: PreTrainedModel, *, joined: bool = False, inside_hooks: bool = False
+) -> None:
     """Compile each layer around its attention, which stays eager.
 
     Where compiling fails (no C compiler, say) a warning is logged once, and all layers run as they are.
@@ -75,32 +77,44 @@ def compile_layers(model: PreTrainedModel, *, joined: bool = False) -> None:
     Args:
         joined: whether linear layers of one input become one product where one of them is small: faster for thousands
             of tokens, slower for the few of a decoding step.
+        inside_hooks: whether a layer's hooks stay outside of what is compiled, such as those by which ranks collect its
+            weights.
     """
     keep_out_of_graphs()
-    options = joining_options() if joined else None
-    layers = decoder_layers(model)
-    for layer in layers:
-        layer.compile(dynamic=True, options=options)
-        layer._compiled_call_impl = _or_as_it_is(layer, layers)
+    options: Any = joining_options() if joined else None
+    failed: list[str] = []
+    for layer in decoder_layers(model):
+        if inside_hooks:
+            plain: Any = layer.forward
+            compiled: Any = torch.compile(plain, dynamic=True, options=options)
+            layer.forward = _or_plain(compiled, plain, failed)
+        else:
+            layer.compile(dynamic=True, options=options)
+            plain, compiled = layer._call_impl, layer._compiled_call_impl
+            layer._compiled_call_impl = _or_plain(compiled, plain, failed)
 
 
-def _or_as_it_is(layer: nn.Module, layers: list[nn.Module]) -> Callable[..., Any]:
-    """Return the layer's compiled call, which leaves all layers as they are where they cannot be compiled."""
-    compiled: Any = layer._compiled_call_impl
-    plain = layer._call_impl
+def _or_plain(
+    compiled: Callable[..., Any], plain: Callable[..., Any], failed: list[str]
+) -> Callable[..., Any]:
+    """Return a layer's compiled call, which is the plain one from the first failure of any layer on.
+
+    Args:
+        failed: of all layers of the model, why they cannot be compiled.
+    """
 
     def call(*arguments: Any, **named: Any) -> Any:
         from torch._dynamo.exc import TorchDynamoException
 
-        try:
-            return compiled(*arguments, **named)
-        except TorchDynamoException as error:
-            log.warning(
-                "the layers are not compiled, so they are slower and need more memory: %s",
-                reason_of(error),
-            )
-            for each in layers:
-                each._compiled_call_impl = None
-            return plain(*arguments, **named)  # type: ignore[no-untyped-call]
+        if not failed:
+            try:
+                return compiled(*arguments, **named)
+            except TorchDynamoException as error:
+                failed.append(reason_of(error))
+                log.warning(
+                    "the layers are not compiled, so they are slower and need more memory: %s",
+                    failed[0],
+                )
+        return plain(*arguments, **named)
 
     return call

@@ -66,6 +66,8 @@ class CausalLM(nn.Module):
         super().__init__()
         self.model = model
         self.compute_dtype = compute_dtype
+        self.pass_dtype: torch.dtype | None = None
+        """Dtype of the parameters inside of a pass, where ranks that share them keep another one; None: as kept."""
         self.ropes = PerSequenceRopes(model)
         self.noise = EmbeddingNoise(model)
         self.whole_graph: WholeGraph | None = None
@@ -206,7 +208,9 @@ class CausalLM(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the parameters; of those that hold floating numbers, where others are quantized."""
+        """Dtype of the parameters in a pass; of those that hold floating numbers, where others are quantized."""
+        if self.pass_dtype is not None:
+            return self.pass_dtype
         dtypes: Iterator[torch.dtype] = (parameter.dtype for parameter in self.model.parameters())
         return next(dtype for dtype in dtypes if dtype.is_floating_point)
 

@@ -15,10 +15,10 @@ import torch
 from rlhf_core import ConfigError
 from rlhf_core.contracts import RoleSpec
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.ranks.ranks import Ranks
 
 from ..config import DeepSpeedConfig
 from ..library import quietly
-from ..parallel.ranks import Ranks
 from .graph_passes import schedule
 from .head_beside_graph import BorrowedHead, HeadGradients
 from .rehearsal import Rehearsal

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.ranks.ranks import Ranks
 
-from ..parallel.ranks import Ranks
 from ..partitioned_model import head_modules, leave_whole
 
 

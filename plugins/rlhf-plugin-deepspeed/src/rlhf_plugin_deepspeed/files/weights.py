@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor, nn
 
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.ranks.export import own_weights
 
 from ..partitioned_model import WholeWeights
 
@@ -29,18 +30,6 @@ def served_weights(role: RoleModel, *, shared: bool) -> Mapping[str, Tensor]:
     if not shared:
         return {name: tensor.detach() for name, tensor in state.items()}
     return WholeWeights(state, dict(model.named_parameters(remove_duplicate=False)))
-
-
-def own_weights(role: RoleModel) -> list[nn.Parameter]:
-    """Return the parameters that the role has beside its base: the trained ones, and the heads, which may be frozen.
-
-    A role that is not trained has no mark on its own parameters, so the result is all of them.
-    """
-    if not any(parameter.requires_grad for parameter in role.parameters()):
-        return list(role.parameters())
-    heads = [role.lm.model.get_output_embeddings(), role.value_head]
-    kept = {id(p) for head in heads if head is not None for p in head.parameters()}
-    return [p for p in role.parameters() if p.requires_grad or id(p) in kept]
 
 
 def whole(parameters: Iterable[nn.Parameter]) -> AbstractContextManager[None]:

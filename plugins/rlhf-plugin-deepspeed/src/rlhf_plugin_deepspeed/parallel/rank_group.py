@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core import ConfigError
+from rlhf_torch.ranks.ranks import TIMEOUT, Ranks
 
 from ..library import load_deepspeed, quietly
-from .ranks import TIMEOUT, Ranks
 
 Array = NDArray[Any]
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.objective import ActionGrid, ActionScores, on_device
 from rlhf_torch.packed.packing import PackedLayout
-from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
+from rlhf_torch.ranks.images import PassImages
+from rlhf_torch.ranks.own_rows import pack_pass
+from rlhf_torch.ranks.passes import Rows, rows_or_stand_in
+from rlhf_torch.rows.packed_rows import PackedRows
 
-from .images import PassImages
-from .passes import Rows, rows_or_stand_in
 from .rank_group import RankGroup
 from .sequence_attention import SlicedLayout
 
@@ -78,19 +79,17 @@ def lay_out(
         at_actions: read the hidden states at the actions, not before them.
         images: reads the images of the rows, in a rank group of one rank; None: the model reads text alone.
     """
-    part = rows_or_stand_in(batch, rows)
     if group.size == 1:
-        packed = pack_rows(
-            part,
-            np.arange(len(part)),
+        packed = pack_pass(
+            batch,
+            rows,
             device,
             share_prompts=share_prompts,
             at_actions=at_actions,
-            reader=None if images is None else images.reader,
+            images=images,
         )
-        if images is not None:
-            packed = images.completed(packed)
         return GroupRows(packed=packed, first=0, counts=(packed.num_actions,), group=group)
+    part = rows_or_stand_in(batch, rows)
     num_tokens = len(part.token_ids)
     width = -(-num_tokens // group.size)
     padding = (0, width * group.size - num_tokens)

@@ -6,35 +6,12 @@ All functions here read private attributes of DeepSpeed, since there is no publi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
-    """Consecutive elements of one parameter in one of this rank's vectors."""
-
-    name: str
-    vector: int
-    """Index of the vector among ``master_vectors``."""
-    offset: int
-    """Index of the first element in the vector."""
-    start: int
-    """Index of the first element in the flattened parameter."""
-    length: int
-    """Number of elements, padding left out."""
-
-    @property
-    def stop(self) -> int:
-        """Index behind the last element in the flattened parameter."""
-        return self.start + self.length
-
-    def of(self, vector: Tensor) -> Tensor:
-        """Return a view (length,) of the fragment in ``vector``, which has the layout of the vector ``self.vector``."""
-        return vector.detach().narrow(0, self.offset, self.length)
+from rlhf_torch.cut.fragment import Fragment
 
 
 def master_vectors(zero: Any, stage: int) -> list[Tensor]:

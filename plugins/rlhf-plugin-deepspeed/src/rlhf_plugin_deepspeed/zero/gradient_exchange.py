@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..parallel.ranks import Ranks
+from rlhf_torch.ranks.ranks import Ranks
+
 from .pieces import Piece, cut
 
 TRAVELING = 8

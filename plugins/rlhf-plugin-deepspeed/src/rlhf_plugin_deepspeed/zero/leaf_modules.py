@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from rlhf_core import ConfigError
+from rlhf_torch.models.expert_blocks import expert_blocks, is_expert_block
 
 
 def mark_leaf_modules(model: nn.Module, class_names: Sequence[str]) -> None:
@@ -36,31 +37,12 @@ def refuse_expert_blocks(model: nn.Module, stage: int) -> None:
         ConfigError: the model has such a block; the message names the first.
     """
     for name, module in model.named_modules():
-        if _is_expert_block(module):
+        if is_expert_block(module):
             raise ConfigError(
                 f"zero_stage {stage} with several ranks: {name} ({type(module).__name__}) has experts as separate "
                 "modules. Each rank calls other experts, but this stage needs the gradients of all ranks in the same "
                 "order. Set --backend.deepspeed.zero_stage to 3, or to 0."
             )
-
-
-def expert_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that hold a list of E modules of one class, the experts, beside a router.
-
-    A router is recognized by its shape: a child module with a matrix of E rows.
-    """
-    return [module for module in model.modules() if _is_expert_block(module)]
-
-
-def _is_expert_block(module: nn.Module) -> bool:
-    children = list(module.children())
-    lists = [child for child in children if isinstance(child, nn.ModuleList) and len(child) > 1]
-    counts = {len(one) for one in lists if len({type(expert) for expert in one}) == 1}
-    routers = [child for child in children if not isinstance(child, nn.ModuleList)]
-    rows = {
-        p.shape[0] for child in routers for p in child.parameters(recurse=False) if p.dim() == 2
-    }
-    return bool(counts & rows)
 
 
 def _of_classes(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:

@@ -15,9 +15,8 @@ from torch import Tensor
 from rlhf_core.contracts import Metrics, Optimizer, RoleSpec
 from rlhf_torch.models.export import holding
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.ranks.ranks import Ranks
 from rlhf_torch.training.updater import Updater
-
-from ..parallel.ranks import Ranks
 
 
 class ReplicatedTraining:

@@ -12,23 +12,25 @@ from torch import Tensor
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
 from rlhf_core.math import lr_factor
+from rlhf_torch.cut.flattening import whole_parameters
+from rlhf_torch.cut.whole_updates import WholeUpdates
 from rlhf_torch.models.modeling import DTYPES
 from rlhf_torch.models.role_model import RoleModel
+from rlhf_torch.ranks.ranks import Ranks
 from rlhf_torch.training.group_options import group_options
 from rlhf_torch.training.trained_parts import check_groups, log_groups, peak_lrs, require_trainable
 
 from ..compile.deep_compile import DeepCompiled, refuse_deep_compile
 from ..config import DeepSpeedConfig
 from ..library import load_deepspeed, quietly
-from ..parallel.ranks import Ranks
 from ..parallel.tensor_shards import ShardingCheck, refuse_uneven_heads
 from ..partitioned_model import PartitionedModel, WholeHead
 from .engine_config import engine_config
-from .flattening import NOT_FOR_ZERO, whole_parameters
 from .fragments import fragments, master_vectors, publish
 from .gradient_exchange import GradientExchange
 from .leaf_modules import mark_leaf_modules, refuse_expert_blocks
-from .whole_updates import WholeUpdates
+
+NOT_FOR_ZERO = "Choose another optimizer, such as adam, or --backend.deepspeed.zero_stage 0."
 
 
 class ZeroTraining:
@@ -241,7 +243,7 @@ def create_optimizer(
     Raises:
         PluginError: the optimizer has to see whole parameters, but ``tensor_parallel`` shards them.
     """
-    whole = whole_parameters(optimizer, groups, ranks.device)
+    whole = whole_parameters(optimizer, groups, ranks.device, NOT_FOR_ZERO)
     created = optimizer.create(groups)
     if not whole:
         return created

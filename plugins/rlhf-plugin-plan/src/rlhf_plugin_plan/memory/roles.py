@@ -21,7 +21,7 @@ from ..model.adapters import AdapterCounts, UncountedAdapter
 from ..model.shapes import ModelShape
 from .training_memory import MicroBatch, Role, Sharing
 
-TORCH, DEEPSPEED = "local:torch", "deepspeed:deepspeed"
+TORCH, DEEPSPEED, FSDP = "local:torch", "deepspeed:deepspeed", "fsdp:fsdp"
 LIVE_PARAMETERS = "zero_optimization.stage3_max_live_parameters"
 """The only key of ``backend.deepspeed.args`` on which the prediction depends."""
 SMALL = 1_000_000
@@ -103,7 +103,11 @@ def planned_role(
     """
     backend = run.spec.backend
     options = backend.options
-    if backend.name not in (TORCH, DEEPSPEED):
+    if backend.name == FSDP:
+        _note(
+            notes, "backend.fsdp: not measured; memory by its arithmetic, seconds as ZeRO stage 3"
+        )
+    elif backend.name not in (TORCH, DEEPSPEED):
         _note(notes, f"--backend {backend.name} is not modeled; planned as the torch backend")
     _note_options(backend, notes)
     if options.get("compile") and spec.dtype != "bfloat16":
@@ -155,7 +159,7 @@ def planned_role(
         )
     return PlannedRole(
         role=role,
-        sharing=_sharing(backend, ranks // parts, trained=trained),
+        sharing=_sharing(backend, shape, ranks // parts, trained=trained),
         batch=batch,
         micro_batches=count,
         shape=shape,
@@ -338,8 +342,21 @@ def _precision(spec: RoleSpec, shape: ModelShape, options: Mapping[str, Any]) ->
     return Precision(parameters=spec.dtype, compute=compute)
 
 
-def _sharing(backend: ComponentRef, ranks: int, *, trained: bool) -> Sharing:
+def _sharing(backend: ComponentRef, shape: ModelShape, ranks: int, *, trained: bool) -> Sharing:
     options = backend.options
+    if backend.name == FSDP:
+        # One layer is computed while the next one is collected, and one's gradients travel beside the next one's.
+        layer = shape.layer_parameters // shape.layers
+        return Sharing(
+            stage=3,
+            ranks=ranks,
+            reduce_bucket=layer if trained else 0,
+            overlap=True,
+            live_parameters=2 * layer
+            if options["reshard_after_forward"]
+            else shape.layer_parameters,
+            masters_only=True,
+        )
     if backend.name != DEEPSPEED:
         return Sharing(ranks=ranks)
     stage = options["zero_stage"]

@@ -72,7 +72,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """State that the ranks of a role share: DeepSpeed's options; stage 0 with one rank for the torch backend."""
+    """State that the ranks of a role share, as DeepSpeed's options; stage 0 with one rank for the torch backend."""
 
     stage: int = 0
     """ZeRO stage, 0 to 3."""
@@ -91,6 +91,8 @@ class Sharing:
     update it at the end: stage 2, with whole matrices and with state on the GPU."""
     live_parameters: int = assumed.LIVE_PARAMETERS
     """Largest number of parameters that stage 3 keeps collected."""
+    masters_only: bool = False
+    """Whether trained weights are float32 at stage 3, without a rounded copy beside them: the ``fsdp`` backend."""
 
     def part(self, stage: int) -> float:
         """Return the part of a state that one rank has, if ranks share the state from ``stage`` on: 1 / N or 1."""
@@ -190,7 +192,8 @@ def _resident(role: Role, sharing: Sharing) -> Parts:
     width, shape = role.precision.weight_bytes, role.shape
     weights = weight_bytes(role) * sharing.part(3)
     if sharing.stage == 3:
-        weights = 0.0 if sharing.offload_parameters else weights
+        own = sharing.masters_only and role.trained and role.adapter is None
+        weights = 0.0 if sharing.offload_parameters or own else weights
         if role.has_head:
             weights += width * shape.head_weights
     parts = {"weights": weights}

@@ -11,9 +11,9 @@ import torch.multiprocessing as mp
 from rlhf_core.contracts import ParameterGroup
 from rlhf_plugin_algorithms.optimizers import MuonConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
-from rlhf_plugin_deepspeed.parallel.ranks import Ranks
-from rlhf_plugin_deepspeed.zero.fragments import Fragment
-from rlhf_plugin_deepspeed.zero.whole_updates import WholeUpdates
+from rlhf_torch.cut.fragment import Fragment
+from rlhf_torch.cut.whole_updates import WholeUpdates
+from rlhf_torch.ranks.ranks import Ranks
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")

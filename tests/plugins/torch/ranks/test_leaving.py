@@ -13,7 +13,7 @@ PROGRAM = """
 import builtins
 import torch
 import torch.distributed as dist
-from rlhf_plugin_deepspeed.parallel.ranks import join
+from rlhf_torch.ranks.ranks import join
 
 join(torch.device("cpu"))
 builtins.kept = dist.group.WORLD  # as an engine of DeepSpeed keeps it

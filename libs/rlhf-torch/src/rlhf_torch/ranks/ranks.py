@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlhf_core import ConfigError
-from rlhf_plugin_deepspeed.parallel.leaving import leave
 from rlhf_weights import is_loopback, open_store, reach_store
+
+from .leaving import leave
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """Variable of a launcher that holds the store at which ranks meet."""

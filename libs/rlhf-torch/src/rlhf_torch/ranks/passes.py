@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 
+from ..rows.prompt_sharing import sharing_micro_batches
 from .ranks import Ranks
 
 Rows = NDArray[np.int64]

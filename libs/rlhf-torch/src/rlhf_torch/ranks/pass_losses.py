@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from torch import Tensor
 
@@ -15,13 +16,35 @@ from rlhf_core.objective import (
     BuiltScoreObjective,
     BuiltValueObjective,
 )
-from rlhf_torch.rows.batch_columns import SeenLogprobs
-from rlhf_torch.scoring.role_reader import RoleReader
 
-from .parallel.passes import Rows, nothing
-from .parallel.sequence_rows import GroupRows
+from ..rows.batch_columns import SeenLogprobs
+from ..rows.packed_rows import PackedRows
+from ..scoring.role_reader import RoleReader
+from .passes import Rows, nothing
 
-LayOut = Callable[[TrajectoryColumns, Rows], GroupRows]
+
+class LaidRows(Protocol):
+    """Rows of a pass with M actions, of which this rank computes m; all of them unless ranks share sequences."""
+
+    @property
+    def packed(self) -> PackedRows:
+        """Tokens, predictors and targets of this rank, with the grid of all M actions."""
+        ...
+
+    def own(self, column: Tensor) -> Tensor:
+        """Return the entries (m, ...) of a column (M, ...) that belong to this rank's actions."""
+        ...
+
+    def whole(self, own: Tensor) -> Tensor:
+        """Return the results (M, ...) of all actions for those (m, ...) of this rank."""
+        ...
+
+    def whole_scores(self, own: ActionScores) -> ActionScores:
+        """Return the scores of all actions for those of this rank."""
+        ...
+
+
+LayOut = Callable[[TrajectoryColumns, Rows], LaidRows]
 
 
 class PassLosses:
@@ -80,7 +103,7 @@ class PassLosses:
         self._report(metrics, parts)
         return loss
 
-    def _scores(self, rows: GroupRows, others: Tensor | None = None) -> ActionScores:
+    def _scores(self, rows: LaidRows, others: Tensor | None = None) -> ActionScores:
         own = None if others is None else rows.own(others)
         return rows.whole_scores(self._reader.action_scores(rows.packed, own))
 

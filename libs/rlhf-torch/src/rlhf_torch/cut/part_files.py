@@ -1,35 +1,31 @@
-"""Files of a role's training state, one per rank, in safetensors and JSON; state is read back equal to the bit.
+"""Files of training state that ranks share, one per rank, in safetensors and JSON; it is read back equal to the bit.
 
     state.json                          options, counters, number of files
     part-00000-of-00002.safetensors     rank 0's runs: float32 weights, moving average, optimizer state
 
-The files say which elements of which parameter they hold. So any number of ranks at any of the stages 1 to 3 can read
-the files of another number of ranks at another of these stages. Weights that are not trained are not saved: the model
-folder has them.
+The files say which elements of which parameter they hold. So any number of ranks can read the files of another number
+of ranks, which have cut the parameters otherwise. Weights that are not trained are not saved: they are in the model
+folder.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_core import CheckpointError
 from rlhf_core.outside.json_reader import parse_object
-from rlhf_torch.models.role_model import RoleModel
-from rlhf_torch.training.group_options import changed_options, restore_changed
-from rlhf_torch.training.state_files import load_state, save_state
 
-from ..parallel.ranks import Ranks
-from ..zero.fragments import Fragment
-from ..zero.replicated_training import ReplicatedTraining
-from ..zero.whole_updates import device_of_numbers
-from ..zero.zero_training import ZeroTraining
+from ..ranks.ranks import Ranks
+from ..training.group_options import GroupOptions, changed_options, restore_changed
+from .fragment import Fragment
 from .runs import SavedRun, part_name, read_runs, write_runs
+from .whole_updates import device_of_numbers
 
 FORMAT = 2
 STATE = "state.json"
@@ -37,50 +33,64 @@ MASTER, EMA, OPTIMIZER = "float32", "ema", "optimizer."
 """Kinds of tensors in a run. ``OPTIMIZER`` is a prefix, which the optimizer's own key follows."""
 
 
-def save_training(
-    folder: Path, training: ZeroTraining | ReplicatedTraining | None, role: RoleModel, ranks: Ranks
-) -> None:
-    """Write this rank's part of the training state; return once all ranks have written their parts.
+class CutTraining(Protocol):
+    """Training of a role whose state is shared by the ranks, as its files need it."""
 
-    At stage 0 the first rank writes the files of the torch backend. A role that is not trained writes nothing.
+    updates: int
+    """Number of updates so far."""
+    ema: list[Tensor]
+    """This rank's part of the moving average, in the layout of ``masters``; empty if none is kept."""
+    initial_groups: GroupOptions
+    """Values of the parameter groups as the run's options made them."""
+    tensor_parallel: int
+    """Number of ranks that share every matrix beside that."""
+    shard: int
+    """Index of the part of every matrix that this rank has."""
+
+    @property
+    def named(self) -> Mapping[str, nn.Parameter]:
+        """The trained parameters by name."""
+        ...
+
+    @property
+    def fragments(self) -> Sequence[Fragment]:
+        """This rank's fragments of them."""
+        ...
+
+    @property
+    def masters(self) -> Sequence[Tensor]:
+        """This rank's part of the float32 weights, as vectors."""
+        ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The torch optimizer, whose parameters are ``masters``."""
+        ...
+
+    def publish(self) -> None:
+        """Have the model compute with ``masters``; a collective call."""
+        ...
+
+
+def save_parts(folder: Path, training: CutTraining, ranks: Ranks) -> None:
+    """Write this rank's part of the training state.
 
     Raises:
         CheckpointError: the optimizer keeps state that cannot be written or cut.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(training, ZeroTraining):
-        write_runs(folder / part_name(ranks.rank, ranks.world_size), _runs_of(training))
-        if ranks.is_first:
-            _write_state(folder, training, ranks)
-    elif isinstance(training, ReplicatedTraining) and ranks.is_first:
-        save_state(folder, role, training.updater)
-    ranks.wait()
+    write_runs(folder / part_name(ranks.rank, ranks.world_size), _runs_of(training))
+    if ranks.is_first:
+        _write_state(folder, training, ranks)
 
 
-def load_training(
-    folder: Path, training: ZeroTraining | ReplicatedTraining | None, role: RoleModel, ranks: Ranks
-) -> None:
-    """Restore the training state that ``save_training`` wrote; return once all ranks have.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, belongs to another model or optimizer, or was written at stage 0
-            and is read at stages 1 to 3, or the other way round.
-    """
-    if isinstance(training, ZeroTraining):
-        _load_parts(folder, training)
-    elif isinstance(training, ReplicatedTraining):
-        load_state(folder, role, training.updater)
-    ranks.wait()
-
-
-def _runs_of(training: ZeroTraining) -> list[SavedRun]:
+def _runs_of(training: CutTraining) -> list[SavedRun]:
     masters = training.masters
     return [
         _run_of(fragment, masters[fragment.vector], training) for fragment in training.fragments
     ]
 
 
-def _run_of(fragment: Fragment, vector: Tensor, training: ZeroTraining) -> SavedRun:
+def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedRun:
     run = SavedRun(
         name=_saved_name(fragment.name, training), start=fragment.start, stop=fragment.stop
     )
@@ -102,12 +112,12 @@ def _run_of(fragment: Fragment, vector: Tensor, training: ZeroTraining) -> Saved
     return run
 
 
-def _saved_name(name: str, training: ZeroTraining) -> str:
+def _saved_name(name: str, training: CutTraining) -> str:
     """Return the name of a parameter in the files; ``tensor_parallel`` ranks have different shards under one name."""
     return name if training.tensor_parallel == 1 else f"{name}@{training.shard}"
 
 
-def _write_state(folder: Path, training: ZeroTraining, ranks: Ranks) -> None:
+def _write_state(folder: Path, training: CutTraining, ranks: Ranks) -> None:
     state = {
         "format": FORMAT,
         "parts": ranks.world_size,
@@ -120,7 +130,12 @@ def _write_state(folder: Path, training: ZeroTraining, ranks: Ranks) -> None:
     (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
 
-def _load_parts(folder: Path, training: ZeroTraining) -> None:
+def load_parts(folder: Path, training: CutTraining) -> None:
+    """Restore the training state that ``save_parts`` wrote on any number of ranks.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or belongs to another model, optimizer or kind of state.
+    """
     state = _read_state(folder)
     _check_fits(state, training, folder)
     restore_changed(training.optimizer, state["groups"], folder)
@@ -147,7 +162,7 @@ def _load_parts(folder: Path, training: ZeroTraining) -> None:
 
 
 def _restore_optimizer(
-    training: ZeroTraining, run: SavedRun, fragment: Fragment, vector: Tensor
+    training: CutTraining, run: SavedRun, fragment: Fragment, vector: Tensor
 ) -> None:
     state = training.optimizer.state[vector]
     state.update(run.plain)
@@ -170,11 +185,11 @@ def _read_state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
 
 
-def _check_fits(state: Mapping[str, Any], training: ZeroTraining, folder: Path) -> None:
+def _check_fits(state: Mapping[str, Any], training: CutTraining, folder: Path) -> None:
     if state.get("format") != FORMAT or "parts" not in state:
         raise CheckpointError(
-            f"{folder / STATE}: not written by ZeRO stage 1, 2 or 3 of this version; resume with the zero_stage and "
-            "the backend of the run that wrote it"
+            f"{folder / STATE}: not written by ranks that share the state of training (deepspeed at stages 1 to 3, "
+            "fsdp) in this version; resume with the backend and the zero_stage of the run that wrote it"
         )
     if state["tensor_parallel"] != training.tensor_parallel:
         raise CheckpointError(

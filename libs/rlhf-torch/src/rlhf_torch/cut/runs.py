@@ -18,8 +18,7 @@ from torch import Tensor
 
 from rlhf_core import CheckpointError
 from rlhf_core.outside.json_reader import parse_object
-
-from ..zero.fragments import Fragment
+from rlhf_torch.cut.fragment import Fragment
 
 SEPARATOR = "::"
 HEADER = "runs"

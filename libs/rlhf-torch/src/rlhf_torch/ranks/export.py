@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_torch.models.export import copy_tokenizer, export_scorer, learned_end, save_weights
-from rlhf_torch.models.role_model import VALUE_HEAD_FILE, RoleModel
-from rlhf_torch.models.score_head import SCORE_HEAD
-from rlhf_torch.models.vision_lm import VisionLM
 
-from ..parallel.ranks import Ranks
-from .weights import own_weights, whole
+from ..models.export import copy_tokenizer, export_scorer, learned_end, save_weights
+from ..models.role_model import VALUE_HEAD_FILE, RoleModel
+from ..models.score_head import SCORE_HEAD
+from ..models.vision_lm import VisionLM
+from .ranks import Ranks
+
+Whole = Callable[[Iterable[nn.Parameter]], AbstractContextManager[None]]
 
 
 def export_role(
     role: RoleModel,
-    weights: Mapping[str, Tensor] | None,
+    weights: Iterable[tuple[str, Tensor]] | None,
     spec: RoleSpec,
     folder: Path,
     ranks: Ranks,
+    whole: Whole | None,
 ) -> None:
     """Write weights, config and tokenizer into ``folder``; return on every rank once the files are written.
 
@@ -32,17 +34,17 @@ def export_role(
     model with a score head is written as ``rlhf_torch.models.export`` says.
 
     Args:
-        weights: the result of ``served_weights``. All ranks read every tensor, since reading may be a collective call;
+        weights: the weights by Hugging Face names. All ranks read every tensor, since reading may be a collective call;
             only the first rank keeps the tensors, in host memory. None under an adapter, which is written instead.
+        whole: gives a context in which every rank has the given parameters whole; None: every rank has them anyway.
     """
     state = _collected(role, weights, keep=ranks.is_first) if weights is not None else None
     head = role.value_head
-    shared = any(hasattr(parameter, "ds_id") for parameter in role.parameters())
     is_scorer = role.head_name == SCORE_HEAD
     # A reward model's adapter is merged, for which all weights have to be whole.
     needed = list(role.parameters()) if is_scorer and role.adapter else own_weights(role)
     source = spec.tokenizer_path or spec.model_path
-    with whole(needed) if shared and (head or role.adapter) else nullcontext():
+    with whole(needed) if whole and (head or role.adapter) else nullcontext():
         if ranks.is_first and is_scorer:
             export_scorer(role, state, source, folder, trust_remote_code=spec.trust_remote_code)
         elif ranks.is_first:
@@ -63,13 +65,27 @@ def export_role(
     ranks.wait()
 
 
-def _collected(role: RoleModel, weights: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+def _collected(
+    role: RoleModel, weights: Iterable[tuple[str, Tensor]], *, keep: bool
+) -> dict[str, Tensor]:
     """Return the weights in host memory, one tensor for all names of a tied parameter; nothing unless ``keep``."""
     owners = dict(role.lm.model.named_parameters(remove_duplicate=False))
     by_owner: dict[int | str, Tensor] = {}
     state: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
+    for name, tensor in weights:
         if keep:
             owner = id(owners[name]) if name in owners else name
             state[name] = by_owner.setdefault(owner, tensor.detach().cpu())
     return state
+
+
+def own_weights(role: RoleModel) -> list[nn.Parameter]:
+    """Return the parameters that the role has beside its base: the trained ones, and the heads, which may be frozen.
+
+    A role that is not trained has no mark on its own parameters, so the result is all of them.
+    """
+    if not any(parameter.requires_grad for parameter in role.parameters()):
+        return list(role.parameters())
+    heads = [role.lm.model.get_output_embeddings(), role.value_head]
+    kept = {id(p) for head in heads if head is not None for p in head.parameters()}
+    return [p for p in role.parameters() if p.requires_grad or id(p) in kept]

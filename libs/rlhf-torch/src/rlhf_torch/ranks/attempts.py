@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_torch.training.host_memory import release_cached
 
-from .parallel.ranks import Ranks
-from .zero.replicated_training import ReplicatedTraining
-from .zero.zero_training import ZeroTraining
+from ..training.host_memory import release_cached
+from .ranks import Ranks
 
-Training = ZeroTraining | ReplicatedTraining
+
+class Descending(Protocol):
+    """Training of a role on ranks, as far as the gradient of an update goes."""
+
+    def drop_gradient(self) -> None:
+        """Forget what an attempt before has added to the gradient of the update."""
+        ...
+
+    def forward(self, work: Callable[[], Tensor]) -> Tensor:
+        """Return the loss that ``work`` computes."""
+        ...
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this micro-batch, the last one or not, to the gradient of the update."""
+        ...
+
+    def give_up_pass(self) -> None:
+        """Take part in what other ranks do in a pass that failed here."""
+        ...
+
+    def complete(self) -> None:
+        """Sum the gradient over ranks, as far as ``backward`` has not."""
+        ...
 
 
 def compute_gradient(
-    training: Training, works: Sequence[Callable[[], Tensor]], ranks: Ranks, *, recovers: bool
+    training: Descending, works: Sequence[Callable[[], Tensor]], ranks: Ranks, *, recovers: bool
 ) -> None:
     """Compute the gradient of an update, summed over ranks; a collective call.
 

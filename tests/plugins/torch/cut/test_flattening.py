@@ -9,7 +9,7 @@ from rlhf_core import PluginError
 from rlhf_core.contracts import ParameterGroup
 from rlhf_plugin_algorithms.optimizers import MuonConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
-from rlhf_plugin_deepspeed.zero.flattening import whole_parameters
+from rlhf_torch.cut.flattening import whole_parameters
 
 CPU = torch.device("cpu")
 MODEL = {
@@ -22,7 +22,7 @@ MODEL = {
 
 def names_of_whole(optimizer: Any) -> list[str]:
     named = {name: torch.nn.Parameter(torch.ones(shape)) for name, shape in MODEL.items()}
-    found = whole_parameters(optimizer, optimizer.parameter_groups(named.items()), CPU)
+    found = whole_parameters(optimizer, optimizer.parameter_groups(named.items()), CPU, "")
     names = {id(parameter): name for name, parameter in named.items()}
     return [names[id(parameter)] for parameter in found]
 
@@ -138,8 +138,8 @@ def test_groups_of_other_names_are_whole_if_any_has_to_be():
         ParameterGroup(name=f"layer {n}", named_parameters=(n_p,)) for n, n_p in enumerate(named)
     ]
 
-    found = whole_parameters(Of(TrustRatio), groups, CPU)
-    none = whole_parameters(Of(lambda groups: torch.optim.SGD(groups, lr=1e-6)), groups, CPU)
+    found = whole_parameters(Of(TrustRatio), groups, CPU, "")
+    none = whole_parameters(Of(lambda groups: torch.optim.SGD(groups, lr=1e-6)), groups, CPU, "")
 
     assert [id(p) for p in found] == [id(p) for _, p in named]
     assert none == []

@@ -1,7 +1,7 @@
 """Probe of an optimizer: which parameter groups it has to see as whole parameters.
 
-ZeRO lays all parameters of a parameter group end to end in one vector and gives each rank a part of the vector. The
-result of an optimizer that treats every element by itself stays the same. An optimizer that uses matrices, norms of
+Ranks that share the state of training each have a part of a parameter group's elements, in flat vectors. The result of
+an optimizer that treats every element by itself stays the same. An optimizer that uses matrices, norms of
 parameters or blocks of elements would silently compute something else. So each optimizer is tried on small parameters
 at the start, one parameter group at a time, both flattened and whole.
 """
@@ -36,16 +36,18 @@ TOLERANCE = 1e-5
 """Largest difference that counts as rounding: a few float32 roundings of values of size 3."""
 STEPS = 2
 """Number of updates of the probe. The second update also uses state of the first."""
-NOT_FOR_ZERO = "Choose another optimizer, such as adam, or --backend.deepspeed.zero_stage 0."
 
 
 def whole_parameters(
-    optimizer: Optimizer, groups: Sequence[ParameterGroup], device: torch.device
+    optimizer: Optimizer, groups: Sequence[ParameterGroup], device: torch.device, way_out: str
 ) -> list[nn.Parameter]:
     """Return the parameters of ``groups`` that the optimizer has to see whole.
 
     Parameter groups of the probe and of the model are matched by name. Once any of the probe's has to be whole, one of
     ``groups`` whose name the probe lacks has to be whole too.
+
+    Args:
+        way_out: what to do about an optimizer that is refused, for the error.
 
     Raises:
         PluginError: the optimizer has to see whole parameters and keeps state that ranks cannot share.
@@ -54,7 +56,7 @@ def whole_parameters(
     flat = {group.name for group in tried if _may_be_flat(optimizer, group)}
     if flat >= {group.name for group in tried}:
         return []
-    _check_can_be_cut(optimizer, [group for group in tried if group.name not in flat])
+    _check_can_be_cut(optimizer, [group for group in tried if group.name not in flat], way_out)
     return [p for group in groups if group.name not in flat for _, p in group.named_parameters]
 
 
@@ -78,23 +80,21 @@ def _may_be_flat(optimizer: Optimizer, group: ParameterGroup) -> bool:
     return float((_flat(whole) - _flat(cut)).abs().max()) <= TOLERANCE
 
 
-def _check_can_be_cut(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> None:
+def _check_can_be_cut(optimizer: Optimizer, groups: Sequence[ParameterGroup], way_out: str) -> None:
     made = _created(optimizer, groups)
     before = [_options(group) for group in made.param_groups]
     _step(made, groups)
     name = type(optimizer).__name__
     if [_options(group) for group in made.param_groups] != before:
         raise PluginError(
-            f"{name} needs whole parameters, but counts in its parameter groups instead of its state; ZeRO has whole "
-            f"parameters updated in copies of their group, where such a count is lost. {NOT_FOR_ZERO}"
+            f"{name} needs whole parameters, but counts in its parameter groups instead of its state; ranks have whole "
+            f"parameters updated in copies of their group, where such a count is lost. {way_out}"
         )
     for _, parameter in (pair for group in groups for pair in group.named_parameters):
         try:
             Kept.of(made.state.get(parameter, {}), parameter.shape)
         except PluginError as error:
-            raise PluginError(
-                f"{name} needs whole parameters, and {error}. {NOT_FOR_ZERO}"
-            ) from error
+            raise PluginError(f"{name} needs whole parameters, and {error}. {way_out}") from error
 
 
 def _created(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:

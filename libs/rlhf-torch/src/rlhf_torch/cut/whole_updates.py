@@ -1,8 +1,8 @@
-"""Updates of whole parameters, for optimizers such as Muon, under ZeRO, which cuts parameters.
+"""Updates of whole parameters, for optimizers such as Muon, where ranks have cut parameters.
 
 Each parameter has an owner among the ranks. The owner collects the parameter's weights, gradient and state from all
 ranks, has the optimizer update the whole parameter, and sends every rank its parts back. So one rank updates each
-parameter, and the ranks work at the same time. Between updates all state lies in DeepSpeed's vectors, where clipping,
+parameter, and the ranks work at the same time. Between updates all state lies in the ranks' vectors, where clipping,
 checkpoints and offloading find it.
 """
 
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from rlhf_core import PluginError
 
-from ..parallel.ranks import Ranks
-from .collecting import Collecting
-from .fragments import Fragment
+from ..ranks.ranks import Ranks
+from .collecting import Collected, Collecting
+from .fragment import Fragment
 
 
 class WholeUpdates(torch.optim.Optimizer):
     """Optimizer of the ranks' vectors that updates some parameter groups as whole parameters.
 
     Args:
-        inner: the component's optimizer, made for the parameters before ZeRO cut them.
+        inner: the component's optimizer, made for the parameters before they were cut.
         whole: the parameters that ``inner`` has to see whole.
     """
 
@@ -49,7 +49,7 @@ class WholeUpdates(torch.optim.Optimizer):
         shapes: Mapping[str, torch.Size],
         ranks: Ranks,
     ) -> None:
-        """Set how ZeRO has cut the parameters; a collective call before the first update.
+        """Set how the parameters were cut; a collective call before the first update.
 
         Args:
             vectors: this rank's float32 vectors.
@@ -62,78 +62,104 @@ class WholeUpdates(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the vectors in the parameter groups; DeepSpeed puts one vector after the other there, a call each.
+        """Update the vectors in the parameter groups; they may be there all at once, or one after the other, a call
+        each.
 
         Raises:
             PluginError: the optimizer keeps state that cannot be cut.
         """
-        assert closure is None, "DeepSpeed has computed the gradients"
+        assert closure is None, "the gradients are there"
         self._inner.state = self.state
         for group in self.param_groups:
             if any(group is whole for whole in self._whole):
-                for vector in group["params"]:
-                    self._update_vector(group, vector)
+                if group["params"]:
+                    self._update_whole(group)
             elif group["params"]:
                 self._inner.param_groups = [group]
                 self._inner.step()
 
-    def _update_vector(self, group: dict[str, Any], vector: Tensor) -> None:
-        """Update every parameter that has a fragment in this vector on any rank; a collective call."""
-        assert vector.grad is not None
-        index = next(at for at, known in enumerate(self._vectors) if known is vector)
-        kept = self.state[vector]
-        # A rank without a fragment in the vector has read no state from a checkpoint.
-        before = self._agreed(Kept.of(kept, vector.shape) if kept else None)
+    def _update_whole(self, group: Mapping[str, Any]) -> None:
+        """Update every parameter that has a fragment in the group's vectors on any rank; a collective call."""
+        vectors: dict[int, Tensor] = {}
+        for vector in group["params"]:
+            if vector.grad is None:  # on no rank: nothing depended on it
+                continue
+            vectors[next(at for at, known in enumerate(self._vectors) if known is vector)] = vector
+        # A rank without a fragment in a vector has read no state of it from a checkpoint.
+        before = self._agreed(
+            {
+                index: Kept.of(kept, vector.shape)
+                for index, vector in vectors.items()
+                if vector.numel() and (kept := self.state[vector])
+            }
+        )
         after: Kept | None = None
-        for names in self._collecting.rounds(index):
-            vectors = [vector, vector.grad, *self._state_vectors(vector, before)]
-            own = self._collecting.collect(names, vectors)
+        for names in self._collecting.rounds(vectors):
+            own = self._collecting.collect(
+                names,
+                {
+                    index: [vector, _gradient(vector), *self._state_vectors(vector, before, index)]
+                    for index, vector in vectors.items()
+                },
+            )
             state = self._update(group, own, before) if own else {}
-            if (
-                after is None
-            ):  # The form of the new state is agreed once: rank 0 owns a parameter in every round.
-                after = self._agreed(Kept.of(state, own[0].shape) if own else None)
-                assert after is not None
-            wholes = [own[0], *(state[key] for key in after.tensors)] if own else []
-            vectors = [vector, *self._state_vectors(vector, after)]
-            self._collecting.give_back(names, wholes, vectors)
+            if after is None:
+                # The form of the new state is agreed once: rank 0 owns a parameter in every round.
+                form = {0: Kept.of(state, own.values[0].shape)} if own else {}
+                after = self._agreed(form)[0]
+            wholes = [own.values[0], *(state[key] for key in after.tensors)] if own else []
+            self._collecting.give_back(
+                names,
+                wholes,
+                {
+                    index: [vector, *self._state_vectors(vector, {index: after}, index)]
+                    for index, vector in vectors.items()
+                },
+            )
         if after is not None:
-            kept.update(after.numbers_at(device_of_numbers([group], vector)))
+            for vector in vectors.values():
+                self.state[vector].update(after.numbers_at(device_of_numbers([group], vector)))
 
     def _update(
-        self, group: Mapping[str, Any], own: Sequence[Tensor], before: Kept | None
+        self, group: Mapping[str, Any], own: Collected, before: Mapping[int, Kept]
     ) -> dict[str, Any]:
         """Update a whole parameter in place, and return its new state by key.
 
         Args:
-            own: weights, gradient and the state tensors that ``before`` names.
+            own: weights, gradient and the state tensors that ``before`` names for its vector.
         """
-        weights, gradient, *tensors = own
+        weights, gradient, *tensors = own.values
         parameter = nn.Parameter(weights)
         parameter.grad = gradient
-        if before is not None:
-            numbers = before.numbers_at(device_of_numbers([group], weights))
-            self.state[parameter] = dict(zip(before.tensors, tensors, strict=True)) | numbers
+        kept = before.get(own.vector)
+        if kept is not None:
+            numbers = kept.numbers_at(device_of_numbers([group], weights))
+            self.state[parameter] = dict(zip(kept.tensors, tensors, strict=True)) | numbers
         self._inner.param_groups = [{**group, "params": [parameter]}]
         self._inner.step()
         return dict(self.state.pop(parameter, {}))
 
-    def _state_vectors(self, vector: Tensor, form: Kept | None) -> list[Tensor]:
+    def _state_vectors(self, vector: Tensor, forms: Mapping[int, Kept], index: int) -> list[Tensor]:
         """Return this rank's vectors of per-element state, zeros where there is none yet."""
-        kept = self.state[vector]
+        kept, form = self.state[vector], forms.get(index)
         keys = () if form is None else form.tensors
         for key in keys:
             if key not in kept:
                 kept[key] = torch.zeros_like(vector, requires_grad=False)
         return [kept[key] for key in keys]
 
-    def _agreed(self, own: Kept | None) -> Kept | None:
-        """Return the value of the first rank whose value is not None; a collective call."""
+    def _agreed(self, own: dict[int, Kept]) -> dict[int, Kept]:
+        """Return, for each key, the value of the first rank that has one; a collective call."""
         if self._ranks.world_size == 1:
             return own
-        said: list[Kept | None] = [None] * self._ranks.world_size
+        said: list[dict[int, Kept]] = [{}] * self._ranks.world_size
         dist.all_gather_object(said, own)
-        return next((one for one in said if one is not None), None)
+        return {key: value for of_rank in reversed(said) for key, value in of_rank.items()}
+
+
+def _gradient(vector: Tensor) -> Tensor:
+    assert vector.grad is not None
+    return vector.grad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..parallel.ranks import Ranks
-from .fragments import Fragment
+from ..ranks.ranks import Ranks
+from .fragment import Fragment
+
+
+class Collected(NamedTuple):
+    """A whole parameter on its owner; false on a rank that owns none in the round."""
+
+    vector: int
+    """Index of the vectors in which the ranks have their fragments of it."""
+    values: list[Tensor]
+    """The parameter once for each of the tensors that were collected, on the owner's device."""
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
 
 
 class Collecting:
@@ -36,35 +49,40 @@ class Collecting:
         names: dict[int, set[str]] = defaultdict(set)
         for part in (part for parts in held for part in parts.values()):
             names[part.vector].add(part.name)
-        self._rounds = {vector: self._dealt(found) for vector, found in names.items()}
+        self._names = names
+        self._vector_of = {name: vector for vector, found in names.items() for name in found}
 
-    def rounds(self, vector: int) -> list[list[str]]:
-        """Return the rounds of the parameters that lie in the ranks' vectors of this index, by name."""
-        return self._rounds.get(vector, [])
+    def rounds(self, vectors: Collection[int]) -> list[list[str]]:
+        """Return the rounds of the parameters that lie in the ranks' vectors of these indices, by name."""
+        found = [self._names[vector] for vector in vectors if vector in self._names]
+        return self._dealt({name for names in found for name in names})
 
-    def collect(self, names: Sequence[str], vectors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the whole parameter that this rank owns in the round, once for each of ``vectors``.
-
-        The list is empty on a rank that owns no parameter of the round. The results are on this rank's device.
+    def collect(self, names: Sequence[str], vectors: Mapping[int, Sequence[Tensor]]) -> Collected:
+        """Return the whole parameter that this rank owns in the round.
 
         Args:
             names: the round.
-            vectors: weights, their gradient and optimizer state, all in the layout of the fragments; they may be in
-                host memory.
+            vectors: weights, their gradient and optimizer state by the index of the vector, all in the layout of the
+                fragments; they may be in host memory.
         """
         own, holders = self._own(names)
+        index = -1 if own is None else self._vector_of[own]
+        count = len(vectors.get(index, ()))
         sent = [_parts(fragment, vectors) for fragment in self._fragments(names)]
-        received = self._swap(sent, [_length(holder) * len(vectors) for holder in holders])
+        received = self._swap(sent, [_length(holder) * count for holder in holders])
         if own is None:
-            return []
-        whole = torch.empty(len(vectors), self._shapes[own].numel(), device=self._ranks.device)
+            return Collected(index, [])
+        whole = torch.empty(count, self._shapes[own].numel(), device=self._ranks.device)
         for holder, part in zip(holders, received, strict=True):
             if holder is not None:
-                whole[:, holder.start : holder.stop] = part.view(len(vectors), -1)
-        return [values.view(self._shapes[own]) for values in whole]
+                whole[:, holder.start : holder.stop] = part.view(count, -1)
+        return Collected(index, [values.view(self._shapes[own]) for values in whole])
 
     def give_back(
-        self, names: Sequence[str], wholes: Sequence[Tensor], vectors: Sequence[Tensor]
+        self,
+        names: Sequence[str],
+        wholes: Sequence[Tensor],
+        vectors: Mapping[int, Sequence[Tensor]],
     ) -> None:
         """Write the parameters of the round back: each rank copies its fragments of them into its ``vectors``.
 
@@ -78,10 +96,13 @@ class Collecting:
             for holder in holders
         ]
         fragments = self._fragments(names)
-        received = self._swap(sent, [_length(one) * len(vectors) for one in fragments])
+        counts = [0 if one is None else len(vectors[one.vector]) * one.length for one in fragments]
+        received = self._swap(sent, counts)
         for fragment, part in zip(fragments, received, strict=True):
-            values = part.view(len(vectors), -1)
-            for target, value in zip(_parts(fragment, vectors), values, strict=False):
+            if fragment is None:
+                continue
+            values = part.view(-1, fragment.length)
+            for target, value in zip(_parts(fragment, vectors), values, strict=True):
                 target.copy_(value)
 
     def _dealt(self, names: set[str]) -> list[list[str]]:
@@ -114,9 +135,9 @@ class Collecting:
         return torch.split(incoming, list(counts))
 
 
-def _parts(fragment: Fragment | None, vectors: Sequence[Tensor]) -> list[Tensor]:
-    """Return a view of the fragment in each of the vectors."""
-    return [] if fragment is None else [fragment.of(vector) for vector in vectors]
+def _parts(fragment: Fragment | None, vectors: Mapping[int, Sequence[Tensor]]) -> list[Tensor]:
+    """Return a view of the fragment in each of its vectors."""
+    return [] if fragment is None else [fragment.of(one) for one in vectors[fragment.vector]]
 
 
 def _length(fragment: Fragment | None) -> int:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rlhf_core import CheckpointError
-from rlhf_plugin_deepspeed.files.runs import SavedRun, read_runs, write_runs
-from rlhf_plugin_deepspeed.zero.fragments import Fragment
+from rlhf_torch.cut.fragment import Fragment
+from rlhf_torch.cut.runs import SavedRun, read_runs, write_runs
 
 
 def fragment(start, length, offset=0):

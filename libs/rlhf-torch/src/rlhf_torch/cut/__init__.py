@@ -1,0 +1,1 @@
+"""State of training that ranks share: fragments of parameters, optimizers that see whole ones, and parts in files."""

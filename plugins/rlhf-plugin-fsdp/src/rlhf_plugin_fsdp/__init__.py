@@ -1,0 +1,24 @@
+"""Registration of the training backend ``fsdp``: one object per rank, weights and training state fully sharded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlhf_core import Component, hookimpl
+from rlhf_core.capabilities import BACKEND_SEES, SEVERAL_RANKS
+
+from .config import FsdpConfig
+
+
+@hookimpl
+def rlhf_train_backends() -> list[Component[Any]]:
+    """Return the ``fsdp`` component; its factory is imported when a run selects it."""
+    return [
+        Component(
+            name="fsdp",
+            config=FsdpConfig,
+            factory="rlhf_plugin_fsdp.backend:FsdpBackend",
+            summary="trains on any number of ranks; torch shards weights, gradients and optimizer among them",
+            provides=frozenset({SEVERAL_RANKS, BACKEND_SEES}),
+        )
+    ]

@@ -1,0 +1,295 @@
+"""The FSDP training backend: one object per rank and role, built on torch's ``fully_shard``.
+
+All ranks of the role make the same calls in the same order, each with its own rows. A call returns the results of this
+rank's rows. Its metrics are this rank's share; the runtime merges the shares of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from rlhf_core import ConfigError, PluginError
+from rlhf_core.contracts import (
+    Metric,
+    Metrics,
+    RoleSpec,
+    StepOutcome,
+    StepPlan,
+    TrainBatch,
+    TrajectoryColumns,
+)
+from rlhf_core.objective import BuiltObjective, read_metrics
+from rlhf_core.plugins import Plugins
+from rlhf_torch.cut.part_files import load_parts, save_parts
+from rlhf_torch.heads.action_head import default_chunk
+from rlhf_torch.models.buckets import buckets_of
+from rlhf_torch.models.device import choose_compute_dtype, choose_device
+from rlhf_torch.models.modeling import DTYPES
+from rlhf_torch.models.role_model import RoleOptions, build_role_model
+from rlhf_torch.ranks.attempts import compute_gradient
+from rlhf_torch.ranks.export import export_role
+from rlhf_torch.ranks.images import PassImages
+from rlhf_torch.ranks.own_rows import OwnRows, pack_pass
+from rlhf_torch.ranks.pass_losses import PassLosses
+from rlhf_torch.ranks.passes import Rows, agreed_passes
+from rlhf_torch.ranks.ranks import Ranks, join, own_device
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
+from rlhf_torch.scoring.scores import OpenRole, Score
+from rlhf_torch.scoring.scoring_backend import ScoringBackend
+from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
+from rlhf_torch.training.trained_parts import trained_parts
+
+from .config import FsdpConfig
+from .sharding import ShardedRole, served, shard, whole
+from .training import FsdpTraining
+
+RANK_STRIDE = 1_000_003
+"""Distance of the dropout seeds of neighboring ranks: more updates than a run has. Torch reads 32 bits of a seed."""
+
+
+class FsdpBackend(ScoringBackend):
+    """One role's model on this rank, as far as this rank has it; of a trained role also its part of the state."""
+
+    def __init__(self, config: FsdpConfig) -> None:
+        self._config = config
+        self._ranks: Ranks
+        self._images: PassImages
+        self._sharded: ShardedRole | None = None
+        self._training: FsdpTraining | None = None
+        self._objective: BuiltObjective | None = None
+        self._losses: PassLosses | None = None
+        self.updates_begun = 0  # counted where an update may begin to change weights
+
+    def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
+        """Join the process group of the ranks, load the model, share it among the ranks and create the optimizer.
+
+        Raises:
+            ConfigError: the model cannot be loaded, the trained role has no optimizer, or the environment does not
+                name the other ranks.
+            PluginError: the backend cannot use the architecture, the adapter or the optimizer.
+        """
+        self._spec, config = spec, self._config
+        self._dtype = DTYPES[spec.dtype]
+        self._device = own_device(choose_device(config.device))
+        self._ranks = join(self._device)
+        self._state_out, self._weights_out = HostMemory(self._device), HostMemory(self._device)
+        # In host memory: torch moves one layer after the other to the device, which may lack memory for all.
+        checkpointing = config.gradient_checkpointing
+        options = RoleOptions(device="cpu", gradient_checkpointing=checkpointing)
+        model = build_role_model(spec, options, plugins)
+        size = sum(parameter.numel() for parameter in model.lm.parameters())
+        model.lm.compute_dtype = choose_compute_dtype(
+            config.compute_dtype, self._dtype, size, self._device
+        )
+        chunk = config.logits_chunk or default_chunk(self._device, model.lm.vocab_size)
+        self._images = PassImages(model.lm, self._ranks)
+        self._open = OpenRole.of(model, spec, chunk, self._score)
+        if spec.objective is None:
+            self._sharded = shard(model, spec, config, self._ranks)
+        else:
+            self._objective, optimizer = trained_parts(spec, plugins)
+            self._open.reader.serve(self._objective)
+            self._losses = PassLosses(
+                self._objective, self._open.reader, self._lay_out, reports=True
+            )
+            self._training = FsdpTraining(model, spec, optimizer, config, self._ranks)
+            self._sharded = self._training.sharded
+        if spec.leaving != "nothing":
+            self._prepare_to_leave(weights=spec.leaving == "all")
+
+    def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
+        """Do one update with the gradient of the rows of all ranks.
+
+        The plan's normalizers are totals over all ranks, so that the ranks' losses add up to the loss of the update.
+        If a gradient is not finite on any rank, all ranks skip the update and the first rank counts it as skipped.
+
+        Raises:
+            PluginError: the role has no objective.
+        """
+        training, objective, losses = self._training, self._objective, self._losses
+        if training is None or objective is None or losses is None:
+            raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
+        self._require_state()
+        self._role.reader.check_ids(*ids_of(batch))
+        seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
+        parts: list[Metrics] = []
+        works = [
+            partial(losses.of_rollouts, batch, rows, plan, seen, parts)
+            for rows in self._passes(batch.trajectories, objective.rows_per_unit)
+        ]
+        if batch.supervised is not None:
+            works += [
+                partial(losses.of_supervised, batch.supervised, rows, plan, parts)
+                for rows in self._passes(batch.supervised)
+            ]
+        # Another seed on each rank, the torch backend's on the first.
+        seed = self._spec.seed + training.updates + self._ranks.rank * RANK_STRIDE
+        with self._model.updating(seed):
+            compute_gradient(training, works, self._ranks, recovers=False)
+        self._state_out.finish_return()  # until here nothing has needed it
+        self.updates_begun += 1
+        update = training.update(plan.lr_factor)
+        last: Metrics = {
+            "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
+            "train/micro_batches": Metric(len(parts), reduction="sum"),
+        }
+        skipped = update.pop("skipped")
+        if self._ranks.is_first:  # all ranks have the same number, and the runtime sums it
+            last["train/skipped_updates"] = skipped
+        last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
+        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+
+    def _passes(self, batch: TrajectoryColumns, rows_per_unit: int = 1) -> list[Rows]:
+        return agreed_passes(
+            batch,
+            self._spec.max_tokens_per_micro_batch,
+            self._ranks,
+            together=True,
+            share_prompts=self._shares(batch.num_tokens),
+            rows_per_unit=rows_per_unit,
+        )
+
+    def _lay_out(self, batch: TrajectoryColumns, rows: Rows) -> OwnRows:
+        return OwnRows(
+            pack_pass(
+                batch,
+                rows,
+                self._device,
+                share_prompts=self._shares(batch.num_tokens[rows]),
+                at_actions=self._spec.head == "score",
+                images=self._images,
+            )
+        )
+
+    def _shares(self, lengths: NDArray[np.int64]) -> bool:
+        return self._config.share_prompts and self._model.lets_share(lengths)
+
+    def _score(self, batch: TrajectoryColumns, score: Score) -> list[NDArray[np.float32]]:
+        """Apply ``score`` to each micro-batch; return one column (sum of A, ...) per result, for this rank's rows."""
+        sharded = self._sharded
+        assert sharded is not None, "setup comes first"
+        done = []
+        # Inference mode would mark the weights that ranks collect here, and later backward passes use them too.
+        with torch.no_grad():
+            for rows in self._passes(batch):
+                packed = self._lay_out(batch, rows).packed
+                done.append(Pass(rows, sharded(partial(score, packed))))
+        sharded.reshard()
+        return placed(batch, done)
+
+    def module(self) -> torch.nn.Module | None:
+        """Return None: no rank has the whole model."""
+        return None
+
+    def _served(self) -> Iterator[tuple[str, Tensor]]:
+        return served(self._model, self._dtype)
+
+    def buckets(self) -> Iterator[dict[str, Tensor]]:
+        """Yield buckets of the weights by Hugging Face names, or of an adapter's factors, on every rank. All ranks must
+        consume every bucket; a rank has one bucket at a time."""
+        return buckets_of(self._served())
+
+    def checksum(self) -> str:
+        """Return the digest of the weights that ``buckets`` yields; each rank returns it."""
+        return self._model.checksum(self._served())
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's part of the training state into a folder that all ranks see.
+
+        Raises:
+            CheckpointError: the optimizer's state cannot be written.
+        """
+        self._wait_for_state()
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._training is not None:
+            save_parts(folder, self._training, self._ranks)
+        self._ranks.wait()
+
+    def load(self, folder: Path) -> None:
+        """Restore the state that ``save`` wrote on any number of ranks, or DeepSpeed's backend at stages 1 to 3.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or belongs to another model or optimizer.
+        """
+        self._wait_for_state()
+        if self._training is not None:
+            load_parts(folder, self._training)
+        self._ranks.wait()
+
+    def export(self, folder: Path, *, ema: bool = False) -> None:
+        """Write a plain Transformers folder, or under an adapter a PEFT folder; a reward model as a sequence classifier
+        of one label, with its adapter merged.
+
+        The first rank writes it, with weights from all ranks.
+
+        Raises:
+            ConfigError: ``ema`` is true and the role keeps no moving average.
+        """
+        self._wait_for_state()
+        training = self._training
+        if ema and (training is None or self._spec.ema_decay is None):
+            raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
+        model = self._model
+        with training.holding_average() if ema and training is not None else nullcontext():
+            export_role(
+                model,
+                self._served() if model.adapter is None else None,
+                self._spec,
+                folder,
+                self._ranks,
+                lambda parameters: whole(model, parameters, self._dtype),
+            )
+
+    def _wait_for_state(self) -> None:
+        self._require_state()
+        self._state_out.finish_return()
+
+    def _prepare_to_leave(self, *, weights: bool) -> None:
+        """Begin to make the host memory of what will leave, in the background: it takes longer than the moves."""
+        if self._training is not None:
+            self._state_out.prepare(self._training.state())
+            moments = expected_moments(self._training.optimizer)
+            self._state_out.prepare(self._training.masters, copies=moments)
+        if weights:
+            self._weights_out.prepare(self._weights())
+
+    def _weights(self) -> Iterator[Tensor]:
+        """Yield this rank's part of the parameters, and the buffers."""
+        model = self._model
+        for parameter in model.parameters():
+            yield parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        yield from model.buffers()
+
+    def offload(self, *, weights: bool = True, state: bool = True) -> None:
+        """Move the state of training and, with ``weights``, this rank's part of the model to host memory. The float32
+        weights are the model, and go with it."""
+        release_cached(self._device)
+        if state and self._training is not None:
+            self._state_out.take(self._training.state())
+            self._state_is_out = True
+        if weights and not self._weights_are_out:
+            self._weights_out.take(self._weights())
+            self._weights_are_out = True
+
+    def reload(self, *, state: bool = True) -> None:
+        """Move back what ``offload`` moved, or weights alone. The state comes beside what is computed next."""
+        self._weights_out.give_back()
+        self._weights_are_out = False
+        if state:
+            self._state_out.begin_return()
+            self._state_is_out = False
+
+    def close(self) -> None:
+        """Drop model and training state. The process group stays, for other roles of this process."""
+        self._training = self._sharded = self._open = self._objective = self._losses = None
+        self._state_out.close()
+        self._weights_out.close()
