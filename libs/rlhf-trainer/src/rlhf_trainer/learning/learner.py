@@ -61,8 +61,7 @@ class BatchLearner:
         # Log-probs of older weights, or of a truncated distribution, rightly differ from the trainer's.
         is_comparable = run.rollout.max_staleness == 0 and not renormalizes(run)
         self._max_mismatch = run.rollout.max_mismatch if is_comparable else None
-        kl = resolved.one("algo.kl.estimator").registered
-        self._kl_label = f"--algo.kl.estimator {kl.name} ({kl.origin})"
+        self._kl_label = resolved.one("algo.kl.estimator").label
         self._reward_weights = {
             selection.name: selection.reward.weight
             for selection in resolved.selections["reward.use"]

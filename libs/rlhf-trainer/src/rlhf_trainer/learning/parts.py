@@ -48,7 +48,7 @@ def learning_parts(
     return LearningParts(
         estimator=_estimator(resolved),
         kl_estimator=_kl_estimator(resolved),
-        preparing_loss=loss.registered.build(loss.options) if demands.prepares_step else None,
+        preparing_loss=loss.build() if demands.prepares_step else None,
         supervised=_supervised_rows(resolved, tokenizer) if demands.supervised else None,
     )
 
@@ -56,20 +56,17 @@ def learning_parts(
 def _estimator(resolved: Resolved) -> AdvantageEstimator:
     chosen, kl = resolved.one("algo.advantage.estimator"), resolved.run.algo.kl
 
-    def make() -> AdvantageEstimator:
-        estimator: AdvantageEstimator = chosen.registered.build(chosen.options)
-        return estimator
-
     if kl.mode == "loss" or kl.coef == 0:
-        return make()
-    return PenaltyChecked(make, f"--estimator {chosen.registered.name}")
+        estimator: AdvantageEstimator = chosen.build()
+        return estimator
+    return PenaltyChecked(chosen.build, f"--estimator {chosen.registered.name}")
 
 
 def _kl_estimator(resolved: Resolved) -> KlEstimator | None:
     chosen, kl = resolved.one("algo.kl.estimator"), resolved.run.algo.kl
     if kl.mode != "reward" or kl.coef == 0:
         return None
-    estimator: KlEstimator = chosen.registered.build(chosen.options)
+    estimator: KlEstimator = chosen.build()
     return estimator
 
 

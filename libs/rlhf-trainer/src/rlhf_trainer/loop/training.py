@@ -17,7 +17,7 @@ from ..durable.records import Extent, RecordFile, RunningDigest
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from .course import Export, FinishedStep, OwnRecord, RunKind, SavedRole
-from .restore import restore_roles, restore_rows, restore_sampler, restore_shapers
+from .restore import restore_components, restore_roles
 from .resume import ResumePoint, ResumeRules
 from .session import Session, open_session
 from .state import LoopState, adopt_options, initial_state
@@ -101,9 +101,13 @@ class TrainingCourse:
             await restore_roles(point, session.resolved, self.saved_roles)
             await session.sleeping.deliver(self.state.version)
             session.source.lengths.load(self.state.lengths)
-            restore_shapers(point, session.resolved, session.shapers)
-            restore_rows(point, session.resolved, session.rows)
-            restore_sampler(point, session.resolved, session.sampler)
+            restore_components(
+                point,
+                session.resolved,
+                shapers=session.shapers,
+                rows=session.rows,
+                sampler=session.sampler,
+            )
         cursor = Cursor(
             session.tasks,
             config.seed,

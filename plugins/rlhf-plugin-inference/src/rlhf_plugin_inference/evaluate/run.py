@@ -264,7 +264,7 @@ async def _player(
                 options,
                 engine=engine,
                 renderer=renderer,
-                executor=executor.registered.build(executor.options),
+                executor=executor.build(),
                 environment=environment,
                 scores=scores,
                 images=None if sight is None else sight.images,
