@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from ..batch.metric import Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..batch.vocabulary import Vocabulary
+from ..capabilities import UNPAIRED_ANSWERS
 from ..component import ComponentRef
 from ..lazy import NDArray, np
 from ..media.vision import VisionSpec
@@ -52,9 +53,30 @@ class LossTerm:
     """The sequences of the step that the loss is computed on."""
 
 
+class Objective:
+    """Base of everything that a role may be trained for. A kind of training that has another objective derives its own,
+    with what it needs as plain values: it crosses process boundaries in the role's spec."""
+
+    __slots__ = ()
+
+    builder: ClassVar[str]
+    """``module:callable``, which takes the objective and ``Plugins`` and returns what a backend descends, one of
+    ``rlhf_core.objective``'s ``Built...Objective``."""
+
+    def rows_per_unit(self, plugins: Plugins) -> int:
+        """Return the number of neighboring rows that stay together, on one rank and in one micro-batch.
+
+        Raises:
+            UnknownComponent: no plugin provides a component that the objective names.
+        """
+        return 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyObjective:
+class PolicyObjective(Objective):
     """The policy's objective: policy loss + kl_coef * KL to the reference - entropy_coef * entropy + further terms."""
+
+    builder: ClassVar[str] = "rlhf_core.objective.built:policy"
 
     loss: ComponentRef
     """The policy loss."""
@@ -75,8 +97,10 @@ class PolicyObjective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueObjective:
+class ValueObjective(Objective):
     """The critic's objective: half the squared error to the returns, clipped around the old values."""
+
+    builder: ClassVar[str] = "rlhf_core.objective.built:value"
 
     value_clip: float | None = None
     """Largest change of a value from its old one, in units of reward; None: any."""
@@ -95,9 +119,11 @@ class PreferenceTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceObjective:
+class PreferenceObjective(Objective):
     """The objective of a policy that learns from answers of which some were preferred: weighted preference losses +
     nll_coef * the mean over chosen answers of their negative log-likelihood per token."""
+
+    builder: ClassVar[str] = "rlhf_core.objective.built:preference"
 
     loss: ComponentRef
     """The preference loss, whose rewards are those that are measured."""
@@ -108,15 +134,22 @@ class PreferenceObjective:
     nll_coef: float = 0.0
     """Factor of the chosen answers' mean negative log-likelihood; 0: none is added."""
 
+    def rows_per_unit(self, plugins: Plugins) -> int:
+        """Return 2 for a loss on pairs, else 1."""
+        component = plugins.get(self.loss.kind, self.loss.name).component
+        return 1 if UNPAIRED_ANSWERS in component.provides else 2
+
 
 MARGIN = "margin"
 """Name among ``TrajectoryColumns.rewards`` of how much better a pair's chosen answer is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankingObjective:
+class RankingObjective(Objective):
     """The objective of a reward model that learns which of two answers was preferred: ranking loss of the scores
     + center_coef * the mean over pairs of the squared sum of both scores."""
+
+    builder: ClassVar[str] = "rlhf_core.objective.built:ranking"
 
     loss: Literal["sigmoid", "log_exp"] = "sigmoid"
     """``sigmoid`` subtracts a pair's margin from the difference of its scores, ``log_exp`` does not read it:
@@ -124,17 +157,17 @@ class RankingObjective:
     center_coef: float = 0.0
     """Factor of the squared sum of a pair's scores, which holds them around 0; 0: none is added."""
 
+    def rows_per_unit(self, plugins: Plugins) -> int:
+        """Return 2: the answers of a pair stay together."""
+        return 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepLabelObjective:
+class StepLabelObjective(Objective):
     """The objective of a process reward model: the mean over all labeled steps of the update of the cross-entropy
     between a step's label and the sigmoid of its score."""
 
-
-Objective: TypeAlias = (
-    PolicyObjective | ValueObjective | PreferenceObjective | RankingObjective | StepLabelObjective
-)
-"""Everything that a role may be trained for."""
+    builder: ClassVar[str] = "rlhf_core.objective.built:step_labels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,20 +95,19 @@ class BatchLearner:
         rows = np.arange(len(batch)) if judged is None else np.flatnonzero(judged)
         if not len(rows):
             return {"advantages": np.zeros(int(batch.num_actions.sum()), np.float32)}, {}
+        penalty, kl = None, self._parts.kl_estimator
+        if kl is not None:
+            penalty = KlPenalty(coef=request.kl_coef, estimator=kl, label=self._kl_label)
         estimates, metrics = advantages(
             batch if judged is None else batch.select(rows),
             outputs if judged is None else outputs.of_rows(batch, rows),
             self._parts.estimator,
-            self._kl_penalty(request),
+            penalty,
             reward_weights=self._reward_weights,
             with_observations=self._demands.observations,
         )
         if judged is not None:
-            place = batch.action_index(rows)
-            estimates = {
-                name: _placed(column, place, int(batch.num_actions.sum()))
-                for name, column in estimates.items()
-            }
+            estimates = _placed(estimates, batch, rows)
         return estimates, metrics
 
     async def _update(
@@ -187,9 +186,7 @@ class BatchLearner:
             return prepare(loss, minibatch.batch, seed)
         if not len(rows):
             return {}
-        place, size = trajectories.action_index(rows), int(trajectories.num_actions.sum())
-        prepared = prepare(loss, minibatch.judged_batch, seed)
-        return {name: _placed(column, place, size) for name, column in prepared.items()}
+        return _placed(prepare(loss, minibatch.judged_batch, seed), trajectories, rows)
 
     def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
         """Return metrics of the difference between the trainer's log-probs, before any update, and the sampler's.
@@ -221,18 +218,11 @@ class BatchLearner:
         )
         return outcome
 
-    def _kl_penalty(self, request: LearnRequest) -> KlPenalty | None:
-        if self._parts.kl_estimator is None:
-            return None
-        return KlPenalty(
-            coef=request.kl_coef, estimator=self._parts.kl_estimator, label=self._kl_label
-        )
 
-
-def _placed(
-    column: NDArray[np.float32], place: NDArray[np.int64], size: int
-) -> NDArray[np.float32]:
-    """Return a column of some actions among all, with 0 at the others."""
-    whole = np.zeros(size, np.float32)
-    whole[place] = column
+def _placed(columns: Columns, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> Columns:
+    """Return columns of some rows' actions among all actions of the batch, with 0 at the others."""
+    place, whole = batch.action_index(rows), {}
+    for name, column in columns.items():
+        whole[name] = np.zeros(int(batch.num_actions.sum()), np.float32)
+        whole[name][place] = column
     return whole

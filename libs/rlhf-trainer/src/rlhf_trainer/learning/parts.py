@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_config.resolved import Resolved
@@ -93,25 +94,22 @@ class SupervisedRows:
 
     def __init__(self, rows: TrajectoryColumns, batch_size: int, seed: int) -> None:
         self._rows = rows
-        self._batch_size = min(batch_size, len(rows))
+        self.batch_size = min(batch_size, len(rows))
+        """Rows that one call to ``take`` moves on by."""
         self._seed = seed
 
     def take(self, taken: int) -> TrajectoryColumns:
         """Return the next rows after the first ``taken``. A row at the end of an epoch that comes again at the start of
         the next is returned once."""
-        positions = np.arange(taken, taken + self._batch_size)
+        positions = np.arange(taken, taken + self.batch_size)
         epochs, places = np.divmod(positions, len(self._rows))
         chosen = np.concatenate(
             [self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
         )
         return self._rows.select(np.unique(chosen))
 
-    @property
-    def batch_size(self) -> int:
-        """Rows that one call to ``take`` moves on by."""
-        return self._batch_size
-
-    def _order(self, epoch: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        order: np.ndarray[tuple[int], np.dtype[np.int64]]
-        order = generator_of(self._seed, "supervised", epoch).permutation(len(self._rows))
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        order: NDArray[np.int64] = generator_of(self._seed, "supervised", epoch).permutation(
+            len(self._rows)
+        )
         return order

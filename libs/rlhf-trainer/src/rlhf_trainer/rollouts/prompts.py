@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -147,32 +148,32 @@ class Tasks(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class PromptsOfTasks:
     """See ``contracts.PromptSet``: the prompts of a run's tasks."""
 
-    def __init__(self, tasks: Tasks, seed: int) -> None:
-        self._tasks = tasks
-        self._seed = seed
+    tasks: Tasks
+    seed: int
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.tasks)
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        return self._tasks.indices
+        return self.tasks.indices
 
     @property
     def returning(self) -> bool:
-        return self._tasks.returning
+        return self.tasks.returning
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        return self._tasks.order(epoch, self._seed)
+        return self.tasks.order(epoch, self.seed)
 
     def row(self, index: int) -> Mapping[str, Any]:
-        return self._tasks.task(index, 0).row
+        return self.tasks.task(index, 0).row
 
     def generator(self, *counters: int) -> np.random.Generator:
-        return generator_of(self._seed, "prompt sampler", *counters)
+        return generator_of(self.seed, "prompt sampler", *counters)
 
 
 def prompt_results(groups: Sequence[TrajectoryColumns], step: int) -> list[PromptResult]:
