@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -36,12 +36,8 @@ class _Step:
     """State of one step under way."""
 
     request: LearnRequest
-    supervised_taken: int = field(init=False)
-    skipped_updates: dict[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.supervised_taken = self.request.supervised_taken
-        self.skipped_updates = dict(self.request.skipped_updates)
+    supervised_taken: int
+    skipped_updates: dict[str, int]
 
 
 class BatchLearner:
@@ -77,7 +73,7 @@ class BatchLearner:
         estimates, metrics = self._estimates(request, outputs)
         estimated = time.perf_counter()
         fault_point("train", request.step)
-        step = _Step(request)
+        step = _Step(request, request.supervised_taken, dict(request.skipped_updates))
         trains_policy = not self._demands.critic or request.step > self._run.critic.warmup_steps
         updated = await self._update(step, outputs, estimates, trains_policy=trains_policy)
         return LearnOutcome(

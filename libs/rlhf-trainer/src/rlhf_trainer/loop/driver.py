@@ -25,6 +25,7 @@ from rlhf_core.problem import headline
 from rlhf_core.storage.atomic import set_aside
 from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete
+from rlhf_core.storage.writing import reason_of
 from rlhf_guard.environments.chosen import versions_of
 
 from ..durable import checkpoint
@@ -34,7 +35,7 @@ from ..durable.run_log import Notes, run_log
 from .best import evaluated_on, note_best
 from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of
-from .exporting import export_models, may_skip
+from .exporting import export_models
 from .hearers import Loggers, Observers, build_observers, shown
 from .input_digests import input_digests
 from .interrupts import Interrupts
@@ -326,7 +327,9 @@ class _Run(Generic[RunT, StateT]):
         try:
             await self._save(course, self.whole)
         except CheckpointError as error:
-            if not may_skip(error, self.config.checkpoint):
+            cause = error.__cause__
+            failed_write = cause is not None and reason_of(cause) is not None
+            if not failed_write or self.config.checkpoint.on_write_error != "skip":
                 raise
             log.warning("%s. The run goes on (--checkpoint.on_write_error skip)", error)
             self.saved_at = time.perf_counter()

@@ -73,7 +73,10 @@ class Evaluator:
                 values |= self._measured(batches, name, temperature, values)
                 for metric, value in values.items():
                     metrics[full_name(name, temperature, metric)] = value
-                samples += self._texts(batches, f"{name}/T{temperature:g}")
+                if batches and self.num_texts:
+                    batch = TrajectoryColumns.concatenate(batches)
+                    texts = sample_texts(batch, self.num_texts, self.context.renderer)
+                    samples += [{"eval": f"{name}/T{temperature:g}", **text} for text in texts]
         return Evaluated(metrics=metrics, samples=samples)
 
     def _measured(
@@ -93,13 +96,6 @@ class Evaluator:
             pass_threshold=self.options.pass_threshold,
         )
         return measured(self.metrics, episodes, taken)
-
-    def _texts(self, batches: Sequence[TrajectoryColumns], label: str) -> list[dict[str, Any]]:
-        if not batches or not self.num_texts:
-            return []
-        batch = TrajectoryColumns.concatenate(batches)
-        texts = sample_texts(batch, self.num_texts, self.context.renderer)
-        return [{"eval": label, **text} for text in texts]
 
     async def _play(
         self, tasks: Tasks, temperature_index: int, temperature: float, step: int

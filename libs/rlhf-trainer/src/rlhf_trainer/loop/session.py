@@ -103,7 +103,8 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     environments = await _start_environments(resolved, stack)
     makers = TaskMakers(environments)
     stack.push_async_callback(makers.close)
-    rows, opened = _rows(resolved), OpenedSets()
+    opened, source_rows = OpenedSets(), resolved.optional("data.source")
+    rows = None if source_rows is None else SourceRows(source_rows.build(), source_rows.label)
     if rows is not None:
         tasks: Tasks = source_tasks(run, rows, renderer, images)
     else:
@@ -173,12 +174,6 @@ def _spec(
     return runtime_spec(
         resolved, demands, total_steps=total_steps, eos_token_ids=ends, vocabulary=vocabulary
     )
-
-
-def _rows(resolved: Resolved) -> SourceRows | None:
-    """Return the rows of the run's data source; None where none is chosen."""
-    selection = resolved.optional("data.source")
-    return None if selection is None else SourceRows(selection.build(), selection.label)
 
 
 def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:

@@ -85,12 +85,9 @@ class Settling:
         self, groups: Sequence[tuple[Key, FinishedGroup]], draw: Draw
     ) -> list[TrajectoryColumns]:
         """Record groups that could not be scored, and episodes that were left out, as dropped; return the others."""
-        batches: list[TrajectoryColumns] = []
         dropped: dict[str, dict[Key, int]] = {}
         left_out: dict[str, dict[Key, int]] = {}
         for key, finished in groups:
-            if finished.batch is not None:
-                batches.append(finished.batch)
             for reason, count in finished.lost.items():
                 left_out.setdefault(reason, {})[key] = count
             if finished.dropped is not None:
@@ -102,7 +99,7 @@ class Settling:
             draw.ledger.dropped(draw.step, counts, reason=reason)
             name = f"filter/dropped_episodes/{reason}"
             draw.metrics.append({name: Metric(sum(counts.values()), reduction="sum")})
-        return batches
+        return [finished.batch for _, finished in groups if finished.batch is not None]
 
     def _shape_and_filter(self, scored: Sequence[TrajectoryColumns], draw: Draw) -> int:
         info = RolloutInfo(
