@@ -6,7 +6,7 @@ import re
 import tomllib
 import typing
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,8 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
 MAX_CORE_LINES = 12_000
 """Lines of what a plugin is written against, which fit in an afternoon's reading."""
+MAX_TRAINER_LINES = 7_500
+"""Lines of the loop, rollouts, learning and the files of a run together."""
 
 PUBLIC = {
     "rlhf_core",
@@ -167,8 +169,16 @@ def test_no_file_is_longer_than_400_lines():
     assert {name: n for name, n in lengths.items() if n > MAX_FILE_LINES} == {}
 
 
+def num_lines(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
 def test_the_core_stays_thin():
-    assert sum(len(path.read_text().splitlines()) for path in CORE) <= MAX_CORE_LINES
+    assert num_lines(CORE) <= MAX_CORE_LINES
+
+
+def test_the_trainer_stays_thin():
+    assert num_lines((ROOT / "libs/rlhf-trainer/src").rglob("*.py")) <= MAX_TRAINER_LINES
 
 
 def test_no_function_is_longer_than_80_lines():

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -199,8 +200,13 @@ def test_only_a_loss_on_pairs_keeps_rows_together():
 def test_a_loss_is_given_the_mismatched_kl_of_the_whole_update(build, logprobs):
     seen = []
     objective = build("each")
-    loss = objective.loss
-    spying = replace(objective, loss=lambda inputs: seen.append(inputs) or loss(inputs))
+    (loss,) = objective.loss.args
+    spy = partial(
+        objective.loss.func,
+        lambda inputs: seen.append(inputs) or loss(inputs),
+        **objective.loss.keywords,
+    )
+    spying = replace(objective, loss=spy)
 
     for plan in (PLAN, replace(PLAN, mismatched_kl=-0.25)):
         spying.rollouts(*part(logprobs, range(4)), plan)

@@ -17,7 +17,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Config, Registered
 from rlhf_core.contracts import Environment, EnvironmentManifest, manifest_of
 from rlhf_core.plugins import Plugins
-from rlhf_trainer.rollouts.environments import version_label
+from rlhf_guard.environments.chosen import version_label
 
 HOOK = "rlhf_environments"
 OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..errors import ConfigError, PluginError
+from ..errors import ConfigError, PluginError, RLHFError
 
 AnswerT = TypeVar("AnswerT")
 
@@ -85,6 +86,21 @@ def answered(answer: Any, expected: type[AnswerT], who: str) -> AnswerT:
             f"{who} returned {answer!r:.60} ({type(answer).__name__}); expected {expected.__name__}"
         )
     return answer
+
+
+@contextmanager
+def asking(who: str) -> Iterator[None]:
+    """Name, in what a component's code raises in the body, the component and the call.
+
+    Raises:
+        PluginError: the code raised anything but an ``RLHFError``, which says itself what is wrong.
+    """
+    try:
+        yield
+    except RLHFError:
+        raise
+    except Exception as error:  # a plugin may raise anything
+        raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error
 
 
 def _called(node: ast.stmt) -> ast.FunctionDef | None:

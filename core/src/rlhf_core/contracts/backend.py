@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from ..batch.metric import Metrics
 from ..batch.trajectory_columns import TrajectoryColumns
@@ -13,15 +13,21 @@ from ..batch.vocabulary import Vocabulary
 from ..component import ComponentRef
 from ..lazy import NDArray, np
 from ..media.vision import VisionSpec
+from .objective import MARGIN as MARGIN
+from .objective import Aggregation as Aggregation
+from .objective import LossTerm as LossTerm
+from .objective import Objective as Objective
+from .objective import PolicyObjective as PolicyObjective
+from .objective import PreferenceObjective as PreferenceObjective
+from .objective import PreferenceTerm as PreferenceTerm
+from .objective import RankingObjective as RankingObjective
+from .objective import StepLabelObjective as StepLabelObjective
+from .objective import ValueObjective as ValueObjective
 
 if TYPE_CHECKING:
     import torch
 
     from ..plugins import Plugins
-
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-"""Reduction of token losses to one number over an optimizer step; ``math.aggregate`` has the formulas."""
-
 
 Leaving = Literal["nothing", "state", "all"]
 """Parts of a role that leave the accelerator's memory while an engine generates: nothing, the state of training, or the
@@ -36,105 +42,6 @@ class ScheduleSpec:
     """Share of the peak learning rate at each update; the last one is that of all further updates."""
     name: str = ""
     """Name of the schedule, for messages; empty: the peak rate after the warm-up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossTerm:
-    """A further loss beside the policy loss, with a weight and an aggregation of its own."""
-
-    loss: ComponentRef
-    """The loss, as a policy loss is named."""
-    weight: float
-    """Factor of the term, above 0."""
-    aggregation: Aggregation
-    """Way from its token losses to one number."""
-    rows: Literal["rollouts", "supervised"] = "rollouts"
-    """The sequences of the step that the loss is computed on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyObjective:
-    """The policy's objective: policy loss + kl_coef * KL to the reference - entropy_coef * entropy + further terms."""
-
-    loss: ComponentRef
-    """The policy loss."""
-    aggregation: Aggregation
-    """Way from its token losses to one number, over the whole update."""
-    correction: ComponentRef | None = None
-    """The IS correction; None: samples count as the policy's own."""
-    kl_estimator: ComponentRef | None = None
-    """None: no KL term in the loss."""
-    kl_tail: Literal["linear", "clamp"] = "linear"
-    """Form of the KL term beyond 10 nats: see ``math.kl_estimate``. Has no effect on the unbiased gradient."""
-    kl_unbiased_gradient: bool = False
-    """Replace the gradient of the KL term by the unbiased one; its value stays that of the estimator."""
-    entropy_bonus: bool = False
-    """True: ``StepPlan.entropy_coef`` may be positive."""
-    terms: tuple[LossTerm, ...] = ()
-    """Further losses that are added."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueObjective:
-    """The critic's objective: half the squared error to the returns, clipped around the old values."""
-
-    value_clip: float | None = None
-    """Largest change of a value from its old one, in units of reward; None: any."""
-    aggregation: Aggregation = "token-mean"
-    """Way from squared errors to one number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceTerm:
-    """A further preference loss, on the same answers."""
-
-    loss: ComponentRef
-    """The preference loss. It takes pairs if the first one does."""
-    weight: float
-    """Factor of the term, above 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceObjective:
-    """The objective of a policy that learns from answers of which some were preferred: weighted preference losses +
-    nll_coef * the mean over chosen answers of their negative log-likelihood per token."""
-
-    loss: ComponentRef
-    """The preference loss, whose rewards are those that are measured."""
-    weight: float = 1.0
-    """Factor of this loss, above 0."""
-    terms: tuple[PreferenceTerm, ...] = ()
-    """Further preference losses that are added."""
-    nll_coef: float = 0.0
-    """Factor of the chosen answers' mean negative log-likelihood; 0: none is added."""
-
-
-MARGIN = "margin"
-"""Name among ``TrajectoryColumns.rewards`` of how much better a pair's chosen answer is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingObjective:
-    """The objective of a reward model that learns which of two answers was preferred: ranking loss of the scores
-    + center_coef * the mean over pairs of the squared sum of both scores."""
-
-    loss: Literal["sigmoid", "log_exp"] = "sigmoid"
-    """``sigmoid`` subtracts a pair's margin from the difference of its scores, ``log_exp`` does not read it:
-    ``objective.ranking`` has the formula."""
-    center_coef: float = 0.0
-    """Factor of the squared sum of a pair's scores, which holds them around 0; 0: none is added."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLabelObjective:
-    """The objective of a process reward model: the mean over all labeled steps of the update of the cross-entropy
-    between a step's label and the sigmoid of its score."""
-
-
-Objective: TypeAlias = (
-    PolicyObjective | ValueObjective | PreferenceObjective | RankingObjective | StepLabelObjective
-)
-"""Everything that a role may be trained for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ the teacher finds most probable.
 """
 
 from .built import (
+    BuiltActionObjective,
     BuiltObjective,
     BuiltPolicyObjective,
     BuiltPreferenceObjective,
@@ -43,6 +44,7 @@ __all__ = [
     "ActionColumns",
     "ActionGrid",
     "ActionScores",
+    "BuiltActionObjective",
     "BuiltObjective",
     "BuiltPolicyObjective",
     "BuiltPreferenceObjective",

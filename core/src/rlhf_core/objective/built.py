@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from pkgutil import resolve_name
+from typing import TypeAlias, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
 from ..batch.metric import Metrics
-from ..capabilities import UNPAIRED_ANSWERS
 from ..contracts.backend import (
     Normalizers,
     Objective,
+    PolicyObjective,
     PreferenceObjective,
     RankingObjective,
     StepLabelObjective,
     StepPlan,
     ValueObjective,
 )
-from ..contracts.preference import PreferenceLoss
+from ..errors import PluginError
 from ..plugins import Plugins
 from .columns import ActionColumns, ActionGrid
 from .policy import PolicyComponents, policy_objective
@@ -30,6 +33,12 @@ from .scores import ActionScores
 from .step_labels import step_label_objective
 from .supervised import supervised_objective
 from .value import value_objective
+
+ReadT = TypeVar("ReadT")
+Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
+"""A micro-batch's part of the step's loss, and the metrics of the part."""
+LossOf: TypeAlias = Callable[[ReadT, ActionColumns, StepPlan], Part]
+"""Function from what the model gives at the actions, with their columns and the step's plan, to a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,117 +53,95 @@ class BuiltPolicyObjective:
     components: PolicyComponents
     rows_per_unit: int = 1
 
-    def rollouts(
-        self, scores: ActionScores, columns: ActionColumns, plan: StepPlan
-    ) -> tuple[Float[Tensor, ""], Metrics]:
+    def rollouts(self, scores: ActionScores, columns: ActionColumns, plan: StepPlan) -> Part:
         """Return the part of rows of ``TrainBatch.trajectories``; see ``policy_objective``."""
         return policy_objective(self.components, scores, columns, plan)
 
-    def supervised(
-        self, scores: ActionScores, grid: ActionGrid, totals: Normalizers
-    ) -> tuple[Float[Tensor, ""], Metrics]:
+    def supervised(self, scores: ActionScores, grid: ActionGrid, totals: Normalizers) -> Part:
         """Return the part of rows of ``TrainBatch.supervised``; see ``supervised_objective``."""
         return supervised_objective(self.components, scores, grid, totals)
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltValueObjective:
-    """The critic's objective."""
+class BuiltActionObjective:
+    """An objective on the log-probs of actions, other than the policy's: its loss alone."""
 
-    objective: ValueObjective
+    loss: LossOf[ActionScores]
     rows_per_unit: int = 1
-
-    def rollouts(
-        self, values: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
-    ) -> tuple[Float[Tensor, ""], Metrics]:
-        """Return the part of rows of ``TrainBatch.trajectories``; see ``value_objective``."""
-        return value_objective(self.objective, values, columns, plan)
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltPreferenceObjective:
-    """The objective of a policy that learns from preferred answers."""
-
-    loss: PreferenceLoss
-    nll_coef: float
-    rows_per_unit: int
     """Neighboring rows that a micro-batch has all of, or none: 2 for a loss on pairs."""
 
-    def rollouts(
-        self, scores: ActionScores, columns: ActionColumns, plan: StepPlan
-    ) -> tuple[Float[Tensor, ""], Metrics]:
-        """Return the part of rows of ``TrainBatch.trajectories``; see ``preference_objective``."""
-        return preference_objective(
-            self.loss,
-            scores,
-            columns,
-            plan,
-            rows_per_unit=self.rows_per_unit,
-            nll_coef=self.nll_coef,
-        )
+    def rollouts(self, scores: ActionScores, columns: ActionColumns, plan: StepPlan) -> Part:
+        """Return the part of rows of ``TrainBatch.trajectories``."""
+        return self.loss(scores, columns, plan)
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltRankingObjective:
-    """The objective of a reward model that learns from pairs."""
+class BuiltValueObjective:
+    """An objective on the numbers (M,) of the head ``value``, one before each action: the critic's."""
 
-    objective: RankingObjective
-    rows_per_unit: int = 2
-
-    def rollouts(
-        self, scores: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
-    ) -> tuple[Float[Tensor, ""], Metrics]:
-        """Return the part of rows of ``TrainBatch.trajectories``; see ``ranking_objective``."""
-        return ranking_objective(self.objective, scores, columns, plan)
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltStepLabelObjective:
-    """The objective of a process reward model."""
-
+    loss: LossOf[Tensor]
     rows_per_unit: int = 1
 
-    def rollouts(
-        self, scores: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan
-    ) -> tuple[Float[Tensor, ""], Metrics]:
-        """Return the part of rows of ``TrainBatch.trajectories``; see ``step_label_objective``."""
-        return step_label_objective(scores, columns, plan)
+    def rollouts(self, values: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan) -> Part:
+        """Return the part of rows of ``TrainBatch.trajectories``."""
+        return self.loss(values, columns, plan)
 
 
-BuiltScoreObjective: TypeAlias = BuiltRankingObjective | BuiltStepLabelObjective
-"""Objectives on the numbers of the head ``score``."""
+@dataclass(frozen=True, slots=True)
+class BuiltScoreObjective:
+    """An objective on the numbers (M,) of the head ``score``, one at each action: a reward model's."""
+
+    loss: LossOf[Tensor]
+    rows_per_unit: int = 1
+
+    def rollouts(self, scores: Float[Tensor, " m"], columns: ActionColumns, plan: StepPlan) -> Part:
+        """Return the part of rows of ``TrainBatch.trajectories``."""
+        return self.loss(scores, columns, plan)
+
+
+BuiltPreferenceObjective = BuiltActionObjective
+BuiltRankingObjective = BuiltStepLabelObjective = BuiltScoreObjective
+"""Names of this release and the last one."""
+
 BuiltObjective: TypeAlias = (
-    BuiltPolicyObjective | BuiltValueObjective | BuiltPreferenceObjective | BuiltScoreObjective
+    BuiltPolicyObjective | BuiltActionObjective | BuiltValueObjective | BuiltScoreObjective
 )
 
 
 def build_objective(objective: Objective, plugins: Plugins) -> BuiltObjective:
-    """Build the components that a role's objective (``RoleSpec.objective``) names.
+    """Build the components that a role's objective (``RoleSpec.objective``) names, by its ``builder``.
 
     Raises:
-        PluginError: a component cannot be imported or built.
+        PluginError: the builder or a component cannot be imported or built.
         UnknownComponent: no plugin provides a component of that name.
     """
-    if isinstance(objective, ValueObjective):
-        return BuiltValueObjective(objective)
-    if isinstance(objective, RankingObjective):
-        return BuiltRankingObjective(objective)
-    if isinstance(objective, StepLabelObjective):
-        return BuiltStepLabelObjective()
-    if isinstance(objective, PreferenceObjective):
-        return BuiltPreferenceObjective(
-            loss=_preference_loss(objective, plugins),
-            nll_coef=objective.nll_coef,
-            rows_per_unit=rows_per_unit(objective, plugins),
-        )
+    try:
+        builder = resolve_name(objective.builder)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise PluginError(
+            f"{type(objective).__name__}.builder: expected 'module:callable', which makes the objective; got "
+            f"{getattr(objective, 'builder', None)!r} ({error}). Set it in the class, and install its module."
+        ) from error
+    built: BuiltObjective = builder(objective, plugins)
+    return built
+
+
+def policy(objective: PolicyObjective, plugins: Plugins) -> BuiltObjective:
+    """Build a policy's objective; see ``policy_objective`` and ``supervised_objective``."""
     return BuiltPolicyObjective(PolicyComponents.build(objective, plugins))
 
 
-def _preference_loss(objective: PreferenceObjective, plugins: Plugins) -> PreferenceLoss:
-    """Return the objective's losses as one."""
+def value(objective: ValueObjective, plugins: Plugins) -> BuiltObjective:
+    """Build a critic's objective; see ``value_objective``."""
+    return BuiltValueObjective(partial(value_objective, objective))
+
+
+def preference(objective: PreferenceObjective, plugins: Plugins) -> BuiltObjective:
+    """Build the objective of a policy that learns from preferred answers; see ``preference_objective``."""
+    rows = objective.rows_per_unit(plugins)
     weights = [(objective.loss, objective.weight)]
     weights += [(term.loss, term.weight) for term in objective.terms]
-    return PreferenceSum(
+    loss = PreferenceSum(
         [
             WeightedPreferenceLoss(
                 name=plugins.get(ref.kind, ref.name).name, loss=plugins.build(ref), weight=weight
@@ -162,18 +149,23 @@ def _preference_loss(objective: PreferenceObjective, plugins: Plugins) -> Prefer
             for ref, weight in weights
         ]
     )
+    return BuiltActionObjective(
+        partial(preference_objective, loss, rows_per_unit=rows, nll_coef=objective.nll_coef), rows
+    )
+
+
+def ranking(objective: RankingObjective, plugins: Plugins) -> BuiltObjective:
+    """Build the objective of a reward model that learns from pairs; see ``ranking_objective``."""
+    return BuiltScoreObjective(
+        partial(ranking_objective, objective), objective.rows_per_unit(plugins)
+    )
+
+
+def step_labels(objective: StepLabelObjective, plugins: Plugins) -> BuiltObjective:
+    """Build the objective of a process reward model; see ``step_label_objective``."""
+    return BuiltScoreObjective(step_label_objective)
 
 
 def rows_per_unit(objective: Objective | None, plugins: Plugins) -> int:
-    """Return the number of neighboring rows that stay together, on one rank and in one micro-batch: 2 for the pairs
-    that a ranking and most preference losses learn from, else 1.
-
-    Raises:
-        UnknownComponent: no plugin provides the preference loss.
-    """
-    if isinstance(objective, RankingObjective):
-        return 2
-    if not isinstance(objective, PreferenceObjective):
-        return 1
-    component = plugins.get(objective.loss.kind, objective.loss.name).component
-    return 1 if UNPAIRED_ANSWERS in component.provides else 2
+    """Return ``Objective.rows_per_unit``; 1 for a role without an objective."""
+    return 1 if objective is None else objective.rows_per_unit(plugins)

@@ -110,6 +110,15 @@ class Selection:
         """Capabilities that the component needs, by itself or by its options."""
         return self.registered.component.needs | self.options.needed_by_options()
 
+    @property
+    def label(self) -> str:
+        """Option, component, distribution and version, for messages."""
+        return f"--{self.slot} {self.registered.name} ({self.registered.origin})"
+
+    def build(self) -> Any:
+        """Make the component with its options; see ``Registered.build``."""
+        return self.registered.build(self.options)
+
     def ref(self, hook: str) -> ComponentRef:
         """Return the selection as it crosses process boundaries; ``hook`` is that of its kind."""
         return ComponentRef(

@@ -21,12 +21,12 @@ from rlhf_data.made.tasks import MadePart, MadeTasks
 from rlhf_data.rows import PromptFormat
 from rlhf_data.task_set import TaskSet
 from rlhf_data.tasks import WantedSets, load_prompts, load_sets
+from rlhf_guard.environments.chosen import Environments, TaskMakers, environments_of, label_of
 from rlhf_guard.rewards.panel import RewardPanel, SampleScore
 
 from .durable.records import AppendedFile
 from .loop.evaluation import EPOCH, NamedMetric, measured, metrics_of, pass_at_k
 from .loop.interrupts import LEAVE_S, Interrupts, leave_within
-from .rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from .rollouts.episodes import EpisodeRunner
 from .rollouts.reward_queue import RewardQueue
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rlhf_core import CheckpointError, ResumeError, RolloutError
-from rlhf_trainer.loop.restore import restore_roles, restore_shapers
+from rlhf_trainer.loop.restore import restore_components, restore_roles
 from rlhf_trainer.loop.resume import ResumePoint
 from rlhf_trainer.loop.state import LoopState
 
@@ -92,7 +92,7 @@ def test_shapers_get_their_states_in_their_order(resolved, tmp_path):
     found = resolved("--reward.shapers", "bounds", "exploding")
     shapers = [Shaper(), Shaper()]
 
-    restore_shapers(point(tmp_path, shapers=[{"a": 1}, {"b": 2}]), found, shapers)
+    restore_components(point(tmp_path, shapers=[{"a": 1}, {"b": 2}]), found, shapers=shapers)
 
     assert [shaper.state for shaper in shapers] == [{"a": 1}, {"b": 2}]
 
@@ -102,7 +102,7 @@ def test_a_shaper_that_cannot_take_its_state_back_is_named(resolved, tmp_path):
     shapers = [Shaper(), Shaper(ValueError("no mean"))]
 
     with pytest.raises(ResumeError) as caught:
-        restore_shapers(point(tmp_path, shapers=[{}, {}]), found, shapers)
+        restore_components(point(tmp_path, shapers=[{}, {}]), found, shapers=shapers)
 
     assert str(caught.value).startswith("the reward shaper sample:exploding (sample) cannot take")
     assert f"from {tmp_path / 'state.json'}: ValueError: no mean" in str(caught.value)

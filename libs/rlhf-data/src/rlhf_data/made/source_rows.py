@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlhf_core.called.signatures import asking
 from rlhf_core.contracts.data.source import DataSource
-from rlhf_core.errors import DataError, PluginError, RLHFError
+from rlhf_core.errors import DataError, PluginError
 
 from ..arrow_rows import rows_as_written
 from .rows import Row
@@ -158,12 +159,8 @@ class SourceRows:
         return str(self._guarded(lambda: self._source.where(at)))
 
     def _guarded(self, read: Any) -> Any:
-        try:
+        with asking(f"{self._who}: it"):
             return read()
-        except RLHFError:
-            raise
-        except Exception as error:  # a plugin may raise anything
-            raise PluginError(f"{self._who}: it raised {type(error).__name__}: {error}") from error
 
 
 _FIX = "Put the rows back as they were, or start a new run in another --output. New rows belong behind the others."

@@ -83,7 +83,7 @@ class WorkerThread:
 
     async def _build(self) -> Problem | None:
         try:
-            self._reward = self._selection.registered.build(self._selection.options)
+            self._reward = self._selection.build()
         except BaseException as error:  # sys.exit() in a user's file is an error of that file
             return problem_of(error)
         return None

@@ -22,7 +22,7 @@ from rlhf_core.batch.task import Uid
 from rlhf_core.errors import CheckpointError
 from rlhf_core.outside.json_reader import parse_object
 
-from .records import AppendedFile, Extent, RunningDigest
+from .records import AppendedFile, RunningDigest
 
 EVENTS = ("planned", "trained", "dropped")
 """The events of a group, as the fields of ``Balance``."""
@@ -48,7 +48,7 @@ class Balance:
         )
 
 
-class Ledger:
+class Ledger(AppendedFile):
     """Writer of a run's ledger. Opened for appending; nothing is ever rewritten.
 
     Args:
@@ -57,40 +57,32 @@ class Ledger:
 
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
         self._begun = begun.num_bytes if begun else 0
-        self._file = AppendedFile(path, begun)
-
-    @property
-    def extent(self) -> Extent:
-        """The whole file as it is now."""
-        return self._file.extent
+        super().__init__(path, begun)
 
     def resumed(self, step: int) -> None:
         """Void all lines that were written after the checkpoint of ``step``."""
-        self._file.write_line("")  # a kill may have cut off the last line
+        self.write_line("")  # a kill may have cut off the last line
         self._write({"event": RESUMED, "step": step, "num_bytes": self._begun})
 
     def planned(self, step: int, groups: Groups) -> None:
-        self._write({"step": step, "event": "planned", "groups": _plain(groups)})
+        self._group_event("planned", step, groups)
 
     def trained(self, step: int, groups: Groups, *, version: int) -> None:
         """Record groups that were trained on; ``version`` is the oldest version of weights that sampled them."""
-        self._write(
-            {"step": step, "event": "trained", "version": version, "groups": _plain(groups)}
-        )
+        self._group_event("trained", step, groups, version=version)
 
     def dropped(self, step: int, groups: Groups, *, reason: str) -> None:
-        self._write({"step": step, "event": "dropped", "reason": reason, "groups": _plain(groups)})
+        self._group_event("dropped", step, groups, reason=reason)
 
-    def sync(self) -> None:
-        """Make everything written so far durable."""
-        self._file.sync()
-
-    def close(self) -> None:
-        self._file.close()
+    def _group_event(self, event: str, step: int, groups: Groups, **details: Any) -> None:
+        if groups:
+            counts = {
+                f"{epoch}.{prompt}": count for (epoch, prompt), count in sorted(groups.items())
+            }
+            self._write({"step": step, "event": event, **details, "groups": counts})
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        if record.get("groups") != {}:
-            self._file.write_line(json.dumps(record, separators=(",", ":")))
+        self.write_line(json.dumps(record, separators=(",", ":")))
 
 
 def groups_of(uids: Iterable[Uid]) -> dict[tuple[int, int], int]:
@@ -152,7 +144,3 @@ def _record(line: bytes) -> dict[str, Any]:
     ):
         raise ValueError("expected groups, each with its number of episodes")
     return record
-
-
-def _plain(groups: Groups) -> dict[str, int]:
-    return {f"{epoch}.{prompt}": count for (epoch, prompt), count in sorted(groups.items())}

@@ -102,7 +102,7 @@ class AppendedFile:
         self._file.close()
 
 
-class RecordFile:
+class RecordFile(AppendedFile):
     """A JSON-lines file whose records carry a ``step``. Lines after ``begun`` are cut off when it is opened.
 
     Args:
@@ -112,21 +112,9 @@ class RecordFile:
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:
         if path.exists():
             os.truncate(path, begun.num_bytes if begun else 0)
-        self._file = AppendedFile(path, begun)
-
-    @property
-    def extent(self) -> Extent:
-        """The whole file as it is now."""
-        return self._file.extent
+        super().__init__(path, begun)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record; it is complete in the file when this returns."""
         # allow_nan: a metric that became NaN is recorded as such rather than lost.
-        self._file.write_line(json.dumps(record, ensure_ascii=True))
-
-    def sync(self) -> None:
-        """Make everything written so far durable."""
-        self._file.sync()
-
-    def close(self) -> None:
-        self._file.close()
+        self.write_line(json.dumps(record, ensure_ascii=True))

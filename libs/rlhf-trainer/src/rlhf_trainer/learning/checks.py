@@ -163,13 +163,9 @@ by a penalty as large as a reward."""
 
 
 class PenaltyChecked:
-    """An estimator that is checked with the first batch that has any advantage."""
+    """An estimator, of which ``make`` returns new ones, that is checked with the first batch that has any advantage."""
 
     def __init__(self, make: Callable[[], AdvantageEstimator], label: str) -> None:
-        """Args:
-        make: returns a new instance of the estimator.
-        label: names the estimator in the error, as the user wrote it.
-        """
         self._make = make
         self._label = label
         self._estimator = make()

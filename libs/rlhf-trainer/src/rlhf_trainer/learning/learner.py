@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -36,12 +36,8 @@ class _Step:
     """State of one step under way."""
 
     request: LearnRequest
-    supervised_taken: int = field(init=False)
-    skipped_updates: dict[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.supervised_taken = self.request.supervised_taken
-        self.skipped_updates = dict(self.request.skipped_updates)
+    supervised_taken: int
+    skipped_updates: dict[str, int]
 
 
 class BatchLearner:
@@ -61,8 +57,7 @@ class BatchLearner:
         # Log-probs of older weights, or of a truncated distribution, rightly differ from the trainer's.
         is_comparable = run.rollout.max_staleness == 0 and not renormalizes(run)
         self._max_mismatch = run.rollout.max_mismatch if is_comparable else None
-        kl = resolved.one("algo.kl.estimator").registered
-        self._kl_label = f"--algo.kl.estimator {kl.name} ({kl.origin})"
+        self._kl_label = resolved.one("algo.kl.estimator").label
         self._reward_weights = {
             selection.name: selection.reward.weight
             for selection in resolved.selections["reward.use"]
@@ -78,7 +73,7 @@ class BatchLearner:
         estimates, metrics = self._estimates(request, outputs)
         estimated = time.perf_counter()
         fault_point("train", request.step)
-        step = _Step(request)
+        step = _Step(request, request.supervised_taken, dict(request.skipped_updates))
         trains_policy = not self._demands.critic or request.step > self._run.critic.warmup_steps
         updated = await self._update(step, outputs, estimates, trains_policy=trains_policy)
         return LearnOutcome(
@@ -96,20 +91,19 @@ class BatchLearner:
         rows = np.arange(len(batch)) if judged is None else np.flatnonzero(judged)
         if not len(rows):
             return {"advantages": np.zeros(int(batch.num_actions.sum()), np.float32)}, {}
+        penalty, kl = None, self._parts.kl_estimator
+        if kl is not None:
+            penalty = KlPenalty(coef=request.kl_coef, estimator=kl, label=self._kl_label)
         estimates, metrics = advantages(
             batch if judged is None else batch.select(rows),
             outputs if judged is None else outputs.of_rows(batch, rows),
             self._parts.estimator,
-            self._kl_penalty(request),
+            penalty,
             reward_weights=self._reward_weights,
             with_observations=self._demands.observations,
         )
         if judged is not None:
-            place = batch.action_index(rows)
-            estimates = {
-                name: _placed(column, place, int(batch.num_actions.sum()))
-                for name, column in estimates.items()
-            }
+            estimates = _placed(estimates, batch, rows)
         return estimates, metrics
 
     async def _update(
@@ -188,9 +182,7 @@ class BatchLearner:
             return prepare(loss, minibatch.batch, seed)
         if not len(rows):
             return {}
-        place, size = trajectories.action_index(rows), int(trajectories.num_actions.sum())
-        prepared = prepare(loss, minibatch.judged_batch, seed)
-        return {name: _placed(column, place, size) for name, column in prepared.items()}
+        return _placed(prepare(loss, minibatch.judged_batch, seed), trajectories, rows)
 
     def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
         """Return metrics of the difference between the trainer's log-probs, before any update, and the sampler's.
@@ -222,18 +214,11 @@ class BatchLearner:
         )
         return outcome
 
-    def _kl_penalty(self, request: LearnRequest) -> KlPenalty | None:
-        if self._parts.kl_estimator is None:
-            return None
-        return KlPenalty(
-            coef=request.kl_coef, estimator=self._parts.kl_estimator, label=self._kl_label
-        )
 
-
-def _placed(
-    column: NDArray[np.float32], place: NDArray[np.int64], size: int
-) -> NDArray[np.float32]:
-    """Return a column of some actions among all, with 0 at the others."""
-    whole = np.zeros(size, np.float32)
-    whole[place] = column
+def _placed(columns: Columns, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> Columns:
+    """Return columns of some rows' actions among all actions of the batch, with 0 at the others."""
+    place, whole = batch.action_index(rows), {}
+    for name, column in columns.items():
+        whole[name] = np.zeros(int(batch.num_actions.sum()), np.float32)
+        whole[name][place] = column
     return whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_config.resolved import Resolved
@@ -48,7 +49,7 @@ def learning_parts(
     return LearningParts(
         estimator=_estimator(resolved),
         kl_estimator=_kl_estimator(resolved),
-        preparing_loss=loss.registered.build(loss.options) if demands.prepares_step else None,
+        preparing_loss=loss.build() if demands.prepares_step else None,
         supervised=_supervised_rows(resolved, tokenizer) if demands.supervised else None,
     )
 
@@ -56,20 +57,17 @@ def learning_parts(
 def _estimator(resolved: Resolved) -> AdvantageEstimator:
     chosen, kl = resolved.one("algo.advantage.estimator"), resolved.run.algo.kl
 
-    def make() -> AdvantageEstimator:
-        estimator: AdvantageEstimator = chosen.registered.build(chosen.options)
-        return estimator
-
     if kl.mode == "loss" or kl.coef == 0:
-        return make()
-    return PenaltyChecked(make, f"--estimator {chosen.registered.name}")
+        estimator: AdvantageEstimator = chosen.build()
+        return estimator
+    return PenaltyChecked(chosen.build, f"--estimator {chosen.registered.name}")
 
 
 def _kl_estimator(resolved: Resolved) -> KlEstimator | None:
     chosen, kl = resolved.one("algo.kl.estimator"), resolved.run.algo.kl
     if kl.mode != "reward" or kl.coef == 0:
         return None
-    estimator: KlEstimator = chosen.registered.build(chosen.options)
+    estimator: KlEstimator = chosen.build()
     return estimator
 
 
@@ -96,25 +94,22 @@ class SupervisedRows:
 
     def __init__(self, rows: TrajectoryColumns, batch_size: int, seed: int) -> None:
         self._rows = rows
-        self._batch_size = min(batch_size, len(rows))
+        self.batch_size = min(batch_size, len(rows))
+        """Rows that one call to ``take`` moves on by."""
         self._seed = seed
 
     def take(self, taken: int) -> TrajectoryColumns:
         """Return the next rows after the first ``taken``. A row at the end of an epoch that comes again at the start of
         the next is returned once."""
-        positions = np.arange(taken, taken + self._batch_size)
+        positions = np.arange(taken, taken + self.batch_size)
         epochs, places = np.divmod(positions, len(self._rows))
         chosen = np.concatenate(
             [self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
         )
         return self._rows.select(np.unique(chosen))
 
-    @property
-    def batch_size(self) -> int:
-        """Rows that one call to ``take`` moves on by."""
-        return self._batch_size
-
-    def _order(self, epoch: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        order: np.ndarray[tuple[int], np.dtype[np.int64]]
-        order = generator_of(self._seed, "supervised", epoch).permutation(len(self._rows))
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        order: NDArray[np.int64] = generator_of(self._seed, "supervised", epoch).permutation(
+            len(self._rows)
+        )
         return order

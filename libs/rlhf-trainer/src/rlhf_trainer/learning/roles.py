@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlhf_config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
 from rlhf_config.files import writable
@@ -17,7 +17,6 @@ from rlhf_core.contracts.backend import (
     LossTerm,
     PolicyObjective,
     RoleSpec,
-    ScheduleSpec,
     ValueObjective,
 )
 from rlhf_core.contracts.engine import EngineSpec
@@ -31,9 +30,9 @@ from rlhf_data.vocabulary import (
     note_other_template,
     vocabulary_of,
 )
+from rlhf_guard.environments.chosen import environment_spec
 from rlhf_guard.rewards.spec import spec_of
 
-from ..rollouts.environments import environment_spec
 from ..rollouts.images import image_reader_spec, vision_spec
 from .demands import Demands
 from .schedules import schedule_of
@@ -60,7 +59,8 @@ def runtime_spec(
         eos_token_ids: tokens that end a turn.
         vocabulary: token ids that have a probability; None: every row of an output head.
     """
-    run, adapter = resolved.run, _built_adapter(resolved)
+    run, adapted = resolved.run, resolved.optional("actor.adapter")
+    adapter: ModelAdapter | None = None if adapted is None else adapted.build()
     roles = {POLICY: policy_role(resolved, demands, total_steps)}
     if demands.critic:
         roles[CRITIC] = critic_role(resolved, demands, total_steps)
@@ -108,11 +108,6 @@ def is_base_reference(resolved: Resolved) -> bool:
     return same and resolved.optional("actor.adapter") is not None
 
 
-def _built_adapter(resolved: Resolved) -> ModelAdapter | None:
-    selection = resolved.optional("actor.adapter")
-    return None if selection is None else selection.registered.build(selection.options)
-
-
 def _quantization(adapter: ModelAdapter | None) -> Mapping[str, Any] | None:
     """Return how the base is quantized as it is loaded, in plain values; None: it is not, or no engine serves it."""
     if adapter is None or adapter.served_rank is None:
@@ -139,7 +134,6 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
     run = resolved.run
     algo = run.algo
     kl_in_loss = algo.kl.coef > 0 and algo.kl.mode == "loss"
-    correction = resolved.optional("algo.correction.kind")
     policy_steps = total_steps - (run.critic.warmup_steps if demands.critic else 0)
     return replace(
         _role(resolved, POLICY, run.model.path),
@@ -149,7 +143,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
                 algo.loss.aggregation,
                 [resolved.one("algo.loss.policy"), resolved.one("algo.advantage.estimator")],
             ),
-            correction=correction.ref("rlhf_is_corrections") if correction else None,
+            correction=_optional_ref(resolved, "algo.correction.kind", "rlhf_is_corrections"),
             kl_estimator=_ref(resolved, "algo.kl.estimator", "rlhf_kl_estimators")
             if kl_in_loss
             else None,
@@ -159,8 +153,12 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
             terms=tuple(_term(selection) for selection in resolved.selections["algo.terms.use"]),
         ),
         optimizer=_ref(resolved, "actor.optim", "rlhf_optimizers"),
-        adapter=_adapter(resolved, "actor.adapter"),
-        schedule=_schedule(resolved, POLICY, max(1, policy_steps * demands.updates_per_step)),
+        adapter=_optional_ref(resolved, "actor.adapter", "rlhf_model_adapters"),
+        schedule=schedule_of(
+            resolved.optional("actor.lr_schedule"),
+            run.actor,
+            max(1, policy_steps * demands.updates_per_step),
+        ),
         max_grad_norm=run.actor.max_norm,
         ema_decay=run.actor.ema,
     )
@@ -184,8 +182,12 @@ def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         head="value",
         objective=ValueObjective(value_clip=run.critic.value_clip),
         optimizer=_ref(resolved, "critic.optim", "rlhf_optimizers"),
-        adapter=_adapter(resolved, "critic.adapter"),
-        schedule=_schedule(resolved, CRITIC, total_steps * demands.updates_per_step),
+        adapter=_optional_ref(resolved, "critic.adapter", "rlhf_model_adapters"),
+        schedule=schedule_of(
+            resolved.optional("critic.lr_schedule"),
+            run.critic,
+            total_steps * demands.updates_per_step,
+        ),
         max_grad_norm=run.critic.max_norm,
     )
 
@@ -210,29 +212,19 @@ def _role(resolved: Resolved, role: str, path: str) -> RoleSpec:
     )
 
 
-def _schedule(resolved: Resolved, role: str, updates: int) -> ScheduleSpec:
-    options = resolved.run.critic if role == CRITIC else resolved.run.actor
-    section = "critic" if role == CRITIC else "actor"
-    return schedule_of(resolved.optional(f"{section}.lr_schedule"), options, updates)
-
-
 def _ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef:
     return resolved.one(slot).ref(hook)
 
 
-def _adapter(resolved: Resolved, slot: str) -> ComponentRef | None:
+def _optional_ref(resolved: Resolved, slot: str, hook: str) -> ComponentRef | None:
     selection = resolved.optional(slot)
-    return selection.ref("rlhf_model_adapters") if selection else None
+    return selection.ref(hook) if selection else None
 
 
 _CRITIC = "--critic.path"
 
-
-class _Model(NamedTuple):
-    """A model of the run, and the option that names it."""
-
-    label: str
-    path: str
+_Model = tuple[str, str]
+"""The option that names a model of the run, and the model's path."""
 
 
 def run_vocabulary(
@@ -246,7 +238,7 @@ def run_vocabulary(
     """
     run = resolved.run
     trusted, resize = run.model.trust_remote_code, run.model.resize_embeddings
-    models = [_Model("--model.path", run.model.path), *_others(resolved, demands)]
+    models = [("--model.path", run.model.path), *_others(resolved, demands)]
     has_adapter = resolved.optional("actor.adapter") is not None
     for label, path in models:
         check_rows(
@@ -297,7 +289,7 @@ def _others(resolved: Resolved, demands: Demands) -> Iterator[_Model]:
     )
     for is_needed, label, path in paths:
         if is_needed and path is not None:
-            yield _Model(label, path)
+            yield label, path
 
 
 def _readers_of_ids(resolved: Resolved) -> Iterator[_Model]:
@@ -305,4 +297,4 @@ def _readers_of_ids(resolved: Resolved) -> Iterator[_Model]:
     for selection in resolved.selections["reward.use"]:
         path = selection.options.tokenizer_of_ids()
         if path is not None:
-            yield _Model(f"the reward {selection.name}", path)
+            yield f"the reward {selection.name}", path

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from rlhf_config.common import TrainedRole
 from rlhf_config.resolved import Selection
+from rlhf_core.called.signatures import asking
 from rlhf_core.contracts.backend import ScheduleSpec
 from rlhf_core.contracts.functions.schedule import LrSchedule, SchedulePoint
-from rlhf_core.errors import ConfigError, PluginError, RLHFError
+from rlhf_core.errors import ConfigError
 
 
 def schedule_of(selection: Selection | None, role: TrainedRole, updates: int) -> ScheduleSpec:
@@ -26,24 +28,16 @@ def schedule_of(selection: Selection | None, role: TrainedRole, updates: int) ->
     rising = [warmup_factor(update, warmup) for update in range(warmup)]
     if selection is None:
         return ScheduleSpec(factors=(*rising, 1.0))
-    registered = selection.registered
-    who = f"--{selection.slot} {registered.name} ({registered.origin})"
-    schedule: LrSchedule = registered.build(selection.options)
+    schedule: LrSchedule = selection.build()
+    first = SchedulePoint(
+        update=warmup, warmup_updates=warmup, total_updates=updates, min_lr_ratio=role.min_lr_ratio
+    )
     after = [
-        _factor(
-            schedule,
-            SchedulePoint(
-                update=update,
-                warmup_updates=warmup,
-                total_updates=updates,
-                min_lr_ratio=role.min_lr_ratio,
-            ),
-            who,
-        )
+        _factor(schedule, replace(first, update=update), selection.label)
         # If all updates are warm-up, one more share: what follows the last update.
         for update in range(warmup, max(updates, warmup + 1) + 1)
     ]
-    return ScheduleSpec(name=registered.name, factors=(*rising, *after))
+    return ScheduleSpec(name=selection.registered.name, factors=(*rising, *after))
 
 
 def warmup_factor(update: int, warmup_updates: int) -> float:
@@ -53,15 +47,8 @@ def warmup_factor(update: int, warmup_updates: int) -> float:
 
 
 def _factor(schedule: LrSchedule, point: SchedulePoint, who: str) -> float:
-    try:
+    with asking(f"{who}: at update {point.update} of {point.total_updates} it"):
         factor: Any = schedule(point)
-    except RLHFError:
-        raise
-    except Exception as error:  # a plugin may raise anything
-        raise PluginError(
-            f"{who}: at update {point.update} of {point.total_updates} it raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
     is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
     if not is_number or not math.isfinite(factor) or factor < 0:
         raise ConfigError(

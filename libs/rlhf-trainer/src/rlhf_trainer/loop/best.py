@@ -58,14 +58,10 @@ def note_best(
             state.step,
         )
         return False
-    others, before = [], None
-    for best in state.bests:
-        if (best.metric, best.mode, best.data) == (name, mode, data):
-            before = best
-        else:
-            others.append(best)
+    same = [b for b in state.bests if (b.metric, b.mode, b.data) == (name, mode, data)]
+    others = [b for b in state.bests if b not in same]
     sign = 1 if mode == "max" else -1
-    if before is not None and sign * value <= sign * before.value:
+    if any(sign * value <= sign * before.value for before in same):
         return False
     # A new list: checkpoints of earlier steps hold the old one.
     state.bests = [*others, Best(metric=name, mode=mode, data=data, step=state.step, value=value)]

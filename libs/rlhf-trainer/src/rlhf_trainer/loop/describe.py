@@ -43,29 +43,22 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
         lines.append(
             f"  the engine sleeps while roles compute; out while it generates: {', '.join(moving)}"
         )
-    lines.append("data")
     trained = ", ".join(run.data.train) or run.data.source or "tasks of the environment"
-    lines.append(f"  {'train':26} {trained}")
+    lines += ["data", f"  {'train':26} {trained}"]
     if run.eval.data or run.eval.fraction:
         held_out = ", ".join(run.eval.data) or f"{run.eval.fraction:.0%} of the training data"
         lines.append(f"  {'evaluation':26} {held_out}")
-    lines.append("one step")
-    lines += [f"  {line}" for line in _step(resolved, demands)]
-    lines.append("output")
-    lines.append(f"  {run.output}")
-    lines.append(f"  {_checkpoints(run.checkpoint)}")
-    if resolved.choices:
-        lines.append("chosen by auto")
-        lines += [f"  {choice}" for choice in resolved.choices]
-    if resolved.cautions:
-        lines.append("warnings")
-        lines += [f"  {caution}" for caution in resolved.cautions]
-    if resolved.unused:
-        lines.append("sections of the files that this run does not use")
-        lines.append(f"  {', '.join(resolved.unused)}")
-    if plugins.failed:
-        lines.append("plugins that could not be loaded")
-        lines += [f"  {failure}" for failure in plugins.failed]
+    unused = [", ".join(resolved.unused)] if resolved.unused else []
+    for title, entries in (
+        ("one step", _step(resolved, demands)),
+        ("output", [run.output, _checkpoints(run.checkpoint)]),
+        ("chosen by auto", resolved.choices),
+        ("warnings", resolved.cautions),
+        ("sections of the files that this run does not use", unused),
+        ("plugins that could not be loaded", plugins.failed),
+    ):
+        if entries:
+            lines += [title, *(f"  {entry}" for entry in entries)]
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
@@ -24,16 +25,17 @@ from rlhf_core.problem import headline
 from rlhf_core.storage.atomic import set_aside
 from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete
+from rlhf_core.storage.writing import reason_of
+from rlhf_guard.environments.chosen import versions_of
 
 from ..durable import checkpoint
 from ..durable.plugin_record import append_to_history, record_of, report_changes
 from ..durable.records import RecordFile, RunningDigest
 from ..durable.run_log import Notes, run_log
-from ..rollouts.environments import versions_of
 from .best import evaluated_on, note_best
 from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of
-from .exporting import export_models, may_skip
+from .exporting import export_models
 from .hearers import Loggers, Observers, build_observers, shown
 from .input_digests import input_digests
 from .interrupts import Interrupts
@@ -91,36 +93,26 @@ def drive(
             loggers.wait()
 
 
+@dataclass(eq=False)
 class _Run(Generic[RunT, StateT]):
     """The driver around a course: records, observers, evaluation, checkpoints."""
 
-    def __init__(
-        self,
-        kind: RunKind[RunT, StateT],
-        resolved: ResolvedOptions[RunT],
-        plugins: Plugins,
-        inputs: Mapping[str, str],
-        folder: RunFolder,
-        point: ResumePoint[StateT] | None,
-        notes: Notes,
-        loggers: Loggers,
-        observers: Observers,
-        control: Control | None,
-    ) -> None:
-        self.kind = kind
-        self.resolved = resolved
-        self.config: RunOptions = resolved.run
-        self.plugins = plugins
-        self.inputs = inputs
-        self.evaluated_on = evaluated_on(resolved, inputs)
-        self.folder = folder
-        self.point = point
-        self.notes = notes
-        self.loggers = loggers
-        self.observers = observers
-        self.control = control
+    kind: RunKind[RunT, StateT]
+    resolved: ResolvedOptions[RunT]
+    plugins: Plugins
+    inputs: Mapping[str, str]
+    folder: RunFolder
+    point: ResumePoint[StateT] | None
+    notes: Notes
+    loggers: Loggers
+    observers: Observers
+    control: Control | None
+
+    def __post_init__(self) -> None:
+        self.config: RunOptions = self.resolved.run
+        self.evaluated_on = evaluated_on(self.resolved, self.inputs)
         self.interrupts = Interrupts()
-        self.state = point.state if point else kind.initial_state(resolved.run)
+        self.state = self.point.state if self.point else self.kind.initial_state(self.resolved.run)
         self.saved_step = self.state.step
         """The step of the newest checkpoint; at first that of the resume point."""
         self.started = self.saved_at = time.perf_counter()
@@ -205,8 +197,7 @@ class _Run(Generic[RunT, StateT]):
         ending = self.observers.ending
         if ending is not None and not self.state.end:
             self.state.ended_by, self.state.end = ending.name, ending.message
-            place = {"step": self.state.step, "time_s": round(self.state.seconds, 6)}
-            self.metrics.write({**place, "end": ending.message})
+            self._write_metrics(end=ending.message)
         return bool(self.state.end)
 
     def _stop_reason(self) -> str | None:
@@ -232,11 +223,9 @@ class _Run(Generic[RunT, StateT]):
         """Build everything, and bring roles, records and cursor to the state of the resume point."""
         course = await self.kind.open(self.resolved, self.plugins, self.folder, self.state, stack)
         begun = self._take_up_records()
-        self.metrics = stack.enter_context(
-            closing(RecordFile(self.folder.metrics, begun.get(self.folder.metrics.name)))
-        )
-        self.samples = stack.enter_context(
-            closing(RecordFile(self.folder.samples, begun.get(self.folder.samples.name)))
+        self.metrics, self.samples = (
+            stack.enter_context(closing(RecordFile(path, begun.get(path.name))))
+            for path in (self.folder.metrics, self.folder.samples)
         )
         await course.begin(self.point, begun, stack)
         if self.point is not None:
@@ -266,19 +255,16 @@ class _Run(Generic[RunT, StateT]):
         step = self.state.step
         if result.samples is not None:
             self._record_samples(step, result.samples, result.metrics)
-        self.metrics.write(
-            {
-                "step": step,
-                "time_s": round(self.state.seconds, 6),
-                "metrics": result.metrics,
-                "timing": result.timing,
-            }
-        )
+        self._write_metrics(metrics=result.metrics, timing=result.timing)
         flat = {**result.metrics} | {
             f"timing/{name}": value for name, value in result.timing.items()
         }
         self._tell("step_end", step=step, metrics=flat)
         self.loggers.log_metrics(step, flat)
+
+    def _write_metrics(self, **entries: Any) -> None:
+        place = {"step": self.state.step, "time_s": round(self.state.seconds, 6)}
+        self.metrics.write({**place, **entries})
 
     def _record_samples(
         self, step: int, samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
@@ -294,8 +280,7 @@ class _Run(Generic[RunT, StateT]):
         values = await course.evaluate()
         if values is None:
             return False
-        record = {"step": self.state.step, "time_s": round(self.state.seconds, 6), "eval": values}
-        self.metrics.write(record)
+        self._write_metrics(eval=values)
         self._tell("eval_end", step=self.state.step, metrics=values)
         self.loggers.log_metrics(self.state.step, values)
         return note_best(self.state, values, self.config.checkpoint, self.evaluated_on)
@@ -342,7 +327,9 @@ class _Run(Generic[RunT, StateT]):
         try:
             await self._save(course, self.whole)
         except CheckpointError as error:
-            if not may_skip(error, self.config.checkpoint):
+            cause = error.__cause__
+            failed_write = cause is not None and reason_of(cause) is not None
+            if not failed_write or self.config.checkpoint.on_write_error != "skip":
                 raise
             log.warning("%s. The run goes on (--checkpoint.on_write_error skip)", error)
             self.saved_at = time.perf_counter()

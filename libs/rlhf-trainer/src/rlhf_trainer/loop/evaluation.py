@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from rlhf_config.checks.eval_names import full_name, powers_of_two, samples_at
 from rlhf_config.resolved import Selection
+from rlhf_config.run import EvalConfig
 from rlhf_core.batch.metric import metric_values
 from rlhf_core.batch.ragged import offsets_of
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.called.signatures import asking
 from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer, RolloutContext, RolloutExecutor
 from rlhf_core.contracts.functions.eval_metric import EvalEpisodes, EvalMetric
-from rlhf_core.errors import PluginError, RLHFError
+from rlhf_core.errors import PluginError
 from rlhf_core.rng import eval_seed
 
 from ..rollouts.batch_metrics import named_metrics
@@ -41,56 +43,40 @@ class Evaluated:
     """A few of its episodes as text, each with set and temperature as ``eval``, such as ``held_out/T0``."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
     """Runs every held-out set at every temperature. Prompts and seeds are the same at each call, so differences between
-    evaluations come from the weights alone.
+    evaluations come from the weights alone."""
 
-    Args:
-        groups: player of groups in other processes; None: this process plays them, with ``executor`` and ``score``.
-        num_texts: episodes of each set and temperature that are returned as text.
-        metrics: of plugins, asked for each set and temperature.
-    """
-
-    def __init__(
-        self,
-        sets: Mapping[str, Tasks],
-        *,
-        executor: RolloutExecutor,
-        groups: GroupPlayer | None,
-        context: RolloutContext,
-        score: ScoreRequests | None,
-        seed: int,
-        temperatures: Sequence[float],
-        num_samples: int,
-        pass_threshold: float,
-        num_texts: int = 0,
-        metrics: Sequence[NamedMetric] = (),
-    ) -> None:
-        self.sets = sets
-        self._executor = executor
-        self._groups = groups
-        self._context = context
-        self._score = score
-        self._seed = seed
-        self._temperatures = temperatures
-        self._num_samples = num_samples
-        self._pass_threshold = pass_threshold
-        self._num_texts = num_texts
-        self._metrics = metrics
+    sets: Mapping[str, Tasks]
+    options: EvalConfig
+    executor: RolloutExecutor
+    groups: GroupPlayer | None
+    """Player of groups in other processes; None: this process plays them, with ``executor`` and ``score``."""
+    context: RolloutContext
+    score: ScoreRequests | None
+    seed: int
+    num_texts: int
+    """Episodes of each set and temperature that are returned as text."""
+    metrics: Sequence[NamedMetric]
+    """Metrics of plugins, asked for each set and temperature."""
 
     async def run(self, step: int) -> Evaluated:
         """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each."""
         metrics: dict[str, float] = {}
         samples: list[dict[str, Any]] = []
         for name, tasks in self.sets.items():
-            for index, temperature in enumerate(self._temperatures):
+            for index, temperature in enumerate(self.options.temperatures):
                 groups = await self._play(tasks, index, temperature, step)
                 batches = [group.batch for group in groups if group.batch is not None]
-                values = summarize(batches, self._pass_threshold) | _losses(groups)
+                values = summarize(batches, self.options.pass_threshold) | _losses(groups)
                 values |= self._measured(batches, name, temperature, values)
                 for metric, value in values.items():
                     metrics[full_name(name, temperature, metric)] = value
-                samples += self._texts(batches, f"{name}/T{temperature:g}")
+                if batches and self.num_texts:
+                    batch = TrajectoryColumns.concatenate(batches)
+                    texts = sample_texts(batch, self.num_texts, self.context.renderer)
+                    samples += [{"eval": f"{name}/T{temperature:g}", **text} for text in texts]
         return Evaluated(metrics=metrics, samples=samples)
 
     def _measured(
@@ -100,41 +86,34 @@ class Evaluator:
         temperature: float,
         taken: Mapping[str, float],
     ) -> dict[str, float]:
-        if not batches or not self._metrics:
+        if not batches or not self.metrics:
             return {}
         episodes = episodes_of(
             TrajectoryColumns.concatenate(batches),
-            self._context.renderer.decode,
+            self.context.renderer.decode,
             set_name=name,
             temperature=temperature,
-            pass_threshold=self._pass_threshold,
+            pass_threshold=self.options.pass_threshold,
         )
-        return measured(self._metrics, episodes, taken)
-
-    def _texts(self, batches: Sequence[TrajectoryColumns], label: str) -> list[dict[str, Any]]:
-        if not batches or not self._num_texts:
-            return []
-        batch = TrajectoryColumns.concatenate(batches)
-        texts = sample_texts(batch, self._num_texts, self._context.renderer)
-        return [{"eval": label, **text} for text in texts]
+        return measured(self.metrics, episodes, taken)
 
     async def _play(
         self, tasks: Tasks, temperature_index: int, temperature: float, step: int
     ) -> Sequence[FinishedGroup]:
         """Return the groups of all tasks of a set, played with the present weights."""
-        draws = self._context.environment is not None
+        draws = self.context.environment is not None
         episodes = EpisodeRunner(
-            executor=self._executor,
+            executor=self.executor,
             context=replace(
-                self._context, sampling=replace(self._context.sampling, temperature=temperature)
+                self.context, sampling=replace(self.context.sampling, temperature=temperature)
             ),
-            seed_of=partial(eval_seed, self._seed, temperature_index),
-            score=self._score,
-            samples_per_prompt=samples_at(temperature, self._num_samples, draws=draws),
+            seed_of=partial(eval_seed, self.seed, temperature_index),
+            score=self.score,
+            samples_per_prompt=samples_at(temperature, self.options.n_samples, draws=draws),
             compared_share=0.0,
         )
         all_tasks = [tasks.task(index, EPOCH) for index in range(len(tasks))]
-        return await play_all(Player(episodes, self._groups), all_tasks, step)
+        return await play_all(Player(episodes, self.groups), all_tasks, step)
 
 
 def _losses(groups: Sequence[FinishedGroup]) -> dict[str, float]:
@@ -156,9 +135,7 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
     if not batches:
         return {}
     batch = TrajectoryColumns.concatenate(batches)
-    first = np.unique(batch.episode, return_index=True)[1]
-    rewards = np.full(len(first), -np.inf)
-    np.maximum.at(rewards, batch.episode, batch.total_reward)
+    first, rewards = _best_segments(batch)
     prompt = batch.group[first]
     total = np.bincount(prompt)
     passed = np.bincount(prompt[rewards >= np.float32(pass_threshold)], minlength=len(total))
@@ -172,6 +149,16 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
         },
         **metric_values(named_metrics(batch)),
     }
+
+
+def _best_segments(
+    batch: TrajectoryColumns,
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return (E,) the first row of each episode, and (E,) the largest reward of its segments."""
+    first = np.unique(batch.episode, return_index=True)[1]
+    rewards = np.full(len(first), -np.inf)
+    np.maximum.at(rewards, batch.episode, batch.total_reward)
+    return first, rewards
 
 
 def pass_at_k(passed: NDArray[np.int64], total: NDArray[np.int64], k: int) -> NDArray[np.float64]:
@@ -201,13 +188,7 @@ class NamedMetric:
 
 def metrics_of(selections: Sequence[Selection]) -> list[NamedMetric]:
     """Build the metrics that a run has chosen."""
-    return [
-        NamedMetric(
-            metric=chosen.registered.build(chosen.options),
-            label=f"--{chosen.slot} {chosen.registered.name} ({chosen.registered.origin})",
-        )
-        for chosen in selections
-    ]
+    return [NamedMetric(metric=chosen.build(), label=chosen.label) for chosen in selections]
 
 
 def measured(
@@ -225,12 +206,8 @@ def measured(
     found: dict[str, float] = {}
     for named in metrics:
         where = f"{named.label}, set {episodes.set_name!r} at temperature {episodes.temperature:g}"
-        try:
+        with asking(f"{where}: it"):
             values: Any = named.metric(episodes)
-        except RLHFError:
-            raise
-        except Exception as error:  # a plugin may raise anything
-            raise PluginError(f"{where}: it raised {type(error).__name__}: {error}") from error
         if not isinstance(values, Mapping):
             raise PluginError(
                 f"{where}: it returned {values!r:.60} ({type(values).__name__}); expected numbers by name, such as "
@@ -268,9 +245,7 @@ def episodes_of(
     pass_threshold: float,
 ) -> EvalEpisodes:
     """Return a batch's episodes; of one with several segments the largest reward counts, and all of its actions."""
-    first = np.unique(batch.episode, return_index=True)[1]
-    rewards = np.full(len(first), -np.inf)
-    np.maximum.at(rewards, batch.episode, batch.total_reward)
+    first, rewards = _best_segments(batch)
     columns = batch.tokens.read()
     texts = [""] * len(first)
     bounds = offsets_of(batch.num_tokens)

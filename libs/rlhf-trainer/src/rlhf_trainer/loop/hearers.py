@@ -11,7 +11,8 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -43,7 +44,7 @@ def build_loggers(resolved: ResolvedOptions[Any]) -> Mapping[str, Logger]:
         ConfigError: a logger lacks something that it needs before the first step, such as a key.
     """
     return {
-        selection.registered.qualified: selection.registered.build(selection.options)
+        selection.registered.qualified: selection.build()
         for selection in resolved.selections.get("log.to", ())
     }
 
@@ -214,7 +215,7 @@ def build_observers(resolved: ResolvedOptions[Any]) -> list[WatchingObserver]:
     found = []
     for selection in resolved.selections.get("observers.use", ()):
         registered = selection.registered
-        observer = registered.build(selection.options)
+        observer = selection.build()
         label = f"{registered.name} ({registered.origin})"
         if not isinstance(observer, Observer):
             raise PluginError(
@@ -230,23 +231,16 @@ class Observers:
 
     def __init__(self, observers: Sequence[WatchingObserver]) -> None:
         self._watching = list(observers)
-        self._ending: Ending | None = None
-
-    @property
-    def ending(self) -> Ending | None:
+        self.ending: Ending | None = None
         """The first wish to end the run; None: there was none."""
-        return self._ending
 
     def tell(self, event: str, **arguments: Any) -> None:
         """Call the method ``event`` of each observer. ``metrics`` are given read-only, since all get the same."""
         if "metrics" in arguments:
             arguments["metrics"] = MappingProxyType(arguments["metrics"])
         for watching in list(self._watching):
-            self._attempt(
-                watching,
-                event,
-                lambda one: self._hear(one, event, getattr(one.observer, event)(**arguments)),
-            )
+            with self._switched_off_by_errors(watching, event):
+                self._hear(watching, event, getattr(watching.observer, event)(**arguments))
 
     def _hear(self, watching: WatchingObserver, event: str, answer: Any) -> None:
         if answer is None:
@@ -257,21 +251,16 @@ class Observers:
         reason = " ".join(str(answer.reason).split())
         if not reason:
             raise PluginError(f"expected a reason from {event}, got an empty one")
-        if self._ending is None:
-            self._ending = Ending(
-                name=watching.name, message=f"ended by {watching.label}: {reason}"
-            )
+        if self.ending is None:
+            self.ending = Ending(name=watching.name, message=f"ended by {watching.label}: {reason}")
 
     def state(self) -> dict[str, Any]:
         """Return the state of each observer that is not switched off, by qualified name, as plain JSON values."""
         found: dict[str, Any] = {}
-
-        def save(watching: WatchingObserver) -> None:
-            text = json.dumps(watching.observer.state_dict(), allow_nan=False)
-            found[watching.name] = json.loads(text)
-
         for watching in list(self._watching):
-            self._attempt(watching, "state_dict", save)
+            with self._switched_off_by_errors(watching, "state_dict"):
+                text = json.dumps(watching.observer.state_dict(), allow_nan=False)
+                found[watching.name] = json.loads(text)
         return found
 
     def load(self, states: Mapping[str, Any], restoring: Callable[[str], Any]) -> None:
@@ -285,11 +274,10 @@ class Observers:
                 with restoring(watching.label):
                     watching.observer.load_state_dict(states[watching.name])
 
-    def _attempt(
-        self, watching: WatchingObserver, method: str, call: Callable[[WatchingObserver], None]
-    ) -> None:
+    @contextmanager
+    def _switched_off_by_errors(self, watching: WatchingObserver, method: str) -> Iterator[None]:
         try:
-            call(watching)
+            yield
         except Exception:
             log.exception(
                 "observer %s failed in %s and is switched off for the rest of this run",

@@ -47,49 +47,32 @@ async def restore_roles(
             await role.load(folder)
 
 
-def restore_shapers(
-    point: ResumePoint[LoopState], resolved: Resolved, shapers: Sequence[RewardShaper]
+def restore_components(
+    point: ResumePoint[LoopState],
+    resolved: Resolved,
+    *,
+    shapers: Sequence[RewardShaper] = (),
+    rows: SourceRows | None = None,
+    sampler: PromptSampler | None = None,
 ) -> None:
-    """Give each reward shaper its state. The caller has checked that the checkpoint has the same shapers.
-
-    Raises:
-        ResumeError: a shaper cannot take its state back.
-    """
-    selections = resolved.selections.get("reward.shapers", ())
-    for shaper, selection, state in zip(shapers, selections, point.state.shapers, strict=True):
-        with _named(f"the reward shaper {_owner(selection)}", point.path / "state.json"):
-            shaper.load_state_dict(state)
-
-
-def restore_sampler(
-    point: ResumePoint[LoopState], resolved: Resolved, sampler: PromptSampler | None
-) -> None:
-    """Give the prompt sampler its state, if the run has one. The caller has checked that the checkpoint has the same.
-
-    Raises:
-        ResumeError: the sampler cannot take its state back.
-    """
-    if sampler is None:
-        return
-    selection = resolved.one("data.sampler")
-    with _named(f"the prompt sampler {_owner(selection)}", point.path / "state.json"):
-        sampler.load_state_dict(point.state.sampler)
-
-
-def restore_rows(
-    point: ResumePoint[LoopState], resolved: Resolved, rows: SourceRows | None
-) -> None:
-    """Let the rows of the data source go on from the checkpoint, if the run has a source.
+    """Give the reward shapers, the rows of the data source and the prompt sampler, as far as the run has them, their
+    states. The caller has checked that the checkpoint has the same components.
 
     Raises:
         DataError: rows that the run has read are others now.
-        ResumeError: the state is none of a source's.
+        ResumeError: a component cannot take its state back.
     """
-    if rows is None:
-        return
-    selection = resolved.one("data.source")
-    with _named(f"the data source {_owner(selection)}", point.path / "state.json"):
-        rows.load_state_dict(point.state.source)
+    state, chosen = point.state, resolved.selections.get("reward.shapers", ())
+    parts: list[tuple[str, Selection, Any, Any]] = [
+        ("reward shaper", *part) for part in zip(chosen, shapers, state.shapers, strict=True)
+    ]
+    if rows is not None:
+        parts.append(("data source", resolved.one("data.source"), rows, state.source))
+    if sampler is not None:
+        parts.append(("prompt sampler", resolved.one("data.sampler"), sampler, state.sampler))
+    for kind, selection, part, saved in parts:
+        with _named(f"the {kind} {_owner(selection)}", point.path / "state.json"):
+            part.load_state_dict(saved)
 
 
 def restore_observers(point: ResumePoint[Any], observers: Observers, *, past_end: bool) -> None:

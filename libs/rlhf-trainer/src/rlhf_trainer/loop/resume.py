@@ -182,17 +182,12 @@ def _damage_and_choices(
     """Return the error text: the damage of each record, and each way to go on."""
     damage = "".join(f"\n  {name} {what}" for name, what in checked.damaged.items())
     older = _older_that_agrees(folder, path, records)
-    choices = [
-        f"--resume {path} --resume.damaged_records set-aside   keeps what is damaged as NAME.damaged, "
-        "and begins these files anew"
-    ]
-    if older is not None:
-        choices.insert(
-            0, f"--resume {older}   goes on from a checkpoint that the records agree with"
-        )
+    agrees = f"  --resume {older}   goes on from a checkpoint that the records agree with\n"
     return (
         f"{folder.root}: the records are not as the checkpoint {path.name} left them:{damage}\n"
-        "Put back what is lost, or go on with:\n  " + "\n  ".join(choices)
+        f"Put back what is lost, or go on with:\n{agrees if older else ''}"
+        f"  --resume {path} --resume.damaged_records set-aside   keeps what is damaged as NAME.damaged, "
+        "and begins these files anew"
     )
 
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlhf_config.checks.eval_names import best_metric_problems
 from rlhf_config.checks.features import environment_shares, spare_prompts
 from rlhf_config.resolved import Resolved
-from rlhf_config.run import RolloutConfig, RunConfig
+from rlhf_config.run import RunConfig
 from rlhf_core.batch.vocabulary import Vocabulary
 from rlhf_core.capabilities import JUDGES_REWARDS
 from rlhf_core.contracts.data.sampler import PromptSampler
@@ -23,7 +23,7 @@ from rlhf_core.contracts.reward import RewardShaper, SampleFilter
 from rlhf_core.contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from rlhf_core.errors import ConfigError
 from rlhf_core.media.drawn import DrawnImages
-from rlhf_core.media.reader import ImageReader, writing_of
+from rlhf_core.media.reader import writing_of
 from rlhf_core.plugins import Plugins
 from rlhf_core.rng import sample_seed
 from rlhf_data.chat.renderer import TokenizerRenderer
@@ -34,17 +34,18 @@ from rlhf_data.made.source_tasks import source_tasks
 from rlhf_data.made.tasks import MadeTasks
 from rlhf_data.tasks import check_held_out, load_eval_sets, load_task_set
 from rlhf_data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
+from rlhf_guard.environments.chosen import Environments, TaskMakers, environments_of
 from rlhf_guard.rewards.panel import RewardPanel
 
 from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
 from ..learning.roles import max_length, notes_on_templates, run_vocabulary, runtime_spec
-from ..rollouts.environments import Environments, TaskMakers, environments_of, label_of
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import drawn_images, image_reader
 from ..rollouts.prompts import CheckedSampler, PromptsOfTasks, Tasks
 from ..rollouts.source import Ahead, RolloutSource
+from ..rollouts.worker import RolloutParts
 from .evaluation import Evaluator, NamedMetric, metrics_of
 from .sleeping import Sleeping, with_sleep
 
@@ -100,8 +101,10 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         log.warning("%s", note)
     players = Players(environment_shares(resolved.selections["env.use"]))
     environments = await _start_environments(resolved, stack)
-    makers = _task_makers(environments, stack)
-    rows, opened = _rows(resolved), OpenedSets()
+    makers = TaskMakers(environments)
+    stack.push_async_callback(makers.close)
+    opened, source_rows = OpenedSets(), resolved.optional("data.source")
+    rows = None if source_rows is None else SourceRows(source_rows.build(), source_rows.label)
     if rows is not None:
         tasks: Tasks = source_tasks(run, rows, renderer, images)
     else:
@@ -111,32 +114,25 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
-    runtime = _build(resolved, "runtime.name")
+    runtime = resolved.one("runtime.name").build()
     # A runtime whose processes play groups scores them there, and reports a bad reward itself.
     scored_here = not getattr(runtime, "plays_groups", False)
     score = await _start_rewards(resolved, stack) if scored_here else None
-    executor: RolloutExecutor = _build(resolved, "rollout.executor")
-    shapers = _build_all(resolved, "reward.shapers")
+    executor: RolloutExecutor = resolved.one("rollout.executor").build()
+    shapers = [chosen.build() for chosen in resolved.selections.get("reward.shapers", ())]
     parts = learning_parts(resolved, demands, tokenizer)
-    planned = _spec(resolved, demands, tokenizer, vocabulary, total_steps)
-    spec = with_sleep(resolved, planned, plugins)
+    spec = with_sleep(
+        resolved, _spec(resolved, demands, tokenizer, vocabulary, total_steps), plugins
+    )
     stack.push_async_callback(runtime.close)
     placement = await runtime.start(spec, plugins)
     engine = placement.engine
     assert engine is not None, "the spec has an engine"
 
-    context = _context(resolved, engine, renderer, environments, images)
-    episodes = EpisodeRunner(
-        executor=executor,
-        context=context,
-        seed_of=partial(sample_seed, run.seed),
-        score=score,
-        samples_per_prompt=run.rollout.n_samples_per_prompt,
-        with_greedy=demands.greedy_rewards,
-        compared_share=1.0 if demands.rollout_logprobs else run.rollout.compared_share,
-    )
+    played_with = RolloutParts(executor, renderer, environments, images)
+    context = played_with.context(engine, run.rollout.params(), max_length(run))
     evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
-    source = _source(resolved, demands, episodes, placement, shapers)
+    source = _source(resolved, demands, executor, context, score, placement, shapers)
     stack.push_async_callback(source.close)
     return Session(
         resolved=resolved,
@@ -150,7 +146,13 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         source=source,
         evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
-        sleeping=_sleeping(resolved, placement, spec),
+        sleeping=Sleeping(
+            engine,
+            placement.roles,
+            spec.moving_roles,
+            leaving=spec.leaving,
+            adapted=resolved.optional("actor.adapter") is not None,
+        ),
         rows=rows,
         sampler=sampler,
         shapers=shapers,
@@ -174,49 +176,19 @@ def _spec(
     )
 
 
-def _sleeping(resolved: Resolved, placement: Placement, spec: RuntimeSpec) -> Sleeping:
-    assert placement.engine is not None
-    adapted = resolved.optional("actor.adapter") is not None
-    return Sleeping(
-        placement.engine,
-        placement.roles,
-        spec.moving_roles,
-        leaving=spec.leaving,
-        adapted=adapted,
-    )
-
-
-def _rows(resolved: Resolved) -> SourceRows | None:
-    """Return the rows of the run's data source; None where none is chosen."""
-    selection = resolved.optional("data.source")
-    if selection is None:
-        return None
-    registered = selection.registered
-    who = f"--data.source {registered.name} ({registered.origin})"
-    return SourceRows(registered.build(selection.options), who)
-
-
 def _sampler(resolved: Resolved, tasks: Tasks) -> PromptSampler | None:
     """Return the run's prompt sampler, which knows the prompts; None where none is chosen."""
     selection = resolved.optional("data.sampler")
     if selection is None:
         return None
-    registered = selection.registered
-    who = f"--data.sampler {registered.name} ({registered.origin})"
-    sampler = CheckedSampler(registered.build(selection.options), who)
+    sampler = CheckedSampler(selection.build(), selection.label)
     sampler.begin(PromptsOfTasks(tasks, resolved.run.seed))
     return sampler
 
 
 def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedMetric]:
-    """Build the metrics of evaluations, and refuse what no evaluation gives."""
-    metrics = metrics_of(resolved.selections["eval.metrics"])
-    _check_evaluations(resolved.run, eval_sets)
-    return metrics
-
-
-def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
-    """Refuse a best metric, or an interval, that no evaluation gives."""
+    """Build the metrics of evaluations, and refuse a best metric, or an interval, that no evaluation gives."""
+    run, metrics = resolved.run, metrics_of(resolved.selections["eval.metrics"])
     for problem in best_metric_problems(run, eval_sets):
         raise ConfigError(problem)
     if run.eval.every and not eval_sets:
@@ -226,26 +198,7 @@ def _check_evaluations(run: RunConfig, eval_sets: Collection[str]) -> None:
             "  Set --eval.data FILE, --eval.fraction 0.05, or --eval.environment_split to a split that it has; or "
             "--eval.every 0."
         )
-
-
-def _context(
-    resolved: Resolved,
-    engine: Engine,
-    renderer: Renderer,
-    environments: Environments | None,
-    images: ImageReader | None,
-) -> RolloutContext:
-    run = resolved.run
-    return RolloutContext(
-        engine=engine,
-        renderer=renderer,
-        sampling=run.rollout.params(),
-        max_length=max_length(run),
-        seed=_no_seed,
-        environment=environments,
-        environment_label=partial(label_of, environments),
-        images=images,
-    )
+    return metrics
 
 
 def _evaluator(
@@ -260,26 +213,15 @@ def _evaluator(
     if not sets:
         return None
     return Evaluator(
-        sets,
+        sets=sets,
+        options=run.eval,
         executor=executor,
         groups=groups,
         context=context,
         score=score,
         seed=run.seed,
-        temperatures=run.eval.temperatures,
-        num_samples=run.eval.n_samples,
-        pass_threshold=run.eval.pass_threshold,
         num_texts=run.log.samples,
         metrics=metrics,
-    )
-
-
-def _ahead(rollout: RolloutConfig) -> Ahead:
-    return Ahead(
-        max_staleness=rollout.max_staleness,
-        in_flight_updates=rollout.in_flight_updates,
-        spare_prompts=spare_prompts(rollout),
-        concurrency=rollout.concurrency,
     )
 
 
@@ -319,39 +261,38 @@ async def _start_environments(resolved: Resolved, stack: AsyncExitStack) -> Envi
     return environments
 
 
-def _task_makers(environments: Environments | None, stack: AsyncExitStack) -> TaskMakers:
-    makers = TaskMakers(environments)
-    stack.push_async_callback(makers.close)
-    return makers
-
-
-def _build(resolved: Resolved, slot: str) -> Any:
-    selection = resolved.one(slot)
-    return selection.registered.build(selection.options)
-
-
-def _build_all(resolved: Resolved, slot: str) -> list[Any]:
-    return [
-        selection.registered.build(selection.options)
-        for selection in resolved.selections.get(slot, ())
-    ]
-
-
 def _source(
     resolved: Resolved,
     demands: Demands,
-    episodes: EpisodeRunner,
+    executor: RolloutExecutor,
+    context: RolloutContext,
+    score: ScoreRequests | None,
     placement: Placement,
     shapers: Sequence[RewardShaper],
 ) -> RolloutSource:
-    filters = _build_all(resolved, "rollout.filters")
+    rollout = resolved.run.rollout
+    filters = [chosen.build() for chosen in resolved.selections.get("rollout.filters", ())]
+    episodes = EpisodeRunner(
+        executor=executor,
+        context=context,
+        seed_of=partial(sample_seed, resolved.run.seed),
+        score=score,
+        samples_per_prompt=rollout.n_samples_per_prompt,
+        with_greedy=demands.greedy_rewards,
+        compared_share=1.0 if demands.rollout_logprobs else rollout.compared_share,
+    )
     return RolloutSource(
         episodes,
         groups=placement.groups,
         shapers=shapers,
         filters=filters,
         judges=_judges(resolved, demands, filters),
-        ahead=_ahead(resolved.run.rollout),
+        ahead=Ahead(
+            max_staleness=rollout.max_staleness,
+            in_flight_updates=rollout.in_flight_updates,
+            spare_prompts=spare_prompts(rollout),
+            concurrency=rollout.concurrency,
+        ),
         engine=placement.engine,
     )
 
@@ -368,7 +309,3 @@ def _judges(
         for built, selection in zip(filters, chosen, strict=True)
         if JUDGES_REWARDS in selection.registered.component.provides
     ]
-
-
-def _no_seed(sample: int, turn: int) -> int:
-    raise AssertionError("the source gives each task its own seeds")

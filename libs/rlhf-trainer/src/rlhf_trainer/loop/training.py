@@ -17,7 +17,7 @@ from ..durable.records import Extent, RecordFile, RunningDigest
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from .course import Export, FinishedStep, OwnRecord, RunKind, SavedRole
-from .restore import restore_roles, restore_rows, restore_sampler, restore_shapers
+from .restore import restore_components, restore_roles
 from .resume import ResumePoint, ResumeRules
 from .session import Session, open_session
 from .state import LoopState, adopt_options, initial_state
@@ -88,12 +88,11 @@ class TrainingCourse:
         stack: AsyncExitStack,
     ) -> None:
         session, config = self._session, self._config
-        name = self._folder.ledger.name
-        self._ledger = stack.enter_context(closing(Ledger(self._folder.ledger, begun.get(name))))
-        played = self._folder.eval_samples
-        self._eval_samples = stack.enter_context(
-            closing(RecordFile(played, begun.get(played.name)))
-        )
+        ledger, played = self._folder.ledger, self._folder.eval_samples
+        self._ledger = Ledger(ledger, begun.get(ledger.name))
+        self._eval_samples = RecordFile(played, begun.get(played.name))
+        for record in (self._ledger, self._eval_samples):
+            stack.enter_context(closing(record))
         if config.resume.checkpoint is not None or self._ledger.extent.num_bytes:
             self._ledger.resumed(self.state.step)
         check_epoch(self.state, len(session.tasks))
@@ -101,9 +100,13 @@ class TrainingCourse:
             await restore_roles(point, session.resolved, self.saved_roles)
             await session.sleeping.deliver(self.state.version)
             session.source.lengths.load(self.state.lengths)
-            restore_shapers(point, session.resolved, session.shapers)
-            restore_rows(point, session.resolved, session.rows)
-            restore_sampler(point, session.resolved, session.sampler)
+            restore_components(
+                point,
+                session.resolved,
+                shapers=session.shapers,
+                rows=session.rows,
+                sampler=session.sampler,
+            )
         cursor = Cursor(
             session.tasks,
             config.seed,
@@ -113,7 +116,7 @@ class TrainingCourse:
             last_epochs=self.state.last_epochs,
         )
         if point is not None:
-            self._restart_in_flight(has_ledger=name in point.records)
+            self._restart_in_flight(has_ledger=ledger.name in point.records)
         self._trainer = Trainer(session, self.state, cursor, self._ledger)
 
     def _restart_in_flight(self, *, has_ledger: bool) -> None:

@@ -31,9 +31,8 @@ from rlhf_core.errors import RolloutError, first_error
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.sample_image import sample_images
 from rlhf_data.chat.template_kwargs import renderer_of
+from rlhf_guard.environments.chosen import Environments
 from rlhf_guard.rewards.panel import SampleScore
-
-from .environments import Environments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

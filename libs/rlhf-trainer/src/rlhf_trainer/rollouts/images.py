@@ -27,7 +27,7 @@ def image_reader(resolved: ResolvedOptions[Any]) -> ImageReader | None:
     selection, spec = resolved.optional(SLOT), image_reader_spec(resolved)
     if selection is None or spec is None:
         return None
-    return _reader(spec, selection.registered.build(selection.options))
+    return _reader(spec, selection.build())
 
 
 def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:

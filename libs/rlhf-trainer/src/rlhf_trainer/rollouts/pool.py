@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_core.batch.task import Task, Uid
+from rlhf_core.batch.task import Task
 from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer
 from rlhf_core.storage.faults import fault_point
 
@@ -147,7 +147,10 @@ class Pool:
         groups: dict[int, PooledGroup] = {}
         # A semaphore serves its waiters in the order of their arrival, and tasks run in that of their creation.
         for index in range(len(tasks)) if order is None else order:
-            groups[index] = self._create(tasks[index], step, compared)
+            task = tasks[index]
+            groups[index] = group = PooledGroup(task=task, step=step)
+            work = self._work(group, with_logprobs=task.uid in compared)
+            group.work = asyncio.create_task(work, name=f"group {task.uid}")
         self._groups += [groups[index] for index in range(len(tasks))]
 
     async def take(self, count: int, *, among: int | None = None) -> list[PooledGroup]:
@@ -197,13 +200,6 @@ class Pool:
         """Stop everything."""
         await self.discard(list(self._groups))
         await self._player.close()
-
-    def _create(self, task: Task, step: int, compared: Collection[Uid]) -> PooledGroup:
-        group: PooledGroup = PooledGroup(task=task, step=step)
-        group.work = asyncio.create_task(
-            self._work(group, with_logprobs=task.uid in compared), name=f"group {task.uid}"
-        )
-        return group
 
     async def _work(self, group: PooledGroup, *, with_logprobs: bool) -> FinishedGroup:
         with ExitStack() as slot:

@@ -3,16 +3,19 @@ samplers learn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.batch.task import Task
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.called.signatures import asking
 from rlhf_core.contracts.data.sampler import DrawRequest, PromptResult, PromptSampler, PromptSet
-from rlhf_core.errors import PluginError, RLHFError
+from rlhf_core.errors import PluginError
 from rlhf_core.rng import generator_of
 
 
@@ -145,32 +148,32 @@ class Tasks(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class PromptsOfTasks:
     """See ``contracts.PromptSet``: the prompts of a run's tasks."""
 
-    def __init__(self, tasks: Tasks, seed: int) -> None:
-        self._tasks = tasks
-        self._seed = seed
+    tasks: Tasks
+    seed: int
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.tasks)
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        return self._tasks.indices
+        return self.tasks.indices
 
     @property
     def returning(self) -> bool:
-        return self._tasks.returning
+        return self.tasks.returning
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        return self._tasks.order(epoch, self._seed)
+        return self.tasks.order(epoch, self.seed)
 
     def row(self, index: int) -> Mapping[str, Any]:
-        return self._tasks.task(index, 0).row
+        return self.tasks.task(index, 0).row
 
     def generator(self, *counters: int) -> np.random.Generator:
-        return generator_of(self._seed, "prompt sampler", *counters)
+        return generator_of(self.seed, "prompt sampler", *counters)
 
 
 def prompt_results(groups: Sequence[TrajectoryColumns], step: int) -> list[PromptResult]:
@@ -195,8 +198,6 @@ def _result(group: TrajectoryColumns, step: int) -> PromptResult:
 LONGEST_RUN = 32
 """Draws of one prompt in a row, others being there, that are taken for a mistake: the run would learn one prompt."""
 
-ResultT = TypeVar("ResultT")
-
 
 class CheckedSampler:
     """See ``contracts.PromptSampler``.
@@ -214,7 +215,8 @@ class CheckedSampler:
 
     def begin(self, prompts: PromptSet) -> None:
         self._indices = prompts.indices
-        self._call("begin", lambda: self._sampler.begin(prompts))
+        with self._asking("begin"):
+            self._sampler.begin(prompts)
 
     def draw(self, request: DrawRequest) -> list[int]:
         """Return exactly as many indices as were asked for.
@@ -222,13 +224,15 @@ class CheckedSampler:
         Raises:
             PluginError: the sampler returned something else, raised, or draws one prompt for ever.
         """
-        given: Any = self._call("draw", lambda: self._sampler.draw(request))
+        with self._asking("draw"):
+            given: Any = self._sampler.draw(request)
         if not isinstance(given, Iterable):
             raise PluginError(
                 f"{self._who}: expected {request.count} prompts for step {request.step}, got {given!r:.60}. draw() has "
                 "to return a list of indices of prompts."
             )
-        drawn = self._call("draw", lambda: list(given))
+        with self._asking("draw"):
+            drawn = list(given)
         if len(drawn) != request.count:
             raise PluginError(
                 f"{self._who}: expected {request.count} prompts for step {request.step}, got "
@@ -238,24 +242,19 @@ class CheckedSampler:
         return [self._checked(index, request.step) for index in drawn]
 
     def note(self, results: Sequence[PromptResult]) -> None:
-        self._call("note", lambda: self._sampler.note(results))
+        with self._asking("note"):
+            self._sampler.note(results)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._call("state_dict", self._sampler.state_dict)
+        with self._asking("state_dict"):
+            return self._sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The caller names the checkpoint in what this raises.
         self._sampler.load_state_dict(state)
 
-    def _call(self, method: str, call: Callable[[], ResultT]) -> ResultT:
-        try:
-            return call()
-        except RLHFError:
-            raise
-        except Exception as error:  # a plugin may raise anything
-            raise PluginError(
-                f"{self._who}: {method}() raised {type(error).__name__}: {error}"
-            ) from error
+    def _asking(self, method: str) -> AbstractContextManager[None]:
+        return asking(f"{self._who}: {method}()")
 
     def _checked(self, index: Any, step: int) -> int:
         if isinstance(index, bool) or not isinstance(index, int | np.integer):

@@ -39,29 +39,20 @@ class Draw:
     metrics: list[Metrics] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
 class Settling:
-    """Decides what becomes of each group, and writes it into the ledger.
+    """Decides what becomes of each group, and writes it into the ledger."""
 
-    Args:
-        judges: those of the filters whose dropped groups still train what needs no advantages.
-    """
-
-    def __init__(
-        self,
-        episodes: EpisodeRunner,
-        shapers: Sequence[RewardShaper],
-        filters: Sequence[SampleFilter],
-        judges: Sequence[SampleFilter],
-    ) -> None:
-        self._episodes = episodes
-        self._shapers = shapers
-        self._filters = filters
-        self._judges = judges
+    episodes: EpisodeRunner
+    shapers: Sequence[RewardShaper]
+    filters: Sequence[SampleFilter]
+    judges: Sequence[SampleFilter]
+    """Filters, among these, whose dropped groups still train what needs no advantages."""
 
     @property
     def num_samples(self) -> int:
         """Episodes of each prompt."""
-        return len(self._episodes.samples)
+        return len(self.episodes.samples)
 
     def take(self, groups: Sequence[tuple[Key, FinishedGroup]], draw: Draw) -> int:
         """Add the groups that are kept to the draw, and return the number of those that filters dropped.
@@ -94,12 +85,9 @@ class Settling:
         self, groups: Sequence[tuple[Key, FinishedGroup]], draw: Draw
     ) -> list[TrajectoryColumns]:
         """Record groups that could not be scored, and episodes that were left out, as dropped; return the others."""
-        batches: list[TrajectoryColumns] = []
         dropped: dict[str, dict[Key, int]] = {}
         left_out: dict[str, dict[Key, int]] = {}
         for key, finished in groups:
-            if finished.batch is not None:
-                batches.append(finished.batch)
             for reason, count in finished.lost.items():
                 left_out.setdefault(reason, {})[key] = count
             if finished.dropped is not None:
@@ -111,17 +99,17 @@ class Settling:
             draw.ledger.dropped(draw.step, counts, reason=reason)
             name = f"filter/dropped_episodes/{reason}"
             draw.metrics.append({name: Metric(sum(counts.values()), reduction="sum")})
-        return batches
+        return [finished.batch for _, finished in groups if finished.batch is not None]
 
     def _shape_and_filter(self, scored: Sequence[TrajectoryColumns], draw: Draw) -> int:
         info = RolloutInfo(
             step=draw.step,
             version=draw.version,
-            max_new_tokens=self._episodes.context.sampling.max_new_tokens,
-            max_length=self._episodes.context.max_length,
+            max_new_tokens=self.episodes.context.sampling.max_new_tokens,
+            max_length=self.episodes.context.max_length,
         )
         batch = self._shape(TrajectoryColumns.concatenate(scored), info, draw)
-        if not self._filters:
+        if not self.filters:
             draw.kept.append(batch)
             return 0
         group = batch.group
@@ -131,11 +119,11 @@ class Settling:
             rows = np.flatnonzero(group == index)
             one = batch.select(rows)
             by, reason = next(
-                ((f, why) for f in self._filters if (why := f.keep(one, info)) is not None),
+                ((f, why) for f in self.filters if (why := f.keep(one, info)) is not None),
                 (None, None),
             )
             if reason is not None:
-                if any(by is judge for judge in self._judges):
+                if any(by is judge for judge in self.judges):
                     draw.unjudged.append(one)
                 keep[rows] = False
                 num_dropped += 1
@@ -147,9 +135,9 @@ class Settling:
 
     def _shape(self, batch: TrajectoryColumns, info: RolloutInfo, draw: Draw) -> TrajectoryColumns:
         """Return the batch with the rewards that the shapers make of its own, which stay as a metric of each sample."""
-        if self._shapers:
+        if self.shapers:
             batch = replace(batch, metrics={**batch.metrics, UNSHAPED: batch.total_reward})
-        for shaper in self._shapers:
+        for shaper in self.shapers:
             batch, metrics = shaper.shape(batch, info)
             draw.metrics.append(metrics)
         return batch

@@ -20,11 +20,7 @@ from rlhf_core.contracts.executor import GroupPlayer
 from rlhf_core.contracts.reward import RewardShaper, SampleFilter
 
 from ..durable.ledger import Ledger
-from .batch_metrics import (
-    LEFT_OVER,
-    STALE,
-    LengthEstimates,
-)
+from .batch_metrics import LEFT_OVER, STALE, LengthEstimates
 from .episodes import EpisodeRunner
 from .pool import Player, Pool, PooledGroup, WorkDone
 from .prompts import Cursor
@@ -107,7 +103,6 @@ class RolloutSource:
         engine: Engine | None = None,
     ) -> None:
         self._settling = Settling(episodes, shapers, filters, judges)
-        self._has_filters = bool(filters)
         self._ahead = ahead or Ahead()
         self._engine = engine
         self._engine_is_paused = False
@@ -204,7 +199,7 @@ class RolloutSource:
             missing = self._settling.take([(one.key, one.work.result()) for one in groups], draw)
         await self._drop_left_over(draw)
         self._fill(ahead, draw)
-        if self._has_filters:
+        if self._settling.filters:
             draw.metrics.append({"filter/refills": Metric(max(draws - 1, 0), reduction="sum")})
         if self._ahead.max_staleness:
             in_flight = len(self._pool.groups)

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.batch.task import Task
+from rlhf_core.contracts.engine import SamplingParams
 from rlhf_core.contracts.executor import (
     FinishedGroup,
     Generator,
@@ -26,8 +27,7 @@ from rlhf_core.contracts.runtime import RolloutSpec
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.plugins import Plugins
 from rlhf_data.chat.template_kwargs import renderer_of
-
-from .environments import Environments, label_of, open_environments
+from rlhf_guard.environments.chosen import Environments, label_of, open_environments
 
 if TYPE_CHECKING:
     from rlhf_guard.rewards.panel import RewardPanel, SampleScore
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RolloutParts:
     """Parts that turn a task into trajectories, the engine excepted."""
 
@@ -57,6 +57,21 @@ class RolloutParts:
     """Makes a fresh environment for a task; None when the run has none."""
     images: ImageReader | None = None
     """Takes images of observations in; None: the policy reads text alone."""
+
+    def context(
+        self, engine: Generator, sampling: SamplingParams, max_length: int
+    ) -> RolloutContext:
+        """Return what episodes are given, but for the seeds, which the episode runner gives for each task."""
+        return RolloutContext(
+            engine=engine,
+            renderer=self.renderer,
+            sampling=sampling,
+            max_length=max_length,
+            seed=_no_seed,
+            environment=self.environment,
+            environment_label=partial(label_of, self.environment),
+            images=self.images,
+        )
 
 
 def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
@@ -146,17 +161,14 @@ def open_rewards(spec: RolloutSpec, plugins: Plugins) -> QueuedRewards | None:
     return QueuedRewards(RewardPanel([selection_of(each, plugins) for each in spec.rewards]))
 
 
+@dataclass(frozen=True, slots=True)
 class GroupRunner:
-    """Plays and scores, in this process, groups that a ``GroupPlayer`` sends. Call ``start`` first and ``close`` last.
+    """Plays and scores, in this process, groups that a ``GroupPlayer`` sends. Call ``start`` first, ``close`` last."""
 
-    Args:
-        parts: see ``open_rollouts``.
-        rewards: see ``open_rewards``; None: the environment alone gives rewards.
-    """
-
-    def __init__(self, parts: RolloutParts, rewards: Rewards | None) -> None:
-        self._parts = parts
-        self._rewards = rewards
+    parts: RolloutParts
+    """See ``open_rollouts``."""
+    rewards: Rewards | None
+    """See ``open_rewards``; None: the environment alone gives rewards."""
 
     async def start(self) -> None:
         """Start the rewards, and the workers of environments that run elsewhere.
@@ -164,10 +176,10 @@ class GroupRunner:
         Raises:
             RLHFError: a reward cannot be built, or an environment's worker cannot be started.
         """
-        if self._parts.environment is not None:
-            await self._parts.environment.start()
-        if self._rewards is not None:
-            await self._rewards.start()
+        if self.parts.environment is not None:
+            await self.parts.environment.start()
+        if self.rewards is not None:
+            await self.rewards.start()
 
     async def play(self, task: Task, settings: GroupSettings, engine: Generator) -> FinishedGroup:
         """Return the played and scored group, with its tokens in this process's memory.
@@ -177,21 +189,11 @@ class GroupRunner:
         """
         from .episodes import EpisodeRunner
 
-        parts = self._parts
         episodes = EpisodeRunner(
-            executor=parts.executor,
-            context=RolloutContext(
-                engine=engine,
-                renderer=parts.renderer,
-                sampling=settings.sampling,
-                max_length=settings.max_length,
-                seed=_no_seed,
-                environment=parts.environment,
-                environment_label=partial(label_of, parts.environment),
-                images=parts.images,
-            ),
+            executor=self.parts.executor,
+            context=self.parts.context(engine, settings.sampling, settings.max_length),
             seed_of=settings.seed_of,
-            score=self._rewards.score if self._rewards is not None else None,
+            score=self.rewards.score if self.rewards is not None else None,
             samples_per_prompt=settings.num_samples,
             with_greedy=settings.with_greedy,
         )
@@ -201,10 +203,10 @@ class GroupRunner:
 
     async def close(self) -> None:
         """Stop rewards and environments; none of their processes is left."""
-        if self._parts.environment is not None:
-            await self._parts.environment.close()
-        if self._rewards is not None:
-            await self._rewards.close()
+        if self.parts.environment is not None:
+            await self.parts.environment.close()
+        if self.rewards is not None:
+            await self.rewards.close()
 
 
 def _no_seed(sample: int, turn: int) -> int:

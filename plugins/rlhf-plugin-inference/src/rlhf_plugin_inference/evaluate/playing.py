@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -14,8 +13,6 @@ from rlhf_core.contracts import (
     EpisodeEnd,
     FinishedGroup,
     Generator,
-    RewardRequest,
-    RolloutContext,
     RolloutExecutor,
     Stop,
     Trajectory,
@@ -25,13 +22,10 @@ from rlhf_data import TokenizerRenderer
 from rlhf_trainer.inference import (
     Environments,
     EpisodeRunner,
-    RewardPanel,
-    RewardQueue,
-    SampleScore,
     eval_seed,
     fault_point,
-    label_of,
 )
+from rlhf_trainer.rollouts.worker import QueuedRewards, RolloutParts
 
 from ..worklist.image_files import image_record, with_files
 from .jobs import EvalJob
@@ -58,34 +52,6 @@ class PlaysJobs(Protocol):
         ...
 
 
-class ScoringQueue:
-    """Rewards of episodes of several jobs, asked in one call.
-
-    Args:
-        panel: the rewards, started.
-    """
-
-    def __init__(self, panel: RewardPanel) -> None:
-        self._panel = panel
-        self._queue: RewardQueue[Sequence[RewardRequest], Sequence[SampleScore]] = RewardQueue(
-            self._score_together
-        )
-
-    async def score(self, requests: Sequence[RewardRequest]) -> Sequence[SampleScore]:
-        """Return a score for each request."""
-        return await self._queue.put(requests)
-
-    async def close(self) -> None:
-        """End the call that is under way."""
-        await self._queue.close()
-
-    async def _score_together(
-        self, waiting: Sequence[Sequence[RewardRequest]]
-    ) -> list[Sequence[SampleScore]]:
-        scores = iter(await self._panel.score([one for requests in waiting for one in requests]))
-        return [list(islice(scores, len(requests))) for requests in waiting]
-
-
 class EnginePlayer:
     """``PlaysJobs`` with an engine of this process. Seeds are those of an evaluation within ``rlhf train``.
 
@@ -103,16 +69,13 @@ class EnginePlayer:
         renderer: TokenizerRenderer,
         executor: RolloutExecutor,
         environment: Environments | None,
-        scores: ScoringQueue | None,
+        scores: QueuedRewards | None,
         images: ImageReader | None = None,
     ) -> None:
         self._options = options
         self._engine = engine
-        self._renderer = renderer
-        self._executor = executor
-        self._environment = environment
+        self._parts = RolloutParts(executor, renderer, environment, images)
         self._scores = scores
-        self._images = images
         self._runners = {
             (index, samples): self._runner(index, temperature, samples)
             for index, temperature in enumerate(options.eval.temperatures)
@@ -141,16 +104,9 @@ class EnginePlayer:
 
     def _runner(self, index: int, temperature: float, samples: int) -> EpisodeRunner:
         return EpisodeRunner(
-            executor=self._executor,
-            context=RolloutContext(
-                engine=self._engine,
-                renderer=self._renderer,
-                sampling=self._options.rollout.at(temperature),
-                max_length=self._options.max_length(),
-                seed=_no_seed,
-                environment=self._environment,
-                environment_label=partial(label_of, self._environment),
-                images=self._images,
+            executor=self._parts.executor,
+            context=self._parts.context(
+                self._engine, self._options.rollout.at(temperature), self._options.max_length()
             ),
             seed_of=partial(eval_seed, self._options.seed, index),
             score=None if self._scores is None else self._scores.score,
@@ -176,9 +132,9 @@ class EnginePlayer:
             uid=str(final.uid._replace(segment=0)),
             task=job.key,
             digest=job.digest,
-            prompt=self._renderer.decode(tokens[:start], skip_special_tokens=False),
+            prompt=self._parts.renderer.decode(tokens[:start], skip_special_tokens=False),
             messages=with_files(job.task.messages) or None,
-            response=self._renderer.decode(tokens[start:], skip_special_tokens=True),
+            response=self._parts.renderer.decode(tokens[start:], skip_special_tokens=True),
             segments=tuple(map(_segment, segments)),
             reward=None if batch is None else float(batch.total_reward[rows].max()),
             rewards={} if batch is None else _row_of(batch.rewards, at),
@@ -225,7 +181,3 @@ def _end_of(metrics: Mapping[str, float], last: Trajectory) -> str:
         return EpisodeEnd.ABORTED.value
     has_turns = metrics.get("finished", 1.0) == 0.0
     return (EpisodeEnd.TURNS if has_turns else EpisodeEnd.FINISHED).value
-
-
-def _no_seed(sample: int, turn: int) -> int:
-    raise AssertionError("the episode runner gives each task its own seeds")

@@ -33,6 +33,7 @@ from rlhf_trainer.inference import (
     shown_forms,
     write_text_atomically,
 )
+from rlhf_trainer.rollouts.worker import QueuedRewards
 
 from ..serving.model_folder import found_model
 from ..serving.served import renderer_of, serving
@@ -48,7 +49,7 @@ from .measuring import with_measures
 from .model_files import NAME as MODEL_FILES
 from .model_files import check_same_files
 from .options import EPISODES, SECONDS, SUMMARY, EvalOptions
-from .playing import EnginePlayer, PlaysJobs, ScoringQueue
+from .playing import EnginePlayer, PlaysJobs
 from .records import EpisodeRecord, cut_lines, keep_whole_jobs, read_episodes
 from .remote.player import remote_player
 from .remote.texts import byte_renderer
@@ -239,10 +240,9 @@ async def _player(
     async with AsyncExitStack() as stack:
         scores = None
         if rewards := resolved.selections["reward.use"]:
-            panel = RewardPanel(rewards)
-            stack.push_async_callback(panel.close)
-            await panel.start()
-            scores = ScoringQueue(panel)
+            scores = QueuedRewards(RewardPanel(rewards))
+            stack.push_async_callback(scores.close)
+            await scores.start()
         player: PlaysJobs
         if options.remote.url is not None:
             player = await stack.enter_async_context(remote_player(options, environment, scores))
@@ -264,7 +264,7 @@ async def _player(
                 options,
                 engine=engine,
                 renderer=renderer,
-                executor=executor.registered.build(executor.options),
+                executor=executor.build(),
                 environment=environment,
                 scores=scores,
                 images=None if sight is None else sight.images,

@@ -135,7 +135,7 @@ async def _started(
     if form is not None and form.rank is not None:
         spec = replace(spec, adapter_rank=form.rank)
         source = AdapterSource(model, spec.dtype, form.folder)
-    built: Engine = engine.registered.build(engine.options)
+    built: Engine = engine.build()
     stack.push_async_callback(built.close)
     with gpus.only(place):
         await built.start(spec, source)

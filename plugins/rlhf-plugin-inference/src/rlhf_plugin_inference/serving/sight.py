@@ -65,7 +65,7 @@ def open_sight(
             f"{model.adapter} is an adapter. Merge it first: rlhf merge {model.path} {model.adapter} OUT, and give OUT."
         )
     data = data or ImageData()
-    vision: VisionModel = selection.registered.build(selection.options)
+    vision: VisionModel = selection.build()
     tokens = vision.image_tokens(model.path, trust_remote_code=model.trust_remote_code)
     media = str(folder.resolve())
     return Sight(

@@ -364,7 +364,7 @@ def kind_of(
             backend=resolved.one("backend.name").ref("rlhf_train_backends"),
         )
         selected = resolved.one("runtime.name")
-        runtime = selected.registered.build(selected.options)
+        runtime = selected.build()
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
         roles = with_images(placement.roles, examples.images)

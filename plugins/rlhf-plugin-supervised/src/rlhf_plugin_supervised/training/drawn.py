@@ -31,10 +31,8 @@ def with_drawn_rows(
         return resolved
     run: ExampleOptions = resolved.run
     if not is_resumed:
-        registered = selection.registered
         count = run.data.max_samples or (run.train.steps or 1) * run.train.batch_size
-        who = f"--data.source {registered.name} ({registered.origin})"
-        draw_rows(registered.build(selection.options), who, count, folder.rows)
+        draw_rows(selection.build(), selection.label, count, folder.rows)
     elif not folder.rows.exists():
         raise DataError(
             f"{folder.rows}: expected the rows that the run drew of --data.source when it began; the file is gone. Put "

@@ -21,7 +21,7 @@ from .talking import RemoteEpisode, ServerTalk
 from .texts import as_text
 
 if TYPE_CHECKING:
-    from ..playing import ScoringQueue
+    from rlhf_trainer.rollouts.worker import QueuedRewards
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ MakeEnvironment = Callable[[Task], Environment]
 
 @asynccontextmanager
 async def remote_player(
-    options: EvalOptions, environment: MakeEnvironment | None, scores: ScoringQueue | None
+    options: EvalOptions, environment: MakeEnvironment | None, scores: QueuedRewards | None
 ) -> AsyncIterator[ServerPlayer]:
     """Return a context with a player of jobs, connected to the server.
 
@@ -53,7 +53,7 @@ class ServerPlayer:
         options: EvalOptions,
         client: ChatClient,
         environment: MakeEnvironment | None,
-        scores: ScoringQueue | None,
+        scores: QueuedRewards | None,
     ) -> None:
         self._options = options
         self._client = client

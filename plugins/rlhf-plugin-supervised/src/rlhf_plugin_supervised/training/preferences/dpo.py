@@ -135,7 +135,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
         [
             WeightedPreferenceLoss(
                 name=each.registered.name,
-                loss=each.registered.build(each.options),
+                loss=each.build(),
                 weight=weight_of(each, run),
             )
             for each in losses

@@ -19,8 +19,9 @@ from rlhf_core.contracts.external import ExternalConfig
 from rlhf_core.contracts.runtime import EnvironmentSpec
 from rlhf_core.errors import RolloutError
 from rlhf_core.plugins import Plugins
-from rlhf_guard.environments.host import EnvironmentHost
-from rlhf_guard.environments.tasks import IsolatedTasks
+
+from .host import EnvironmentHost
+from .tasks import IsolatedTasks
 
 SLOT, HOOK = "env.use", "rlhf_environments"
 

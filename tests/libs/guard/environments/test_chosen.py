@@ -10,7 +10,7 @@ from rlhf_core import Component, Config, RolloutError
 from rlhf_core.component import Registered
 from rlhf_core.contracts import EnvironmentManifest, Task, Uid
 from rlhf_core.plugins import empty
-from rlhf_trainer.rollouts.environments import (
+from rlhf_guard.environments.chosen import (
     TaskMakers,
     environment_spec,
     environments_of,
