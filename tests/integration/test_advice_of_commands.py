@@ -188,6 +188,9 @@ OTHER = {
     "a system prompt of plain text": "data check rows.jsonl --system-prompt x",
     "normalization without being asked": "serve-rm model --mean 3",
     "a part of no steps": "serve-rm model --split x",
+    "a misspelled option of an environment that is shown": "env show frozen_lake --env.frozen_lake.siz 4",
+    "tools of no tool": "env show tools",
+    "tools of no tool, checked": "env check tools",
     "no such server": "serve-rm model --auth false --host 0.0.0.0",
 }
 STARTED = {
