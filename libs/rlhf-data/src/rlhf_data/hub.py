@@ -29,18 +29,17 @@ def reach_hub(name: str) -> None:
         ConfigError: the hub refuses connections or is not known here, and nothing of the model was downloaded earlier.
     """
     from huggingface_hub import constants
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     if os.path.exists(name) or constants.is_offline_mode():
         return
     try:
-        validate_repo_id(name)
-    except HFValidationError:  # whoever reads the files says what is no name
+        was_downloaded = _was_downloaded(name)
+    except ValueError:  # whoever reads the files says what is no name of the hub
         return
     try:
         _ask(constants.ENDPOINT)
     except ConnectionError as error:
-        if not _was_downloaded(name):
+        if not was_downloaded:
             raise ConfigError(
                 f"model {name}: there is no such folder, nothing of that name was downloaded earlier, and "
                 f"{constants.ENDPOINT} cannot be reached ({error}). Look at the name and the network, or give a folder."
@@ -61,7 +60,7 @@ def _ask(endpoint: str) -> None:
     Raises:
         ConnectionError: there is no connection.
     """
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import get_session
 
     try:
         get_session().head(endpoint, timeout=_PATIENCE_S, follow_redirects=False)
