@@ -91,6 +91,7 @@ CHECKED = {
             "a smoothed target of another loss": "--train.loss dft --train.label_smoothing 0.1",
             "a slow adapter": "--actor.adapter lora --actor.adam.lr 1e-6",
             "strict with nothing to resume": "--resume.strict true",
+            "dtypes that do not go together": "--backend.torch.compute_dtype float32 --model.dtype bfloat16",
             "a misspelled option": "--train.batchsize 3",
         },
     ),
@@ -161,6 +162,9 @@ CHECKED = {
             "a slow adapter": "--actor.adapter lora --actor.adam.lr 1e-6",
             "sleep beside rollouts ahead": "--runtime.sleep always --rollout.max_staleness 1",
             "tokens' rewards of one number": "--reward none --executor multi_turn --env frozen_lake",
+            "dtypes that do not go together": "--backend.torch.compute_dtype float32 --model.dtype bfloat16",
+            "dtypes of ranks that do not go together": "--backend deepspeed --backend.deepspeed.compute_dtype float32 "
+            "--model.dtype bfloat16",
         },
     ),
 }
@@ -184,12 +188,13 @@ OTHER = {
     "a system prompt of plain text": "data check rows.jsonl --system-prompt x",
     "normalization without being asked": "serve-rm model --mean 3",
     "a part of no steps": "serve-rm model --split x",
+    "a misspelled option of an environment that is shown": "env show frozen_lake --env.frozen_lake.siz 4",
+    "tools of no tool": "env show tools",
+    "tools of no tool, checked": "env check tools",
     "no such server": "serve-rm model --auth false --host 0.0.0.0",
 }
 STARTED = {
     "sft of other columns": "sft --data asked.jsonl",
-    "sft with dtypes that do not go together": "sft --data chats.jsonl --backend.torch.compute_dtype float32 "
-    "--model.dtype bfloat16",
     "sft of long rows": "sft --data chats.jsonl --data.max_length 8",
     "generate with a system prompt": "generate --data rows.jsonl --data.system_prompt x --rollout.max_new_tokens 2",
 }

@@ -80,6 +80,8 @@ SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 STALE_ROLLOUTS = "stale_rollouts"
 """Word of a run that generates ahead of training. Options of engines about what they do meanwhile need it."""
+BFLOAT16_WEIGHTS = "bfloat16_weights"
+"""Word of a run whose parameters are in bfloat16. A training backend excludes it by options that compute in float32."""
 IN_PROCESS = "in_process"
 """Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
 need it (``given_objects``), and rewards that compute with weights of a role."""
@@ -138,6 +140,8 @@ FIX: Mapping[str, str] = {
 AVOIDED: Mapping[str, str] = {
     "images": "--model.vision. The former reads text alone, and would take the tokens of images for text. Choose "
     "another one, or an option of it with which images are left out of what it reads",
+    BFLOAT16_WEIGHTS: "--model.dtype bfloat16. The former is to compute in float32, and float32 matmuls bring back "
+    "none of the digits that bfloat16 parameters lack. Set --model.dtype float32",
 }
 """Capability that a component may exclude -> what brings it, and the way out, where the words alone say too little."""
 
@@ -160,6 +164,7 @@ BROUGHT_BY_OPTIONS: Mapping[str, str] = {
     "teacher": "there is a model to distill from",
     "images": "the policy reads images",
     SLEEP: "the engine may sleep while roles compute",
+    BFLOAT16_WEIGHTS: "parameters are in bfloat16",
 }
 """Capabilities that options bring to a run; ``config.checks.features`` works out which of them a run has."""
 
@@ -275,14 +280,27 @@ def check(chosen: Sequence[Chosen], features: frozenset[str], samples_per_prompt
     provided = features.union(*(choice.registered.component.provides for choice in chosen))
     present = provided | needs_of(chosen) & SUPPLIED_BY_THE_LOOP.keys()
     for choice in chosen:
-        component = choice.registered.component
         for need in sorted(choice.needs):
             _check_need(choice, need, present, samples_per_prompt)
+    check_excluded(chosen, present)
+
+
+def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
+    """Refuse components that exclude what a run has.
+
+    Args:
+        present: capabilities of the run.
+
+    Raises:
+        CapabilityError: the message names the component, the capability, and what brings it.
+    """
+    for choice in chosen:
+        component = choice.registered.component
         for conflict in sorted(choice.conflicts & present):
             unknown = AVOIDED.get(conflict, "an option of this run")
             cause = _who_brings(conflict, chosen) or unknown
             raise CapabilityError(
-                f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}"
+                f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}."
             )
 
 

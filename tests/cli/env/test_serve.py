@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -67,7 +68,11 @@ def test_an_address_that_cannot_be_listened_at_is_refused(tmp_path, capsys):
     assert main([*words, "--host", "192.0.2.1", "--port", "1"]) == 2
     error = capsys.readouterr().err
     assert "expected an address to listen at, got 192.0.2.1:1" in error
+    assert "Choose another --host of this machine" in error
     assert "warning: 192.0.2.1 can be reached from elsewhere" in error
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        assert main([*words, "--port", str(used.getsockname()[1])]) == 2
+    assert "Choose another --port, or 0" in capsys.readouterr().err
 
 
 def test_an_environment_that_is_not_installed_is_named(tmp_path, capsys):

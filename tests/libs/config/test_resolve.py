@@ -196,6 +196,11 @@ def test_the_owner_of_an_option_is_named(resolved):
         resolved("--algo.advantage.mean_baseline.gamma", "1.5")
 
 
+def test_an_option_of_another_word_is_no_near_one_though_its_section_is_the_same(resolved):
+    with pytest.raises(ConfigError, match=r"\.share: there is no such option in this run\."):
+        resolved("--algo.advantage.mean_baseline.share", "1")
+
+
 def test_a_files_option_is_named_by_file_and_key(resolved):
     with pytest.raises(ConfigError, match=r"^run\.toml: train\.steps: expected at least 1, got 0"):
         resolved(files=[Layer.of({"train": {"steps": 0}}, "run.toml")])

@@ -30,6 +30,8 @@ SCHEMA = {
     "x-guidance": {"whitespace_flexible": False},
 }
 OBJECT = f"start: answer\nanswer: %json {json.dumps(SCHEMA)}"
+CALL = 1
+UNTIL_CALLED = f"start: (other | call)*\nother: <[^{CALL}]>\ncall: <[{CALL}]> /[0-9]{{3}}/"
 PROMPT = (5, 9, 12)
 GPU = torch.cuda.is_available()
 GPU_SHAPE = {"hidden_size": 256, "num_layers": 2, "initializer_range": 0.1}
@@ -258,6 +260,32 @@ def test_a_schema_is_obeyed_and_log_probs_are_those_of_the_masked_distribution(
     for text in texts:
         assert set(json.loads(text)) == {"n", "yes"}
         assert json.loads(text)["n"] in (1, 22, 333)
+
+
+@pytest.mark.scale
+@pytest.mark.slow
+def test_an_answer_is_free_until_it_calls_and_the_call_alone_has_a_form(
+    byte_engine, byte_model, byte_tokenizer, run, make_request
+):
+    """What strict tools beside ``tool_choice`` ``auto`` ask for: any token but the control word leaves all allowed."""
+    request = make_request(
+        PROMPT, seeds=tuple(range(16)), grammar=UNTIL_CALLED, temperature=1.5, max_new_tokens=60
+    )
+
+    calls = 0
+    for row in run(byte_engine.generate(request)):
+        logprobs, masses = expected(byte_model[1], request, row, byte_tokenizer)
+        np.testing.assert_allclose(row.logprobs, logprobs, **CLOSE)
+        np.testing.assert_allclose(row.allowed_mass, masses, **MASSES)
+        ids = row.token_ids.tolist()
+        held = {place + n for place, token in enumerate(ids) if token == CALL for n in (1, 2, 3)}
+        for place, token in enumerate(ids):
+            if place in held:
+                assert byte_tokenizer.decode([token]).isdigit()
+            else:
+                assert row.allowed_mass[place] == pytest.approx(1.0)
+        calls += ids.count(CALL)
+    assert calls
 
 
 @pytest.mark.scale

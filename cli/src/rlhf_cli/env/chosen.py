@@ -91,7 +91,8 @@ def options(registered: Registered[Any], words: Sequence[str]) -> Config:
     model = registered.component.config
     known = options_of(model, section)
     labels = Labels(Layer(layer.values, layer.origins))
-    config = Validator(labels, known, report).validate(model, values, section, registered.qualified)
+    validator = Validator(labels, known, report, f"train --env {registered.name}")
+    config = validator.validate(model, values, section, registered.qualified)
     report.raise_if_any()
     assert config is not None
     return config

@@ -12,6 +12,7 @@ from .checks.effects import (
     schedule_without_effect,
     shared_without_effect,
 )
+from .checks.features import check_dtypes
 from .checks.held_out import held_out_paths, held_out_problems, held_out_without_effect
 from .checks.installed import check_installed
 from .checks.mixes import mix_problems
@@ -66,6 +67,7 @@ __all__ = [
     "Selection",
     "Selections",
     "Selector",
+    "check_dtypes",
     "check_installed",
     "check_paths",
     "error_values_without_effect",

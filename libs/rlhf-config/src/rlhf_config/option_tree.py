@@ -63,6 +63,8 @@ class OptionTree(Generic[OptionsT]):
     """Yield each option that names a model, and the name."""
     adapters: frozenset[str] = frozenset()
     """Options of ``models`` whose model is only read, so that an adapter's folder will do, which names its base."""
+    peft: frozenset[str] = frozenset()
+    """Options of ``models`` that name the folder of an adapter beside another model, in the form of PEFT."""
     data: Callable[[OptionsT], NamedPaths]
     """Yield each option that names data, and each file, folder or hub name."""
     outputs: Callable[[OptionsT, Labels], Iterator[str]] | None = None

@@ -59,7 +59,7 @@ def path_problems(
     """Return a message for each file or folder that a run could not work with."""
     labels = Labels(merge(layers))
     return [
-        *_model_problems(_models(resolved.run, options), labels),
+        *_model_problems(_models(resolved.run, options), options.peft, labels),
         *_data_problems(options.data(resolved.run), labels),
         *(options.outputs or _output_problems)(resolved.run, labels),
     ]
@@ -79,23 +79,27 @@ def looks_like_path(name: str) -> bool:
 def _models(run: OptionsT, options: OptionTree[OptionsT]) -> Iterator[tuple[str, str, str]]:
     """Yield the option, the value, and the file that such a folder has, of each model and tokenizer."""
     for option, name in options.models(run):
-        is_adapter = option in options.adapters and os.path.isfile(os.path.join(name, _ADAPTER))
+        is_read = option in options.adapters and os.path.isfile(os.path.join(name, _ADAPTER))
+        is_adapter = is_read or option in options.peft
         yield option, name, _ADAPTER if is_adapter else "config.json"
     tokenizer = run.model.tokenizer
     if tokenizer is not None:
         yield "model.tokenizer", tokenizer, "tokenizer_config.json"
 
 
-def _model_problems(models: Iterator[tuple[str, str, str]], labels: Labels) -> Iterator[str]:
+def _model_problems(
+    models: Iterator[tuple[str, str, str]], peft: frozenset[str], labels: Labels
+) -> Iterator[str]:
     for option, name, needed in models:
-        if not looks_like_path(name):
+        form, other = ("PEFT", "") if option in peft else ("Transformers", " or a hub name")
+        if other and not looks_like_path(name):
             continue
         folder = Path(name)
         label = f"{labels(option)} {name}"
         if not os.path.exists(name):
-            yield f"{label}: expected a Transformers folder or a hub name; there is no such folder{_looked_in(folder)}"
+            yield f"{label}: expected a {form} folder{other}; there is no such folder{_looked_in(folder)}"
         elif not os.path.isdir(name):
-            yield f"{label}: expected a Transformers folder; this is a file"
+            yield f"{label}: expected a {form} folder; this is a file"
         elif not os.access(folder, os.R_OK | os.X_OK):
             yield f"{label}: the folder cannot be read (permissions)"
         elif needed == "config.json" and os.path.isfile(folder / _ADAPTER):
@@ -104,7 +108,7 @@ def _model_problems(models: Iterator[tuple[str, str, str]], labels: Labels) -> I
                 f"and its base: rlhf merge BASE {name} OUT"
             )
         elif not os.path.isfile(folder / needed):
-            yield f"{label}: expected a Transformers folder; it has no {needed}"
+            yield f"{label}: expected a {form} folder; it has no {needed}"
 
 
 def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:

@@ -149,9 +149,15 @@ def unknown_option(label: str, path: str, known: Iterable[str], command: str) ->
     leaf = wanted.rpartition(".")[2]
     if now := FORMER_NAMES.get(wanted):
         return f"that option is now {flag(now) if label.startswith('--') else now}"
-    near = difflib.get_close_matches(wanted, candidates, n=1, cutoff=0.8)
+    # Options of one section are alike by its name, so their own words have to be alike too.
+    alike = [
+        option
+        for option in candidates
+        if difflib.SequenceMatcher(None, leaf, option.rpartition(".")[2]).ratio() >= 0.5
+    ]
+    near = difflib.get_close_matches(wanted, alike, n=1, cutoff=0.8)
     near = near or [option for option in candidates if option.rpartition(".")[2] == leaf][:3]
-    near = near or difflib.get_close_matches(wanted, [*candidates, *SHORT_NAMES], n=1, cutoff=0.7)
+    near = near or difflib.get_close_matches(wanted, [*alike, *SHORT_NAMES], n=1, cutoff=0.7)
     near = near or _near_leaf(wanted, leaf, candidates)
     if not near:
         return f"there is no such option in this run. All of them: rlhf {command} --help"

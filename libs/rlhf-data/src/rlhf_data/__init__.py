@@ -14,6 +14,7 @@ from .answered import AnsweredChats
 from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
 from .held_out.sides import Side
+from .hub import reach_hub
 from .learned.conversations import load_conversations
 from .learned.images import used_images
 from .learned.labeled import load_labeled_answers
@@ -69,6 +70,7 @@ __all__ = [
     "load_tokenizer",
     "model_rows",
     "note_other_template",
+    "reach_hub",
     "rows_as_written",
     "set_names",
     "token_difference",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.errors import ConfigError, DataError
 
 from .chat.renderer import TokenizerRenderer
+from .hub import reach_hub
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -18,10 +19,11 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
     """Return the tokenizer of a folder or hub name, which needs no padding token.
 
     Raises:
-        ConfigError: the tokenizer is missing, cannot be read, or needs Python code that came with it.
+        ConfigError: the tokenizer is missing, cannot be read or downloaded, or needs Python code that came with it.
     """
     from transformers import AutoTokenizer
 
+    reach_hub(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # Transformers checks little of what the files hold

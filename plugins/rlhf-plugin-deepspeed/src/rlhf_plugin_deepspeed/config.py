@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from rlhf_core import Config
+from rlhf_core.capabilities import BFLOAT16_WEIGHTS
 
 OURS = {
     "train_batch_size": "nothing: the run cuts batches itself",
@@ -141,6 +142,9 @@ class DeepSpeedConfig(Config):
         description="any other part of DeepSpeed's JSON configuration, such as "
         "{zero_optimization = {stage3_prefetch_bucket_size = 1000000}}",
     )
+
+    def excluded_by_options(self) -> frozenset[str]:
+        return frozenset({BFLOAT16_WEIGHTS} if self.compute_dtype == "float32" else ())
 
     @field_validator("args")
     @classmethod

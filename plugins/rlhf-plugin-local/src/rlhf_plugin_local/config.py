@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.capabilities import BFLOAT16_WEIGHTS
 
 
 class TorchBackendConfig(Config):
@@ -38,6 +39,9 @@ class TorchBackendConfig(Config):
         description="action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as many as its "
         "caches hold; with as many as a micro-batch has, they are computed once, not twice",
     )
+
+    def excluded_by_options(self) -> frozenset[str]:
+        return frozenset({BFLOAT16_WEIGHTS} if self.compute_dtype == "float32" else ())
 
 
 class LocalRuntimeConfig(Config):

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from rlhf_core import ConfigError, RLHFError
+from rlhf_data import reach_hub
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import errors_only, quiet_loading
 
@@ -60,6 +61,7 @@ def load_model(options: ModelOptions) -> LoadedModel:
             scores are to be normalized and config.json has no mean and std; or there is no such device.
     """
     device = device_of(options)
+    reach_hub(options.path)
     try:
         adapter = adapted(options, HEAD)
         config = (

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rlhf_core import ConfigError, RewardError
 from rlhf_core.contracts import RewardRequest
+from rlhf_data import reach_hub
 
 from .steps import ResponseStep
 
@@ -24,6 +25,7 @@ def load_policy_tokenizer(path: str, *, trust_remote_code: bool) -> PreTrainedTo
     Raises:
         ConfigError: there is none at the path.
     """
+    reach_hub(path)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             path, trust_remote_code=trust_remote_code

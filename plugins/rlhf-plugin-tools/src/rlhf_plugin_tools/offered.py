@@ -56,7 +56,7 @@ def _toolbox(config: ToolsConfig) -> Toolbox:
         tools.append(python_tool(config.sandbox))
     if not tools and not config.mcp:
         raise ConfigError(
-            "the environment tools has no tool; name functions (FILE.py:NAME), MCP servers, or set sandboxed_python to "
-            "true"
+            "the environment tools has no tool. Set --env.tools.sandboxed_python true, or name functions "
+            "(FILE.py:NAME) or MCP servers"
         )
     return Toolbox(tools)

@@ -124,6 +124,7 @@ def test_every_word_that_options_may_bring_is_known_and_some_options_bring_it(re
         brought(resolved("--algo.kl.coef=0.1", "--algo.kl.mode=loss", "--algo.kl.estimator=k3")),
         brought(resolved("--rollout.top_p", "0.9")),
         brought(resolved("--model.vision", "eyes", "--engine", "takes_images")),
+        brought(resolved("--model.dtype", "bfloat16")),
     ]
 
     assert everything.union(*others) == set(BROUGHT_BY_OPTIONS)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from rlhf_core import capabilities
 from rlhf_core.capabilities import (
+    BFLOAT16_WEIGHTS,
     OFF_POLICY,
     SEEING,
     SERVES_ADAPTERS,
@@ -19,6 +20,7 @@ from rlhf_core.capabilities import (
 )
 from rlhf_core.contracts.backend import Aggregation
 
+from ..common import ModelConfig
 from ..problems import Labels
 from ..resolved import EnvironmentOptions, Selection, Selections
 from ..run import RolloutConfig, RunConfig
@@ -56,6 +58,7 @@ def features_of(run: RunConfig, selections: Selections) -> frozenset[str]:
         "teacher": run.algo.teacher.path is not None,
         "images": bool(selections["model.vision"]),
         SLEEP: run.runtime.sleep != "never" and not run.rollout.max_staleness,
+        BFLOAT16_WEIGHTS: run.model.dtype == "bfloat16",
     }
     return frozenset(name for name, present in found.items() if present)
 
@@ -166,6 +169,16 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
             labels,
         )
     capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
+
+
+def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:
+    """Refuse components that exclude the dtype of the parameters, in a command without other capabilities.
+
+    Raises:
+        CapabilityError: names the component, and what to change.
+    """
+    brought = frozenset({BFLOAT16_WEIGHTS} if model.dtype == "bfloat16" else ())
+    capabilities.check_excluded(_chosen(selections, labels), brought)
 
 
 def _chosen(selections: Selections, labels: Labels) -> list[Chosen]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import logging
 import os
@@ -89,9 +90,11 @@ class EnvironmentListener:
         try:
             server = await asyncio.start_server(self._connected, host, port)
         except OSError as error:
+            # The error for a host that is none of this machine's depends on the system, that for a port does not.
+            is_taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+            way = "--port, or 0 for any that is free" if is_taken else "--host of this machine"
             raise ConfigError(
-                f"expected an address to listen at, got {host}:{port} ({error.strerror or error}). Choose another "
-                "--port, or 0 for any that is free"
+                f"expected an address to listen at, got {host}:{port} ({error.strerror or error}). Choose another {way}"
             ) from error
         try:
             on_ready(server.sockets[0].getsockname()[1])

@@ -40,8 +40,8 @@ def choose_compute_dtype(
     if dtype != torch.float32:
         if wanted == "float32":
             raise ConfigError(
-                "--backend.torch.compute_dtype float32 with --model.dtype bfloat16: bfloat16 parameters have 8 bits of "
-                "precision, and float32 matmuls bring none back. Set --model.dtype float32."
+                "compute_dtype float32 with --model.dtype bfloat16: bfloat16 parameters have 8 bits of precision, and "
+                "float32 matmuls bring none back. Set --model.dtype float32."
             )
         return dtype
     if wanted != "auto":

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.outside.json_reader import parse_object
+from rlhf_data import reach_hub
 
 from ..packed import attention
 from ..vision.pictures import PictureReader
@@ -97,6 +98,7 @@ def load_model(
     """
     if (Path(path) / "adapter_config.json").exists():
         raise ConfigError(_is_adapter(path))
+    reach_hub(path)
     options = {
         "dtype": as_dtype(dtype),
         "trust_remote_code": trust_remote_code,

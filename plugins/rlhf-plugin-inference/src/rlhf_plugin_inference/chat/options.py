@@ -20,6 +20,7 @@ from rlhf_core import CapabilityError, Config, ConfigError
 from rlhf_core.plugins import Plugins
 
 from ..serving.options import (
+    ADAPTER,
     VISION,
     ModelToServe,
     adapter_without_effect,
@@ -76,6 +77,8 @@ def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Pl
 
 def _models(run: ChatOptions) -> NamedPaths:
     yield "model.path", run.model.path
+    if run.model.adapter is not None:
+        yield ADAPTER, run.model.adapter
 
 
 _USAGE = """\
@@ -99,6 +102,7 @@ CHAT = OptionTree(
     check=_check,
     cautions=lambda run, selections, labels: (),
     models=_models,
+    peft=frozenset({ADAPTER}),
     data=lambda run: iter(()),
     outputs=lambda run, labels: iter(()),
     usage=_USAGE,

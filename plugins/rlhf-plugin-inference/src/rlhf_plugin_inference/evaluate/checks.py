@@ -28,6 +28,7 @@ from rlhf_core.plugins import Plugins
 
 from ..serving.model_folder import exported_by, is_peft_folder
 from ..serving.options import (
+    ADAPTER,
     adapter_without_effect,
     check_adapter,
     images_without_effect,
@@ -207,6 +208,8 @@ def models(run: EvalOptions) -> NamedPaths:
     """Yield the option that names the model, and the folder or name."""
     if run.model.path:
         yield "model.path", exported_by(run.model.path)
+    if run.model.adapter is not None:
+        yield ADAPTER, run.model.adapter
 
 
 def data(run: EvalOptions) -> NamedPaths:

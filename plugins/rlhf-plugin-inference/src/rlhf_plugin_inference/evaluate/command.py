@@ -11,7 +11,7 @@ from rlhf_cli.training import TrainingCommand, execute, layers_of, split_argumen
 from rlhf_config import EnvironmentOptions, OptionTree, RewardOptions, Selector
 from rlhf_core import plugins as plugin_loader
 
-from ..serving.options import VISION
+from ..serving.options import ADAPTER, VISION
 from . import checks
 from .options import EvalOptions
 
@@ -62,6 +62,7 @@ EVAL = OptionTree(
     cautions=lambda run, selections, labels: (),
     models=checks.models,
     adapters=frozenset({"model.path"}),
+    peft=frozenset({ADAPTER}),
     data=checks.data,
     outputs=checks.outputs,
     usage=_USAGE,

@@ -28,6 +28,7 @@ from rlhf_core.capabilities import AVOIDED
 from rlhf_core.plugins import Plugins
 
 from ..serving.options import (
+    ADAPTER,
     VISION,
     ModelToServe,
     adapter_without_effect,
@@ -183,6 +184,8 @@ def _outputs(run: GenerateOptions, labels: Labels) -> Iterator[str]:
 
 def _models(run: GenerateOptions) -> NamedPaths:
     yield "model.path", run.model.path
+    if run.model.adapter is not None:
+        yield ADAPTER, run.model.adapter
 
 
 def _data(run: GenerateOptions) -> NamedPaths:
@@ -216,6 +219,7 @@ GENERATE = OptionTree(
     check=_check,
     cautions=lambda run, selections, labels: (),
     models=_models,
+    peft=frozenset({ADAPTER}),
     data=_data,
     outputs=_outputs,
     usage=_USAGE,

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from rlhf_core import ConfigError
+from rlhf_data import reach_hub
 from rlhf_torch.adapters.folder import CLASSIFIER, AdapterFolder
 from rlhf_torch.adapters.merging import refuse_quantized
 from rlhf_torch.models.loading import reads_images
@@ -72,6 +73,7 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
 
 
 def _config(base: str, trust_remote_code: bool) -> Any:
+    reach_hub(base)
     try:
         return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
     except Exception as error:  # Transformers checks little of what the files hold

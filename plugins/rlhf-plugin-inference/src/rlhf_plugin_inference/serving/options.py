@@ -13,6 +13,8 @@ from rlhf_core import CapabilityError
 from rlhf_core.capabilities import ENGINE_SEES, FIX, SERVES_ADAPTERS
 
 VISION = Selector("model.vision", "rlhf_vision_models")
+ADAPTER = "model.adapter"
+"""Option that names a PEFT folder beside the model's."""
 
 
 class ModelToServe(ModelPath):

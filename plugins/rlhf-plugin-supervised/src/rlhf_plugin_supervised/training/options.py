@@ -13,6 +13,7 @@ from rlhf_config import (
     RunOptions,
     Selections,
     Selector,
+    check_dtypes,
     held_out_paths,
     held_out_problems,
     held_out_without_effect,
@@ -135,10 +136,12 @@ def check(
 
     Raises:
         ConfigError: names the options and what to change.
+        CapabilityError: the components do not go together, or not with the model.
     """
     for problem in _problems(run, labels, evaluated):
         raise ConfigError(problem)
     _check_images(run, selections, labels)
+    check_dtypes(run.model, selections, labels)
     refuse_typed(_without_effect(run, selections), labels)
 
 

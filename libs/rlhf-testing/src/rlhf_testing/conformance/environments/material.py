@@ -27,6 +27,8 @@ EVAL = "eval"
 
 Row = Mapping[str, Any]
 
+_ASKED: Row = {"prompt": [{"role": "user", "content": "Hello."}]}
+
 
 def environment_of(subject: Subject) -> Environment:
     """Return a fresh instance."""
@@ -59,10 +61,10 @@ def rows_of(subject: Subject, split: str, count: int) -> list[Row]:
 
 
 def tasks_of(subject: Subject, count: int = NUM_TASKS) -> list[Task]:
-    """Return tasks to play: of the split to train on or, without one, of that to evaluate on; empty ones for an
-    environment that makes no tasks."""
+    """Return tasks to play: of the split to train on or, without one, of that to evaluate on; for an environment that
+    makes no tasks, a chat that says hello."""
     rows: Iterable[Row] = rows_of(subject, TRAIN, count) or rows_of(subject, EVAL, count)
-    rows = list(rows) or [{}] * count
+    rows = list(rows) or [_ASKED] * count
     return [task_of(row, number) for number, row in enumerate(rows)]
 
 

@@ -1,0 +1,1 @@
+oCRzsWJrmgV4rJxY9mef4Agh6dWh59MaMJHmchL3CDc

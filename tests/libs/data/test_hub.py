@@ -1,0 +1,72 @@
+"""A hub that cannot be reached is one error at once, or what was downloaded earlier."""
+
+import shutil
+import socket
+from types import SimpleNamespace
+
+import huggingface_hub.utils._http as client
+import pytest
+from huggingface_hub import constants
+from tests.deadlines import HANG_S
+
+from rlhf_core.errors import ConfigError
+from rlhf_data import hub
+from rlhf_data.tokenizer import load_tokenizer
+from rlhf_testing.tiny import write_tiny_model
+
+
+@pytest.fixture
+def listener(monkeypatch, tmp_path):
+    """A socket in the place of the hub, which accepts connections and never answers; no request may be repeated."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(HANG_S)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        waits = SimpleNamespace(sleep=lambda seconds: pytest.fail("a request is repeated"))
+        monkeypatch.setattr(client, "time", waits)
+        ask = hub._ask
+        ask.cache_clear()
+        client.close_session()
+        yield server
+    ask.cache_clear()
+    client.close_session()
+
+
+def test_a_name_that_cannot_be_downloaded_is_one_error_at_the_first_request(listener):
+    listener.close()
+
+    with pytest.raises(
+        ConfigError, match=r"model nobody/nothing: .* cannot be reached \(.+\)\. Look at the name"
+    ):
+        load_tokenizer("nobody/nothing")
+
+
+def test_files_that_were_downloaded_earlier_are_read_without_a_request(listener, tmp_path, caplog):
+    listener.close()
+    write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
+    cached = tmp_path / "cache" / "models--some--model"
+    shutil.copytree(tmp_path / "model", cached / "snapshots" / "0123")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0123")
+
+    tokenizer = load_tokenizer("some/model")
+
+    assert tokenizer.get_vocab() == load_tokenizer(str(tmp_path / "model")).get_vocab()
+    assert "files that were downloaded earlier are used" in caplog.text
+
+
+def test_a_slow_hub_is_no_hub_that_cannot_be_reached(listener, monkeypatch):
+    monkeypatch.setattr(hub, "_PATIENCE_S", 0.05)
+
+    hub.reach_hub("some/model")
+
+    assert not constants.HF_HUB_OFFLINE
+
+
+def test_folders_and_what_is_no_name_ask_nobody(listener, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "_ask", lambda endpoint: pytest.fail("the hub is asked"))
+
+    for name in (str(tmp_path), "../nowhere", "a/b/c"):
+        hub.reach_hub(name)
