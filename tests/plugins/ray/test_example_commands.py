@@ -14,23 +14,29 @@ from .conftest import COMPONENTS
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("ray")
 
-ROWS = [
-    {
-        "prompt": f"{a}+{b}=",
-        "response": right,
-        "chosen": right,
-        "rejected": wrong,
-        "by": (a - b) / 4,
-        "completions": [right, wrong, right][b % 2 :],
-        "labels": [1.0, 0.25, 0.75][b % 2 :],
-    }
-    for a in range(4)
-    for b in range(4)
-    for right, wrong in [(f"{a + b:02d}" * (1 + b), f"{a + b + 1}?" * (1 + a))]
-]
+
+def rows_of(first, second):
+    """Rows of the sums of two ranges, for all commands."""
+    return [
+        {
+            "prompt": f"{a}+{b}=",
+            "response": right,
+            "chosen": right,
+            "rejected": wrong,
+            "by": (a - b) / 4,
+            "completions": [right, wrong, right][b % 2 :],
+            "labels": [1.0, 0.25, 0.75][b % 2 :],
+        }
+        for a in first
+        for b in second
+        for right, wrong in [(f"{a + b:02d}" * (1 + b), f"{a + b + 1}?" * (1 + a))]
+    ]
+
+
+ROWS = rows_of(range(4), range(4))
 """Sums, whose answers have 2 to 8 characters."""
 SMALL = [
-    *("--model", "model", "--data", "sums.jsonl", "--eval.data", "sums.jsonl"),
+    *("--model", "model", "--data", "sums.jsonl", "--eval.data", "held_out.jsonl"),
     *("--data.max_length", "30", "--train.max_tokens_per_micro_batch", "40"),
     *("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"),
 ]
@@ -56,8 +62,10 @@ def two_ranks(command):
 
 @pytest.fixture
 def sums(folder):
-    """The folder of a small run, with ``sums.jsonl``."""
-    (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    """The folder of a small run, with ``sums.jsonl`` and ``held_out.jsonl``."""
+    for name, rows in (("sums", ROWS), ("held_out", rows_of(range(4, 6), range(4)))):
+        text = "\n".join(map(json.dumps, rows)) + "\n"
+        (folder / f"{name}.jsonl").write_text(text)
     return folder
 
 
