@@ -1,4 +1,4 @@
-"""One of several ranks that train a model with images: ``python deepspeed_seeing.py FAMILY FOLDER``.
+"""One of several ranks that train a model with images: ``python deepspeed_seeing.py FAMILY FOLDER [fsdp]``.
 
 It writes ``rankN.json`` into the folder: for each stage the largest differences from one rank of torch.
 """
@@ -11,6 +11,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +28,10 @@ from tests.plugins.vlm.vlm_material import (
 
 from rlhf_core.contracts import RoleSpec, TrainBatch, VisionSpec
 from rlhf_core.plugins import load
-from rlhf_plugin_deepspeed.backend import DeepSpeedBackend
-from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-CASES = {
+FSDP = {"fsdp": (None, False), "fsdp frozen": (None, True)}
+ZERO = {
     "0": (0, False),
     "1": (1, False),
     "2": (2, False),
@@ -64,11 +64,26 @@ def dealt(whole: TrainBatch) -> tuple[TrainBatch, np.ndarray]:
     return part_of(whole, rows), rows
 
 
-def differences(stage: Stage, whole: TrainBatch, zero: int, *, frozen: bool) -> dict[str, float]:
+def backend_at(zero: int | None) -> Any:
+    """Return DeepSpeed's backend at a stage; None: that of FSDP."""
+    if zero is None:
+        from rlhf_plugin_fsdp.backend import FsdpBackend
+        from rlhf_plugin_fsdp.config import FsdpConfig
+
+        return FsdpBackend(FsdpConfig(device="cpu"))
+    from rlhf_plugin_deepspeed.backend import DeepSpeedBackend
+    from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+
+    return DeepSpeedBackend(DeepSpeedConfig(zero_stage=zero, device="cpu"))
+
+
+def differences(
+    stage: Stage, whole: TrainBatch, zero: int | None, *, frozen: bool
+) -> dict[str, float]:
     vision = replace(stage.spec.vision, frozen=frozen)
     spec = replace(stage.spec, vision=vision, max_tokens_per_micro_batch=150)
     torch_backend = stage.backend(vision=vision, max_tokens_per_micro_batch=150)
-    backend = DeepSpeedBackend(DeepSpeedConfig(zero_stage=zero, device="cpu"))
+    backend = backend_at(zero)
     backend.setup(spec, stage.plugins)
     mine, rows = dealt(whole)
     actions = whole.trajectories.action_index(rows)
@@ -118,7 +133,7 @@ def main(family: str, folder: Path) -> None:
     whole = train_batch(batch)
     found = {
         name: differences(stage, whole, zero, frozen=frozen)
-        for name, (zero, frozen) in CASES.items()
+        for name, (zero, frozen) in (FSDP if sys.argv[3:] else ZERO).items()
     }
     found["blind"] = int((batch.num_media == 0).sum())
     found["seeing"] = int((batch.num_media > 0).sum())
