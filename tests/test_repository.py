@@ -100,7 +100,7 @@ WORDS_OF_THE_LANGUAGE = {
         (f"core/src/rlhf_core/{path}.py", "linear")  # a form of the KL's tail
         for path in (
             "math/kl",
-            "contracts/backend",
+            "contracts/objective",
         )
     ),
     ("libs/rlhf-config/src/rlhf_config/run.py", "linear"),
