@@ -165,6 +165,8 @@ CHECKED = {
             "dtypes that do not go together": "--backend.torch.compute_dtype float32 --model.dtype bfloat16",
             "dtypes of ranks that do not go together": "--backend deepspeed --backend.deepspeed.compute_dtype float32 "
             "--model.dtype bfloat16",
+            "dtypes of shared weights that do not go together": "--backend fsdp --backend.fsdp.compute_dtype float32 "
+            "--model.dtype bfloat16",
         },
     ),
 }

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.capabilities import BFLOAT16_WEIGHTS
 
 
 class FsdpConfig(Config):
@@ -30,7 +31,7 @@ class FsdpConfig(Config):
         description="recompute each layer in the backward pass: less memory, a third more time",
     )
     compile: bool = Field(
-        False, description="torch.compile each layer; worth it for long runs only"
+        False, description="torch.compile each layer; the plan does for 50 steps or more"
     )
     share_prompts: bool = Field(
         True,
@@ -43,3 +44,6 @@ class FsdpConfig(Config):
         description="number of action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as "
         "many as its caches hold; with as many as a micro-batch has, they are computed once, not twice",
     )
+
+    def excluded_by_options(self) -> frozenset[str]:
+        return frozenset({BFLOAT16_WEIGHTS} if self.compute_dtype == "float32" else ())
