@@ -281,6 +281,13 @@ class StartedRun:
             time.sleep(0.1)
         return self.process.returncode
 
+    def assert_no_folder(self) -> None:
+        """No temporary folder is left of a run that was killed; one that failed keeps its logs."""
+        give_up = time.monotonic() + GONE_WITHIN_S
+        while list(self.temporary.glob("rlhf-*")) and time.monotonic() < give_up:
+            time.sleep(0.1)
+        assert not list(self.temporary.glob("rlhf-*"))
+
     def assert_gone(self) -> None:
         """No process, port or shared file is left."""
         if self.process.poll() is None:

@@ -106,3 +106,13 @@ def test_a_driver_that_is_killed(start, folder):
 
     run.process.kill()
     assert run.end() == -signal.SIGKILL
+    run.assert_no_folder()
+
+
+def test_a_driver_that_is_killed_while_ray_starts(start):
+    run = start("--steps", "100000")
+    run.until(lambda: list(run.temporary.glob("rlhf-ray-*/s/session_*")))
+
+    run.process.kill()
+    assert run.end() == -signal.SIGKILL
+    run.assert_no_folder()

@@ -1,5 +1,14 @@
-"""Files that are written whole or not at all, and the folder of a run with the names of its files."""
+"""Files that are written whole or not at all, the folder of a run with the names of its files, and
+that of temporary ones."""
 
+from .temporary import TEMPORARY_VARIABLE, temporary_folder
 from .writing import made_whole, write_text_atomically, writing, written_whole
 
-__all__ = ["made_whole", "write_text_atomically", "writing", "written_whole"]
+__all__ = [
+    "TEMPORARY_VARIABLE",
+    "made_whole",
+    "temporary_folder",
+    "write_text_atomically",
+    "writing",
+    "written_whole",
+]

@@ -8,6 +8,8 @@ import re
 import shutil
 import tempfile
 
+from rlhf_core.storage import temporary_folder
+
 from .names import SOCKETS_VARIABLE
 
 VLLMS_VARIABLE = "VLLM_RPC_BASE_PATH"
@@ -28,7 +30,7 @@ class SocketFolder:
         """Make the folder, and return the variables that name it to vLLM's processes."""
         if VLLMS_VARIABLE in os.environ:
             return {}
-        above = tempfile.gettempdir()
+        above = temporary_folder()
         if len(os.fsencode(above)) + NAME > LONGEST:
             above = "/tmp"
         self._path = tempfile.mkdtemp(prefix="rlhf-vllm-", dir=above)

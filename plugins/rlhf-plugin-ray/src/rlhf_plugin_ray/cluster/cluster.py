@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from rlhf_core import ConfigError
+from rlhf_core.storage import TEMPORARY_VARIABLE
 
 from ..config import RayRuntimeConfig
 from . import own_cluster
@@ -40,7 +41,7 @@ class RayCluster:
         """Folder of our own cluster; None without such a cluster."""
         self._was_connected = False
         self._reaper: subprocess.Popen[bytes] | None = None
-        """Process that ends our own cluster's agents if this process is killed."""
+        """Process that ends our own cluster, and removes its folder, if this process is killed."""
         self._variables: tuple[str, ...] = ()
         """Names of variables that this process has for our own cluster only."""
 
@@ -76,10 +77,7 @@ class RayCluster:
         if ray.is_initialized():
             with _sigterm_kept():
                 ray.shutdown()
-        if self._reaper is not None:
-            self._reaper.kill()
-            self._reaper.wait()
-            self._reaper = None
+        self._end_reaper()
         self._forget_own()
         if self._folder is not None and not keep_logs:
             self._folder.remove()
@@ -101,8 +99,11 @@ class RayCluster:
         """
         config, memory = self._config, self._config.object_store_mib
         _set_defaults(ENVIRONMENT)
-        self._variables = _set_defaults(own_cluster.ENVIRONMENT)
         self._folder = folder = OwnFolder()
+        self._variables = _set_defaults(
+            {**own_cluster.ENVIRONMENT, TEMPORARY_VARIABLE: str(folder.path)}
+        )
+        self._reaper = start_reaper(os.getpid(), folder.path)
         folder.offer_token()
         try:
             with own_cluster.on_loopback():
@@ -117,6 +118,7 @@ class RayCluster:
         except BaseException as error:
             ray.shutdown()
             folder.end_processes()
+            self._end_reaper()
             self._forget_own()
             folder.remove()
             self._folder = None
@@ -127,7 +129,12 @@ class RayCluster:
                 "which a machine under load may exceed: start the run again, with RAY_NUM_REDIS_GET_RETRIES=60 for "
                 "more time"
             ) from error
-        self._reaper = start_reaper(os.getpid())
+
+    def _end_reaper(self) -> None:
+        if self._reaper is not None:
+            self._reaper.kill()
+            self._reaper.wait()
+            self._reaper = None
 
     def _forget_own(self) -> None:
         """Give this process back what it was before our own cluster, so that it can join or start another."""

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .reaper import processes_of
+
 LOOPBACK = "127.0.0.1"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
 TOKEN_PATH_VARIABLE = "RAY_AUTH_TOKEN_PATH"
@@ -62,8 +64,8 @@ class OwnFolder:
     def end_processes(self) -> None:
         """Kill what a start has left: each of Ray's processes has the folder in its command line."""
         give_up = time.monotonic() + _END_LIMIT_S
-        while (left := list(_processes_of(self.sessions))) and time.monotonic() < give_up:
-            for pid in left:
+        while (left := list(processes_of(self.sessions))) and time.monotonic() < give_up:
+            for pid, _ in left:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_S)
@@ -101,12 +103,3 @@ def _forget_token() -> None:
     except ImportError:
         return
     AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _processes_of(folder: Path) -> Iterator[int]:
-    """Yield the ids of this user's running processes that name the folder, this process apart."""
-    words = os.fsencode(folder)
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if int(entry.name) != os.getpid() and words in (entry / "cmdline").read_bytes():
-                yield int(entry.name)

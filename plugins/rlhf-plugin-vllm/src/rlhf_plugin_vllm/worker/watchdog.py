@@ -31,7 +31,10 @@ def end_with_owner() -> None:
     core = os.getpid() if os.getppid() == owner else os.getppid()
     try:
         handle = os.pidfd_open(owner)
-    except ProcessLookupError:  # the owner is gone already, or is on another machine
+    except (
+        ProcessLookupError
+    ):  # the owner is gone already, or is on another machine, where there is no such folder
+        _remove_folder()
         return
     threading.Thread(target=_watch, args=(handle, core), name="rlhf-watchdog", daemon=True).start()
 
@@ -58,5 +61,9 @@ def leave_nothing() -> None:
         if name.startswith(SHARED_MEMORY):
             with contextlib.suppress(OSError):
                 os.unlink(name)
+    _remove_folder()
+
+
+def _remove_folder() -> None:
     if folder := os.environ.get(SOCKETS_VARIABLE):
         shutil.rmtree(folder, ignore_errors=True)
