@@ -260,6 +260,7 @@ def test_engines_of_other_processes_get_the_weights_by_the_models_own_names(fold
 
 def test_an_adapter_is_merged_before_it_sees(folder, capsys):
     (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text("{}")
     words = ["generate", "--model", "model", *SEEING, *SMALL, *ROWS, "--output", "out"]
 
     assert main([*words, "--model.adapter", "adapter"]) == 2

@@ -40,5 +40,6 @@ def compiled(function: F) -> F:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why something was not compiled: torch names the compiler in a first line, and the reason in a second."""
-    return " ".join(line.strip() for line in str(error).strip().splitlines()[:2])
+    """Return why something was not compiled: the first line, and where that only says what raised, the second."""
+    first, *others = str(error).strip().splitlines()
+    return f"{first} {others[0].strip()}" if first.endswith("raised:") and others else first
