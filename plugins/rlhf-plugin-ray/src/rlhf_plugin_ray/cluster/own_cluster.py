@@ -65,7 +65,7 @@ class OwnFolder:
         """Kill what a start has left: each of Ray's processes has the folder in its command line."""
         give_up = time.monotonic() + _END_LIMIT_S
         while (left := list(processes_of(self.sessions))) and time.monotonic() < give_up:
-            for pid, _ in left:
+            for pid in left:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_S)

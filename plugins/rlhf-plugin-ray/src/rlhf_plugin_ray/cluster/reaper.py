@@ -21,15 +21,14 @@ from pathlib import Path
 
 POLL_S = 0.5
 """Seconds between two looks at processes."""
-GRACE_S = 10.0
-"""Seconds for Ray's servers to end by themselves."""
-SERVERS = (b"raylet", b"gcs_server")
+GRACE_S = 5.0
+"""Seconds for Ray's processes to end by themselves."""
 
 
 def start_reaper(parent: int, folder: Path) -> subprocess.Popen[bytes] | None:
     """Start a reaper, and return its process; None where there is no ``/proc``.
 
-    Once process ``parent`` is gone, the reaper ends the processes whose command lines name the folder, and removes it.
+    Once process ``parent`` is gone, the reaper ends the processes that work with the folder, and removes it.
     """
     if not Path("/proc/self").exists():
         return None
@@ -41,32 +40,35 @@ def start_reaper(parent: int, folder: Path) -> subprocess.Popen[bytes] | None:
     )
 
 
-def processes_of(folder: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the ids, and the programs, of running processes that name the folder, this process apart."""
+def processes_of(folder: Path) -> Iterator[int]:
+    """Yield the ids of running processes that name the folder, or have a file in it open, this process apart.
+
+    Some of Ray's processes write titles over their command lines.
+    """
     named = os.fsencode(folder)
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            line = (entry / "cmdline").read_bytes()
-            if int(entry.name) != os.getpid() and named in line:
-                yield int(entry.name), os.path.basename(line.partition(b"\0")[0])
+        with suppress(OSError):  # another user's, or gone by now
+            opened = (os.readlink(os.fsencode(file)) for file in (entry / "fd").iterdir())
+            words = (entry / "cmdline").read_bytes()
+            if int(entry.name) != os.getpid() and (
+                named in words or any(named in o for o in opened)
+            ):
+                yield int(entry.name)
 
 
 def main(arguments: list[str]) -> None:
-    """Wait until the parent is gone, then end what names the folder, and remove it."""
+    """Wait until the parent is gone, then end what works with the folder, and remove it."""
     parent, folder = int(arguments[0]), Path(arguments[1])
     while os.getppid() == parent:
         time.sleep(POLL_S)
     patience = time.monotonic() + GRACE_S
     while left := list(processes_of(folder)):
-        for pid, program in left:
-            if program not in SERVERS or time.monotonic() > patience:
-                with suppress(ProcessLookupError, PermissionError):
+        if time.monotonic() > patience:
+            for pid in left:
+                with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
-    # Ray's workers name no folder, and may write a last line while they end.
-    while folder.exists() and time.monotonic() < patience + GRACE_S:
-        shutil.rmtree(folder, ignore_errors=True)
-        time.sleep(POLL_S)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
