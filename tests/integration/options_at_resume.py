@@ -16,6 +16,9 @@ from rlhf_config.train import SLOTS
 from .first_party import installed
 
 OTHER = {
+    "actor.adam.betas": [0.5, 0.75],
+    "reward.use": ["exact_match"],
+    "rollout.top_k": 5,
     "rollout.stop": ["b"],
     "actor.ema": 0.5,
     "ref.path": "other",
