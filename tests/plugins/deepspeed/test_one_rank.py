@@ -124,7 +124,7 @@ def test_an_average_that_is_not_kept_cannot_be_exported(place, tmp_path):
 
 
 def test_an_environment_with_a_part_of_the_ranks_is_refused(monkeypatch):
-    from rlhf_plugin_deepspeed.parallel import ranks
+    from rlhf_torch.ranks import ranks
 
     monkeypatch.setattr(ranks.dist, "is_initialized", lambda: False)
     for name in ranks.NEEDED:
@@ -177,7 +177,7 @@ def test_an_update_of_stage_3_starts_no_process(place, material, monkeypatch):
 
 def test_a_process_that_a_single_rank_started_is_a_single_rank_too(monkeypatch):
     """DeepSpeed wants LOCAL_RANK to be set, and children inherit it."""
-    from rlhf_plugin_deepspeed.parallel import ranks
+    from rlhf_torch.ranks import ranks
 
     joined = []
     monkeypatch.setattr(ranks.dist, "is_initialized", lambda: False)
