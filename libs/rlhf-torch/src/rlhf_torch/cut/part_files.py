@@ -29,8 +29,8 @@ from .whole_updates import device_of_numbers
 
 FORMAT = 2
 STATE = "state.json"
-MASTER, EMA, OPTIMIZER = "float32", "ema", "optimizer."
-"""Kinds of tensors in a run. ``OPTIMIZER`` is a prefix, which the optimizer's own key follows."""
+_MASTER, _EMA, _OPTIMIZER = "float32", "ema", "optimizer."
+"""Kinds of tensors in a run. ``_OPTIMIZER`` is a prefix, which the optimizer's own key follows."""
 
 
 class CutTraining(Protocol):
@@ -94,16 +94,16 @@ def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedR
     run = SavedRun(
         name=_saved_name(fragment.name, training), start=fragment.start, stop=fragment.stop
     )
-    run.tensors[MASTER] = fragment.of(vector)
+    run.tensors[_MASTER] = fragment.of(vector)
     if training.ema:
-        run.tensors[EMA] = fragment.of(training.ema[fragment.vector])
+        run.tensors[_EMA] = fragment.of(training.ema[fragment.vector])
     for key, value in training.optimizer.state.get(vector, {}).items():
         if not isinstance(value, Tensor):
             run.plain[key] = value
         elif value.dim() == 0:
-            run.tensors[OPTIMIZER + key] = value
+            run.tensors[_OPTIMIZER + key] = value
         elif value.shape == vector.shape:
-            run.tensors[OPTIMIZER + key] = fragment.of(value)
+            run.tensors[_OPTIMIZER + key] = fragment.of(value)
         else:
             raise CheckpointError(
                 f"{type(training.optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for "
@@ -146,9 +146,9 @@ def load_parts(folder: Path, training: CutTraining) -> None:
     for part in range(state["parts"]):
         for run in read_runs(folder / part_name(part, state["parts"]), wanted):
             fragment = wanted[run.name]
-            run.copy_into(fragment, masters[fragment.vector], MASTER)
+            run.copy_into(fragment, masters[fragment.vector], _MASTER)
             if training.ema and state["ema"]:
-                run.copy_into(fragment, training.ema[fragment.vector], EMA)
+                run.copy_into(fragment, training.ema[fragment.vector], _EMA)
             _restore_optimizer(training, run, fragment, masters[fragment.vector])
             missing[run.name] -= min(fragment.stop, run.stop) - max(fragment.start, run.start)
     if lacking := [name for name, count in missing.items() if count]:
@@ -167,9 +167,9 @@ def _restore_optimizer(
     state = training.optimizer.state[vector]
     state.update(run.plain)
     for kind, tensor in run.tensors.items():
-        if not kind.startswith(OPTIMIZER):
+        if not kind.startswith(_OPTIMIZER):
             continue
-        key = kind.removeprefix(OPTIMIZER)
+        key = kind.removeprefix(_OPTIMIZER)
         if tensor.dim() == 0:
             state[key] = tensor.to(device_of_numbers(training.optimizer.param_groups, vector))
         else:
