@@ -65,8 +65,6 @@ from .zero.zero_training import ZeroTraining
 Training = ZeroTraining | ReplicatedTraining
 
 log = logging.getLogger(__name__)
-RANK_STRIDE = 1_000_003
-"""Distance of the dropout seeds of neighboring ranks: more updates than a run has. Torch reads 32 bits of a seed."""
 
 
 class DeepSpeedBackend(ScoringBackend):
@@ -205,13 +203,9 @@ class DeepSpeedBackend(ScoringBackend):
                 partial(losses.of_supervised, batch.supervised, rows, plan, parts)
                 for rows in self._passes(batch.supervised, together=True)
             ]
-        with self._model.updating(self._dropout_seed(training.updates)):
+        with self._model.updating(self._ranks.dropout_seed(self._spec.seed + training.updates)):
             compute_gradient(training, works, self._ranks, recovers=recovers)
         return parts, seen
-
-    def _dropout_seed(self, updates: int) -> int:
-        """Return the seed of an adapter's dropout: another one on each rank, the torch backend's on the first."""
-        return self._spec.seed + updates + self._ranks.rank * RANK_STRIDE
 
     def _update_metrics(self, update: Metrics) -> Metrics:
         """Return the metrics of the update, named after the role.

@@ -52,9 +52,6 @@ from .config import FsdpConfig
 from .sharding import ShardedRole, served, shard, whole
 from .training import FsdpTraining
 
-RANK_STRIDE = 1_000_003
-"""Distance of the dropout seeds of neighboring ranks: more updates than a run has. Torch reads 32 bits of a seed."""
-
 
 class FsdpBackend(ScoringBackend):
     """One role's model on this rank, as far as this rank has it; of a trained role also its part of the state."""
@@ -131,9 +128,7 @@ class FsdpBackend(ScoringBackend):
                 partial(losses.of_supervised, batch.supervised, rows, plan, parts)
                 for rows in self._passes(batch.supervised)
             ]
-        # Another seed on each rank, the torch backend's on the first.
-        seed = self._spec.seed + training.updates + self._ranks.rank * RANK_STRIDE
-        with self._model.updating(seed):
+        with self._model.updating(self._ranks.dropout_seed(self._spec.seed + training.updates)):
             compute_gradient(training, works, self._ranks, recovers=False)
         self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1

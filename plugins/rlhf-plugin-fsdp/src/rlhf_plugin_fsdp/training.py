@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import cast
 
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
 from rlhf_core.math import lr_factor
+from rlhf_torch.cut.average import holding_average, move_average
 from rlhf_torch.cut.flattening import whole_parameters
 from rlhf_torch.cut.fragment import Fragment
 from rlhf_torch.cut.whole_updates import WholeUpdates
@@ -156,7 +157,7 @@ class FsdpTraining:
             for group, peak in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
                 group["lr"] = peak * factor
             self.optimizer.step()
-            self._average()
+            move_average(self, self._spec.ema_decay)
         self.drop_gradient()
         metrics = {"lr": Metric(self.peak_lrs[0] * factor, reduction="last")}
         if finite:
@@ -172,30 +173,12 @@ class FsdpTraining:
         self._ranks.sum_([squares])
         return math.sqrt(float(squares)) if math.isfinite(float(squares)) else float(squares)
 
-    @torch.no_grad()
-    def _average(self) -> None:
-        if self.ema:
-            assert self._spec.ema_decay is not None
-            masters = [vector.detach() for vector in self.masters]
-            torch._foreach_lerp_(self.ema, masters, 1.0 - self._spec.ema_decay)
-
     def publish(self) -> None:
         """Do nothing: the model computes with ``masters``."""
 
-    @contextmanager
-    def holding_average(self) -> Iterator[None]:
+    def holding_average(self) -> AbstractContextManager[None]:
         """Have the model hold the moving average inside of the context, and its own weights again after it."""
-        own = [vector.detach().clone() for vector in self.masters]
-        self._hold(self.ema)
-        try:
-            yield
-        finally:
-            self._hold(own)
-
-    @torch.no_grad()
-    def _hold(self, values: Sequence[Tensor]) -> None:
-        for vector, value in zip(self.masters, values, strict=True):
-            vector.copy_(value)
+        return holding_average(self)
 
     def state(self) -> Iterator[Tensor]:
         """Yield every tensor beside the weights: optimizer state and moving average."""

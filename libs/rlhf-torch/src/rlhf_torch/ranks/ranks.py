@@ -20,6 +20,8 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(minutes=30)
 """Time that a rank waits for the other ranks in one collective call."""
+SEED_STRIDE = 1_000_003
+"""Distance of the dropout seeds of neighboring ranks: more updates than a run has. Torch reads 32 bits of a seed."""
 SUM_BYTES = 256 * 2**20
 """Number of bytes that are summed over ranks at once, which bounds the size of the copy made for the sum."""
 
@@ -36,6 +38,10 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this process is rank 0."""
         return self.rank == 0
+
+    def dropout_seed(self, seed: int) -> int:
+        """Return the seed of an adapter's dropout: another one on each rank, the given one on the first."""
+        return seed + self.rank * SEED_STRIDE
 
     def largest(self, number: int) -> int:
         """Return the largest ``number`` of any rank; a collective call."""

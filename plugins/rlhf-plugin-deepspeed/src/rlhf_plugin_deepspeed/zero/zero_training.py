@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
 from rlhf_core.math import lr_factor
+from rlhf_torch.cut.average import holding_average, move_average
 from rlhf_torch.cut.flattening import whole_parameters
 from rlhf_torch.cut.whole_updates import WholeUpdates
 from rlhf_torch.models.modeling import DTYPES
@@ -188,36 +189,17 @@ class ZeroTraining:
         skipped = bool(self.zero.overflow)
         metrics = {"lr": Metric(self.peak_lrs[0] * factor, reduction="last")}
         if not skipped:
-            self._average()
+            move_average(self, self._spec.ema_decay)
             metrics["grad_norm"] = Metric(float(self.zero._global_grad_norm))
         return metrics | {"skipped": Metric(float(skipped), reduction="sum")}
-
-    @torch.no_grad()
-    def _average(self) -> None:
-        if self.ema:
-            assert self._spec.ema_decay is not None
-            masters = [vector.detach() for vector in self.masters]
-            torch._foreach_lerp_(self.ema, masters, 1.0 - self._spec.ema_decay)
 
     def publish(self) -> None:
         """Copy the float32 weights, rounded, into the model's parameters; a collective call."""
         publish(self.zero, self.stage)
 
-    @contextmanager
-    def holding_average(self) -> Iterator[None]:
+    def holding_average(self) -> AbstractContextManager[None]:
         """Have the model hold the moving average inside of the context, and its own weights again after it."""
-        own = [vector.detach().clone() for vector in self.masters]
-        self._hold(self.ema)
-        try:
-            yield
-        finally:
-            self._hold(own)
-
-    @torch.no_grad()
-    def _hold(self, values: list[Tensor]) -> None:
-        for vector, value in zip(self.masters, values, strict=True):
-            vector.data.copy_(value)
-        self.publish()
+        return holding_average(self)
 
     def close(self) -> None:
         """Remove all hooks from the model and drop the compiled graph."""
