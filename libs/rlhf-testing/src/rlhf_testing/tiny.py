@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 
-FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe")
+FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe", "qwen3_5")
 
 
 def write_tiny_model(
@@ -40,7 +40,8 @@ def write_tiny_model(
     """Write a random causal LM of ``family`` and its tokenizer into ``folder``, and return the folder.
 
     Args:
-        family: one of ``FAMILIES``. ``gemma3`` alternates sliding and full attention, ``qwen3_moe`` has experts.
+        family: one of ``FAMILIES``. ``gemma3`` alternates sliding and full attention, ``qwen3_moe`` has experts,
+            ``qwen3_5`` alternates gated linear attention and attention.
         alphabet: characters that the tokenizer knows, one token each.
         initializer_range: standard deviation of the random weights; narrow models learn faster with more than 0.02.
         tied: whether the head's weights are those of the embeddings.
@@ -85,6 +86,17 @@ def tiny_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
     return fast
 
 
+def linear_attention(hidden_size: int, num_heads: int) -> dict[str, Any]:
+    """Return the sizes of gated linear attention in a small model of Qwen3.5: two heads of values for each of keys."""
+    size = hidden_size // num_heads
+    return {
+        "linear_num_value_heads": num_heads,
+        "linear_num_key_heads": max(1, num_heads // 2),
+        "linear_key_head_dim": size,
+        "linear_value_head_dim": size,
+    }
+
+
 def tiny_config(
     family: str,
     *,
@@ -100,7 +112,13 @@ def tiny_config(
     Raises:
         ValueError: the family is not one of ``FAMILIES``.
     """
-    from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+    from transformers import (
+        Gemma3TextConfig,
+        LlamaConfig,
+        Qwen3_5TextConfig,
+        Qwen3Config,
+        Qwen3MoeConfig,
+    )
 
     common: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -136,5 +154,12 @@ def tiny_config(
                 num_experts=4,
                 num_experts_per_tok=2,
                 moe_intermediate_size=2 * hidden_size,
+            )
+        case "qwen3_5":
+            kinds = ["linear_attention", "full_attention"]
+            return Qwen3_5TextConfig(
+                **common,
+                layer_types=[kinds[layer % 2] for layer in range(num_layers)],
+                **linear_attention(hidden_size, num_heads),
             )
     raise ValueError(f"unknown family {family!r}; expected one of {', '.join(FAMILIES)}")

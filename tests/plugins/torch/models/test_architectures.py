@@ -36,6 +36,14 @@ COMMON: Mapping[str, Any] = {
 }
 WINDOWED = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+DELTA_RULE = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
 
 ACCEPTED: Mapping[str, Mapping[str, Any]] = {
     "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
@@ -71,18 +79,23 @@ ACCEPTED: Mapping[str, Mapping[str, Any]] = {
         "residual_multiplier": 0.5,
         "logits_scaling": 2.0,
     },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
     "llama": {},
     "mistral": {"sliding_window": 8},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
     "olmo2": {},
     "olmo3": WINDOWED,
+    "olmo_hybrid": DELTA_RULE,
     "opt": {"ffn_dim": 64, "init_std": 0.2, "word_embed_proj_dim": 32},
     "phi": {},
     "phi3": {"sliding_window": 8},
     "qwen2": {**WINDOWED, "use_sliding_window": True},
     "qwen2_moe": {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 32},
     "qwen3": {"head_dim": 8},
+    "qwen3_5_moe_text": {**DELTA_RULE, **EXPERTS, "num_experts": 4},
+    "qwen3_5_text": DELTA_RULE,
     "qwen3_moe": {**EXPERTS, "num_experts": 4, "head_dim": 8},
+    "qwen3_next": {**DELTA_RULE, **EXPERTS, "num_experts": 4},
     "smollm3": {},
     "starcoder2": {"sliding_window": 8},
 }

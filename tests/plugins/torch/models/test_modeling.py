@@ -143,33 +143,6 @@ def test_an_unknown_dtype_is_refused(models):
         load_causal_lm(str(models["qwen3"]), dtype="float8")
 
 
-def test_layers_that_carry_state_along_the_sequence_are_refused(tmp_path):
-    from transformers import Qwen3NextConfig
-
-    config = Qwen3NextConfig(
-        vocab_size=100,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        layer_types=["linear_attention", "full_attention"],
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        linear_num_key_heads=2,
-        linear_num_value_heads=2,
-        linear_key_head_dim=8,
-        linear_value_head_dim=8,
-        num_experts=2,
-        num_experts_per_tok=1,
-        moe_intermediate_size=16,
-        shared_expert_intermediate_size=16,
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-
-    with pytest.raises(PluginError, match="linear_attention"):
-        load_causal_lm(str(tmp_path), dtype="float32")
-
-
 def test_a_model_without_attention_is_refused(tmp_path):
     from transformers import MambaConfig
 

@@ -19,7 +19,9 @@ from ..packed.attention import Layout
 from ..packed.embedding_noise import EmbeddingNoise
 from ..packed.rope import PerSequenceRopes
 from ..packed.whole_graph import WholeGraph
+from ..recurrent.sequences import follow_sequences, recurrent_layers
 from ..vision.pictures import PackedImages
+from .layers import decoder_layers
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -73,6 +75,10 @@ class CausalLM(nn.Module):
         self.whole_graph: WholeGraph | None = None
         """Computes the hidden states, once the layers are compiled together."""
         self._config = config = model.config.get_text_config()
+        self.recurrent = recurrent_layers(config)
+        """Layers that carry a state along the sequence."""
+        if self.recurrent:
+            follow_sequences(decoder_layers(model), self.recurrent)
         self.logit_form = LogitForm(
             scale=_logit_scale(config), softcap=getattr(config, "final_logit_softcapping", None)
         )
@@ -113,8 +119,14 @@ class CausalLM(nn.Module):
         """Compute the hidden states by one graph from now on; ``options`` go to ``torch.compile``.
 
         Raises:
-            PluginError: the model's frequencies depend on the lengths of sequences, which a graph does not know.
+            PluginError: the model has layers that carry a state, or its frequencies depend on the lengths of
+                sequences, which a graph does not know.
         """
+        if self.recurrent:
+            raise PluginError(
+                f"{type(self.model).__name__}: layers that carry a state along the sequence cannot be compiled as one "
+                "graph. Set --backend.deepspeed.deep_compile false."
+            )
         if self.ropes.limit is not None:
             raise PluginError(
                 f"{type(self.model).__name__}: the frequencies of its rotary embedding depend on the length of a "

@@ -113,8 +113,11 @@ class RoleModel(nn.Module):
 
     def lets_share(self, lengths: NDArray[np.int64]) -> bool:
         """Return whether a beginning of sequences of these lengths may be computed once. It is not the same to a model
-        that looks at the length, and none is the same where each sequence has noise of its own."""
-        return not self.embedding_noise and self.lm.ropes.let_share(lengths)
+        that looks at the length, none is the same where each sequence has noise of its own, and layers that carry a
+        state compute each sequence from its first token on."""
+        if self.embedding_noise or self.lm.recurrent:
+            return False
+        return self.lm.ropes.let_share(lengths)
 
     @contextmanager
     def updating(self, seed: int) -> Iterator[None]:

@@ -18,11 +18,12 @@ from rlhf_core import PluginError
 
 from ..packed import attention
 from ..packed.packing import PackedLayout
+from ..recurrent.sequences import RECURRENT_KINDS, Convolution, DeltaRule, Parts
 from .layers import decoder_layers
 from .long_positions import RotaryTables, compare_tables, lengths_named
 from .modeling import CausalLM
 
-KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+KNOWN_LAYERS = RECURRENT_KINDS | {"full_attention", "sliding_attention"}
 LONGEST_PROBE = 64
 TAIL = 2
 """Number of tokens of each long sequence that are in the probe."""
@@ -33,7 +34,7 @@ MOST_ROUNDING = 0.5
 
 
 class _Witness:
-    """The layout of the probe, which also records the window that each layer asks for.
+    """The layout of the probe, which also records which layers ask it, and the window of each.
 
     Args:
         offsets: positions at which the parts of the row begin, and the end.
@@ -46,6 +47,9 @@ class _Witness:
         self.layout = PackedLayout(offsets, device)
         self.lengths = torch.tensor(lengths)
         self.windows: dict[int, int | None] = {}
+        self.carried: set[int] = set()
+        """Recurrent layers that asked for the sequences."""
+        self.sequences = self
 
     def positions(self) -> Tensor:
         """Return the position (N,) of each token in its sequence; a part holds the last tokens of its sequence."""
@@ -61,6 +65,14 @@ class _Witness:
     ) -> Tensor:
         self.windows[layer] = options["sliding_window"]
         return self.layout.attend(layer, query, key, value, **options)
+
+    def convolve(self, layer: int, convolution: Convolution, inputs: Tensor) -> Tensor:
+        self.carried.add(layer)
+        return self.layout.sequences.convolve(layer, convolution, inputs)
+
+    def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
+        self.carried.add(layer)
+        return self.layout.sequences.delta_rule(layer, rule, parts)
 
 
 @torch.inference_mode()
@@ -197,10 +209,13 @@ def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:
 
 
 def _check_windows(witness: _Witness, config: Any, family: str) -> None:
-    if len(witness.windows) != config.num_hidden_layers:
+    asking = witness.windows.keys() | witness.carried
+    if silent := sorted(set(range(config.num_hidden_layers)) - asking):
+        kinds = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
         raise PluginError(
-            f"{family}: {len(witness.windows)} of {config.num_hidden_layers} layers used the packed attention, and the "
-            "torch backend cannot compute the others. Choose another model."
+            f"{family}: {len(asking)} of {config.num_hidden_layers} layers asked for the packed sequences; the torch "
+            f"backend cannot compute the others, the first is layer {silent[0]} of kind {kinds[silent[0]]}. Choose "
+            "another model."
         )
     for layer, asked in sorted(witness.windows.items()):
         expected = _window(config, layer)

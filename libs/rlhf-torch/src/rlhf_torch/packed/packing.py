@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rlhf_core.objective import on_device
 
+from ..recurrent.packed import PackedSequences
 from .attention import as_matmul_inputs
 from .score_matrix import materialized_attention, prefers_materialized
 
@@ -67,6 +68,11 @@ class PackedLayout:
         """Return the position (N,) of each token in its own sequence."""
         starts = self.offsets[:-1].repeat_interleave(self.lengths)
         return on_device(torch.arange(int(self.offsets[-1])) - starts, self.device)
+
+    @cached_property
+    def sequences(self) -> PackedSequences:
+        """Return the sequences as recurrent layers see them."""
+        return PackedSequences(self.offsets, self.device)
 
     def sequence_lengths(self, at_least: int) -> Int[Tensor, " N"]:
         """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones."""

@@ -23,6 +23,7 @@ from .next_token.drawing import DrawKind, draw_rows
 from .next_token.guides import Guide
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
 from .sequence import FLOATS, INTEGERS, Finished, Sequence
+from .states import DecodeSequences, PrefillSequences, RecurrentStates
 
 if TYPE_CHECKING:
     from rlhf_torch.models.modeling import CausalLM
@@ -63,6 +64,7 @@ class Batch:
         self._cache = KVCache(
             self._num_rows, block, storage_dtype(lm.compute_dtype, device), device
         )
+        self._states = RecurrentStates(self._num_rows, device) if lm.recurrent else None
         self._eos_token_ids = frozenset(eos_token_ids)
         self._is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[list(eos_token_ids)] = True
@@ -115,7 +117,9 @@ class Batch:
         packed = PackedPrompts.pack(prompts, self._device, self._reader)
         starts = [packed.starts[prompt] for prompt in owner]
         targets = CacheTargets.of(starts, lengths, first, self._device)
-        layout = PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype)
+        states, dtype = self._states, self.lm.compute_dtype
+        carried = states and PrefillSequences(packed, states, owner, first)
+        layout = PrefillLayout(packed, targets, self._cache, dtype, carried)
         hidden = self.lm.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
@@ -135,7 +139,8 @@ class Batch:
         used = round_up(max(self._longest, FEWEST_POSITIONS), self._block)
         self._cache.reserve(used)
         positions = self._column["position"][:R].contiguous()
-        layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype)
+        carried = self._states and DecodeSequences(self._states, R)
+        layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype, carried)
         tokens = self._column["token"][:R].contiguous()
         hidden = self.lm.hidden(tokens, positions + self._column["shift"][:R], layout)  # (R, D)
         self._longest += 1
@@ -155,6 +160,8 @@ class Batch:
         self._longest = 0
         self._integers.zero_()
         self._cache.clear()
+        if self._states:
+            self._states.clear()
         self._tokens, self._logprobs = self._tokens[:, :0].clone(), self._logprobs[:, :0].clone()
 
     def _seat(self, sequences: list[Sequence], shifts: list[int]) -> None:
@@ -251,6 +258,8 @@ class Batch:
         logprobs = self._logprobs[row, :count].cpu().numpy().copy()
         if not np.isfinite(logprobs[-1]):
             self._cache.erase(row)
+            if self._states:
+                self._states.erase(row)
         return Finished.of(sequence, tokens, logprobs, self._eos_token_ids)
 
     def _release(self, rows: list[int]) -> None:
@@ -281,3 +290,5 @@ class Batch:
         for kept in (self._integers, self._floats, self._tokens, self._logprobs):
             kept[to_rows] = kept[from_rows]
         self._cache.move(from_rows, to_rows, self._longest)
+        if self._states:
+            self._states.move(from_rows, to_rows)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_torch.recurrent.sequences import Sequences
+
 from .cache import KVCache
 
 
@@ -20,11 +22,18 @@ class DecodeLayout:
         used: L, at least the largest position + 1. The bits of a row do not depend on it: what is masked adds exact
             zeros at the end of each sum (measured on CPU, float32 and bfloat16).
         compute_dtype: what keys, values and queries are rounded to, as the trainer's attention does.
+        sequences: what recurrent layers ask; None: the model has none.
     """
 
     def __init__(
-        self, cache: KVCache, positions: Tensor, used: int, compute_dtype: torch.dtype
+        self,
+        cache: KVCache,
+        positions: Tensor,
+        used: int,
+        compute_dtype: torch.dtype,
+        sequences: Sequences | None = None,
     ) -> None:
+        self.sequences = sequences
         self.cache = cache
         self.positions = positions
         self.used = used

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlhf_torch.packed.packing import PackedLayout
+from rlhf_torch.recurrent.sequences import Sequences
 from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_images
 
 from .cache import round_up
@@ -59,6 +60,8 @@ class PackedPrompts:
     """(P,) the prompts in the order of the row."""
     padded_lengths: list[int]
     """(P,) in the order of the row: not decreasing."""
+    lengths: list[int]
+    """(P,) computed tokens of each prompt without its padding, in the order of the row."""
 
     @classmethod
     def pack(
@@ -107,7 +110,15 @@ class PackedPrompts:
             starts=starts,
             order=order,
             padded_lengths=lengths,
+            lengths=[new[prompt] for prompt in order],
         )
+
+    def computed_together(self) -> list[list[int]]:
+        """Return the padded lengths of neighboring prompts that one call may compute: all; on a CPU those of one
+        length."""
+        if self.tokens.device.type != "cpu":
+            return [self.padded_lengths]
+        return [list(group) for _, group in groupby(self.padded_lengths)]
 
 
 class _Seen(NamedTuple):
@@ -212,6 +223,9 @@ class PrefillLayout:
 
     On a CPU, prompts of different padded lengths are attended to in separate calls: the fused kernel cuts a batch by
     its longest sequence, and the last bits of a prompt would depend on what it was packed with.
+
+    Args:
+        sequences: what recurrent layers ask; None: the model has none.
     """
 
     def __init__(
@@ -220,13 +234,12 @@ class PrefillLayout:
         targets: CacheTargets,
         cache: KeyValueStore,
         compute_dtype: torch.dtype,
+        sequences: Sequences | None = None,
     ) -> None:
+        self.sequences = sequences
         self._writer = CacheWriter(targets, cache, compute_dtype)
         device = prompts.tokens.device
-        lengths = prompts.padded_lengths
-        parts = (
-            [list(group) for _, group in groupby(lengths)] if device.type == "cpu" else [lengths]
-        )
+        parts = prompts.computed_together()
         self.sizes = [sum(part) for part in parts]
         blocks = [None] * len(parts) if prompts.blocks is None else prompts.blocks.split(self.sizes)
         self.parts = [

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlhf_torch.recurrent.sequences import Sequences
+
 from .paged_cache import PagedCache
 from .pages import PAGE
 
@@ -18,9 +20,17 @@ class PagedDecode:
     Args:
         positions: (R,) of the tokens that are fed, on the device; rows 0 to R - 1 of the cache are theirs.
         compute_dtype: what keys, values and queries are rounded to, as the trainer's attention does.
+        sequences: what recurrent layers ask; None: the model has none.
     """
 
-    def __init__(self, cache: PagedCache, positions: Tensor, compute_dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        cache: PagedCache,
+        positions: Tensor,
+        compute_dtype: torch.dtype,
+        sequences: Sequences | None = None,
+    ) -> None:
+        self.sequences = sequences
         self.cache = cache
         self.positions = positions
         self.compute_dtype = compute_dtype

@@ -21,6 +21,7 @@ from ..cache import round_up, storage_dtype
 from ..next_token.drawing import DrawKind
 from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
 from ..sequence import Finished, Prompt, Sequence
+from ..states import PrefillSequences, RecurrentStates
 from .bursts import BurstLength
 from .graphs import GraphedSteps, Steps, graph_sizes
 from .histories import CachedHistories
@@ -120,15 +121,16 @@ class ResidentBatch:
         self._eos_token_ids = frozenset(eos_token_ids)
         is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         is_eos[list(eos_token_ids)] = True
-        self._step = TokenStep(lm, self._rows, self._cache, is_eos)
+        self._states = RecurrentStates(num_rows, device) if lm.recurrent else None
+        self._step = TokenStep(lm, self._rows, self._cache, is_eos, self._states)
         self._steps = (
             GraphedSteps(self._step, graph_sizes(num_rows), compile=compile)
             if device.type == "cuda"
             else Steps(self._step)
         )
         self._reader = lm.reader if isinstance(lm, VisionLM) else None
-        # Ids do not tell images apart.
-        self._keeps_histories = share_prefixes and self._reader is None
+        # Ids do not tell images apart, and pages have no state at their ends.
+        self._keeps_histories = share_prefixes and self._reader is None and not lm.recurrent
         self._seats: list[_Seat] = []
         """(R,) by row."""
         self._kinds: Counter[SamplingParams] = Counter()
@@ -179,7 +181,8 @@ class ResidentBatch:
         self._cache.seat(first, [seat.pages for seat in seats])
         self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
         targets = wave.targets(packed, firsts, first, self.lm.device)
-        layout = self._prefill(packed, targets, known)
+        carried = self._states and PrefillSequences(packed, self._states, owner, first)
+        layout = self._prefill(packed, targets, known, carried)
         hidden = self.lm.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
@@ -210,6 +213,8 @@ class ResidentBatch:
         self._histories.clear()
         self._steps.forget()
         self._cache.clear()
+        if self._states:
+            self._states.clear()
 
     def _known(self, prompt: Prompt) -> list[int]:
         """Return the pages that hold the beginning of a prompt already."""
@@ -239,11 +244,15 @@ class ResidentBatch:
         return seats, firsts
 
     def _prefill(
-        self, packed: PackedPrompts, targets: CacheTargets, known: list[list[int]]
+        self,
+        packed: PackedPrompts,
+        targets: CacheTargets,
+        known: list[list[int]],
+        carried: PrefillSequences | None,
     ) -> PrefillLayout | ResumedPrefill:
         """Return the attention of a wave of prompts; known pages of each are in the cache."""
         if not any(known):
-            return PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype)
+            return PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype, carried)
         resumed = [
             Resumed(length=length, pages=known[prompt])
             for prompt, length in zip(packed.order, packed.padded_lengths, strict=True)
@@ -301,6 +310,8 @@ class ResidentBatch:
             freed = self._pool.release(seat.pages)
             if seat.is_broken and freed:
                 self._cache.erase(freed)
+            if seat.is_broken and self._states:
+                self._states.erase(row)
             self._kinds[seat.sequence.sampling] -= 1
         self._kinds += Counter()  # drops the kinds that no row has any more
         kept = len(self._seats) - len(rows)
@@ -313,6 +324,8 @@ class ResidentBatch:
             places = [torch.tensor(part, device=self.lm.device) for part in (source, target)]
             self._rows.move(*places)
             self._cache.move(*places)
+            if self._states:
+                self._states.move(*places)
         self._rows.leave(kept)
         self._cache.leave(kept)
 

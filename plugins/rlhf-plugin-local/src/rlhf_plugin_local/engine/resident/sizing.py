@@ -41,9 +41,10 @@ def cache_pages(lm: CausalLM, slots: int, max_length: int, kv_cache_gib: float |
 
 
 def page_bytes(lm: CausalLM) -> int:
-    """Return the bytes of one page in all layers, of keys and values."""
+    """Return the bytes of one page in all layers that have keys and values."""
     size = storage_dtype(lm.compute_dtype, lm.device).itemsize
-    return 2 * lm.num_layers * lm.num_kv_heads * lm.head_dim * size * PAGE
+    layers = lm.num_layers - len(lm.recurrent)
+    return 2 * layers * lm.num_kv_heads * lm.head_dim * size * PAGE
 
 
 def _limit(device: torch.device, kv_cache_gib: float | None) -> float | None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from rlhf_torch.models.modeling import CausalLM
 
 from ..next_token.drawing import DrawKind, draw_rows
+from ..states import DecodeSequences, RecurrentStates
 from .attention import PagedDecode
 from .paged_cache import PagedCache
 from .rows import DeviceRows
@@ -18,20 +19,30 @@ class TokenStep:
 
     Args:
         is_eos: (V,) true for end-of-sequence tokens.
+        states: of recurrent layers; None: the model has none.
     """
 
-    def __init__(self, lm: CausalLM, rows: DeviceRows, cache: PagedCache, is_eos: Tensor) -> None:
+    def __init__(
+        self,
+        lm: CausalLM,
+        rows: DeviceRows,
+        cache: PagedCache,
+        is_eos: Tensor,
+        states: RecurrentStates | None = None,
+    ) -> None:
         self.lm = lm
         self.rows = rows
         self.cache = cache
         self.is_eos = is_eos
+        self.states = states
 
     @torch.no_grad()
     def __call__(self, num_rows: int, kind: DrawKind) -> None:
         """Sample one token for each of the first rows."""
         rows = slice(0, num_rows)
         row = self.rows.columns(rows)
-        layout = PagedDecode(self.cache, row["position"], self.lm.compute_dtype)
+        carried = self.states and DecodeSequences(self.states, num_rows)
+        layout = PagedDecode(self.cache, row["position"], self.lm.compute_dtype, carried)
         hidden = self.lm.hidden(row["token"], row["position"] + row["shift"], layout)  # (R, D)
         self.draw(hidden, rows, kind)
 

@@ -1,0 +1,129 @@
+"""Recurrent layers over packed sequences: each starts from an empty state, whatever lies before it in the row.
+
+A convolution reads the row with ``W - 1`` zeros before each sequence, as a sequence alone begins; sequences of one
+length are rows of a batch instead. The delta rule of
+``flash-linear-attention`` knows where sequences of a row begin; without it the sequences are laid out right-padded,
+where a padding token has decay 1 and strength 0, so that it leaves the state as it is.
+
+Axes: those of ``sequences.py``; ``T`` is the length of the longest sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlhf_core.objective import on_device
+
+from .sequences import Convolution, DeltaRule, Parts
+
+
+class PackedSequences:
+    """``b`` sequences that lie one after the other in a row of ``N`` tokens.
+
+    Args:
+        offsets: (b + 1,) increasing positions, on the host; sequence i is ``row[offsets[i]:offsets[i + 1]]``.
+        real: (b,) leading tokens of each sequence that are its own; what follows is padding that leaves the state as it
+            is. None: all are.
+    """
+
+    def __init__(
+        self, offsets: Sequence[int] | Tensor, device: torch.device, real: Tensor | None = None
+    ) -> None:
+        self.offsets = torch.as_tensor(offsets, dtype=torch.int64)
+        self.lengths = self.offsets.diff()  # (b,)
+        self.real = self.lengths if real is None else real
+        self.device = device
+        self._spaces: dict[int, Tensor] = {}
+        self._padding: _Padding | None = None
+
+    def convolve(self, layer: int, convolution: Convolution, inputs: Tensor) -> Tensor:
+        """Return the convolution (1, C, N) of inputs (1, C, N), each sequence from its own beginning."""
+        if bool((self.lengths == self.lengths[0]).all()):
+            # As rows of a batch, of which each has its bits whatever the others are.
+            rows = inputs[0].unflatten(1, (len(self.lengths), -1)).transpose(0, 1)  # (b, C, T)
+            even: Tensor = convolution.function(rows)
+            return even.transpose(0, 1).flatten(1)[None]
+        gap = convolution.taps - 1
+        if gap not in self._spaces:
+            numbers = torch.arange(1, len(self.lengths) + 1).repeat_interleave(self.lengths)
+            spaced = torch.arange(int(self.offsets[-1])) + gap * numbers
+            self._spaces[gap] = on_device(spaced, self.device)
+        there = self._spaces[gap]
+        row = inputs.new_zeros(1, inputs.shape[1], int(self.offsets[-1]) + gap * len(self.lengths))
+        convolved: Tensor = convolution.function(row.index_copy(2, there, inputs))
+        return convolved.index_select(2, there)
+
+    def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
+        """Return the outputs (1, N, H, V), each sequence from its own beginning."""
+        if knows_sequences(self.device) and self.real is self.lengths:
+            starts = on_device(self.offsets, self.device)
+            packed: Tensor = rule.chunked(
+                *parts[:3], g=parts.g, beta=parts.beta, cu_seqlens=starts
+            )[0]
+            return packed
+        return self.final_states(rule, parts).outputs
+
+    def final_states(self, rule: DeltaRule, parts: Parts) -> Computed:
+        """Return the outputs, and the state behind each sequence's last own token."""
+        if self._padding is None:
+            self._padding = _Padding(self.offsets, self.real, self.device)
+        padding = self._padding
+        query, key, value, g, beta = parts.map(padding.pad)
+        hidden = padding.is_padding[..., None]  # (b, T, 1)
+        outputs, states = rule.chunked(
+            query,
+            key,
+            value,
+            g=g.masked_fill(hidden, 0.0),
+            beta=beta.masked_fill(hidden, 0.0),
+            output_final_state=True,
+        )
+        return Computed(padding.unpad(outputs), states)
+
+
+class Computed(NamedTuple):
+    """Outputs of the delta rule."""
+
+    outputs: Tensor
+    """(1, N, H, V)"""
+    states: Tensor
+    """(b, H, K, V)"""
+
+
+class _Padding:
+    """Conversion between packed tensors (1, N, ...) and right-padded ones (b, T, ...)."""
+
+    def __init__(self, offsets: Tensor, real: Tensor, device: torch.device) -> None:
+        lengths = offsets.diff()
+        steps = torch.arange(int(lengths.max()))
+        is_token = steps < lengths[:, None]  # (b, T)
+        self._shape = is_token.shape
+        # Padding reads token 0: any finite value does, since it neither changes the state nor is it kept.
+        there = torch.where(is_token, offsets[:-1, None] + steps, 0)
+        self._there = on_device(there.flatten(), device)
+        self._back = on_device(is_token.flatten().nonzero()[:, 0], device)
+        self.is_padding = on_device(steps >= real[:, None], device)
+        """(b, T)"""
+
+    def pad(self, packed: Tensor) -> Tensor:
+        return packed[0].index_select(0, self._there).unflatten(0, self._shape)
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        return padded.flatten(0, 1).index_select(0, self._back)[None]
+
+
+def knows_sequences(device: torch.device) -> bool:
+    """Return whether the delta rule of a family knows the sequences of a row: ``flash-linear-attention`` does, on
+    GPUs, and Transformers takes it where it is installed."""
+    return device.type == "cuda" and _has_kernels()
+
+
+@cache
+def _has_kernels() -> bool:
+    return find_spec("fla") is not None

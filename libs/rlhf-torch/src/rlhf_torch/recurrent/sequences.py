@@ -1,0 +1,207 @@
+"""Recurrent layers of packed rows: which sequence each token belongs to reaches the functions that carry a state.
+
+A layer of gated linear attention mixes tokens in two places: a causal convolution of a few tokens, and the gated delta
+rule, whose state goes from token to token. Everything else in it looks at one token. Transformers computes the two by
+functions of the family's own file, and this package puts others in their place there, which ask the layout of the
+forward pass where its sequences begin. The layer's own code runs unchanged; without a layout so do the functions.
+
+Axes beyond the project's table: ``C`` channels of a convolution, ``W`` its taps, ``H`` heads of values, ``K`` and ``V``
+sizes of a key and of a value.
+
+Source: Yang et al. 2024, "Gated Delta Networks", arXiv:2412.06464.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_core import PluginError
+
+Function = Callable[..., Any]
+
+CONVOLUTION = "causal_conv1d_fn"
+CHUNKED = "torch_chunk_gated_delta_rule"
+STEPWISE = "torch_recurrent_gated_delta_rule"
+"""Names of the functions in the file of every family of Transformers that has them."""
+KEYWORD = "seq_idx"
+"""Keyword of Transformers that reaches both functions: it stands for the sequence of each token."""
+_ORIGINAL = "_rlhf_original"
+
+
+class Convolution(NamedTuple):
+    """A causal convolution as a family computes it."""
+
+    function: Function
+    """(b, C, T) to (b, C, T), for rows that are one sequence each."""
+    taps: int
+    """W"""
+
+
+class DeltaRule(NamedTuple):
+    """The gated delta rule as a family computes it: S_t = exp(g_t) S_{t-1} (1 - beta_t k_t k_t^T) + beta_t v_t k_t^T,
+    and o_t = S_t q_t."""
+
+    chunked: Function
+    """For many tokens of each sequence."""
+    stepwise: Function
+    """For one token of each sequence."""
+
+
+class Sequences(Protocol):
+    """The sequences of a forward pass, as recurrent layers see them."""
+
+    def convolve(self, layer: int, convolution: Convolution, inputs: Tensor) -> Tensor:
+        """Return the convolution (1, C, N) of inputs (1, C, N), each sequence from its own beginning."""
+        ...
+
+    def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
+        """Return the outputs (1, N, H, V), each sequence from its own beginning."""
+        ...
+
+
+class Parts(NamedTuple):
+    """What the delta rule reads of each token."""
+
+    query: Tensor
+    """(b, T, H, K)"""
+    key: Tensor
+    """(b, T, H, K)"""
+    value: Tensor
+    """(b, T, H, V)"""
+    g: Tensor
+    """(b, T, H) logarithm of the decay, at most 0."""
+    beta: Tensor
+    """(b, T, H) strength of the update."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Parts:
+        """Return all parts, changed."""
+        return Parts(*(change(part) for part in self))
+
+
+class LayerSequences(NamedTuple):
+    """What the functions of one layer get by ``KEYWORD``."""
+
+    layer: int
+    sequences: Sequences
+
+
+def recurrent_layers(config: Any) -> list[int]:
+    """Return the layers that carry a state, by the kinds that a text configuration gives."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return [layer for layer, kind in enumerate(kinds) if kind in RECURRENT_KINDS]
+
+
+RECURRENT_KINDS = frozenset({"linear_attention", "conv"})
+"""Kinds of layers, as ``layer_types`` of a configuration has them, that are computed here."""
+
+
+def follow_sequences(layers: list[nn.Module], numbers: list[int]) -> None:
+    """Have recurrent layers compute each sequence of a packed row from its own beginning.
+
+    Args:
+        layers: of the whole model, in order.
+        numbers: those that are recurrent.
+    """
+    for number in numbers:
+        _replace_functions(layers[number])
+        layers[number].register_forward_pre_hook(partial(_hand_on, number), with_kwargs=True)
+
+
+def _hand_on(
+    number: int, _: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Give a layer's functions the sequences of the pass; a pass without a layout stays as it is."""
+    layout = options.get("layout")
+    if layout is None:
+        return None
+    return arguments, {**options, KEYWORD: LayerSequences(number, sequences_of(layout))}
+
+
+def sequences_of(layout: Any) -> Sequences:
+    """Return the sequences of a layout.
+
+    Raises:
+        PluginError: the layout cuts sequences, or has what they share once; neither can carry a state yet.
+    """
+    found: Sequences | None = getattr(layout, "sequences", None)
+    if found is None:
+        raise PluginError(
+            f"{type(layout).__name__} gives recurrent layers no sequences: their state goes from token to token. Set "
+            "share_prompts and deep_compile to false and sequence_parallel to 1 in the backend's options"
+        )
+    return found
+
+
+def _replace_functions(layer: nn.Module) -> None:
+    """Put the functions of this file in the place of those of a layer's family, once in each family."""
+    for module in layer.modules():
+        home = sys.modules[type(module).__module__]
+        convolution = getattr(home, CONVOLUTION, None)
+        if convolution is None or hasattr(convolution, _ORIGINAL):
+            continue
+        setattr(home, CONVOLUTION, _by_sequence(convolution, _convolution))
+        chunked, stepwise = getattr(home, CHUNKED, None), getattr(home, STEPWISE, None)
+        if chunked is not None:
+            rule = DeltaRule(chunked, stepwise or chunked)
+            setattr(home, CHUNKED, _by_sequence(chunked, partial(_delta_rule, rule)))
+
+
+def _by_sequence(original: Function, replacement: Function) -> Function:
+    """Return a function that is the replacement where it gets a layer's sequences, and the original elsewhere."""
+
+    @wraps(original)
+    def call(*arguments: Any, **options: Any) -> Any:
+        at = options.get(KEYWORD)
+        if not isinstance(at, LayerSequences):
+            return original(*arguments, **options)
+        return replacement(at, original, *arguments, **options)
+
+    setattr(call, _ORIGINAL, original)
+    return call
+
+
+@torch.compiler.disable
+def _convolution(
+    at: LayerSequences,
+    original: Function,
+    hidden_states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    **_: Any,
+) -> Tensor:
+    """Return the convolution (1, C, N) as Transformers' function has it, sequence by sequence."""
+
+    def function(rows: Tensor) -> Tensor:
+        convolved: Tensor = original(rows, weight, bias, activation=activation)
+        return convolved
+
+    return at.sequences.convolve(at.layer, Convolution(function, weight.shape[-1]), hidden_states)
+
+
+@torch.compiler.disable
+def _delta_rule(
+    rule: DeltaRule,
+    at: LayerSequences,
+    _: Function,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Return the outputs (1, N, H, V) as Transformers' function has them, sequence by sequence, and no state."""
+    normalized = {name: options[name] for name in _NUMERICS if name in options}
+    own = DeltaRule(*(partial(function, **normalized) for function in rule))
+    return at.sequences.delta_rule(at.layer, own, Parts(query, key, value, g, beta)), None
+
+
+_NUMERICS = ("use_qk_l2norm_in_kernel", "chunk_size")
+"""Options of the delta rule that change its numbers."""
