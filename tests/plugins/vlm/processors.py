@@ -45,6 +45,7 @@ TEMPLATES = {
     "gemma3": GEMMA,
     "internvl": CHATML.replace("MARKER", "<IMG_CONTEXT>\n"),
     "qwen2_5_vl": QWEN,
+    "qwen3_5": QWEN,
     "qwen3_vl": QWEN,
 }
 NAMED = {
@@ -61,6 +62,7 @@ NAMED = {
         "video_token": "<video>",
     },
     "qwen2_5_vl": {},
+    "qwen3_5": {},
     "qwen3_vl": {},
 }
 """Control tokens by the names under which a processor asks its tokenizer for them."""

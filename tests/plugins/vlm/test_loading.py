@@ -15,6 +15,7 @@ OTHER_SIDE = {"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE, "internvl": TILE}
 """Sides of images that a family's model reads, where all have one size."""
 WORD = {
     "qwen2_5_vl": "<|image_pad|>",
+    "qwen3_5": "<|image_pad|>",
     "qwen3_vl": "<|image_pad|>",
     "llava": "<image>",
     "gemma3": "<image_soft_token>",

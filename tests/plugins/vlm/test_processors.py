@@ -27,7 +27,7 @@ from rlhf_testing.tiny_vision import TILE, VISION_FAMILIES
 from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 
-WITH_VIDEOS = ("internvl", "qwen2_5_vl", "qwen3_vl")
+WITH_VIDEOS = ("internvl", "qwen2_5_vl", "qwen3_5", "qwen3_vl")
 """Families whose processor reads videos too, for which Transformers needs torchvision."""
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
 PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
@@ -167,6 +167,7 @@ def test_the_processor_of_an_export_is_that_of_its_base(request, tmp_path, form,
 
 LIMITED = {
     "qwen2_5_vl": {"max_pixels": 1024, "min_pixels": 256},
+    "qwen3_5": {"max_pixels": 1024},
     "qwen3_vl": {"max_pixels": 1024},
     "internvl": {"max_tiles": 2},
 }

@@ -23,6 +23,8 @@ CHAT_TEMPLATE = (
 )
 
 FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe", "qwen3_5")
+BYTE_LEVEL = frozenset({"qwen3_5"})
+"""Families whose tokenizers Transformers reads as byte-level BPE."""
 
 
 def write_tiny_model(
@@ -50,7 +52,7 @@ def write_tiny_model(
     import torch
     from transformers import AutoModelForCausalLM
 
-    tokenizer = tiny_tokenizer(alphabet)
+    tokenizer = tiny_tokenizer(alphabet, family)
     config = tiny_config(
         family,
         vocab_size=len(tokenizer),
@@ -69,15 +71,28 @@ def write_tiny_model(
     return folder
 
 
-def tiny_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token per character, special tokens and a plain chat template."""
+def tiny_tokenizer(alphabet: str = ALPHABET, family: str = "qwen3") -> PreTrainedTokenizerFast:
+    """Return a tokenizer with one token per character, special tokens and a plain chat template.
+
+    Args:
+        family: Transformers reads the tokenizers of some families as byte-level BPE, whatever their files say; theirs is
+            one, with the same tokens.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: index for index, token in enumerate([PAD, BOS, EOS, UNK, *alphabet])}
-    tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNK))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
+    special = [PAD, BOS, EOS, UNK]
+    if family in BYTE_LEVEL:
+        spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        words = [word for char in alphabet for word, _ in spelled.pre_tokenize_str(char)]
+        vocabulary = {token: index for index, token in enumerate([*special, *words])}
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+        tokenizer.pre_tokenizer, tokenizer.decoder = spelled, decoders.ByteLevel()
+    else:
+        vocabulary = {token: index for index, token in enumerate([*special, *alphabet])}
+        tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNK))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+        tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (PAD, BOS, EOS)])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, unk_token=UNK

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .tiny import ALPHABET, tiny_tokenizer
+from .tiny import ALPHABET, linear_attention, tiny_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
@@ -54,7 +54,7 @@ MARKERS = {
     "internvl": "<IMG_CONTEXT>",
 }
 """Text that a family's template writes for an image, where it is not that of the Qwen families."""
-VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "llava", "gemma3", "internvl")
+VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "llava", "gemma3", "internvl")
 
 
 def write_tiny_vision_model(
@@ -117,7 +117,7 @@ def tiny_vision_tokenizer(
     alphabet: str = ALPHABET, family: str = "qwen2_5_vl"
 ) -> PreTrainedTokenizerFast:
     """Return the tiny tokenizer with the control tokens and a chat template of image-text models."""
-    tokenizer = tiny_tokenizer(alphabet)
+    tokenizer = tiny_tokenizer(alphabet, family)
     words = [*WORDS, *WORDS_OF.get(family, ())]
     tokenizer.add_special_tokens({"additional_special_tokens": words})
     tokenizer.eos_token = "<|im_end|>"
@@ -179,7 +179,7 @@ def _qwen(
     head_dim: int,
     tied: bool,
 ) -> PretrainedConfig:
-    from transformers import Qwen2_5_VLConfig, Qwen3VLConfig
+    from transformers import Qwen2_5_VLConfig, Qwen3_5Config, Qwen3VLConfig
 
     text["rope_parameters"] = {
         "rope_type": "default",
@@ -209,6 +209,15 @@ def _qwen(
         text["rope_parameters"]["mrope_interleaved"] = True
         vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
         return Qwen3VLConfig(text_config=text, vision_config=vision, **common)
+    if family == "qwen3_5":
+        count = text["num_hidden_layers"]
+        kinds = ["full_attention" if layer % 2 else "linear_attention" for layer in range(count)]
+        text |= {"head_dim": head_dim, "layer_types": kinds}
+        text |= linear_attention(text["hidden_size"], text["num_attention_heads"])
+        text["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.5}
+        text["rope_parameters"]["mrope_section"] = _sections(head_dim // 4)
+        vision |= {"num_position_embeddings": 64}
+        return Qwen3_5Config(text_config=text, vision_config=vision, **common)
     vision |= {"window_size": 4 * PATCH, "fullatt_block_indexes": [layers - 1]}
     return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **common)
 

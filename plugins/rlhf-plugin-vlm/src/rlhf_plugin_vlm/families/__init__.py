@@ -16,6 +16,8 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "internvl": InternVl,
     "llava": Llava,
     "qwen2_5_vl": QwenVl,
+    "qwen3_5": QwenVl,
+    "qwen3_5_moe": QwenVl,
     "qwen3_vl": QwenVl,
 }
 """``model_type`` -> the family, called with path, configuration, options and ``trust_remote_code``."""
