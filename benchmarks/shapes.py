@@ -26,7 +26,7 @@ PIXELS_OF_A_TOKEN = 28
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a Qwen2.5 or Qwen2.5-VL model, as its ``config.json`` has them."""
+    """Dimensions of a Qwen2.5, Qwen2.5-VL or Qwen3.5 model, as its ``config.json`` has them."""
 
     hidden: int
     intermediate: int
@@ -36,6 +36,9 @@ class Shape:
     tied: bool = True
     vision_layers: int = 0
     """Of Qwen2.5-VL's vision tower; 0 for a model of text."""
+    linear_heads: int = 0
+    """Of the gated linear attention in three of four layers of a Qwen3.5; 0 for the other families."""
+    vocabulary: int = VOCABULARY
 
     @property
     def sees(self) -> bool:
@@ -48,6 +51,7 @@ SHAPES = {
     "3b": Shape(2048, 11008, 36, 16, 2),
     "7b": Shape(3584, 18944, 28, 28, 4, tied=False),
     "32b": Shape(5120, 27648, 64, 40, 8, tied=False),
+    "qwen3.5-0.8b": Shape(1024, 3584, 24, 8, 2, linear_heads=16, vocabulary=248320),
     "vl-3b": Shape(2048, 11008, 36, 16, 2, vision_layers=32),
     SEEING_TINY: Shape(256, 512, 2, 2, 1, vision_layers=2),
 }
@@ -74,11 +78,11 @@ def write_model(name: str, folder: Path, *, four_bits: bool = False) -> None:
     shape = SHAPES[name]
     torch.manual_seed(0)
     with torch.device("meta" if four_bits else _device()):
-        model = _seeing_model(shape) if shape.sees else _text_model(shape)
+        model = _model(shape)
     if four_bits:
         _fill_in_four_bits(model)
     model.save_pretrained(folder)
-    _write_tokenizer(folder, seeing=shape.sees)
+    _write_tokenizer(folder, shape)
     if shape.sees:
         _write_image_processor(folder)
 
@@ -86,6 +90,29 @@ def write_model(name: str, folder: Path, *, four_bits: bool = False) -> None:
 def image_tokens(side: int) -> int:
     """Return the number of tokens of a square image of ``side`` pixels, the two around it included."""
     return (side // PIXELS_OF_A_TOKEN) ** 2 + 2
+
+
+def _model(shape: Shape) -> Any:
+    if shape.linear_heads:
+        return _hybrid_model(shape)
+    return _seeing_model(shape) if shape.sees else _text_model(shape)
+
+
+def _hybrid_model(shape: Shape) -> Any:
+    """Return the text model of a Qwen3.5, whose heads and gates have the published sizes."""
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
+
+    config = Qwen3_5TextConfig(
+        **_dimensions(shape),
+        head_dim=256,
+        linear_num_key_heads=shape.linear_heads,
+        linear_num_value_heads=shape.linear_heads,
+        tie_word_embeddings=shape.tied,
+        dtype="bfloat16",
+        **_special_ids(),
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
 
 
 def _text_model(shape: Shape) -> Any:
@@ -133,7 +160,7 @@ def _seeing_model(shape: Shape) -> Any:
 
 def _dimensions(shape: Shape) -> dict[str, int]:
     return {
-        "vocab_size": VOCABULARY,
+        "vocab_size": shape.vocabulary,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
         "num_hidden_layers": shape.layers,
@@ -183,15 +210,16 @@ def _fill_in_four_bits(model: Any) -> None:
     model.config.quantization_config = config
 
 
-def _write_tokenizer(folder: Path, *, seeing: bool) -> None:
+def _write_tokenizer(folder: Path, shape: Shape) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     special = ["<pad>", "<bos>", "<eos>", "<unk>"]
     tokens = special + sorted(pre_tokenizers.ByteLevel.alphabet())
+    seeing = shape.sees
     last = list(VISION_WORDS) if seeing else []
     # As many tokens as the model has, so that whatever it samples can be decoded.
-    tokens += [f"<unused{number}>" for number in range(len(tokens), VOCABULARY - len(last))]
+    tokens += [f"<unused{number}>" for number in range(len(tokens), shape.vocabulary - len(last))]
     vocabulary = {token: number for number, token in enumerate([*tokens, *last])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

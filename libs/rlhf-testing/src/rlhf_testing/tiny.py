@@ -75,8 +75,8 @@ def tiny_tokenizer(alphabet: str = ALPHABET, family: str = "qwen3") -> PreTraine
     """Return a tokenizer with one token per character, special tokens and a plain chat template.
 
     Args:
-        family: Transformers reads the tokenizers of some families as byte-level BPE, whatever their files say; theirs is
-            one, with the same tokens.
+        family: Transformers reads the tokenizers of some families as byte-level BPE, whatever their files say; such a
+            family gets one, with the same tokens.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
