@@ -139,9 +139,18 @@ def _is_expert(name: str) -> bool:
 
 
 def _stacked_parameters(model: nn.Module) -> list[str]:
-    """Return parameters of one matrix for each expert; tables of a vision tower have one row along their first axis."""
-    found = model.named_parameters()
-    return [name for name, each in found if each.dim() == 3 and len(each) > 1]
+    """Return parameters of one matrix for each expert; tables of a vision tower have one row along their first axis,
+    and the kernels of convolutions are none."""
+    kernels = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, nn.modules.conv._ConvNd)
+    }
+    return [
+        name
+        for name, each in model.named_parameters()
+        if each.dim() == 3 and len(each) > 1 and id(each) not in kernels
+    ]
 
 
 def _share(model: nn.Module, names: Iterable[str]) -> float:

@@ -144,7 +144,7 @@ def test_each_node_is_in_the_row_once_at_its_depth(seed, layout):
 
 
 @pytest.mark.parametrize("max_tokens", [16384, 60])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"qwen3_5"}))  # whose state is not shared
 def test_gradients_are_those_of_whole_sequences(
     start, sgd_spec, models, refs, family, max_tokens, layout, monkeypatch
 ):

@@ -13,6 +13,7 @@ Source: Yang et al. 2024, "Gated Delta Networks", arXiv:2412.06464.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
@@ -142,14 +143,30 @@ def _replace_functions(layer: nn.Module) -> None:
     """Put the functions of this file in the place of those of a layer's family, once in each family."""
     for module in layer.modules():
         home = sys.modules[type(module).__module__]
-        convolution = getattr(home, CONVOLUTION, None)
-        if convolution is None or hasattr(convolution, _ORIGINAL):
+        convolution, chunked, stepwise = (
+            _by_device(getattr(home, name, None)) for name in (CONVOLUTION, CHUNKED, STEPWISE)
+        )
+        if convolution is None or hasattr(getattr(home, CONVOLUTION), _ORIGINAL):
             continue
         setattr(home, CONVOLUTION, _by_sequence(convolution, _convolution))
-        chunked, stepwise = getattr(home, CHUNKED, None), getattr(home, STEPWISE, None)
         if chunked is not None:
             rule = DeltaRule(chunked, stepwise or chunked)
             setattr(home, CHUNKED, _by_sequence(chunked, partial(_delta_rule, rule)))
+
+
+def _by_device(function: Function | None) -> Function | None:
+    """Return a family's function as a CPU can compute it too: where a package of GPU kernels is installed, Transformers
+    calls it on every device."""
+    if function is None:
+        return None
+    plain = inspect.unwrap(function)
+
+    @wraps(function)
+    def call(first: Tensor, *arguments: Any, **options: Any) -> Any:
+        chosen = plain if first.device.type == "cpu" else function
+        return chosen(first, *arguments, **options)
+
+    return call
 
 
 def _by_sequence(original: Function, replacement: Function) -> Function:
