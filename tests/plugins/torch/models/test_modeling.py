@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3VL
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_testing.tiny import FAMILIES, write_tiny_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.packed.packing import PackedLayout
 
@@ -220,6 +221,15 @@ def test_a_model_that_reads_images_is_named_where_it_is_taken_for_a_language_mod
     Qwen3VLConfig().save_pretrained(tmp_path)
 
     with pytest.raises(ConfigError, match=r"it reads images \(qwen3_vl\)\. .* set --model\.vision"):
+        load_causal_lm(str(tmp_path), dtype="float32")
+
+
+def test_a_model_that_reads_images_is_not_loaded_without_its_tower(tmp_path):
+    write_tiny_vision_model(tmp_path, "qwen3_5")
+
+    with pytest.raises(
+        ConfigError, match=r"only its text model would be .* Set --model\.vision vlm"
+    ):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 

@@ -93,7 +93,8 @@ def load_model(
     """Return the Transformers model of a folder or hub name; arguments are those of ``load_causal_lm``.
 
     Raises:
-        ConfigError: the path cannot be read, is no causal language model, or lacks weights.
+        ConfigError: the path cannot be read, is no causal language model, lacks weights, or would lose its vision
+            tower.
         PluginError: its attention cannot be replaced.
     """
     if (Path(path) / "adapter_config.json").exists():
@@ -119,6 +120,8 @@ def load_model(
         if isinstance(error, KeyError) and error.args == (attention.NAME,):
             raise PluginError(own_attention(f"model {path}")) from error
         raise _why_not(path, error, trust_remote_code) from error
+    if reader is None:
+        _refuse_without_its_tower(path, model, trust_remote_code)
     missing = set(info["missing_keys"])
     head = set() if needs_head else missing & _head_names(model)
     if lacking := sorted(missing - head) + sorted(map(str, info["mismatched_keys"])):
@@ -196,6 +199,23 @@ def _is_adapter(path: str) -> str:
         f"model {path}: expected a whole model; it is an adapter (adapter_config.json), made for the base {base}. Make "
         f"a plain model of both: rlhf merge {base} {path} OUT, and give OUT."
     )
+
+
+def _refuse_without_its_tower(path: str, model: PreTrainedModel, trust_remote_code: bool) -> None:
+    """Refuse an image-text model of which Transformers has loaded the text model alone.
+
+    Raises:
+        ConfigError: the folder's configuration has a vision tower, and the model has none.
+    """
+    if reads_images(model.config):
+        return
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if reads_images(config):
+        raise ConfigError(
+            f"model {path}: it reads images ({config.model_type}), and only its text model would be loaded and exported. "
+            "Set --model.vision vlm, which trains it with rows of text alone too; commands without this option run "
+            "models that read text alone."
+        )
 
 
 def reads_images(config: Any) -> bool:

@@ -11,8 +11,6 @@ Axes: those of ``sequences.py``; ``T`` is the length of the longest sequence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -61,28 +59,25 @@ class PackedSequences:
 
     def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
         """Return the outputs (1, N, H, V), each sequence from its own beginning."""
-        if knows_sequences(self.device) and self.real is self.lengths:
-            starts = on_device(self.offsets, self.device)
-            packed: Tensor = rule.chunked(
-                *parts[:3], g=parts.g, beta=parts.beta, cu_seqlens=starts
-            )[0]
-            return packed
-        return self.final_states(rule, parts).outputs
+        kernel = rule.packed(self.device)
+        if kernel is None:
+            return self.final_states(rule, parts).outputs
+        starts = on_device(self.offsets, self.device)
+        query, key, value, g, beta = parts
+        packed: Tensor = kernel(query, key, value, g=g, beta=beta, cu_seqlens=starts)[0]
+        return packed
 
     def final_states(self, rule: DeltaRule, parts: Parts) -> Computed:
         """Return the outputs, and the state behind each sequence's last own token."""
         if self._padding is None:
             self._padding = _Padding(self.offsets, self.real, self.device)
         padding = self._padding
-        query, key, value, g, beta = parts.map(padding.pad)
+        padded = parts.map(padding.pad)
         hidden = padding.is_padding[..., None]  # (b, T, 1)
-        outputs, states = rule.chunked(
-            query,
-            key,
-            value,
-            g=g.masked_fill(hidden, 0.0),
-            beta=beta.masked_fill(hidden, 0.0),
-            output_final_state=True,
+        outputs, states = rule.rows(
+            padded._replace(
+                g=padded.g.masked_fill(hidden, 0.0), beta=padded.beta.masked_fill(hidden, 0.0)
+            )
         )
         return Computed(padding.unpad(outputs), states)
 
@@ -112,18 +107,8 @@ class _Padding:
         """(b, T)"""
 
     def pad(self, packed: Tensor) -> Tensor:
-        return packed[0].index_select(0, self._there).unflatten(0, self._shape)
+        padded: Tensor = packed[0].index_select(0, self._there).unflatten(0, self._shape)
+        return padded
 
     def unpad(self, padded: Tensor) -> Tensor:
         return padded.flatten(0, 1).index_select(0, self._back)[None]
-
-
-def knows_sequences(device: torch.device) -> bool:
-    """Return whether the delta rule of a family knows the sequences of a row: ``flash-linear-attention`` does, on
-    GPUs, and Transformers takes it where it is installed."""
-    return device.type == "cuda" and _has_kernels()
-
-
-@cache
-def _has_kernels() -> bool:
-    return find_spec("fla") is not None

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Any, NamedTuple, Protocol
 
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 
 from rlhf_core import PluginError
 
-Function = Callable[..., Any]
+from .kernels import Function, packed_kernel
 
 CONVOLUTION = "causal_conv1d_fn"
 CHUNKED = "torch_chunk_gated_delta_rule"
@@ -44,14 +45,39 @@ class Convolution(NamedTuple):
     """W"""
 
 
-class DeltaRule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeltaRule:
     """The gated delta rule as a family computes it: S_t = exp(g_t) S_{t-1} (1 - beta_t k_t k_t^T) + beta_t v_t k_t^T,
     and o_t = S_t q_t."""
 
     chunked: Function
-    """For many tokens of each sequence."""
+    """For many tokens of each sequence, by plain torch."""
     stepwise: Function
     """For one token of each sequence."""
+    numerics: Mapping[str, Any] = field(default_factory=dict)
+    """Options that change its numbers, which every form gets."""
+
+    def packed(self, device: torch.device) -> Function | None:
+        """Return the form that takes a row of sequences and their beginnings, ``cu_seqlens``; None: there is none."""
+        kernel = packed_kernel(self.chunked, device)
+        return None if kernel is None else partial(kernel, **self.numerics)
+
+    def rows(self, parts: Parts, **options: Any) -> tuple[Tensor, Tensor]:
+        """Return outputs (b, T, H, V) and states (b, H, K, V) of rows that are one sequence each."""
+        return self._both(self.chunked, parts, options)
+
+    def step(self, parts: Parts, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs (b, 1, H, V) and the states (b, H, K, V) behind one token of each sequence."""
+        return self._both(self.stepwise, parts, {"initial_state": states})
+
+    def _both(
+        self, function: Function, parts: Parts, options: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        query, key, value, g, beta = parts
+        outputs, states = function(
+            query, key, value, g=g, beta=beta, output_final_state=True, **self.numerics, **options
+        )
+        return outputs, states
 
 
 class Sequences(Protocol):
@@ -150,7 +176,7 @@ def _replace_functions(layer: nn.Module) -> None:
             continue
         setattr(home, CONVOLUTION, _by_sequence(convolution, _convolution))
         if chunked is not None:
-            rule = DeltaRule(chunked, stepwise or chunked)
+            rule = DeltaRule(inspect.unwrap(getattr(home, CHUNKED)), stepwise or chunked)
             setattr(home, CHUNKED, _by_sequence(chunked, partial(_delta_rule, rule)))
 
 
@@ -183,7 +209,7 @@ def _by_sequence(original: Function, replacement: Function) -> Function:
     return call
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _convolution(
     at: LayerSequences,
     original: Function,
@@ -202,7 +228,7 @@ def _convolution(
     return at.sequences.convolve(at.layer, Convolution(function, weight.shape[-1]), hidden_states)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _delta_rule(
     rule: DeltaRule,
     at: LayerSequences,
@@ -215,9 +241,9 @@ def _delta_rule(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Return the outputs (1, N, H, V) as Transformers' function has them, sequence by sequence, and no state."""
-    normalized = {name: options[name] for name in _NUMERICS if name in options}
-    own = DeltaRule(*(partial(function, **normalized) for function in rule))
-    return at.sequences.delta_rule(at.layer, own, Parts(query, key, value, g, beta)), None
+    numerics = {name: options[name] for name in _NUMERICS if name in options}
+    parts = Parts(query, key, value, g, beta)
+    return at.sequences.delta_rule(at.layer, replace(rule, numerics=numerics), parts), None
 
 
 _NUMERICS = ("use_qk_l2norm_in_kernel", "chunk_size")

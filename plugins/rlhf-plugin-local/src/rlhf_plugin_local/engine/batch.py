@@ -118,7 +118,7 @@ class Batch:
         starts = [packed.starts[prompt] for prompt in owner]
         targets = CacheTargets.of(starts, lengths, first, self._device)
         states, dtype = self._states, self.lm.compute_dtype
-        carried = states and PrefillSequences(packed, states, owner, first)
+        carried = PrefillSequences(packed, states, owner, first) if states else None
         layout = PrefillLayout(packed, targets, self._cache, dtype, carried)
         hidden = self.lm.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
@@ -139,7 +139,7 @@ class Batch:
         used = round_up(max(self._longest, FEWEST_POSITIONS), self._block)
         self._cache.reserve(used)
         positions = self._column["position"][:R].contiguous()
-        carried = self._states and DecodeSequences(self._states, R)
+        carried = DecodeSequences(self._states, R) if self._states else None
         layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype, carried)
         tokens = self._column["token"][:R].contiguous()
         hidden = self.lm.hidden(tokens, positions + self._column["shift"][:R], layout)  # (R, D)

@@ -133,14 +133,12 @@ class DecodeSequences:
         tails = self._states.tails[layer][: self._num_rows]
         rows = torch.cat([tails, inputs[0].T[..., None]], dim=2)  # (R, C, W)
         tails.copy_(rows[..., 1:])
-        return convolution.function(rows)[..., -1].T[None]
+        convolved: Tensor = convolution.function(rows)
+        return convolved[..., -1].T[None]
 
     def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
         """Return the outputs (1, R, H, V)."""
         memories = self._states.memories[layer][: self._num_rows]
-        query, key, value, g, beta = parts.map(lambda part: part.transpose(0, 1))  # (R, 1, ...)
-        outputs, states = rule.stepwise(
-            query, key, value, g=g, beta=beta, initial_state=memories, output_final_state=True
-        )
+        outputs, states = rule.step(parts.map(lambda part: part.transpose(0, 1)), memories)
         memories.copy_(states)
         return outputs.transpose(0, 1)

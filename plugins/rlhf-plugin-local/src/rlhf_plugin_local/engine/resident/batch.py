@@ -181,7 +181,8 @@ class ResidentBatch:
         self._cache.seat(first, [seat.pages for seat in seats])
         self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
         targets = wave.targets(packed, firsts, first, self.lm.device)
-        carried = self._states and PrefillSequences(packed, self._states, owner, first)
+        states = self._states
+        carried = PrefillSequences(packed, states, owner, first) if states else None
         layout = self._prefill(packed, targets, known, carried)
         hidden = self.lm.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images

@@ -41,7 +41,7 @@ class TokenStep:
         """Sample one token for each of the first rows."""
         rows = slice(0, num_rows)
         row = self.rows.columns(rows)
-        carried = self.states and DecodeSequences(self.states, num_rows)
+        carried = DecodeSequences(self.states, num_rows) if self.states else None
         layout = PagedDecode(self.cache, row["position"], self.lm.compute_dtype, carried)
         hidden = self.lm.hidden(row["token"], row["position"] + row["shift"], layout)  # (R, D)
         self.draw(hidden, rows, kind)
