@@ -212,8 +212,8 @@ def _refuse_without_its_tower(path: str, model: PreTrainedModel, trust_remote_co
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     if reads_images(config):
         raise ConfigError(
-            f"model {path}: it reads images ({config.model_type}), and only its text model would be loaded and exported. "
-            "Set --model.vision vlm, which trains it with rows of text alone too; commands without this option run "
+            f"model {path}: it reads images ({config.model_type}), and only its text model would be loaded and "
+            "exported. Set --model.vision vlm, which trains it with rows of text alone too; commands without this option run "
             "models that read text alone."
         )
 
