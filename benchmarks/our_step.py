@@ -190,7 +190,7 @@ def step_records(options: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def planned(options: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return what ``rlhf plan`` predicts of the same run; None for a GPU that it does not know."""
+    """Return what ``rlhf plan`` predicts of the same run; None for a GPU or a family that it does not know."""
     import torch
 
     name = torch.cuda.get_device_name().lower()
@@ -204,6 +204,8 @@ def planned(options: dict[str, Any], arguments: argparse.Namespace) -> dict[str,
         lengths.append(f"--image-tokens={of_images}")
     command = [sys.executable, "-m", "rlhf_cli", "plan", *_words(options), *lengths]
     done = subprocess.run([*command, f"--gpu={gpu}", "--json"], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return None
     plan: dict[str, Any] = json.loads(done.stdout)
     return plan
 

@@ -213,8 +213,8 @@ def _refuse_without_its_tower(path: str, model: PreTrainedModel, trust_remote_co
     if reads_images(config):
         raise ConfigError(
             f"model {path}: it reads images ({config.model_type}), and only its text model would be loaded and "
-            "exported. Set --model.vision vlm, which trains it with rows of text alone too; commands without this option run "
-            "models that read text alone."
+            "exported. Set --model.vision vlm, which trains it with rows of text alone too; commands without this "
+            "option run models that read text alone."
         )
 
 
