@@ -283,7 +283,7 @@ def test_a_step_that_failed_with_changed_weights_is_not_saved_as_the_one_before(
     assert not (tmp_path / "run/checkpoints").exists()
     log = (tmp_path / "run/run.log").read_text()
     assert (
-        "step 4 failed while weights were changing, so step 3 could not be saved: no checkpoint was due before, and "
+        "step 4 failed when weights may have changed, so step 3 could not be saved: no checkpoint was due before, and "
         "--resume restart begins anew and does 3 steps (0.0 minutes) again. A smaller --checkpoint.every or "
         "--checkpoint.every_minutes loses less"
     ) in log
