@@ -33,7 +33,7 @@ def fields():
 def is_legal(info, text):
     """Whether an option can have what stands behind it on a command line."""
     adapter = TypeAdapter(info.annotation)
-        number = int(text) if text.isdigit() else text
+    number = int(text) if text.isdigit() else text
     for value in (text, [text], number, None if text == "none" else text):
         try:
             adapter.validate_python(value)
@@ -54,7 +54,7 @@ def set_by(message):
 
 def test_what_a_message_tells_to_set_is_a_value_of_the_option(fields):
     told = [(one, path, value) for one in raised_messages() for path, value in set_by(one)]
-    words = {"to", "in", "with", "at", "and", "or", "too", "is", "below", "of", "has", "if", "say", "one"}
+    words = set(["to", "in", "with", "at", "and", "or", "too", "is", "below", "of", "has", "if", "say", "one"])
     checked = [case for case in told if case[1] in fields and case[2] not in words]
 
     assert len(checked) > 25
