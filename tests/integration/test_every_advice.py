@@ -54,7 +54,24 @@ def set_by(message):
 
 def test_what_a_message_tells_to_set_is_a_value_of_the_option(fields):
     told = [(one, path, value) for one in raised_messages() for path, value in set_by(one)]
-    words = set(["to", "in", "with", "at", "and", "or", "too", "is", "below", "of", "has", "if", "say", "one"])
+    words = set(
+        [
+            "to",
+            "in",
+            "with",
+            "at",
+            "and",
+            "or",
+            "too",
+            "is",
+            "below",
+            "of",
+            "has",
+            "if",
+            "say",
+            "one",
+        ]
+    )
     checked = [case for case in told if case[1] in fields and case[2] not in words]
 
     assert len(checked) > 25
