@@ -2,11 +2,12 @@
 one the error says how far a resume falls back. What a folder has is what ``rlhf show`` says of it."""
 
 import json
+import re
 
 import pytest
 
 from rlhf_cli.main import main
-from rlhf_core import RLHFError
+from rlhf_core import RLHFError, long_work
 from rlhf_core.storage.run_folder import RunFolder
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.training.updater import Updater
@@ -60,6 +61,18 @@ def fail_in_update(monkeypatch, method, number):
         return plain(self, *arguments)
 
     monkeypatch.setattr(Updater, method, failing)
+
+
+def test_a_command_says_what_it_reads_and_writes_where_that_takes_long(
+    command, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(long_work, "FIRST_S", 0.0)
+
+    assert command("--output", "run") == 0
+
+    told = [line for line in caplog.messages if line.endswith(" s so far")]
+    assert re.match(r"reading the weights of (reward )?model model: ", told[0])
+    assert told[-1].startswith("writing the model to run/model: ")
 
 
 def test_a_command_that_fails_before_an_update_goes_on_from_the_step_before(
