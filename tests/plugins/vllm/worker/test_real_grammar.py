@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from rlhf_core.storage import temporary_folder
 from tests.open_places import listening, modes, promised
+
+from rlhf_core.storage import temporary_folder
 
 from ..masked_reference import check_a_schema
 
