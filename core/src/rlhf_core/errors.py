@@ -88,7 +88,7 @@ class UnknownTokenError(RequestError):
 
 
 class EnvironmentFailure(RolloutError):
-    """What a policy plays with (an environment, or an agent that asks it) raised, answered with something that it must
+    """Failure of an environment, or of an agent that asks the policy: it raised, answered with something that it must
     not, or not in time. Its episode is lost, and no other."""
 
     reason = "environment_failed"
