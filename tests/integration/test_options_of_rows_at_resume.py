@@ -121,7 +121,7 @@ def test_every_option_is_bound_or_obeyed(command):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["sft", "dpo"])
 def test_a_bound_option_is_refused_by_name(workspace, command, monkeypatch, capfd):
-    """All of them in one state: the message names each."""
+    """The value of the checkpoint is another, for one option after the other."""
     monkeypatch.chdir(workspace)
     bound = sorted(path for path in options(command) if path.startswith(BOUND))
     folder = workspace / f"bound-{command}" / "step-00000002"
