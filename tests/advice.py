@@ -17,8 +17,15 @@ ADVICE = re.compile(
     rf"(?: in place of (?P<instead>{_FLAG}))?"
 )
 LEAVE = re.compile(
-    r"\b[Ll]eave (?:it|them|(?:the|that|this) option|one(?: of (?:them|the two))?) out"
+    r"\b[Ll]eave (?:it|them|(?:the|that|this) (?:option|filter)|one(?: of (?:them|the two))?) out"
 )
+EXPECTED = re.compile(
+    rf"(?P<flag>{_FLAG})(?: is [^;]*;|: | [^:;]*: )\s*expected "
+    rf"(?:(?:at least|at most) (?:{_FLAG} = )?|a [a-z ]+: |)(?P<value>[\d.]*\d|[\w]+/[\w@/]+)(?=[ ,]|$)"
+)
+"""What stands in place of a value that an option cannot have: a bound, or the first of a list."""
+NOT_BOTH = re.compile(rf"(?P<one>{_FLAG}) and (?P<other>{_FLAG}): [^.]*, not both")
+NO_EFFECT = re.compile(rf"(?P<flag>{_FLAG}) would change nothing")
 SET_IT = re.compile(r"\b(?:[Ss]et|[Aa]dd) it(?: to\b(?: (?P<value>\d+))?|[.,])")
 RENAME = re.compile(rf"Did you mean (?P<flags>{_FLAG}(?:(?:, | or ){_FLAG})*)\?")
 PLACEHOLDERS = {
@@ -50,6 +57,18 @@ def _is_of(word, flag):
 
 
 def changes(words, message, values):
+    """Return each change that a message advises, see ``_told``; of an option without an effect alone, that it goes."""
+    told = list(_told(words, message, values))
+    if (
+        not told
+        and (found := NO_EFFECT.search(message))
+        and not cannot_be_followed(message, values)
+    ):
+        told = [(found["flag"], without(words, found["flag"]))]
+    return told
+
+
+def _told(words, message, values):
     """Yield each change that a message advises: its flag, and the words of who follows it.
 
     Left out are those of which neither the message nor ``values`` says what to write.
@@ -78,6 +97,11 @@ def changes(words, message, values):
         value = found["value"] or values.get(flag)
         if value is not None:
             yield flag, [*without(words, flag), flag, value]
+    for found in EXPECTED.finditer(message):
+        yield found["flag"], [*without(words, found["flag"]), found["flag"], found["value"]]
+    for found in NOT_BOTH.finditer(message):
+        for flag in (found["one"], found["other"]):
+            yield flag, without(words, flag)
     for found in RENAME.finditer(message):
         for flag in re.findall(_FLAG, found["flags"]):
             yield flag, [flag if word == named[0][1] else word for word in words]
@@ -96,10 +120,19 @@ def arrives(error_of, words, values, steps=4):
     return not found or any(arrives(error_of, then, values, steps - 1) for then in found)
 
 
+def cannot_be_followed(message, values):
+    """Return whether a message advises an option for which there is nothing here, as ``values`` says with None."""
+    return any(
+        found["flag"] in values and values[found["flag"]] is None
+        for found in ADVICE.finditer(message)
+    )
+
+
 def require_progress(error_of, words, values):
     """Follow each advice of the error with which words end, and require that it helps.
 
-    Returns the flags that were advised.
+    Returns the flags that were advised. A message in which no advice is found fails, unless it advises an option that
+    ``values`` says there is nothing for.
     """
     before = error_of(words)
     assert before is not None, words
@@ -111,4 +144,7 @@ def require_progress(error_of, words, values):
         assert "no such option" not in (after or "").lower(), (then, before)
         assert arrives(error_of, then, values), (then, before, after)
         advised.append(flag)
+    assert advised or cannot_be_followed(before, values), (
+        f"nothing that a message tells to do was found in: {before}"
+    )
     return advised

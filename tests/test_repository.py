@@ -60,6 +60,7 @@ PUBLIC = {
     "rlhf_core.objective",  # the loss that a training backend descends
     "rlhf_core.plugins",  # Plugins, which a runtime is given
     "rlhf_core.storage",  # files that are written whole or not at all
+    "rlhf_core.long_work",  # what keeps a terminal silent for minutes says so
     "rlhf_core.outside.json_reader",  # JSON of files, rows and answers, with limits
     "rlhf_guard.processes.kept",  # commands that agents are, which end with the run
     "rlhf_guard.processes.variables",  # what of the environment passes to code of others

@@ -137,6 +137,14 @@ def test_a_run_before_its_first_step_says_so(run_of):
         read_samples(run_of(), None)
 
 
+def test_a_run_without_samples_says_what_it_has(run_of, tmp_path):
+    run = run_of()
+    (run / "metrics.jsonl").write_text('{"step": 1, "metrics": {}}\n{"step": 2, "metrics": {}}\n')
+
+    with pytest.raises(ConfigError, match=r"finished 2 steps, .* and no checkpoint is there"):
+        read_samples(run, None)
+
+
 def test_half_a_last_line_is_left_out(run_of):
     run = run_of(sample(1, 0), tail='{"step": 2, "uid": "0.')
 

@@ -144,6 +144,10 @@ def weights_digest(run: Path) -> dict[str, str]:
     }
 
 
+def saved_steps(run: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*")]
+
+
 def how_to_resume(run: Path) -> str:
     """``auto``, or ``restart`` for a run that was killed before its first checkpoint: its steps are done again only if
     that is asked for."""

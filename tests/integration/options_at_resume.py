@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -102,3 +104,17 @@ def value_of(tree: Any, path: str) -> Any:
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
+
+
+def rewrite(folder, change):
+    """Change what a checkpoint's state.json says, and its digest in the manifest."""
+    file, manifest = folder / "state.json", folder / "manifest.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    listed = json.loads(manifest.read_text())
+    listed["files"]["state.json"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(listed))
+
+
+def with_other(tree, path):
+    key, _, below = path.partition(".")
+    return {**tree, key: with_other(tree.get(key, {}), below) if below else "another"}

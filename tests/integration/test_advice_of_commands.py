@@ -8,10 +8,12 @@ import shlex
 
 import pytest
 from tests.advice import require_progress, without
+from tests.advised_messages import raised_messages
 
 from rlhf_cli.main import main
 from rlhf_testing.tiny import write_tiny_model
 
+from .advised_places import FOLLOWED
 from .forked_runs import QUIET
 
 REWARD = "def score(response):\n    return float(len(response))\n"
@@ -217,6 +219,10 @@ CASES = {
 CASES |= {name: shlex.split(words) for name, words in OTHER.items()}
 
 
+def test_places_name_cases_that_are_here():
+    assert set(FOLLOWED.values()) <= set(CASES)
+
+
 @pytest.fixture(scope="module")
 def checked_in(tmp_path_factory):
     """Folder of the commands that are checked, whose model has no weights."""
@@ -288,3 +294,6 @@ def test_following_the_advice_of_a_command_gets_further(checked_in, error_of, na
     words = with_model(CASES[name]) if CASES[name][0] in CHECKED else CASES[name]
 
     assert require_progress(error_of, words, VALUES), error_of(words)
+    for place in (place for place, case in FOLLOWED.items() if case == name):
+        raised = [one for one in raised_messages() if one.place == place]
+        assert any(one.says(error_of(words)) for one in raised), (place, error_of(words))

@@ -11,6 +11,7 @@ from .forked_runs import (
     CONFIG,
     metrics_without_times,
     records,
+    saved_steps,
     train_in_a_fork,
     weights_digest,
     write_workspace,
@@ -69,10 +70,6 @@ def check_goes_on(workspace, name, *flags):
     assert metrics_without_times(resumed) == metrics_without_times(whole)
     assert weights_digest(resumed) == weights_digest(whole)
     assert replay(resumed / "ledger.jsonl").unsettled() == []
-
-
-def saved_steps(run):
-    return [int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*")]
 
 
 def test_a_run_whose_reward_fails_goes_on_from_its_last_whole_step(workspace):

@@ -4,24 +4,18 @@ Each command is looked at while it works: its processes, their sockets in /proc/
 far, under a umask that takes nothing away.
 """
 
+import json
 import os
-import re
 import stat
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from tests.deadlines import HANG_S
-
-PAGE = Path(__file__).parents[2] / "docs/security.md"
-ROW = re.compile(r"^\| (.+?) \| (.+?) \|(?: (.*?) \|)?$", re.MULTILINE)
-LISTENS = "0A"
-ACCEPTS = 0x10000
-"""Bit of a Unix socket's flags, in hexadecimal, that says that it listens."""
+from tests.open_places import listening, modes, processes, promised
 
 HOLD = """
 import pathlib, time
@@ -68,74 +62,6 @@ pytestmark = [
 ]
 
 
-def promised(heading, who):
-    """The second cell of the row of a table of the page whose first cell has these words."""
-    section = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2]
-    (cell,) = [
-        where for first, where, _ in ROW.findall(section.partition("\n## ")[0]) if who in first
-    ]
-    return cell
-
-
-def processes(root):
-    """A process and all below it."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(words[1])
-    found, level = {root}, {root}
-    while level:
-        level = {child for child, parent in parents.items() if parent in level}
-        found |= level
-    return found
-
-
-def inodes(pids):
-    """Inodes of the sockets that processes have open."""
-    found = set()
-    for pid in pids:
-        for entry in Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                target = os.readlink(entry)
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    return found
-
-
-def address_of(text):
-    """The address of an entry of /proc/net/tcp: words of four bytes in this machine's order."""
-    packed = bytes.fromhex(text.partition(":")[0])
-    words = [packed[at : at + 4] for at in range(0, len(packed), 4)]
-    ordered = [word[::-1] if sys.byteorder == "little" else word for word in words]
-    return str(ip_address(b"".join(ordered)))
-
-
-def listening(root):
-    """Addresses at which a process and those below it listen; of Unix sockets their paths."""
-    own = inodes(processes(root))
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == LISTENS and words[9] in own:
-                found.add(address_of(words[1]))
-    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
-        words = line.split()
-        if int(words[3], 16) & ACCEPTS and words[6] in own:
-            found.add(words[7] if len(words) > 7 else "a Unix socket")
-    return found
-
-
-def modes(folder):
-    """Mode of each file and folder that is directly in a folder, by its name."""
-    return {entry.name: oct(stat.S_IMODE(entry.lstat().st_mode))[2:] for entry in folder.iterdir()}
-
-
 @contextmanager
 def started(words, folder, umask):
     """A command in a folder, with a folder for temporary files of its own."""
@@ -146,6 +72,7 @@ def started(words, folder, umask):
         [sys.executable, *words],
         cwd=folder,
         env=environment,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -241,3 +168,50 @@ def test_a_served_reward_model_is_on_loopback_and_writes_nothing(tmp_path):
 
     assert promised("What listens, and where", "`rlhf serve-rm`").startswith("127.0.0.1 ")
     assert set(modes(tmp_path)) == {"tmp"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sft --data sums.jsonl --output run --steps 2 --train.batch_size 2",
+        "generate --data mine.jsonl --output out --rollout.max_new_tokens 4",
+        "eval --data mine.jsonl --reward my_reward.py:score --output out --rollout.max_new_tokens 4",
+        "plan model",
+    ],
+)
+def test_other_commands_of_one_process_listen_nowhere_from_start_to_end(workspace, words):
+    rows = [json.dumps({"prompt": f"{n}=", "response": "1"}) for n in range(8)]
+    (workspace / "sums.jsonl").write_text("\n".join(rows) + "\n")
+    command, *rest = words.split()
+    model = [] if command == "plan" else ["--model", "model"]
+    seen, looks = set(), 0
+
+    with started(["-m", "rlhf_cli", command, *rest, *model], workspace, 0o022) as process:
+        give_up = time.monotonic() + HANG_S
+        while process.poll() is None:
+            assert time.monotonic() < give_up
+            seen |= listening(process.pid)
+            looks += 1
+            time.sleep(0.1)
+        assert process.returncode == 0, process.communicate()[0]
+
+    assert looks > 1
+    assert seen == set()
+    assert modes(workspace / "tmp") == {}
+    assert promised("What listens, and where", f"`{command}`").startswith("nothing listens")
+
+
+def test_a_chat_listens_nowhere(workspace):
+    words = ["-m", "rlhf_cli", "chat", "model", "--rollout.max_new_tokens", "4"]
+
+    with started(words, workspace, 0o022) as process:
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        while line := process.stdout.readline():
+            if line.strip():
+                break
+        assert process.poll() is None, line
+        assert listening(process.pid) == set()
+        process.communicate("/exit\n", timeout=HANG_S)
+
+    assert promised("What listens, and where", "`chat`").startswith("nothing listens")

@@ -1,7 +1,7 @@
 """Every option at resume: a run that goes on with another value is refused, or its next step is that of a run which had
 the value from there on. None is reported as changed and ignored."""
 
-import hashlib
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -13,7 +13,15 @@ from rlhf_core import ConfigError
 from rlhf_trainer.loop.resume import FREE
 from rlhf_trainer.loop.training import BINDING
 
-from .options_at_resume import another, at, component_options, options, value_of
+from .options_at_resume import (
+    another,
+    at,
+    component_options,
+    options,
+    rewrite,
+    value_of,
+    with_other,
+)
 
 BASE = {
     "algo": {"kl": {"coef": 0.25, "estimator": "k3"}, "loss": {"entropy_coef": 0.125}},
@@ -30,16 +38,16 @@ DRAWS_OTHERWISE = {
     "rollout.max_staleness",
     "rollout.concurrency",
 }
-"""Options whose value in the steps before decides which prompts are left."""
+"""Options whose value in the steps before decides which prompts are left: what each does from the next step on is said
+by a test of its own."""
 OTHER_PARTS = {
-    # These runs have stand-ins for models, which no other runtime holds.
+    # Another stand-in of the same kind is what these runs can have.
     "runtime.name",
-    # The others play environments and agents, of which these runs have none.
     "rollout.executor",
-    # Its values are those of other options, each of which is compared.
+    # It stands for values of other options.
     "preset",
 }
-"""Options with no second value that these runs could have."""
+"""Options that name parts, which tests of their own have."""
 
 ALL = {
     **dict(options()),
@@ -78,20 +86,6 @@ def begun(tmp_path_factory):
 def small(begun, monkeypatch):
     monkeypatch.chdir(begun)
     return SmallRun(begun)
-
-
-def rewrite(folder, change):
-    """Change what a checkpoint's state.json says, and its digest in the manifest."""
-    file, manifest = folder / "state.json", folder / "manifest.json"
-    file.write_text(json.dumps(change(json.loads(file.read_text()))))
-    listed = json.loads(manifest.read_text())
-    listed["files"]["state.json"] = hashlib.sha256(file.read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(listed))
-
-
-def with_other(tree, path):
-    key, _, below = path.partition(".")
-    return {**tree, key: with_other(tree.get(key, {}), below) if below else "another"}
 
 
 def tree_of(small):
@@ -156,3 +150,111 @@ def test_the_next_step_obeys_an_option(small, path):
     runtime, _ = resumed(small, layer, again)
 
     assert asked(small, runtime, again) == expected
+
+
+def events_of(small, run):
+    """What happens while a run is started, and the run's result."""
+    before = len(small.events)
+    run()
+    return small.events[before:]
+
+
+def generated_before_it_learns(events):
+    """Number of groups that the engine was asked for before the first step learned."""
+    return events[: events.index("learn")].count("generate")
+
+
+def test_filters_judge_from_the_next_step_on(small):
+    """All groups of the steps up to the second are kept, so that a whole run with the filter has drawn the same."""
+    layer = {"rollout": {"filters": ["drop_until"], "max_refills": 0, "drop_until": {"until": 3}}}
+
+    resumed(small, layer, "resumed-filters")
+
+    lines = small.lines(output="resumed-filters")
+    (third,) = [line["metrics"] for line in lines if line["step"] == 3 and "metrics" in line]
+    assert (third["train/empty_batch"], third["filter/dropped_groups/early"]) == (1.0, 2.0)
+    kept = {"rollout": {"filters": ["drop_until"]}}
+    small(BASE, kept, output="whole-kept")
+    expected = asked(small, small.runtime, "whole-kept")
+    runtime, _ = resumed(small, kept, "resumed-kept")
+    assert asked(small, runtime, "resumed-kept") == expected
+
+
+def test_oversampling_draws_more_from_the_next_step_on(small):
+    layer = {"rollout": {"filters": ["drop_until"], "oversampling": 2.0}}
+    plain = events_of(small, lambda: resumed(small, {}, "resumed-plain"))
+
+    more = events_of(small, lambda: resumed(small, layer, "resumed-oversampling"))
+
+    assert generated_before_it_learns(plain) == 2
+    assert generated_before_it_learns(more) == 4
+
+
+def test_staleness_lets_the_next_steps_be_drawn_ahead(small):
+    layer = {"rollout": {"max_staleness": 1}, "train": {"steps": 5}}
+
+    more = events_of(small, lambda: resumed(small, layer, "resumed-staleness"))
+
+    assert generated_before_it_learns(more) > 2
+    assert small.runtime.learner.requests[-1].step == 5
+
+
+def test_concurrency_bounds_the_prompts_of_the_next_step(small):
+    peaks = {}
+    saved = str(small.folder / "run/checkpoints/step-00000002")
+    for concurrency in (1, 2):
+
+        def watch(runtime, concurrency=concurrency):
+            plain, peaks[concurrency] = runtime.engine.generate, 0
+
+            async def generate(request):
+                if not runtime.learner.requests:  # evaluations, which come later, are not bounded
+                    peaks[concurrency] = max(peaks[concurrency], runtime.engine.under_way + 1)
+                return await plain(request)
+
+            runtime.engine.generate = generate
+            runtime.engine.delays_s = itertools.repeat(0.01)
+
+        layers = {"resume": {"checkpoint": saved}}, {"rollout": {"concurrency": concurrency}}
+        small(BASE, *layers, output=f"resumed-concurrency-{concurrency}", prepare=watch)
+
+    assert peaks == {1: 1, 2: 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "hook", "name"),
+    [
+        ("rollout.executor", "rlhf_rollout_executors", "single_turn"),
+        ("runtime.name", "rlhf_runtimes", "written_down"),
+    ],
+)
+def test_another_part_of_the_same_kind_does_the_next_step(small, path, hook, name):
+    """The part is another component that says when it is built, and does what the first one does."""
+    built = []
+    with small.configured(BASE) as (_, plugins):
+        (entry,) = [entry for entry in plugins.registries[hook] if entry.name == name]
+        plain = entry.component
+
+    def factory(config):
+        built.append("another")
+        return entry.load()(config)
+
+    small.with_component(hook, replace(plain, name="another", factory=factory))
+    layer = at(path, "another")
+    small(BASE, layer, output=f"whole-{path}")
+    expected = asked(small, small.runtime, f"whole-{path}")
+
+    runtime, _ = resumed(small, layer, f"resumed-{path}")
+
+    assert built == ["another", "another"]
+    assert asked(small, runtime, f"resumed-{path}") == expected
+
+
+def test_a_preset_is_obeyed_as_the_options_that_it_stands_for(small):
+    layer = at("preset", "cispo")
+    small(BASE, layer, output="whole-preset")
+    expected = asked(small, small.runtime, "whole-preset")
+
+    runtime, _ = resumed(small, layer, "resumed-preset")
+
+    assert asked(small, runtime, "resumed-preset") == expected

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.outside.json_reader import parse_object
+from rlhf_core.storage.run_folder import RunFolder, complete
 
 SAMPLES, EVAL_SAMPLES, METRICS = "samples.jsonl", "eval_samples.jsonl", "metrics.jsonl"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -104,6 +105,11 @@ def read_samples(
         if found == (chosen if step is None else step):
             kept.append(sample)
     if not steps:
+        if not evaluation and (done := _steps_of(run)):
+            raise ConfigError(
+                f"{run} has no samples to show: only rlhf train answers prompts, and keeps some with --log.samples 4. "
+                f"{done}"
+            )
         what = "been evaluated" if evaluation else "finished its first step"
         raise ConfigError(f"{path} is empty: the run has not {what} yet")
     if not kept:
@@ -128,6 +134,17 @@ def end_of(run: Path) -> str | None:
         elif line["step"] > step:
             end = None
     return end
+
+
+def _steps_of(run: Path) -> str:
+    """Return in a sentence how many steps a run has finished and what it can go on from; empty: none."""
+    path = run / METRICS
+    done = max((line["step"] for line in _lines(path)), default=0) if path.is_file() else 0
+    if not done:
+        return ""
+    saved = complete(RunFolder(run).checkpoints)
+    newest = f"the newest checkpoint is {saved[-1].name}" if saved else "no checkpoint is there"
+    return f"It has finished {done} step{'' if done == 1 else 's'}, with numbers in {path}, and {newest}."
 
 
 def _samples_file(run: Path) -> Path:

@@ -87,6 +87,14 @@ class UnknownTokenError(RequestError):
     """A request to an engine has a token id that is none of the model's."""
 
 
+class EnvironmentFailure(RolloutError):
+    """Failure of an environment, or of an agent that asks the policy: it raised, answered with something that it must
+    not, or not in time. Its episode is lost, and no other."""
+
+    reason = "environment_failed"
+    """Word by which episodes are counted that are left out because of it."""
+
+
 class RewardError(RLHFError, RuntimeError):
     """A reward raised, timed out, or returned something that is not one finite number per sample."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.contrib.bridges import openenv_server
 from tests.deadlines import HANG_S
+from tests.open_places import listening, promised
 
 from rlhf_bridge_openenv.absent import absent_module, advice
 from rlhf_bridge_openenv.actions import ActionForm, MalformedAction, action_form, call_action
@@ -281,6 +283,21 @@ def test_a_started_server_plays_and_one_that_died_is_started_again(played, optio
         played(OpenEnvBridge(dying), ["3"])
     with pytest.raises(RolloutError, match="died 2 times; expected at most 1 restarts"):
         played(OpenEnvBridge(config), ["3"])
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="sockets are read in /proc/net")
+def test_a_server_that_a_run_starts_is_on_loopback():
+    config = OpenEnvConfig(
+        app="openenv_server:app", server_folder=str(SERVER.parent), start_s=HANG_S
+    )
+    before = listening(os.getpid())
+
+    started_server(config).address()
+
+    assert listening(os.getpid()) - before <= {"127.0.0.1"}
+    where = promised("What listens, and where", "servers of OpenEnv that a run starts from `app`")
+    assert where.startswith("127.0.0.1,")
 
 
 @pytest.mark.usefixtures("started")

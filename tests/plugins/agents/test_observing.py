@@ -3,10 +3,10 @@
 import pytest
 from tests.libs.data.chat.template.shipped import renderer_of
 
+from rlhf_core import EnvironmentFailure
 from rlhf_core.contracts import Observation, RolloutContext, SamplingParams, Task, Uid
 from rlhf_plugin_agents.conversation import Conversation
 from rlhf_plugin_agents.observing import all_tokens, first_tokens
-from rlhf_plugin_agents.play import EnvironmentFailure
 
 UID = Uid(0, 0)
 USER = {"role": "user", "content": "What is this?"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from rlhf_core import RequestError, RolloutError, UnknownTokenError
+from rlhf_core import EnvironmentFailure, RequestError, RolloutError, UnknownTokenError
 from rlhf_core.contracts import Uid
 from rlhf_testing.fakes import FakeEngine
 
@@ -105,13 +105,26 @@ def test_an_engine_that_fails_ends_the_run_also_where_agents_errors_drop(play, p
         assert post(context, "/v1/chat/completions", body).status_code == 500
         return 1.0
 
-    with pytest.raises(RolloutError, match="the engine is gone"):
+    with pytest.raises(RolloutError, match="the engine is gone") as ended:
         play(agent, on_error="drop")
+    assert not isinstance(ended.value, EnvironmentFailure | RequestError)
 
 
 def test_the_types_say_who_is_to_blame():
+    """The client, its environment or agent, and the engine, which none of the two is."""
     assert issubclass(UnknownTokenError, RequestError)
     assert issubclass(RequestError, RolloutError)
+    assert issubclass(EnvironmentFailure, RolloutError)
+    assert not issubclass(EnvironmentFailure, RequestError)
+    assert not issubclass(RequestError, EnvironmentFailure)
+
+
+def test_an_agent_that_raises_is_to_blame_and_not_the_engine(play):
+    def agent(context):
+        raise ValueError("the agent is broken")
+
+    with pytest.raises(EnvironmentFailure, match="the agent is broken"):
+        play(agent)
 
 
 VALUES = (

@@ -62,6 +62,27 @@ def test_an_agents_reward_stands_on_its_last_answer(play):
     assert by_text["[user]write|[assistant]"].turns[0].reward == 0.25
 
 
+def test_a_roles_reward_stands_on_the_last_answer_of_each_of_its_agents(play):
+    def agent(context):
+        ask(context, "write", "writer")
+        ask(context, "judge", "critic/1")
+        ask(context, "judge again", "critic/2")
+        return {"agent_rewards": {"critic": 0.5, "critic/2": 0.25, "writer": 1.0}}
+
+    rows = play(agent)
+
+    earned = {
+        play.renderer.decode(row.token_ids[: row.turns[0].start]): row.turns[0].reward
+        for row in rows
+    }
+    assert earned == {
+        "[user]write|[assistant]": 1.0,
+        "[user]judge|[assistant]": 0.5,
+        "[user]judge again|[assistant]": 0.75,
+    }
+    assert {row.total_reward for row in rows} == {2.25}
+
+
 @pytest.mark.parametrize(
     ("returned", "message"),
     [

@@ -146,6 +146,27 @@ def test_a_recorded_request_is_served(played, index):
     assert reply.status_code == 200, reply.text
 
 
+@pytest.mark.parametrize("index", range(len(RECORDED)), ids=NAMES)
+def test_the_openai_client_reads_the_reply_as_its_own_types(played, index):
+    """All four frameworks hand replies to these models, which a missing field or one of another type fails."""
+    openai = pytest.importorskip("openai")
+    kinds = {
+        "/v1/chat/completions": openai.types.chat.ChatCompletion,
+        "/v1/responses": openai.types.responses.Response,
+    }
+    kind = kinds[RECORDED[index]["route"]]
+
+    read = kind.model_validate(played[0][index].json(), strict=True)
+
+    assert type(read) is kind
+    assert read.to_dict(mode="json") == played[0][index].json()
+    if kind is openai.types.chat.ChatCompletion:
+        (choice,) = read.choices
+        assert choice.message.content is not None or choice.message.tool_calls
+    else:
+        assert {item.type for item in read.output} <= {"message", "function_call", "reasoning"}
+
+
 def test_each_form_that_is_demanded_is_held(played):
     from llguidance import LLMatcher
     from llguidance.hf import from_tokenizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_weights import SendingLink, plan_weights
+
+from .masked_reference import GPU, GPU_SHAPE
 
 EOS = 2
 WARNINGS_OF_VLLM = ("DeprecationWarning", "FutureWarning", "UserWarning")
@@ -96,6 +99,58 @@ def shared_engine(loop, spec: EngineSpec, plain):
     loop.run_until_complete(engine.start(spec, Source(dict(plain.state_dict()))))
     yield engine
     loop.run_until_complete(engine.close())
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer():
+    """A tokenizer with one token for each byte, which llguidance reads."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ("<pad>", "<bos>", "<eos>")
+    letters = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={token: index for index, token in enumerate(letters)}, merges=[])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
+    )
+
+
+@pytest.fixture(scope="module")
+def byte_model(tmp_path_factory, byte_tokenizer):
+    """A model with a token for each byte, as Transformers runs it, and its folder."""
+    from transformers import AutoModelForCausalLM
+
+    shape = GPU_SHAPE if GPU else {"initializer_range": 0.3}
+    folder = write_tiny_model(tmp_path_factory.mktemp("bytes") / "model", **shape)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(len(byte_tokenizer), mean_resizing=False)
+    model.save_pretrained(folder)
+    byte_tokenizer.save_pretrained(folder)
+    return folder, model
+
+
+@pytest.fixture(scope="module", params=[1, 2] if GPU else [1])
+def byte_engine(loop, spec, byte_model, source_of, request):
+    """An engine of each of vLLM's model runners: on a CPU it has the first alone."""
+    pytest.importorskip("vllm")
+    from rlhf_plugin_vllm.config import VllmEngineConfig
+    from rlhf_plugin_vllm.engine import VllmEngine
+
+    folder, model = byte_model
+    engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
+    own = replace(spec, model_path=str(folder))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("VLLM_USE_V2_MODEL_RUNNER", str(request.param - 1))
+        loop.run_until_complete(engine.start(own, source_of(dict(model.state_dict()))))
+        yield engine
+        loop.run_until_complete(engine.close())
 
 
 @pytest.fixture

@@ -156,6 +156,22 @@ def complete(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if is_checkpoint(path))
 
 
+def how_far_back(step: int, saved_step: int, seconds: float) -> str:
+    """Return what a run loses whose last whole step could not be saved, and which resume goes on.
+
+    Args:
+        saved_step: the step of the newest checkpoint; 0: there is none.
+        seconds: since that checkpoint, or since the start.
+    """
+    count = step - saved_step
+    again = f"does {count} step{'' if count == 1 else 's'} ({seconds / 60:.1f} minutes) again"
+    if saved_step:
+        how = f"--resume auto goes on from step {saved_step} and {again}"
+    else:
+        how = f"no checkpoint was due before, and --resume {RESTART} begins anew and {again}"
+    return f"{how}. A smaller --checkpoint.every or --checkpoint.every_minutes loses less"
+
+
 def _step_of(line: bytes) -> int:
     """Return the step of a line of records; 0 for one that a kill has cut off."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from rlhf_core import UnknownTokenError
+from rlhf_core import EnvironmentFailure, UnknownTokenError
 from rlhf_core.contracts import (
     Action,
     Completion,
@@ -38,7 +38,7 @@ from .observing import (
     next_prompt,
     unreadable,
 )
-from .play import EnvironmentFailure, Play
+from .play import Play
 
 
 class Episode:

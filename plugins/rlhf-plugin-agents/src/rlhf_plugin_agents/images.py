@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core import RolloutError
+from rlhf_core import EnvironmentFailure, RolloutError
 from rlhf_core.contracts import Observation, RolloutContext, Uid
 from rlhf_core.media import Expanded, MediaProblem, MediaRef, image_parts, without_images
-
-from .play import EnvironmentFailure
 
 
 def admitted(observation: Observation, context: RolloutContext) -> Observation:

@@ -22,13 +22,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from rlhf_core import RolloutError, first_error
+from rlhf_core import EnvironmentFailure, RolloutError, first_error
 from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
 
 from .budgets import OutOfTime
 from .config import MultiTurnConfig
 from .episode import Episode
-from .play import EnvironmentFailure, Play
+from .play import Play
 
 log = logging.getLogger(__name__)
 

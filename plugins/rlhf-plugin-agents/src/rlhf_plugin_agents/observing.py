@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rlhf_core import RolloutError, UnknownTokenError
+from rlhf_core import EnvironmentFailure, RolloutError, UnknownTokenError
 from rlhf_core.contracts import ChatContinuation, Observation, RolloutContext, Task, Uid
 from rlhf_core.media import Expanded, MediaProblem, MediaRef, references_in
 
 from .conversation import Conversation
 from .images import expanded
-from .play import EnvironmentFailure
 
 MadeT = TypeVar("MadeT")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
 
-from rlhf_core import RolloutError
+from rlhf_core import EnvironmentFailure
 from rlhf_core.contracts import (
     Action,
     Environment,
@@ -24,13 +24,6 @@ MAX_REWARD = 1e35
 """Largest reward of a turn. Rewards are kept in float32, at most 3.4e38, and rewards of several turns are added up."""
 
 ResultT = TypeVar("ResultT")
-
-
-class EnvironmentFailure(RolloutError):
-    """An environment raised an exception, or answered with something that it must not, or not in time."""
-
-    reason = "environment_failed"
-    """Word by which episodes are counted that are left out because of it."""
 
 
 class Play:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rlhf_core import RolloutError, first_error
+from rlhf_core import EnvironmentFailure, first_error
 from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
 from rlhf_episodes import EpisodeGraph
 
@@ -65,7 +65,8 @@ class Endpoint:
         """Return the trajectories of the samples, one or several for each.
 
         Raises:
-            RolloutError: an agent or the engine failed; the other episodes were cancelled.
+            EnvironmentFailure: an agent failed; the other episodes were cancelled.
+            RolloutError: the engine failed.
         """
         async with self._open() as host:
             try:
@@ -184,11 +185,11 @@ class Endpoint:
                 "episodes, set --rollout.endpoint.reward_from rewards"
             )
 
-    def _error(self, uid: Uid, error: AgentFailure, session: EpisodeSession) -> RolloutError:
+    def _error(self, uid: Uid, error: AgentFailure, session: EpisodeSession) -> EnvironmentFailure:
         command = self._config.command
         name = command[0] if command else self._config.agent
         refused = str(session.refusals)
-        return RolloutError(f"{uid}: the agent {name} {error}" + (refused and f"; {refused}"))
+        return EnvironmentFailure(f"{uid}: the agent {name} {error}" + (refused and f"; {refused}"))
 
 
 def _credited(

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from rlhf_core import ConfigError, RLHFError
+from rlhf_core.long_work import told_if_long
 from rlhf_data import reach_hub
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import errors_only, quiet_loading
@@ -154,7 +155,8 @@ def _classifier(
     """Return the classifier of a path, and what Transformers says about its weights."""
     # One label makes one score. A language model's config.json has no labels, for which Transformers would assume two.
     config.id2label, config.label2id = {0: "LABEL_0"}, {"LABEL_0": 0}
-    with errors_only(), quiet_loading():  # `_check_loaded` names missing weights.
+    told = told_if_long(f"reading the weights of reward model {path}")
+    with told, errors_only(), quiet_loading():  # `_check_loaded` names missing weights.
         model, info = AutoModelForSequenceClassification.from_pretrained(
             path,
             config=config,

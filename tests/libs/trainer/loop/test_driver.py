@@ -282,7 +282,24 @@ def test_a_step_that_failed_with_changed_weights_is_not_saved_as_the_one_before(
 
     assert not (tmp_path / "run/checkpoints").exists()
     log = (tmp_path / "run/run.log").read_text()
-    assert "step 4 failed while weights were changing, so step 3 could not be saved" in log
+    assert (
+        "step 4 failed when weights may have changed, so step 3 could not be saved: no checkpoint was due before, and "
+        "--resume restart begins anew and does 3 steps (0.0 minutes) again. A smaller --checkpoint.every or "
+        "--checkpoint.every_minutes loses less"
+    ) in log
+
+
+def test_after_a_step_that_cannot_be_saved_a_resume_falls_back_as_far_as_the_error_says(
+    add, tmp_path
+):
+    with pytest.raises(ValueError, match="broken at 4"):
+        add({"checkpoint": {"every": 2}}, halfway=failing_at(4))
+
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000002"]
+    log = (tmp_path / "run/run.log").read_text()
+    assert "--resume auto goes on from step 2 and does 1 step (0.0 minutes) again" in log
+    add(RESUMED, {"checkpoint": {"every": 2}})
+    assert lines(tmp_path)[-2:] == [(4, {"total": 10.0}), (4, {"eval/total": 10.0})]
 
 
 def test_a_failure_is_the_first_error_even_if_saving_fails_too(add, tmp_path, monkeypatch):

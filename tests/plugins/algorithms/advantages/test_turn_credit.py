@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +17,7 @@ from rlhf_trainer.learning.advantages import make_reward_batch
 from rlhf_trainer.learning.model_outputs import ModelOutputs
 from rlhf_trainer.rollouts.episodes import GREEDY_REWARD
 
+ROOT = Path(__file__).parents[4]
 ESTIMATORS = "rlhf_advantage_estimators"
 
 BY_HAND = {
@@ -63,15 +67,26 @@ def answer(token_id: int) -> Completion:
     )
 
 
-def forked_and_whole() -> TrajectoryColumns:
+def formed(token_id: int) -> Completion:
+    """An answer whose first token a form decided, so that it is read and is no action."""
+    return Completion(
+        token_ids=np.array([9, token_id], dtype=np.int32),
+        logprobs=np.array([0.0, np.log(0.5)], dtype=np.float32),
+        weight_version=np.zeros(2, dtype=np.int32),
+        stop=Stop.EOS,
+        allowed_mass=np.array([0.25, 1.0], dtype=np.float32),
+    )
+
+
+def forked_and_whole(answer=answer) -> TrajectoryColumns:
     """Two episodes of one prompt. The first earns 1 by A, 2 by B, which reads a text of its own and so stands on a row
     of its own, and 1 in the end. The second earns 0 by a and 1 by b, which goes on."""
     forked = EpisodeGraph(Uid(0, 3, 0))
     forked.reward(forked.add([7], answer(1)), 1.0)
     forked.reward(forked.add([8], answer(2)), 2.0)
     whole = EpisodeGraph(Uid(0, 3, 1))
-    whole.add([7], answer(3))
-    whole.reward(whole.add([7, 3, 8], answer(4)), 1.0)
+    third = whole.add([7], answer(3))
+    whole.reward(whole.add([7, *third.completion.token_ids, 8], answer(4)), 1.0)
     metrics = {GREEDY_REWARD: 2.0}
     rows = forked.trajectories(rewards={"right": 1.0}, metrics=metrics)
     return TrajectoryColumns.from_trajectories(
@@ -81,6 +96,54 @@ def forked_and_whole() -> TrajectoryColumns:
 
 def estimators():
     return {entry.qualified: entry for entry in plugins.load("").registries[ESTIMATORS]}
+
+
+def advantages(name: str, rows: TrajectoryColumns, **options: object) -> torch.Tensor:
+    """The advantages at actions, with the options that go with the numbers by hand, and others."""
+    count = int(rows.action_mask.sum())
+    half = np.full(count, 0.5, dtype=np.float32)
+    outputs = ModelOutputs(
+        columns={"old_logprobs": np.log(half), "values": np.zeros(count, dtype=np.float32)},
+        sum_pi_squared=half,
+    )
+    batch = make_reward_batch(rows, outputs, None, with_observations=True)
+    estimator = subject(estimators()[name], name, **(BY_HAND[name][0] | options)).make()
+    return estimator(batch).advantages[batch.action_mask]
+
+
+def two_turns(first: float, second: float) -> TrajectoryColumns:
+    """Two episodes of two turns on one row each; the first earns what is given."""
+    rows = []
+    for sample, earned in enumerate(((first, second), (0.5, 1.0))):
+        graph = EpisodeGraph(Uid(0, 3, sample))
+        graph.reward(graph.add([7], answer(1)), earned[0])
+        graph.reward(graph.add([7, 1, 8], answer(2)), earned[1])
+        rows += graph.trajectories(rewards={"right": 1.0 - sample}, metrics={GREEDY_REWARD: 2.0})
+    return TrajectoryColumns.from_trajectories(rows)
+
+
+def test_the_estimators_that_judge_whole_episodes_are_those_of_the_page():
+    """What they give does not depend on the turn that earned it."""
+    early, late = two_turns(3.0, 1.0), two_turns(0.0, 4.0)
+    options = {"algorithms:grpo_passk": {"advantage": "analytic", "k": 2}}
+    by_episode = {
+        name.partition(":")[2]
+        for name in BY_HAND
+        for more in [options.get(name, {})]
+        if torch.equal(advantages(name, early, **more), advantages(name, late, **more))
+    }
+
+    page = " ".join((ROOT / "docs/episodes.md").read_text().split())
+    (named,) = re.findall(r"([^.]*) judge whole episodes", page)
+    assert by_episode == set(re.findall(r"`(\w+)`", named))
+
+
+@pytest.mark.parametrize("name", sorted(estimators()))
+def test_tokens_that_a_form_decided_change_no_estimate(name):
+    """They are no actions, so no estimator has to refuse a form: what is left is what it gives without them."""
+    made = advantages(name, forked_and_whole(formed))
+
+    torch.testing.assert_close(made, torch.tensor(BY_HAND[name][1]), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(estimators()))

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from rlhf_cli.main import main
+from rlhf_core import long_work
 from rlhf_testing.tiny import write_tiny_model
 
 pytest.importorskip("peft")
@@ -95,6 +96,19 @@ def test_a_weight_is_the_base_plus_scaled_factors_rounded_once(base, write_adapt
     assert torch.equal(after[f"{name}.weight"], expected)
     untouched = "model.layers.1.mlp.up_proj.weight"
     assert torch.equal(after[untouched], load_file(rounded / "model.safetensors")[untouched])
+
+
+def test_each_part_says_what_takes_long(base, write_adapter, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(long_work, "FIRST_S", 0.0)
+    adapter = write_adapter(base)
+
+    merge(base, adapter, tmp_path / "out")
+
+    assert [line for line in caplog.messages if line.endswith(": 0 s so far")] == [
+        f"reading the weights of {base}: 0 s so far",
+        f"merging {adapter} into {base}: 0 s so far",
+        f"writing the model to {tmp_path / 'out'}: 0 s so far",
+    ]
 
 
 def test_tokenizer_template_and_generation_config_come_along(base, write_adapter, tmp_path):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.open_places import promised
 
 from rlhf_core import ConfigError
 
@@ -78,6 +79,11 @@ def test_all_sockets_are_on_the_loopback_and_its_files_below_a_folder_of_its_own
         assert stat.S_IMODE(cluster.logs.stat().st_mode) == 0o700
         assert stat.S_IMODE((cluster.logs / "token").stat().st_mode) == 0o600
         assert ray.nodes()[0]["NodeManagerAddress"] == own_cluster.LOOPBACK
+        where = promised("What listens, and where", "a cluster of Ray")
+        assert where.startswith("127.0.0.1, ")
+        assert "`rlhf-ray-*` (0700)" in where
+        assert promised("Files", "the folder `rlhf-ray-*`") == "0700"
+        assert promised("Files", "Ray's token") == "0600"
     finally:
         cluster.close(keep_logs=False)
     assert not (tmp_path / ".ray").exists()

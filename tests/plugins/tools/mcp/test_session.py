@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.deadlines import HANG_S, PATIENT_S
+from tests.open_places import listening, promised
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Action, StepResult, Stop, Task, ToolCall, Uid
@@ -123,6 +124,22 @@ def test_episodes_share_a_session_or_have_one_each():
     assert len({process for _, process in single}) == 3
     # A shared server ends with the event loop, one of an episode with the episode.
     assert not any(is_alive(int(process)) for _, process in [*shared, *single])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="sockets are read in /proc/net")
+def test_a_server_that_a_run_starts_listens_nowhere():
+    async def play():
+        environment = Asking(servers=[LOCAL])
+        try:
+            await environment.reset(TASK, 0)
+            (process,) = await asked(environment, "process")
+            return listening(int(process))
+        finally:
+            await environment.close()
+
+    assert asyncio.run(play()) == set()
+    assert promised("What listens, and where", "servers of MCP").startswith("nothing listens")
 
 
 @pytest.mark.slow

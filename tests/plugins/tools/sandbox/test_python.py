@@ -278,7 +278,7 @@ def test_a_program_ends_with_the_process_that_waits_for_it(tmp_path):
         (folder,) = tmp_path.glob("rlhf-sandbox-*")
         assert processes_in(folder)
         waiting.kill()
-    while processes_in(folder):
+    while processes_in(folder) or folder.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

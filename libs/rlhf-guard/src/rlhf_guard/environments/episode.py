@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from rlhf_config.isolation import IsolationOptions
 from rlhf_core.batch.task import Task
 from rlhf_core.contracts.environment import Action, Observation, StepResult
-from rlhf_core.errors import RolloutError
+from rlhf_core.errors import EnvironmentFailure, RolloutError
 from rlhf_core.problem import Problem
 
 from ..processes.variables import with_hint, worker_variables
@@ -105,14 +105,14 @@ class IsolatedEnvironment:
         try:
             return read(fields)
         except MessageError as error:
-            raise RolloutError(f"{self._where(op)} gave {error}") from error
+            raise EnvironmentFailure(f"{self._where(op)} gave {error}") from error
 
-    def _error(self, op: str, problem: Problem) -> RolloutError:
+    def _error(self, op: str, problem: Problem) -> EnvironmentFailure:
         options = self._host.options
         if options.isolation in ("process", "venv"):
             problem = with_hint(problem, worker_variables(options.pass_env))
         lines = "".join(f"\n    {line}" for line in problem.where)
-        return RolloutError(f"{self._where(op)} {problem.text}{lines}")
+        return EnvironmentFailure(f"{self._where(op)} {problem.text}{lines}")
 
     def _where(self, op: str) -> str:
         return f"{op} of {self} for task {self._uid}, {self._place},"

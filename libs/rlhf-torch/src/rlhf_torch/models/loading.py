@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError, PluginError
+from rlhf_core.long_work import told_if_long
 from rlhf_core.outside.json_reader import parse_object
 from rlhf_data import reach_hub
 
@@ -108,7 +109,7 @@ def load_model(
         **(load_options or {}),
     }
     try:
-        with quiet_loading():
+        with told_if_long(f"reading the weights of model {path}"), quiet_loading():
             if reader is None:
                 model, info = AutoModelForCausalLM.from_pretrained(
                     path, attn_implementation=attention.NAME, **options

@@ -24,7 +24,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.problem import headline
 from rlhf_core.storage.atomic import set_aside
 from rlhf_core.storage.faults import fault_point
-from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete
+from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete, how_far_back
 from rlhf_core.storage.writing import reason_of
 from rlhf_guard.environments.chosen import versions_of
 
@@ -308,11 +308,9 @@ class _Run(Generic[RunT, StateT]):
             return
         changes = changes_of(course)
         if None in changes.values() or changes != self.whole.changes:
-            log.warning(
-                "step %s failed while weights were changing, so step %s could not be saved",
-                step + 1,
-                step,
-            )
+            lost = f"step {step + 1} failed when weights may have changed, so step {step} could not be saved"
+            since_s = time.perf_counter() - self.saved_at
+            log.warning("%s: %s", lost, how_far_back(step, self.saved_step, since_s))
             return
         try:
             await self._save(course, self.whole)

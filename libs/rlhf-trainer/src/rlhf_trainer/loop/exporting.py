@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlhf_core.long_work import told_if_long
 from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.writing import made_whole
 
@@ -19,5 +20,6 @@ async def export_models(exports: Sequence[Export], step: int) -> None:
     for export in exports:
         advice = "The last checkpoint has the model: --resume auto exports it"
         with made_whole(export.folder, advice=advice) as temporary:
-            await export.role.export(temporary, ema=export.ema)
+            with told_if_long(f"writing the model to {export.folder}"):
+                await export.role.export(temporary, ema=export.ema)
             fault_point("export", step)

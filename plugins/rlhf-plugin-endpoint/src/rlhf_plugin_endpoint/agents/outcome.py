@@ -25,7 +25,8 @@ class AgentOutcome:
     request_rewards: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By the id of a reply: what each of its answers earned."""
     agent_rewards: Mapping[str, float] = field(default_factory=dict)
-    """By the name of an agent that asked; it stands on that agent's last answer."""
+    """By the name of an agent that asked, or by a role, what stands before the last ``/`` of names; it stands on
+    the last answer to that agent, or to each agent of the role."""
 
     @property
     def has_reward(self) -> bool:

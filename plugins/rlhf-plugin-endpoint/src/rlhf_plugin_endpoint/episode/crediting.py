@@ -16,7 +16,8 @@ _ID = re.compile(r"(?:chatcmpl-|cmpl-|resp_|msg_)?([0-9a-f]{24})")
 def credit(
     graph: EpisodeGraph, replies: Mapping[str, Sequence[RequestNode]], outcome: AgentOutcome
 ) -> None:
-    """Add to the rewards of turns: a request's on its own answer, an agent's on the last answer to that agent.
+    """Add to the rewards of turns: a request's on its own answer, an agent's on the last answer to that agent, and a
+    role's on the last answer to each agent of that role.
 
     Args:
         replies: the answers of each reply, by the name of its first one.
@@ -40,12 +41,18 @@ def credit(
             )
         earned += zip(nodes, rewards, strict=True)
     last = {node.agent: node for node in graph.nodes}
-    for agent, reward in outcome.agent_rewards.items():
-        if agent not in last:
+    for name, reward in outcome.agent_rewards.items():
+        meant = [name] if name in last else [agent for agent in last if _role_of(agent) == name]
+        if not meant:
             raise AgentFailure(
-                f"returned agent_rewards for {agent[:80]!r}, which never got an answer; those that did are "
-                f"{', '.join(map(repr, sorted(last)))} (the header X-RLHF-Agent names who asks)"
+                f"returned agent_rewards for {name[:80]!r}, which never got an answer; those that did are "
+                f"{', '.join(map(repr, sorted(last)))} (the header X-RLHF-Agent names who asks, as NAME or ROLE/NAME)"
             )
-        earned.append((last[agent], reward))
+        earned += [(last[agent], reward) for agent in meant]
     for node, reward in earned:
         graph.reward(node, reward)
+
+
+def _role_of(agent: str) -> str:
+    """Return the role in an agent's name, as ``critic`` of ``critic/2``; empty: the name has none."""
+    return agent.rpartition("/")[0]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
-from rlhf_core import ConfigError, RolloutError
+from rlhf_core import ConfigError, EnvironmentFailure
 from rlhf_core.contracts import (
     Action,
     Environment,
@@ -19,10 +19,6 @@ from rlhf_core.contracts import (
 )
 
 ResultT = TypeVar("ResultT")
-
-
-class EnvironmentTrouble(RolloutError):
-    """An environment raised an exception, took too long, or gave something that it must not."""
 
 
 class GuardedEnvironment:
@@ -85,17 +81,17 @@ class GuardedEnvironment:
                 return await result
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                raise EnvironmentTrouble(
+                raise EnvironmentFailure(
                     f"{self._where}: {call} did not return within {self._limit_s:g} s; if it needs longer, raise "
                     "--remote.environment_timeout_s"
                 ) from error
-            raise EnvironmentTrouble(
+            raise EnvironmentFailure(
                 f"{self._where}: {call} raised {type(error).__name__}: {error}"
             ) from error
 
     def _of_kind(self, call: str, value: object, kind: type[ResultT]) -> ResultT:
         if not isinstance(value, kind):
-            raise EnvironmentTrouble(
+            raise EnvironmentFailure(
                 f"{self._where}: {call} returned a {type(value).__name__}; expected {kind.__name__}"
             )
         return value
@@ -103,6 +99,6 @@ class GuardedEnvironment:
     def _check_finite(self, call: str, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             if not isinstance(value, int | float) or not math.isfinite(value):
-                raise EnvironmentTrouble(
+                raise EnvironmentFailure(
                     f"{self._where}: {call} gave {name} = {value!r}; expected one finite number"
                 )

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from rlhf_core import first_error
+from rlhf_core import EnvironmentFailure, first_error
 from rlhf_core.contracts import Environment, Message, RewardRequest, Task
 from rlhf_trainer.inference import PromptFormat, SampleScore, fault_point
 
@@ -16,7 +16,7 @@ from ..jobs import EvalJob
 from ..options import EvalOptions
 from ..records import EpisodeRecord, left_out
 from .client import ChatClient
-from .guarded import EnvironmentTrouble, GuardedEnvironment
+from .guarded import GuardedEnvironment
 from .talking import RemoteEpisode, ServerTalk
 from .texts import as_text
 
@@ -111,7 +111,7 @@ class ServerPlayer:
         guarded = GuardedEnvironment(environment, where, self._options.remote.environment_timeout_s)
         try:
             return await talk.play(sample, guarded)
-        except EnvironmentTrouble as trouble:
+        except EnvironmentFailure as trouble:
             if self._options.remote.on_error == "fail":
                 raise
             log.warning("%s. The episode is left out.", trouble)
