@@ -7,11 +7,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rlhf_core import ConfigError
 from rlhf_torch.experts.family import (
     coefficient_of,
-    num_biases,
     routers_of,
     stacks_of,
     top_k_of,
 )
+from rlhf_torch.experts.routing import open_routing
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed import attention
 from rlhf_torch.packed.packing import PackedLayout
@@ -70,7 +70,7 @@ def test_the_logits_of_routers_are_those_that_transformers_balances(family):
     routers = routers_of(model)
     for router in routers:
         router.module.register_forward_hook(
-            lambda module, inputs, output, index=router.index: seen.append(output[index])
+            lambda module, inputs, output, index=router.place: seen.append(output[index])
         )
     chosen = []
     for stack in stacks_of(model):
@@ -116,9 +116,18 @@ def test_a_family_with_a_formula_of_its_own_is_refused_where_its_configuration_a
     assert coefficient_of(model, 0.0) == 0.0
 
 
-def test_biases_that_balance_are_counted():
-    assert num_biases(tiny("deepseek_v3", **BIASED)) == 2
-    assert num_biases(tiny("mixtral", num_local_experts=4)) == 0
+def test_biases_that_balance_are_named_once_and_the_load_is_recorded(make_spec, caplog):
+    routing = open_routing(make_spec("model"), tiny("deepseek_v3", **BIASED))
+
+    assert routing is not None
+    assert routing.coefficient == 0.0
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert "e_score_correction_bias in 2 layers), which training leaves as it is" in record.message
+
+
+def test_routers_without_a_bias_are_not_warned_of(make_spec, caplog):
+    assert open_routing(make_spec("model"), tiny("mixtral", num_local_experts=4)) is not None
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
 def test_a_model_without_experts_refuses_any_factor():

@@ -229,4 +229,4 @@ def test_the_factor_is_said_at_the_start(start, sgd_spec, unbalanced, caplog):
 
     start(replace(sgd_spec(unbalanced), router_aux_loss=0.125))
 
-    assert "factor of its balancing loss: 0.125" in caplog.text
+    assert "the factor of its balancing loss is 0.125" in caplog.text

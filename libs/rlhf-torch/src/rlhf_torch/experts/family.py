@@ -25,7 +25,7 @@ class Router(NamedTuple):
     """A module that scores the experts of one layer."""
 
     module: nn.Module
-    index: int
+    place: int
     """Place of the logits in what it returns; a router may return nothing else."""
 
 

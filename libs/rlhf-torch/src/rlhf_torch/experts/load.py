@@ -46,7 +46,8 @@ def load_entropy(tokens: Float[Tensor, " E"]) -> Float[Tensor, ""]:
     shares = _shares(tokens)
     if len(shares) == 1:
         return torch.ones_like(shares[0])
-    return torch.special.entr(shares).sum() / math.log(len(shares))
+    entropy: Tensor = torch.special.entr(shares).sum()
+    return entropy / math.log(len(shares))
 
 
 def _shares(tokens: Float[Tensor, " E"]) -> Float[Tensor, " E"]:

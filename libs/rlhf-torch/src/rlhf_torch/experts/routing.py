@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -19,6 +20,11 @@ from .load import largest_share, load_entropy, tokens_of_experts
 
 log = logging.getLogger(__name__)
 
+BIASED = (
+    "the routers of the %s balance their load by a bias (e_score_correction_bias in %d layers), which training leaves as "
+    "it is; the metrics %s/moe say how even the load stays"
+)
+FACTOR = "the %s is a mixture of experts; the factor of its balancing loss is %g"
 LOGITS, CHOSEN = "_recorded_logits", "_recorded_experts"
 """Attributes in which modules leave what they computed last. Attributes, so that a compiled layer records too."""
 
@@ -44,7 +50,7 @@ class Routing:
         self._routers = [router.module for router in routers] if coefficient else []
         for router in routers if coefficient else ():
             setattr(router.module, LOGITS, None)
-            router.module.register_forward_hook(_RecordLogits(router.index))
+            router.module.register_forward_hook(_RecordLogits(router.place))
         for stack in stacks:
             setattr(stack, CHOSEN, None)
             stack.register_forward_pre_hook(_record_experts)
@@ -148,19 +154,13 @@ def open_routing(spec: RoleSpec, model: PreTrainedModel) -> Routing | None:
         return None
     coefficient = coefficient_of(model, spec.router_aux_loss)
     routers, stacks = routers_of(model), stacks_of(model)
-    if biases := num_biases(model):
-        log.warning(
-            "the %s's routers balance their load by a bias (e_score_correction_bias, %d layers), not by a loss: it is "
-            "kept as it is, so look at the metrics %s/moe",
-            spec.role,
-            biases,
-            spec.role,
-        )
+    is_first = not dist.is_initialized() or dist.get_rank() == 0
+    if (biases := num_biases(model)) and is_first:
+        log.warning(BIASED, spec.role, biases, spec.role)
     if not routers and not stacks:
         return None
-    log.info(
-        "the %s is a mixture of experts; factor of its balancing loss: %g", spec.role, coefficient
-    )
+    if is_first:
+        log.info(FACTOR, spec.role, coefficient)
     return Routing(spec.role, routers, stacks, coefficient=coefficient, top_k=top_k_of(model))
 
 
