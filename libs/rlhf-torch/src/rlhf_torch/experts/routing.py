@@ -21,8 +21,8 @@ from .load import largest_share, load_entropy, tokens_of_experts
 log = logging.getLogger(__name__)
 
 BIASED = (
-    "the routers of the %s balance their load by a bias (e_score_correction_bias in %d layers), which training leaves as "
-    "it is; the metrics %s/moe say how even the load stays"
+    "the routers of the %s balance their load by a bias (e_score_correction_bias in %d layers), which training leaves "
+    "as it is; the metrics %s/moe say how even the load stays"
 )
 FACTOR = "the %s is a mixture of experts; the factor of its balancing loss is %g"
 LOGITS, CHOSEN = "_recorded_logits", "_recorded_experts"
