@@ -21,7 +21,7 @@ FACTOR = 0.5
 
 
 class _Case(NamedTuple):
-    """What is asked for, and the factor that follows from it."""
+    """Request for a balancing loss, and the factor that follows from it."""
 
     what: str
     wanted: float | None
