@@ -25,6 +25,7 @@ from deepspeed_rewarding import rewarding, rewarding_otherwise
 from deepspeed_scenarios import (
     Found,
     Place,
+    balanced,
     compiled,
     critic,
     experts,
@@ -82,6 +83,7 @@ SCENARIOS = (
     saved_updates,
     recomputing,
     experts,
+    balanced,
     separate_experts,
     resuming,
     few_rows,
@@ -104,6 +106,7 @@ SLICED_SCENARIOS = (
     untied,
     windows,
     experts,
+    balanced,
     few_rows,
     top_of_teacher,
     reference,

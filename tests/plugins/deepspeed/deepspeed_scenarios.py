@@ -356,6 +356,11 @@ def experts(place: Place, found: Found) -> None:
     training(place, found, family="qwen3_moe")
 
 
+def balanced(place: Place, found: Found) -> None:
+    """The same with a balancing loss. A loss of a micro-batch depends on its rows, so each row is one."""
+    training(place, found, family="qwen3_moe", router_aux_loss=0.3, max_tokens_per_micro_batch=1)
+
+
 def separate_experts(place: Place, found: Found) -> None:
     """The same with each expert a module of its own, which only the ranks call whose tokens go there."""
     spec = {**TRAINING, "adapter": SEPARATED}

@@ -49,6 +49,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     scenarios.mixed,
     scenarios.recomputing,
     scenarios.experts,
+    scenarios.balanced,
     scenarios.separate_experts,
     scenarios.resuming,
     scenarios.few_rows,

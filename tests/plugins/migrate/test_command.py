@@ -67,7 +67,7 @@ def test_nothing_is_overwritten_and_nothing_is_written_in_part(run, workspace, t
 
 def test_strict_fails_for_what_has_no_equivalent(run, workspace):
     assert run("--strict", "--", *LINE).code == 0
-    missing = ("--actor.aux_loss_coef", "0.01")
+    missing = ("--ref.offload",)
     assert run("--strict", "--", *LINE, *missing, output="a.toml").code == 1
     assert run("--", *LINE, *missing, output="b.toml").code == 0
 

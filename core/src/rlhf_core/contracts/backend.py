@@ -83,6 +83,9 @@ class RoleSpec:
     embedding_noise: float = 0.0
     """NEFTune's alpha: in the passes of an update uniform noise of up to ``alpha / sqrt(L D)`` is added to each number
     of the tokens' embeddings, with the length L of the token's sequence and the width D. 0: none."""
+    router_aux_loss: float | None = None
+    """Factor of the balancing loss of a mixture of experts in the loss of an update; None: as the model's configuration
+    says, its ``router_aux_loss_coef`` if ``output_router_logits`` is true, else 0."""
     max_tokens_per_micro_batch: int = 16384
     """Tokens of a forward and backward pass at most."""
     vocabulary: Vocabulary | None = None

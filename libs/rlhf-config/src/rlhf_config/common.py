@@ -15,6 +15,10 @@ from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.reference import PixelLimits
 from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
+from .trained_roles import ActorConfig as ActorConfig
+from .trained_roles import SeeingActor as SeeingActor
+from .trained_roles import TrainedRole as TrainedRole
+
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -211,40 +215,6 @@ class SamplingOptions(AnswerSampling):
     def params(self) -> SamplingParams:
         """Return the options as an engine takes them."""
         return self.at(self.temperature)
-
-
-class TrainedRole(Config):
-    optim: str = Field(description="optimizer; its options are in the section named after it")
-    lr_schedule: str | None = Field(
-        None, description="schedule of the learning rate after the warm-up; unset: the peak rate"
-    )
-    warmup_ratio: Probability = Field(
-        0.03, description="share of all updates with a rising learning rate"
-    )
-    min_lr_ratio: Probability = Field(
-        0.1, description="floor of schedules that end at one, as a share of the peak"
-    )
-    max_norm: float | None = Field(
-        1.0, gt=0.0, description="clip the gradient's norm; none: do not"
-    )
-    adapter: str | None = Field(
-        None,
-        description="model adapter: what is trained beside a fixed base; unset: all weights are",
-    )
-
-
-class ActorConfig(TrainedRole):
-    ema: float | None = Field(
-        None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too"
-    )
-
-
-class SeeingActor(ActorConfig):
-    """Training of a model that may read images."""
-
-    freeze_visual_encoder: bool = Field(
-        False, description="do not train the part of the model that reads pixels"
-    )
 
 
 class EvalSchedule(Config):

@@ -39,7 +39,7 @@ from rlhf_torch.ranks.attempts import compute_gradient, sizes
 from rlhf_torch.ranks.export import export_role
 from rlhf_torch.ranks.images import PassImages
 from rlhf_torch.ranks.pass_losses import PassLosses
-from rlhf_torch.ranks.passes import Rows, agreed_passes
+from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
 from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
 from rlhf_torch.rows.token_limit import TokenLimit
@@ -120,6 +120,8 @@ class DeepSpeedBackend(ScoringBackend):
         config, ranks = self._config, self._ranks
         check_heads(self._lm.num_heads, config.sequence_parallel)
         self._slices = join_group(ranks, config.sequence_parallel, "sequence_parallel")
+        if self._model.routing is not None and self._slices.size > 1:
+            self._model.routing.whole = self._slices.summed
         if config.share_prompts and self._slices.size > 1 and ranks.is_first:
             log.info(
                 "backend.deepspeed.share_prompts: the %s computes every sequence whole, as its ranks share sequences "
@@ -166,8 +168,9 @@ class DeepSpeedBackend(ScoringBackend):
         size = (
             sizes([whole.trajectories, whole.supervised], unit, self._ranks) if recovers else (0, 0)
         )
+        tokens = update_tokens(self._model, batch, self._ranks)
         parts, seen = self._limit.within(
-            lambda: self._gradient(training, whole, plan, unit, recovers=recovers), *size
+            lambda: self._gradient(training, whole, plan, unit, tokens, recovers=recovers), *size
         )
         self._wait_for_state()  # until here nothing has needed it
         self.updates_begun += 1
@@ -186,6 +189,7 @@ class DeepSpeedBackend(ScoringBackend):
         batch: TrainBatch,
         plan: StepPlan,
         rows_per_unit: int,
+        tokens: int,
         *,
         recovers: bool,
     ) -> tuple[list[Metrics], SeenLogprobs]:
@@ -203,7 +207,8 @@ class DeepSpeedBackend(ScoringBackend):
                 partial(losses.of_supervised, batch.supervised, rows, plan, parts)
                 for rows in self._passes(batch.supervised, together=True)
             ]
-        with self._model.updating(self._ranks.dropout_seed(self._spec.seed + training.updates)):
+        seed = self._ranks.dropout_seed(self._spec.seed + training.updates)
+        with self._model.updating(seed, tokens):
             compute_gradient(training, works, self._ranks, recovers=recovers)
         return parts, seen
 
@@ -215,6 +220,8 @@ class DeepSpeedBackend(ScoringBackend):
         """
         skipped = update.pop("skipped")
         named = {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
+        if self._model.routing is not None:
+            named |= self._model.routing.metrics(self._ranks.sum_)
         return named | ({"train/skipped_updates": skipped} if self._ranks.is_first else {})
 
     def _passes(

@@ -40,7 +40,7 @@ from rlhf_torch.ranks.export import export_role
 from rlhf_torch.ranks.images import PassImages
 from rlhf_torch.ranks.own_rows import OwnRows, pack_pass
 from rlhf_torch.ranks.pass_losses import PassLosses
-from rlhf_torch.ranks.passes import Rows, agreed_passes
+from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
 from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
 from rlhf_torch.scoring.scores import OpenRole, Score
@@ -128,7 +128,9 @@ class FsdpBackend(ScoringBackend):
                 partial(losses.of_supervised, batch.supervised, rows, plan, parts)
                 for rows in self._passes(batch.supervised)
             ]
-        with self._model.updating(self._ranks.dropout_seed(self._spec.seed + training.updates)):
+        seed = self._ranks.dropout_seed(self._spec.seed + training.updates)
+        tokens = update_tokens(self._model, batch, self._ranks)
+        with self._model.updating(seed, tokens):
             compute_gradient(training, works, self._ranks, recovers=False)
         self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1
@@ -141,6 +143,8 @@ class FsdpBackend(ScoringBackend):
         if self._ranks.is_first:  # all ranks have the same number, and the runtime sums it
             last["train/skipped_updates"] = skipped
         last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
+        if self._model.routing is not None:
+            last |= self._model.routing.metrics(self._ranks.sum_)
         return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
 
     def _passes(self, batch: TrajectoryColumns, rows_per_unit: int = 1) -> list[Rows]:

@@ -32,6 +32,7 @@ from rlhf_core.objective import (
     read_metrics,
 )
 from rlhf_core.plugins import Plugins
+from rlhf_torch.experts.routing import counted_tokens
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
@@ -136,6 +137,8 @@ class TorchBackend(ScoringBackend):
             "train/skipped_updates": update.pop("skipped"),
         }
         last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
+        if self._model.routing is not None:
+            last |= self._model.routing.metrics()
         return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
 
     def _gradients(
@@ -147,7 +150,8 @@ class TorchBackend(ScoringBackend):
         updater.drop_gradients()  # of an attempt for which memory did not suffice
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
-        with self._model.updating(self._spec.seed + updater.updates):
+        seed = self._spec.seed + updater.updates
+        with self._model.updating(seed, counted_tokens(batch)):
             for rows in self._micro_batches(trajectories, rows_per_unit):
                 packed = self._packed(trajectories, rows)
                 columns = ActionColumns.of(batch, rows, packed.grid)
@@ -175,7 +179,7 @@ class TorchBackend(ScoringBackend):
 
     def _backward(self, loss: Tensor) -> None:
         assert self._updater is not None
-        loss.backward()
+        self._role.reader.with_balance(loss).backward()
         self._updater.collect()
 
     def _micro_batches(

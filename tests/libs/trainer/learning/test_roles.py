@@ -57,6 +57,15 @@ def test_only_models_that_somebody_asks_for_are_built(resolved):
     assert [role.optimizer is None for role in roles.values()] == [False, False, True, True]
 
 
+def test_each_trained_role_has_its_factor_of_the_balancing_loss(resolved):
+    written = ("--actor.router_aux_loss", "0.01", "--critic.router_aux_loss", "0")
+    roles = spec(resolved("--estimator", "discounted", "--algo.kl.coef", "0.1", *written)).roles
+    factors = {name: role.router_aux_loss for name, role in roles.items()}
+
+    assert factors == {"policy": 0.01, "critic": 0.0, "reference": None}
+    assert spec(resolved()).roles["policy"].router_aux_loss is None
+
+
 def test_critic_and_reference_may_have_models_of_their_own(resolved):
     found = resolved(
         *("--estimator", "discounted", "--critic.path", "judge"),

@@ -34,10 +34,10 @@ PROMPT = 6
 
 
 @contextmanager
-def tiny_model(*, tied: bool = True) -> Iterator[Path]:
+def tiny_model(*, tied: bool = True, family: str = "qwen3") -> Iterator[Path]:
     """Yield a folder with a random causal LM with distributions far from even; the folder is removed at the end."""
     with tempfile.TemporaryDirectory() as folder, _without_progress_bars():
-        yield write_tiny_model(Path(folder) / "model", initializer_range=0.3, tied=tied)
+        yield write_tiny_model(Path(folder) / "model", family, initializer_range=0.3, tied=tied)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from rlhf_weights import WeightSum, digest_of_sums, weight_sums
 
 from ..adapters.folder import is_adapter
 from ..adapters.merging import is_quantized
+from ..experts.routing import Routing, open_routing
 from ..vision.pictures import PictureReader, open_reader
 from .adapted import read_adapted
 from .device import choose_compute_dtype, choose_device
@@ -79,6 +80,8 @@ class RoleModel(nn.Module):
         """``RoleSpec.row_ends``, for the export."""
         self.embedding_noise = 0.0
         """``RoleSpec.embedding_noise``, of updates."""
+        self.routing: Routing | None = None
+        """Routes of tokens to experts in updates; None: the role is not trained, or has no experts."""
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return the values (M,), in float32, of hidden states (M, D); the head's weights may have any dtype."""
@@ -120,10 +123,16 @@ class RoleModel(nn.Module):
         return self.lm.ropes.let_share(lengths)
 
     @contextmanager
-    def updating(self, seed: int) -> Iterator[None]:
+    def updating(self, seed: int, tokens: int) -> Iterator[None]:
         """Return a context for the passes of one update, in which the adapter's dropout and the noise on embeddings are
-        on, if there are any."""
-        with self.lm.noise.on(self.embedding_noise, seed):
+        on, if there are any, and routes of tokens to experts are recorded.
+
+        Args:
+            tokens: tokens of the update (``experts.routing.counted_tokens``), over all ranks; read where there is a
+                balancing loss.
+        """
+        routing = nullcontext() if self.routing is None else self.routing.update(tokens)
+        with routing, self.lm.noise.on(self.embedding_noise, seed):
             if self.adapter is None:
                 yield
                 return
@@ -236,6 +245,7 @@ def build_role_model(
     role = RoleModel(lm, value_head, adapter, head_name).to(device).eval()
     role.base, role.row_ends = base, spec.row_ends
     role.embedding_noise = spec.embedding_noise
+    role.routing = open_routing(spec, lm.model)
     if spec.objective is None:
         role.requires_grad_(False)
     elif value_head is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -60,4 +60,6 @@ def pack_pass(
         at_actions=at_actions,
         reader=None if images is None else images.reader,
     )
+    if not len(rows):
+        packed = replace(packed, counts=np.zeros(len(packed.input_ids), dtype=np.float32))
     return packed if images is None else images.completed(packed)

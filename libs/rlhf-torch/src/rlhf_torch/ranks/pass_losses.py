@@ -86,7 +86,7 @@ class PassLosses:
             seen.add(rows, scores.logprobs)
             loss, metrics = objective.rollouts(scores, columns, plan)
         self._report(metrics, parts)
-        return loss
+        return self._reader.with_balance(loss)
 
     def of_supervised(
         self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, parts: list[Metrics]
@@ -101,7 +101,7 @@ class PassLosses:
             return nothing(scores.logprobs)
         loss, metrics = objective.supervised(scores, shared.packed.grid, totals)
         self._report(metrics, parts)
-        return loss
+        return self._reader.with_balance(loss)
 
     def _scores(self, rows: LaidRows, others: Tensor | None = None) -> ActionScores:
         own = None if others is None else rows.own(others)

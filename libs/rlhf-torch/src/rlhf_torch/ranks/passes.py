@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.contracts import TrainBatch, Trajectory, TrajectoryColumns, Turn, Uid
 
+from ..experts.routing import counted_tokens
+from ..models.role_model import RoleModel
 from ..rows.prompt_sharing import sharing_micro_batches
 from .ranks import Ranks
 
@@ -49,6 +51,18 @@ def agreed_passes(
         return passes
     count = max(1, ranks.largest(len(passes)))
     return passes + [np.zeros(0, dtype=np.int64)] * (count - len(passes))
+
+
+def update_tokens(role: RoleModel, batch: TrainBatch, ranks: Ranks) -> int:
+    """Return the tokens of the update on all ranks, for a role with a balancing loss; a collective call of its ranks.
+    Another role never asks for them, and gets 0.
+
+    Args:
+        batch: this rank's rows, each on one rank alone.
+    """
+    if role.routing is None or not role.routing.coefficient:
+        return 0
+    return ranks.total(counted_tokens(batch))
 
 
 def _acting(num_actions: NDArray[np.int64], rows_per_unit: int) -> Rows:

@@ -51,6 +51,14 @@ class Ranks:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return int(tensor)
 
+    def total(self, number: int) -> int:
+        """Return the sum of the ``number`` of all ranks; a collective call."""
+        if self.world_size == 1:
+            return number
+        tensor = torch.tensor(number, dtype=torch.int64, device=self.device)
+        dist.all_reduce(tensor)
+        return int(tensor)
+
     def sum_(self, tensors: list[Tensor]) -> None:
         """Replace each tensor by its sum over ranks, in place; a collective call."""
         if self.world_size == 1:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -48,11 +48,19 @@ class PackedRows:
     """Images of the sequences; None: they have none."""
     repeats: Int[Tensor, " M"] | None = None
     """(M,) index of each action among the U different ones; None: all differ."""
+    counts: NDArray[np.float32] | None = None
+    """(N,) number of sequences with an action that each token stands for; None: 1."""
 
     @property
     def num_actions(self) -> int:
         """M, of all sequences."""
         return len(self.targets if self.repeats is None else self.repeats)
+
+    def counts_on_device(self) -> Float[Tensor, " N"]:
+        """Return ``counts`` on the device of the tokens."""
+        if self.counts is None:
+            return torch.ones(len(self.input_ids), device=self.input_ids.device)
+        return on_device(self.counts, self.input_ids.device)
 
     def each(self, results: Tensor) -> Tensor:
         """Return the results (M, ...) of all actions for those (U, ...) of the different ones.
@@ -96,8 +104,15 @@ def pack_rows(
         targets=tokens[actions],
         grid=ActionGrid.of(part.num_actions, device),
         images=None if seen is None else seen.images,
+        counts=counts_of(part),
     )
     return _shared(packed, part, whole) if share_prompts else packed
+
+
+def counts_of(part: TrajectoryColumns) -> NDArray[np.float32] | None:
+    """Return of each token of the rows (sum of T,) whether its row has an action; None: all of them do."""
+    acts = part.num_actions > 0
+    return None if acts.all() else acts.astype(np.float32).repeat(part.num_tokens)
 
 
 def _shared(packed: PackedRows, part: TrajectoryColumns, whole: PackedLayout) -> PackedRows:
@@ -118,6 +133,7 @@ def _shared(packed: PackedRows, part: TrajectoryColumns, whole: PackedLayout) ->
         places.place[np.flatnonzero(part.action_mask)], return_index=True, return_inverse=True
     )
     differ = len(firsts) == len(repeats)
+    counts = np.bincount(places.place, packed.counts, minlength=len(places.kept))
     first = slice(None) if differ else on_device(firsts, device)
     return replace(
         packed,
@@ -130,6 +146,7 @@ def _shared(packed: PackedRows, part: TrajectoryColumns, whole: PackedLayout) ->
         predictors=shared.place[packed.predictors[first]],
         targets=packed.targets[first],
         repeats=None if differ else on_device(repeats, device),
+        counts=counts.astype(np.float32),
     )
 
 

@@ -44,6 +44,8 @@ class RoleReader:
     def hidden(self, rows: PackedRows) -> Float[Tensor, "U D"]:
         """Return the hidden states (U, D) of the tokens that are read for the different actions."""
         hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout, rows.images)
+        if (routing := self._role.routing) is not None:
+            routing.take(rows.counts_on_device())
         return hidden.index_select(0, rows.predictors)
 
     def action_scores(
@@ -83,6 +85,11 @@ class RoleReader:
         if self._role.value_head is None:
             raise PluginError(f"the {self._spec.role} has no value head; only a critic has values")
         return rows.each(self._role.values(self.hidden(rows)))
+
+    def with_balance(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Return the loss of the last pass of an update together with what its routes to experts add."""
+        routing = self._role.routing
+        return loss if routing is None else routing.with_balance(loss)
 
     def statistics(self, rows: PackedRows, names: Sequence[Statistic]) -> Float[Tensor, "M names"]:
         """Return the named statistics (M, len(names)) of each action's distribution."""

@@ -160,6 +160,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
             max(1, policy_steps * demands.updates_per_step),
         ),
         max_grad_norm=run.actor.max_norm,
+        router_aux_loss=run.actor.router_aux_loss,
         ema_decay=run.actor.ema,
     )
 
@@ -189,6 +190,7 @@ def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
             total_steps * demands.updates_per_step,
         ),
         max_grad_norm=run.critic.max_norm,
+        router_aux_loss=run.critic.router_aux_loss,
     )
 
 

@@ -68,6 +68,13 @@ class RankGroup:
         rows[self.rank] = own
         return torch.cat(rows)
 
+    def summed(self, own: Tensor) -> Tensor:
+        """Return the sum of a tensor over the ranks, without a gradient; a collective call."""
+        total = own.detach().clone()
+        if self.size > 1:
+            dist.all_reduce(total, group=self._handle)
+        return total
+
     def arrays_of_all(self, own: Sequence[Array]) -> list[list[Array]]:
         """Return a list of arrays for every rank, in the order of the ranks; a collective call.
 

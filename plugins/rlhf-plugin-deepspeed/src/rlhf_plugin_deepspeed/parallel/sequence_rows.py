@@ -106,6 +106,7 @@ def lay_out(
     layout = PackedLayout(torch.from_numpy(part.token_offsets), device)
     mine = slice(group.rank * width, (group.rank + 1) * width)
     tokens = np.pad(part.token_ids.astype(np.int64), padding)[mine]
+    acts = (part.num_actions > 0).repeat(part.num_tokens) * bool(len(rows))
     packed = PackedRows(
         input_ids=on_device(tokens, device),
         position_ids=torch.nn.functional.pad(layout.positions(), padding)[mine],
@@ -113,6 +114,7 @@ def lay_out(
         predictors=on_device(predictors, device),
         targets=on_device(part.token_ids[actions[begin:end]].astype(np.int64), device),
         grid=ActionGrid.of(part.num_actions, device),
+        counts=np.pad(acts.astype(np.float32), padding)[mine],
     )
     counts = tuple(np.diff(bounds).tolist())
     return GroupRows(packed=packed, first=begin, counts=counts, group=group)

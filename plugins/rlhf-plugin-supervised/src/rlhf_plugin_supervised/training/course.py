@@ -326,6 +326,7 @@ def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: in
         adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
         schedule=schedule_of(resolved.optional("actor.lr_schedule"), run.actor, updates),
         max_grad_norm=run.actor.max_norm,
+        router_aux_loss=run.actor.router_aux_loss,
         ema_decay=run.actor.ema,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
         top_temperature=trained.top_temperature,

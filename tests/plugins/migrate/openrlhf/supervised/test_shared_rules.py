@@ -72,7 +72,14 @@ def test_texts_without_a_prompt_are_warned_of():
 def test_what_no_file_can_say_is_missing(learned):
     _, rows = learned(
         "train_sft",
-        "--data.dataset_probs 0.5,0.5 --data.tokenizer_chat_template x --model.aux_loss_coef 0.1",
+        "--data.dataset_probs 0.5,0.5 --data.tokenizer_chat_template x",
     )
 
     assert {row.status for row in rows.values()} == {Status.MISSING}
+
+
+@pytest.mark.parametrize(("given", "expected"), [("0.1", 0.1), ("0", "none")])
+def test_the_balancing_loss_of_experts_goes_over(learned, given, expected):
+    settings, _ = learned("train_sft", f"--model.aux_loss_coef {given}")
+
+    assert settings["actor.router_aux_loss"] == expected

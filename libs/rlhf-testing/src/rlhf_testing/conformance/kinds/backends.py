@@ -24,6 +24,7 @@ from rlhf_core.contracts.backend import (
 from rlhf_core.math import pad_columns
 
 from ..comparing import assert_equal
+from ..mixtures import check_a_balancing_loss_is_added
 from ..running_backend import assert_same_weights, running, weights_of
 from ..subject import Check, Subject
 from ..tiny_policy import (
@@ -384,6 +385,7 @@ CHECKS = tuple(
         check_a_critic_learns_its_returns,
         check_samples_of_a_prompt_are_as_each_alone,
         check_micro_batches_do_not_matter,
+        check_a_balancing_loss_is_added,
         check_the_ratio_is_exactly_one,
         check_the_loss_sees_the_actions,
         check_a_correction_weighs_the_loss,

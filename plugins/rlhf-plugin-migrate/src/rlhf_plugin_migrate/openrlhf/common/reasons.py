@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...table.entries import Missing, Nothing
 
 QUANTIZED = Missing("a reward model is served with the weights as they are, not in 4 bits")
-BALANCING = Missing("there is no balancing loss for mixtures of experts", off=(0.0, None))
 LIGER = Missing(
     "there are no Liger kernels; the logits, their main saving, are computed in chunks here "
     "(backend.deepspeed.logits_chunk)"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ...table.balancing import BALANCING
 from ...table.entries import Rule, To
 from ...table.kinds import (
     NUMBER,
@@ -68,7 +69,7 @@ _ACTOR: tuple[Line, ...] = (
     ("actor.policy_loss_type", choice("ppo", "gspo"), "ppo", Rule("algo.loss.policy"), "policy_loss_type"),
     ("actor.loss_agg_mode", choice("token-mean", "seq-mean-token-mean"), "token-mean",
      Rule("algo.loss.aggregation")),
-    ("actor.aux_loss_coef", NUMBER, 0.0, why.BALANCING, "aux_loss_coef"),
+    ("actor.aux_loss_coef", NUMBER, 0.0, BALANCING, "aux_loss_coef"),
     ("actor.entropy_coef", NUMBER, None, Rule("algo.loss.entropy_coef"), "entropy_loss_coef"),
     ("actor.model_name_or_path", TEXT, None, To("model.path"), "pretrain"),
     ("actor.freeze_visual_encoder", SWITCH, False, Rule("actor.freeze_visual_encoder"), "freeze_visual_encoder"),

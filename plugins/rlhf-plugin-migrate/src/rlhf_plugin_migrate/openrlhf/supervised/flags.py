@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from ...table.balancing import BALANCING
 from ...table.entries import Missing, Nothing, Rule, To
 from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE
 from ..common import reasons as why
@@ -29,7 +30,7 @@ _SHARED: tuple[Line, ...] = (
     ("model.gradient_checkpointing_enable", SWITCH, False, To("backend.deepspeed.gradient_checkpointing"),
      "gradient_checkpointing"),
     ("model.gradient_checkpointing_reentrant", SWITCH, False, why.REENTRANT, "gradient_checkpointing_use_reentrant"),
-    ("model.aux_loss_coef", NUMBER, 0.0, why.BALANCING, "aux_loss_coef"),
+    ("model.aux_loss_coef", NUMBER, 0.0, BALANCING, "aux_loss_coef"),
     ("data.dataset", TEXT, None, Rule("data.train"), "dataset"),
     ("data.dataset_probs", TEXT, None, _SHARES, "dataset_probs"),
     ("data.dataset_split", TEXT, "train", To("data.split"), "dataset_split"),

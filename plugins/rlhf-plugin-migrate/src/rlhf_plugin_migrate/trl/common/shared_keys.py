@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...table.balancing import BALANCING
 from ...table.entries import Fate, Missing, Nothing, OptionEntry, Rule, To
 from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Kind, Value
 
@@ -49,8 +50,7 @@ _LINES: tuple[Line, ...] = (
     ("streaming", SWITCH, False, Missing("sets are read before the run begins")),
     ("dataset_streaming", SWITCH, False, Missing("sets are read before the run begins")),
     ("trust_remote_code", SWITCH, False, To("model.trust_remote_code")),
-    ("router_aux_loss_coef", NUMBER, None,
-     Missing("there is no balancing loss for mixtures of experts", off=(0.0, None))),
+    ("router_aux_loss_coef", NUMBER, None, BALANCING),
     ("output_dir", TEXT, None, To("output", if_given=True,
                                   differs="it is the run folder, with the model in model/")),
     ("num_train_epochs", NUMBER, 3.0, Rule("train.epochs")),
