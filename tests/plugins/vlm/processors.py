@@ -12,6 +12,7 @@ from rlhf_testing.tiny_vision import (
     GEMMA_SIDE,
     MERGE,
     PATCH,
+    QWEN,
     TILE,
     tiny_vision_config,
     write_image_processor,
@@ -39,14 +40,12 @@ CHATML = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-QWEN = CHATML.replace("MARKER", "<|vision_start|><|image_pad|><|vision_end|>")
+PADS = CHATML.replace("MARKER", "<|vision_start|><|image_pad|><|vision_end|>")
 TEMPLATES = {
     "llava": LLAVA,
     "gemma3": GEMMA,
     "internvl": CHATML.replace("MARKER", "<IMG_CONTEXT>\n"),
-    "qwen2_5_vl": QWEN,
-    "qwen3_5": QWEN,
-    "qwen3_vl": QWEN,
+    **dict.fromkeys(QWEN, PADS),
 }
 NAMED = {
     "llava": {"image_token": "<image>"},
@@ -61,9 +60,7 @@ NAMED = {
         "context_image_token": "<IMG_CONTEXT>",
         "video_token": "<video>",
     },
-    "qwen2_5_vl": {},
-    "qwen3_5": {},
-    "qwen3_vl": {},
+    **{family: {} for family in QWEN},
 }
 """Control tokens by the names under which a processor asks its tokenizer for them."""
 WORDS = (
@@ -153,9 +150,11 @@ def processor_of(folder: Path, family: str) -> Any:
         return InternVLProcessor(
             **parts, video_processor=video, image_seq_length=(TILE // PATCH // MERGE) ** 2
         )
-    from transformers import Qwen2_5_VLProcessor, Qwen2VLVideoProcessor
+    from transformers import Qwen2_5_VLProcessor, Qwen2VLProcessor, Qwen2VLVideoProcessor
 
     video = Qwen2VLVideoProcessor(patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2)
+    if family == "qwen2_vl":
+        return Qwen2VLProcessor(**parts, video_processor=video)
     if family == "qwen2_5_vl":
         return Qwen2_5_VLProcessor(**parts, video_processor=video)
     from transformers import Qwen3VLProcessor, Qwen3VLVideoProcessor

@@ -1,4 +1,7 @@
-"""Processors, tokenizers and options that are another model's: named before anything is trained."""
+"""Processors, tokenizers and options that are another model's: named before anything is trained.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import json
 import shutil
@@ -9,14 +12,12 @@ from transformers import Idefics3Config
 from rlhf_core import ConfigError
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
-from rlhf_testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, TILE
+from rlhf_testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, QWEN, TILE
 
 OTHER_SIDE = {"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE, "internvl": TILE}
 """Sides of images that a family's model reads, where all have one size."""
 WORD = {
-    "qwen2_5_vl": "<|image_pad|>",
-    "qwen3_5": "<|image_pad|>",
-    "qwen3_vl": "<|image_pad|>",
+    **dict.fromkeys(QWEN, "<|image_pad|>"),
     "llava": "<image>",
     "gemma3": "<image_soft_token>",
     "internvl": "<IMG_CONTEXT>",

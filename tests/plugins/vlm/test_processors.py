@@ -1,5 +1,8 @@
 """What Transformers' processors of the real classes make of conversations and images is what the policy reads, and what
-they make of an exported folder is what they made of its base."""
+they make of an exported folder is what they made of its base.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import json
 import random
@@ -12,6 +15,7 @@ import pytest
 import torch
 from tests.images import noisy
 from tests.plugins.vlm.processors import processor_of, write_model
+from tests.plugins.vlm.vlm_material import EVERY_FAMILY
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
@@ -23,17 +27,17 @@ from rlhf_data.learned.tokens import SpanTokenizer
 from rlhf_data.tokenizer import load_tokenizer
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
-from rlhf_testing.tiny_vision import TILE, VISION_FAMILIES
+from rlhf_testing.tiny_vision import QWEN, TILE
 from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 
-WITH_VIDEOS = ("internvl", "qwen2_5_vl", "qwen3_5", "qwen3_vl")
+WITH_VIDEOS = ("internvl", *QWEN)
 """Families whose processor reads videos too, for which Transformers needs torchvision."""
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
 PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
 
 
-@pytest.fixture(scope="module", params=VISION_FAMILIES)
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
 def family(request) -> str:
     if request.param in WITH_VIDEOS and not is_torchvision_available():
         pytest.skip("the processor's part for videos needs torchvision")
@@ -166,9 +170,8 @@ def test_the_processor_of_an_export_is_that_of_its_base(request, tmp_path, form,
 
 
 LIMITED = {
+    **{name: {"max_pixels": 1024} for name in QWEN},
     "qwen2_5_vl": {"max_pixels": 1024, "min_pixels": 256},
-    "qwen3_5": {"max_pixels": 1024},
-    "qwen3_vl": {"max_pixels": 1024},
     "internvl": {"max_tiles": 2},
 }
 
@@ -197,7 +200,7 @@ def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form,
     assert ids[ids.index(own[0]) :][: len(own)] == list(own)
 
 
-@pytest.mark.parametrize("family", VISION_FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives(tmp_path, family):
     folder = write_model(tmp_path / family, family)
     made = family_of(folder)
@@ -258,7 +261,7 @@ def write_export(source: Path, folder: Path, **options) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", VISION_FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_the_image_processor_of_an_export_sees_what_that_of_its_base_sees(tmp_path, family):
     """Of all families, where torchvision is missing too; the processor's other parts are compared as files."""
     source = write_model(tmp_path / "model", family)

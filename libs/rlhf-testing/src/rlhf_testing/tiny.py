@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 )
 
 FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe", "qwen3_5")
-BYTE_LEVEL = frozenset({"qwen3_5"})
+BYTE_LEVEL = frozenset({"qwen3_5", "qwen3_5_moe"})
 """Families whose tokenizers Transformers reads as byte-level BPE."""
 
 
@@ -75,8 +75,8 @@ def tiny_tokenizer(alphabet: str = ALPHABET, family: str = "qwen3") -> PreTraine
     """Return a tokenizer with one token per character, special tokens and a plain chat template.
 
     Args:
-        family: Transformers reads the tokenizers of some families as byte-level BPE, whatever their files say; theirs is
-            one, with the same tokens.
+        family: Transformers reads the tokenizers of some families as byte-level BPE, whatever their files say; theirs
+            is one, with the same tokens.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -16,8 +16,10 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "internvl": InternVl,
     "llava": Llava,
     "qwen2_5_vl": QwenVl,
+    "qwen2_vl": QwenVl,
     "qwen3_5": QwenVl,
     "qwen3_5_moe": QwenVl,
     "qwen3_vl": QwenVl,
+    "qwen3_vl_moe": QwenVl,
 }
 """``model_type`` -> the family, called with path, configuration, options and ``trust_remote_code``."""

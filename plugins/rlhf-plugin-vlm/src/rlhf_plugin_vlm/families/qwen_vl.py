@@ -1,4 +1,4 @@
-"""Qwen2.5-VL and Qwen3-VL: as many pads as an image has features, and positions by time, row and column (M-RoPE).
+"""Qwen2-VL to Qwen3.5: as many pads as an image has features, and positions by time, row and column (M-RoPE).
 
 The image's tokens are ``<|image_pad|>`` alone; the chat template writes ``<|vision_start|>`` and ``<|vision_end|>``
 around them. Text counts on behind an image from its longer side, not from the number of its tokens.
@@ -85,7 +85,7 @@ def size_within(processor: Any, limits: PixelLimits) -> dict[str, int]:
 
 
 class QwenVl(ImageTextFamily):
-    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2.5-VL and Qwen3-VL.
+    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
 
     Raises:
         ConfigError: the processor or the tokenizer is missing, or another model's.
@@ -139,7 +139,7 @@ class QwenVl(ImageTextFamily):
         )
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
-        """Return what Qwen3-VL's first layers read; nothing for Qwen2.5-VL."""
+        """Return what Qwen3-VL's first layers read; nothing for the others."""
         if not features.layers:
             return {}
         has_feature = torch.zeros(1, num_tokens, dtype=torch.bool, device=places.device)
