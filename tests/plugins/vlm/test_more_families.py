@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.images import noisy
 from tests.plugins.vlm.vlm_material import Stage, policy_spec
 
 from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, decode
+from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.model import ImageTextModel
 from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, write_tiny_vision_model
 
 
@@ -43,3 +46,17 @@ def test_what_is_sampled_has_the_numbers_of_transformers_and_sees(tmp_path, all_
     assert batch.num_media.sum() >= 2
     assert np.abs(backend.logprobs(shuffled(stage, batch)) - logprobs).max() > 1e-4
     assert torch.isfinite(torch.from_numpy(logprobs)).all()
+
+
+def test_the_only_feature_of_a_call_is_that_of_a_call_with_others(tmp_path):
+    """Transformers cannot compute one feature of Mistral 3 alone."""
+    path = write_tiny_vision_model(tmp_path / "model", "mistral3", initializer_range=0.1)
+    family = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
+    model, _ = family.load(dtype=torch.float32, output_loading_info=True)
+    pictures = [family.picture(noisy(*size)) for size in ((3, 4), (16, 9))]
+
+    with torch.no_grad():
+        alone, together = (family.features(model, some) for some in (pictures[:1], pictures))
+
+    assert pictures[0].num_features == 1
+    torch.testing.assert_close(alone.embeddings, together.embeddings[:1], atol=1e-6, rtol=0)

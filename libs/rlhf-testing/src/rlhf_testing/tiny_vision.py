@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .tiny import ALPHABET, linear_attention, tiny_tokenizer
+from .tiny_vision_families import MERGE, PATCH, TILE, WRITTEN
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
@@ -26,6 +27,7 @@ WORDS = (
 WORDS_OF = {
     "gemma3": ("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
     "internvl": ("<img>", "</img>", "<IMG_CONTEXT>"),
+    **{name: family.words for name, family in WRITTEN.items()},
 }
 """Further control tokens of a family."""
 CHAT_TEMPLATE = (
@@ -38,26 +40,21 @@ CHAT_TEMPLATE = (
 """A template that does with messages what Qwen2.5-VL's does; ``IMAGE`` is the place of the family's marker."""
 QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 """Families whose images are ``<|image_pad|>`` alone."""
-PATCH = 4
-"""Pixels of a patch's side."""
-MERGE = 2
-"""Patches of the side of what becomes one feature."""
 LLAVA_SIDE = 24
 """Pixels of the side of the images that the tiny LLaVA reads, as 9 tokens each."""
 GEMMA_SIDE = 32
 """Pixels of the side of the images that the tiny Gemma 3 reads, as 16 tokens each."""
 GEMMA_WINDOW = 12
 """Tokens that the first layer of the tiny Gemma 3 looks back: fewer than an image has."""
-TILE = 16
-"""Pixels of the side of the tiles of the tiny InternVL, of which each is 4 tokens."""
 MARKERS = {
     "llava": "<image>",
     "gemma3": "<start_of_image>",
     "internvl": "<IMG_CONTEXT>",
+    **{name: family.marker for name, family in WRITTEN.items()},
 }
 """Text that a family's template writes for an image, where it is not that of the Qwen families."""
 VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "llava", "gemma3", "internvl")
-MORE_VISION_FAMILIES = ("qwen2_vl", "qwen3_vl_moe", "qwen3_5_moe")
+MORE_VISION_FAMILIES = ("qwen2_vl", "qwen3_vl_moe", "qwen3_5_moe", *WRITTEN)
 """Families of which one quick test each runs everywhere, and all others in the full matrix."""
 
 
@@ -169,6 +166,9 @@ def tiny_vision_config(
     of_squares = {"llava": _llava, "gemma3": _gemma3, "internvl": _internvl}
     if family in of_squares:
         return of_squares[family](tokenizer, text, vision, vision_layers, tied)
+    if family in WRITTEN:
+        tower = vision | {"num_hidden_layers": vision_layers, "num_attention_heads": 2}
+        return WRITTEN[family].config(tokenizer, text, tower, {"tie_word_embeddings": tied})
     if family in QWEN:
         return _qwen(family, tokenizer, text, vision, vision_layers, head_dim, tied)
     known = ", ".join((*VISION_FAMILIES, *MORE_VISION_FAMILIES))
@@ -346,6 +346,8 @@ def _processor(family: str) -> Any:
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+    if family in WRITTEN:
+        return WRITTEN[family].processor()
     if family == "gemma3":
         return Gemma3ImageProcessorPil(size={"height": GEMMA_SIDE, "width": GEMMA_SIDE})
     if family == "internvl":
