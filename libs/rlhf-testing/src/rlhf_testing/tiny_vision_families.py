@@ -26,7 +26,7 @@ RESOLUTIONS = [[TILE, 2 * TILE], [2 * TILE, TILE], [2 * TILE, 2 * TILE]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinyFamily:
-    """What differs between families."""
+    """Entries in which families differ."""
 
     words: tuple[str, ...]
     """Control tokens, beside those of the first families."""

@@ -43,7 +43,7 @@ class PadTokens:
     Args:
         processor: the image processor, which knows to what size it changes images.
         writing: what the processor writes into conversations.
-        frames: how often the areas of the processor count an image's.
+        frames: number of times that the areas of the processor count an image's.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ def size_within(processor: Any, limits: PixelLimits, frames: int = 1) -> dict[st
     """Return the sizes of an image processor with an image's own limits in the place of its areas.
 
     Args:
-        frames: how often the areas of the processor count an image's.
+        frames: number of times that the areas of the processor count an image's.
 
     Raises:
         MediaProblem: the smallest area is above the largest one.
@@ -132,7 +132,7 @@ class QwenVl(ImageTextFamily):
 
     @property
     def frames(self) -> int:
-        """How often the areas of the processor count an image's."""
+        """Number of times that the areas of the processor count an image's."""
         return 1
 
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
