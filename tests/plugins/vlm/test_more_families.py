@@ -50,18 +50,22 @@ def test_what_is_sampled_has_the_numbers_of_transformers_and_sees(tmp_path, all_
     assert np.abs(backend.logprobs(shuffled(stage, batch)) - logprobs).max() > 1e-4
 
 
-def test_the_only_feature_of_a_call_is_that_of_a_call_with_others(tmp_path):
-    """Transformers cannot compute one feature of Mistral 3 alone."""
-    path = write_tiny_vision_model(tmp_path / "model", "mistral3", initializer_range=0.1)
-    family = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
-    model, _ = family.load(dtype=torch.float32, output_loading_info=True)
-    pictures = [family.picture(noisy(*size)) for size in ((3, 4), (16, 9))]
+@pytest.mark.parametrize("family", ["mistral3", "smolvlm", "llava_next", "glm4v"])
+def test_features_are_the_same_alone_and_with_those_of_others(tmp_path, family):
+    """As on a GPU, where all pictures of a row are computed at once; Transformers cannot compute one feature of
+    Mistral 3 alone."""
+    path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
+    made = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
+    model, _ = made.load(dtype=torch.float32, output_loading_info=True)
+    pictures = [made.picture(noisy(*size)) for size in ((3, 4), (16, 9), (9, 40))]
 
     with torch.no_grad():
-        alone, together = (family.features(model, some) for some in (pictures[:1], pictures))
+        together = made.features(model, pictures).embeddings
+        alone = torch.cat([made.features(model, [one]).embeddings for one in pictures])
 
-    assert pictures[0].num_features == 1
-    torch.testing.assert_close(alone.embeddings, together.embeddings[:1], atol=1e-6, rtol=0)
+    assert (pictures[0].num_features == 1) == (family in ("mistral3", "glm4v"))
+    assert len(together) == sum(one.num_features for one in pictures)
+    torch.testing.assert_close(alone, together, atol=1e-5, rtol=0)
 
 
 def test_a_configuration_with_the_text_model_beside_the_tower_is_read(tmp_path):
