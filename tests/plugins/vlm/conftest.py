@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import pytest
-from tests.plugins.vlm.vlm_material import OBJECTIVE, SGD, VLM, Stage
+from tests.plugins.vlm.vlm_material import EVERY_FAMILY, Stage, policy_spec
 
-from rlhf_core.contracts import RoleSpec, TrajectoryColumns, VisionSpec
+from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.plugins import Plugins, load
 from rlhf_plugin_local.torch_backend import TorchBackend
-from rlhf_testing.tiny_vision import VISION_FAMILIES, write_tiny_vision_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def all_plugins() -> Plugins:
     return load()
 
 
-@pytest.fixture(scope="session", params=VISION_FAMILIES)
+@pytest.fixture(scope="session", params=EVERY_FAMILY)
 def family(request) -> str:
     return request.param
 
@@ -29,15 +29,7 @@ def model_path(tmp_path_factory, family) -> Path:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory, model_path, all_plugins) -> Stage:
     media = tmp_path_factory.mktemp("run") / "media"
-    spec = RoleSpec(
-        role="policy",
-        model_path=str(model_path),
-        objective=OBJECTIVE,
-        optimizer=SGD,
-        max_grad_norm=None,
-        vision=VisionSpec(component=VLM, media_folder=str(media)),
-    )
-    return Stage(model_path, media, all_plugins, spec)
+    return Stage(model_path, media, all_plugins, policy_spec(model_path, media))
 
 
 @pytest.fixture(scope="module")

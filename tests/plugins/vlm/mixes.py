@@ -8,6 +8,7 @@ of the model's own ``get_rope_index``.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import random
 from dataclasses import dataclass, field
@@ -20,11 +21,17 @@ import torch
 from PIL import Image
 from tests.images import noisy, saved
 from tests.plugins.vlm.vlm_material import Stage, own_processor
+from tests.plugins.vlm.written_images import FEATURE, WRITTEN_BY
 
 from rlhf_core.contracts import Completion, Observation, StepResult, Stop
-from rlhf_testing.tiny_vision import GEMMA_SIDE, MERGE, PATCH, TILE, tiny_vision_tokenizer
+from rlhf_testing.tiny_vision import GEMMA_SIDE, MERGE, PATCH, QWEN, TILE, tiny_vision_tokenizer
 
 LETTERS = "abcdefgh0123456789"
+BESIDE = {
+    **dict.fromkeys(QWEN, ("<|vision_start|>", "<|vision_end|>")),
+    **dict.fromkeys(("glm4v", "glm46v"), ("<|begin_of_image|>", "<|end_of_image|>")),
+}
+"""Words that the template writes around an image of families whose positions have rows and columns."""
 SIDES = (5, 8, 13, 16, 24, 33, 40)
 """Widths and heights, in pixels."""
 
@@ -89,6 +96,9 @@ class Writer:
             made = self._processor(images=[image], return_tensors="pt")
             names = made.keys() & {"pixel_values", "image_grid_thw"}
             self._made[key] = {name: made[name] for name in names}
+            pixels = made["pixel_values"]
+            # Some processors put the tiles of an image into a list of those of all.
+            self._made[key]["pixel_values"] = pixels[0] if pixels.dim() == 5 else pixels
         return self._made[key]
 
     def num_features(self, image: Image.Image) -> int:
@@ -101,12 +111,15 @@ class Writer:
         return len(pixels["pixel_values"]) * (side // (PATCH * MERGE)) ** 2
 
     def image(self, image: Image.Image, number: int) -> list[Expected]:
+        if self.family in WRITTEN_BY:
+            return self._written(WRITTEN_BY[self.family](self._processor, image), number)
         features = [
             Expected(self.feature_id, number, index) for index in range(self.num_features(image))
         ]
-        if self.family.startswith("qwen"):
+        if self.family in BESIDE:
             # The words around an image are the template's, and none of the image's own tokens.
-            return [*self.text("<|vision_start|>"), *features, *self.text("<|vision_end|>")]
+            before, after = BESIDE[self.family]
+            return [*self.text(before), *features, *self.text(after)]
         before, after = {
             "internvl": ("<img>", "</img>"),
             "gemma3": ("<start_of_image>", "<end_of_image>"),
@@ -117,6 +130,17 @@ class Writer:
         # The line breaks around an image of Gemma are the processor's text.
         beside = self.text("\n\n") if self.family == "gemma3" else []
         return [*beside, *own[0], *features, *own[1], *beside]
+
+    def _written(self, words: list[str | None], number: int) -> list[Expected]:
+        """The tokens of an image's words, with its features counted."""
+        made: list[Expected] = []
+        features = itertools.count()
+        for word in words:
+            if word is FEATURE:
+                made.append(Expected(self.feature_id, number, next(features)))
+            else:
+                made += [Expected(one.token, number) for one in self.text(word)]
+        return made
 
     def conversation(self, messages: list[Message], *, asks: bool = False) -> Sequence:
         """A conversation in the template's words; ``asks``: with the words before the next answer."""
@@ -145,7 +169,7 @@ class Writer:
 
     def positions(self, sequence: Sequence) -> torch.Tensor:
         """Positions (T,) or (3, T) by the model's own code."""
-        if not self.family.startswith("qwen"):
+        if self.family not in BESIDE:
             return torch.arange(len(sequence.tokens))
         ids = torch.tensor([sequence.ids])
         grids = [self.pixels(image)["image_grid_thw"] for image in sequence.images]

@@ -12,10 +12,12 @@ from rlhf_testing.tiny_vision import (
     GEMMA_SIDE,
     MERGE,
     PATCH,
+    QWEN,
     TILE,
     tiny_vision_config,
     write_image_processor,
 )
+from rlhf_testing.tiny_vision_families import PIXTRAL_PATCH
 
 LLAVA = (
     "{% for m in messages %}{% if m['role'] != 'system' %}{{ m['role'].upper() + ': ' }}{% endif %}"
@@ -39,16 +41,57 @@ CHATML = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-QWEN = CHATML.replace("MARKER", "<|vision_start|><|image_pad|><|vision_end|>")
+PADS = CHATML.replace("MARKER", "<|vision_start|><|image_pad|><|vision_end|>")
+IDEFICS = (
+    "{{ bos_token }}{% for m in messages %}{{ m['role'] | capitalize }}{{ ': ' }}"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<image>' }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}{{ 'Assistant: ' }}{% endif %}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}[INST]{% endif %}"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '[IMG]' }}{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
+    "{% if m['role'] == 'user' %}[/INST]{% else %}{{ eos_token }}{% endif %}{% endfor %}"
+)
 TEMPLATES = {
+    **dict.fromkeys(
+        ("glm4v", "glm46v"), CHATML.replace("MARKER", "<|begin_of_image|><|image|><|end_of_image|>")
+    ),
+    "idefics3": IDEFICS,
+    "llava_next": LLAVA,
+    "mistral3": MISTRAL,
+    "smolvlm": IDEFICS,
     "llava": LLAVA,
     "gemma3": GEMMA,
     "internvl": CHATML.replace("MARKER", "<IMG_CONTEXT>\n"),
-    "qwen2_5_vl": QWEN,
-    "qwen3_5": QWEN,
-    "qwen3_vl": QWEN,
+    **dict.fromkeys(QWEN, PADS),
+}
+CUT = {
+    "image_token": "<image>",
+    "fake_image_token": "<fake_token_around_image>",
+    "end_of_utterance_token": "<end_of_utterance>",
+}
+GLM = {
+    "image_token": "<|image|>",
+    "video_token": "<|video|>",
+    **{
+        f"{kind}_{end}_token": f"<|{word}_of_{kind}|>"
+        for kind in ("image", "video")
+        for end, word in (("start", "begin"), ("end", "end"))
+    },
 }
 NAMED = {
+    "glm4v": GLM,
+    "glm46v": GLM,
+    "idefics3": CUT,
+    "llava_next": {"image_token": "<image>"},
+    "mistral3": {
+        "image_token": "[IMG]",
+        "image_break_token": "[IMG_BREAK]",
+        "image_end_token": "[IMG_END]",
+    },
+    "smolvlm": {**CUT, "global_image_token": "<global-img>"},
     "llava": {"image_token": "<image>"},
     "gemma3": {
         "boi_token": "<start_of_image>",
@@ -61,9 +104,7 @@ NAMED = {
         "context_image_token": "<IMG_CONTEXT>",
         "video_token": "<video>",
     },
-    "qwen2_5_vl": {},
-    "qwen3_5": {},
-    "qwen3_vl": {},
+    **{family: {} for family in QWEN},
 }
 """Control tokens by the names under which a processor asks its tokenizer for them."""
 WORDS = (
@@ -87,7 +128,7 @@ def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(
         ["\n\nthe\n\n\ncat\n\n\n\nis a cat. \n\n the USER: red ASSISTANT: " * 40], trainer
     )
-    if family in ("llava", "gemma3"):
+    if family in ("llava", "gemma3", "idefics3", "llava_next", "mistral3"):
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
         )
@@ -153,9 +194,46 @@ def processor_of(folder: Path, family: str) -> Any:
         return InternVLProcessor(
             **parts, video_processor=video, image_seq_length=(TILE // PATCH // MERGE) ** 2
         )
-    from transformers import Qwen2_5_VLProcessor, Qwen2VLVideoProcessor
+    if family == "idefics3":
+        from transformers import Idefics3Processor
+
+        return Idefics3Processor(**parts, image_seq_len=(TILE // PATCH // MERGE) ** 2)
+    if family == "smolvlm":
+        from transformers import SmolVLMProcessor
+        from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
+
+        return SmolVLMProcessor(
+            **parts,
+            video_processor=SmolVLMVideoProcessor(),
+            image_seq_len=(TILE // PATCH // MERGE) ** 2,
+        )
+    if family == "mistral3":
+        from transformers import PixtralProcessor
+
+        return PixtralProcessor(**parts, patch_size=PIXTRAL_PATCH, spatial_merge_size=MERGE)
+    if family == "llava_next":
+        from transformers import LlavaNextProcessor
+
+        return LlavaNextProcessor(
+            **parts,
+            patch_size=PATCH * MERGE,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+        )
+    if family in ("glm4v", "glm46v"):
+        from transformers import Glm4vProcessor, Glm46VProcessor
+        from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
+        from transformers.models.glm46v.video_processing_glm46v import Glm46VVideoProcessor
+
+        sides = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": 2}
+        if family == "glm4v":
+            return Glm4vProcessor(**parts, video_processor=Glm4vVideoProcessor(**sides))
+        return Glm46VProcessor(**parts, video_processor=Glm46VVideoProcessor(**sides))
+    from transformers import Qwen2_5_VLProcessor, Qwen2VLProcessor, Qwen2VLVideoProcessor
 
     video = Qwen2VLVideoProcessor(patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2)
+    if family == "qwen2_vl":
+        return Qwen2VLProcessor(**parts, video_processor=video)
     if family == "qwen2_5_vl":
         return Qwen2_5_VLProcessor(**parts, video_processor=video)
     from transformers import Qwen3VLProcessor, Qwen3VLVideoProcessor

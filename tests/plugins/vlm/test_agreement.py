@@ -1,4 +1,7 @@
-"""Engine, trainer and Transformers agree on sequences with images, and nothing trains blind."""
+"""Engine, trainer and Transformers agree on sequences with images, and nothing trains blind.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import pickle
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Given answers to prompts with images: what ``rlhf sft``, ``rlhf dpo`` and ``rlhf rm`` train on, and their losses."""
+"""Given answers to prompts with images: what ``rlhf sft``, ``rlhf dpo`` and ``rlhf rm`` train on, and their losses.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import json
 from dataclasses import replace

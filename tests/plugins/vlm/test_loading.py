@@ -1,25 +1,30 @@
-"""Processors, tokenizers and options that are another model's: named before anything is trained."""
+"""Processors, tokenizers and options that are another model's: named before anything is trained.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import json
 import shutil
 
 import pytest
-from transformers import Idefics3Config
+from tests.plugins.vlm.vlm_material import SIZED
+from transformers import Idefics2Config
 
 from rlhf_core import ConfigError
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
-from rlhf_testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, TILE
+from rlhf_testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, QWEN, TILE
+from rlhf_testing.tiny_vision_families import PIXTRAL_PATCH, WRITTEN
 
-OTHER_SIDE = {"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE, "internvl": TILE}
+OTHER_SIDE = {"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE, "internvl": TILE, "llava_next": TILE}
 """Sides of images that a family's model reads, where all have one size."""
 WORD = {
-    "qwen2_5_vl": "<|image_pad|>",
-    "qwen3_5": "<|image_pad|>",
-    "qwen3_vl": "<|image_pad|>",
+    **dict.fromkeys(QWEN, "<|image_pad|>"),
     "llava": "<image>",
     "gemma3": "<image_soft_token>",
     "internvl": "<IMG_CONTEXT>",
+    **{name: family.marker for name, family in WRITTEN.items()},
+    **dict.fromkeys(("glm4v", "glm46v"), "<|image|>"),
 }
 """A word that stands for images."""
 
@@ -47,11 +52,15 @@ def test_the_models_own_files_are_read(copied):
 def test_a_processor_of_another_model_is_refused(family, copied):
     """One for the same kind of model, which makes other images than this model reads."""
     side = OTHER_SIDE.get(family)
-    values = {"patch_size": PATCH + 2}
-    reason = f"has patch_size {PATCH + 2}, and the model {PATCH}"
+    own = PIXTRAL_PATCH if family == "mistral3" else PATCH
+    values = {"patch_size": own + 2}
+    reason = f"has patch_size {own + 2}, and the model {own}"
+    if family in ("idefics3", "smolvlm"):
+        values = {"max_image_size": {"longest_edge": TILE + 2}}
+        reason = f"has max_image_size {TILE + 2}, and the model {TILE}"
     if side is not None:
         square = {"height": side + 8, "width": side + 8}
-        values = {"size": square, "crop_size": square} if family == "llava" else {"size": square}
+        values = {"size": square, "crop_size": square} if "llava" in family else {"size": square}
         reason = (
             f"makes images of {side + 8} x {side + 8} pixels, and the model reads {side} x {side}"
         )
@@ -88,10 +97,8 @@ def test_a_tokenizer_of_another_model_is_refused(family, copied):
 
 @pytest.mark.parametrize("options", [{"min_pixels": 64}, {"max_pixels": 4096}])
 def test_limits_of_areas_are_for_families_that_see_them(family, copied, options):
-    if family in ("llava", "gemma3"):
-        with pytest.raises(
-            ConfigError, match=r"--model\.vlm\.max_pixels: .* sees all images at one size"
-        ):
+    if family in SIZED:
+        with pytest.raises(ConfigError, match=rf"--model\.vlm\.max_pixels: .* {SIZED[family]}"):
             tokens_of(copied, **options)
     else:
         tokens_of(copied, **options)
@@ -109,8 +116,8 @@ def test_crops_of_gemma_are_refused(family, copied):
 
 
 def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
-    Idefics3Config().save_pretrained(copied)
-    with pytest.raises(ConfigError, match="is of the family idefics3; expected one of gemma3"):
+    Idefics2Config().save_pretrained(copied)
+    with pytest.raises(ConfigError, match="is of the family idefics2; expected one of gemma3"):
         tokens_of(copied)
 
     (copied / "config.json").write_text("{")

@@ -1,5 +1,8 @@
 """What Transformers' processors of the real classes make of conversations and images is what the policy reads, and what
-they make of an exported folder is what they made of its base."""
+they make of an exported folder is what they made of its base.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import json
 import random
@@ -12,6 +15,7 @@ import pytest
 import torch
 from tests.images import noisy
 from tests.plugins.vlm.processors import processor_of, write_model
+from tests.plugins.vlm.vlm_material import EVERY_FAMILY, SIZED
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
@@ -23,20 +27,22 @@ from rlhf_data.learned.tokens import SpanTokenizer
 from rlhf_data.tokenizer import load_tokenizer
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
-from rlhf_testing.tiny_vision import TILE, VISION_FAMILIES
+from rlhf_testing.tiny_vision import QWEN, TILE
 from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 
-WITH_VIDEOS = ("internvl", "qwen2_5_vl", "qwen3_5", "qwen3_vl")
-"""Families whose processor reads videos too, for which Transformers needs torchvision."""
+NEED_TORCHVISION = ("glm4v", "glm46v", "internvl", "mistral3", "smolvlm", *QWEN)
+"""Families whose processor Transformers imports with torchvision alone, most of them since it reads videos too."""
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
 PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
 
 
-@pytest.fixture(scope="module", params=VISION_FAMILIES)
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
 def family(request) -> str:
-    if request.param in WITH_VIDEOS and not is_torchvision_available():
-        pytest.skip("the processor's part for videos needs torchvision")
+    if request.param in NEED_TORCHVISION and not is_torchvision_available():
+        pytest.skip("the processor of images and texts needs torchvision")
+    if request.param == "smolvlm":
+        pytest.importorskip("num2words", reason="SmolVLM's processor writes numbers of frames")
     return request.param
 
 
@@ -166,9 +172,8 @@ def test_the_processor_of_an_export_is_that_of_its_base(request, tmp_path, form,
 
 
 LIMITED = {
+    **{name: {"max_pixels": 1024} for name in (*QWEN, "glm4v", "glm46v")},
     "qwen2_5_vl": {"max_pixels": 1024, "min_pixels": 256},
-    "qwen3_5": {"max_pixels": 1024},
-    "qwen3_vl": {"max_pixels": 1024},
     "internvl": {"max_tiles": 2},
 }
 
@@ -176,7 +181,7 @@ LIMITED = {
 @pytest.mark.parametrize("form", ["base", "older"])
 def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form, family):
     if family not in LIMITED:
-        pytest.skip("the model sees all images at one size")
+        pytest.skip("no option changes the sizes of images")
     source = request.getfixturevalue(form)
     options = LIMITED[family]
 
@@ -197,7 +202,7 @@ def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form,
     assert ids[ids.index(own[0]) :][: len(own)] == list(own)
 
 
-@pytest.mark.parametrize("family", VISION_FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives(tmp_path, family):
     folder = write_model(tmp_path / family, family)
     made = family_of(folder)
@@ -207,8 +212,8 @@ def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives
     part = {"type": "image", "image": image, **areas}
     (limited,) = references_in(desk.messages([{"role": "user", "content": [part]}]))
 
-    if family in ("llava", "gemma3"):
-        with pytest.raises(ValueError, match="sees all images at one size, so max_pixels cannot"):
+    if family in SIZED:
+        with pytest.raises(ValueError, match=f"{SIZED[family]}, so max_pixels cannot"):
             made.tokens.tokens_of(limited)
         return
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
@@ -217,7 +222,9 @@ def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives
             images=[image], crop_to_patches=True, max_patches=2, return_tensors="pt"
         )
     else:
-        size = {"shortest_edge": processor.size["shortest_edge"], "longest_edge": 512}
+        # The processors of GLM count an image as two frames.
+        largest = 1024 if family.startswith("glm") else 512
+        size = {"shortest_edge": processor.size["shortest_edge"], "longest_edge": largest}
         expected = processor(images=[image], size=size, return_tensors="pt")
 
     picture = made.picture(image, limited.limits)
@@ -258,7 +265,7 @@ def write_export(source: Path, folder: Path, **options) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", VISION_FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_the_image_processor_of_an_export_sees_what_that_of_its_base_sees(tmp_path, family):
     """Of all families, where torchvision is missing too; the processor's other parts are compared as files."""
     source = write_model(tmp_path / "model", family)

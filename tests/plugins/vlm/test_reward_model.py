@@ -1,4 +1,7 @@
-"""The reward ``reward_model`` with images: the score of what the policy saw, by a model that reads images itself."""
+"""The reward ``reward_model`` with images: the score of what the policy saw, by a model that reads images itself.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""What an update changes, and what is saved of a model that sees."""
+"""What an update changes, and what is saved of a model that sees.
+
+Families beyond the first ones have the marker ``matrix``.
+"""
 
 import hashlib
 from dataclasses import replace

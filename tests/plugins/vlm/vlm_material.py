@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from tests.images import noisy
 
@@ -29,6 +30,7 @@ from rlhf_core.contracts import (
     TrainBatch,
     TrajectoryColumns,
     Uid,
+    VisionSpec,
 )
 from rlhf_core.contracts.backend import Normalizers
 from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, MediaStore, decode
@@ -43,7 +45,10 @@ from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.families.loading import ONE_SIZE, OWN_SIZES
 from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_testing.tiny_vision import MERGE, MORE_VISION_FAMILIES, VISION_FAMILIES
+from rlhf_testing.tiny_vision_families import PIXTRAL_PATCH
 from rlhf_torch.vision.family import VisionFamily
 
 VLM = ComponentRef(kind="rlhf_vision_models", name="vlm:vlm")
@@ -51,6 +56,15 @@ LORA = ComponentRef(kind="rlhf_model_adapters", name="lora:lora", options={"rank
 OBJECTIVE = PolicyObjective(
     loss=ComponentRef(kind="rlhf_policy_losses", name="algorithms:ppo"), aggregation="token-mean"
 )
+EVERY_FAMILY = [
+    *VISION_FAMILIES,
+    *(pytest.param(name, marks=pytest.mark.matrix) for name in MORE_VISION_FAMILIES),
+]
+SIZED = {
+    **dict.fromkeys(("llava", "gemma3"), ONE_SIZE),
+    **dict.fromkeys(("idefics3", "smolvlm", "mistral3", "llava_next"), OWN_SIZES),
+}
+"""Families whose sizes of images no option changes, and the reason."""
 SGD = ComponentRef(kind="rlhf_optimizers", name="algorithms:sgd", options={"lr": 1.0})
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29))
 """Widths and heights, in pixels; 8 by 8 are one token."""
@@ -60,6 +74,18 @@ def turned(number: int, size: tuple[int, int]):
     """An image whose pixels depend on a number."""
     return (
         noisy(*size).rotate(90 * (number % 4)).resize(size).point(lambda v: (v + 37 * number) % 256)
+    )
+
+
+def policy_spec(model_path: Path, media: Path) -> RoleSpec:
+    """A policy that sees."""
+    return RoleSpec(
+        role="policy",
+        model_path=str(model_path),
+        objective=OBJECTIVE,
+        optimizer=SGD,
+        max_grad_norm=None,
+        vision=VisionSpec(component=VLM, media_folder=str(media)),
     )
 
 
@@ -265,12 +291,14 @@ def own_processor(stage: Stage):
     processor = AutoImageProcessor.from_pretrained(stage.path, backend="pil")
     if hasattr(processor, "crop_to_patches"):
         processor.crop_to_patches = True  # as InternVL's processor of images and texts sets it
+    if hasattr(processor, "patch_size") and not hasattr(processor, "merge_size"):
+        processor.patch_size = PIXTRAL_PATCH * MERGE  # as Pixtral's sets it
     return processor
 
 
 def in_tower(name: str) -> bool:
     """Whether a weight is of the part that reads pixels."""
-    return ".visual." in name or ".vision_tower." in name
+    return any(part in name for part in (".visual.", ".vision_tower.", ".vision_model."))
 
 
 def train_batch(batch: TrajectoryColumns) -> TrainBatch:

@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 )
 
 FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe", "qwen3_5")
-BYTE_LEVEL = frozenset({"qwen3_5"})
+BYTE_LEVEL = frozenset({"qwen3_5", "qwen3_5_moe"})
 """Families whose tokenizers Transformers reads as byte-level BPE."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .tiny import ALPHABET, linear_attention, tiny_tokenizer
+from .tiny_vision_families import MERGE, PATCH, TILE, WRITTEN
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
@@ -26,6 +27,7 @@ WORDS = (
 WORDS_OF = {
     "gemma3": ("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
     "internvl": ("<img>", "</img>", "<IMG_CONTEXT>"),
+    **{name: family.words for name, family in WRITTEN.items()},
 }
 """Further control tokens of a family."""
 CHAT_TEMPLATE = (
@@ -36,25 +38,24 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """A template that does with messages what Qwen2.5-VL's does; ``IMAGE`` is the place of the family's marker."""
-PATCH = 4
-"""Pixels of a patch's side."""
-MERGE = 2
-"""Patches of the side of what becomes one feature."""
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
+"""Families whose images are ``<|image_pad|>`` alone."""
 LLAVA_SIDE = 24
 """Pixels of the side of the images that the tiny LLaVA reads, as 9 tokens each."""
 GEMMA_SIDE = 32
 """Pixels of the side of the images that the tiny Gemma 3 reads, as 16 tokens each."""
 GEMMA_WINDOW = 12
 """Tokens that the first layer of the tiny Gemma 3 looks back: fewer than an image has."""
-TILE = 16
-"""Pixels of the side of the tiles of the tiny InternVL, of which each is 4 tokens."""
 MARKERS = {
     "llava": "<image>",
     "gemma3": "<start_of_image>",
     "internvl": "<IMG_CONTEXT>",
+    **{name: family.marker for name, family in WRITTEN.items()},
 }
 """Text that a family's template writes for an image, where it is not that of the Qwen families."""
 VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "llava", "gemma3", "internvl")
+MORE_VISION_FAMILIES = ("qwen2_vl", "qwen3_vl_moe", "qwen3_5_moe", *WRITTEN)
+"""Families of which one quick test each runs everywhere, and all others in the full matrix."""
 
 
 def write_tiny_vision_model(
@@ -74,7 +75,7 @@ def write_tiny_vision_model(
     folder. For the Qwen families an image of 8 by 8 pixels is one token.
 
     Args:
-        family: one of ``VISION_FAMILIES``.
+        family: one of ``VISION_FAMILIES`` or ``MORE_VISION_FAMILIES``.
         alphabet: characters that the tokenizer knows, one token each.
         vision_layers: layers of the part that reads pixels.
         initializer_range: standard deviation of the random weights; narrow models learn faster with more than 0.02.
@@ -140,7 +141,7 @@ def tiny_vision_config(
     """Return the configuration of a small model of ``family``.
 
     Raises:
-        ValueError: the family is not one of ``VISION_FAMILIES``.
+        ValueError: the family is not one of ``VISION_FAMILIES`` or ``MORE_VISION_FAMILIES``.
     """
     head_dim = hidden_size // num_heads
     text: dict[str, Any] = {
@@ -165,9 +166,13 @@ def tiny_vision_config(
     of_squares = {"llava": _llava, "gemma3": _gemma3, "internvl": _internvl}
     if family in of_squares:
         return of_squares[family](tokenizer, text, vision, vision_layers, tied)
-    if family in VISION_FAMILIES:
+    if family in WRITTEN:
+        tower = vision | {"num_hidden_layers": vision_layers, "num_attention_heads": 2}
+        return WRITTEN[family].config(tokenizer, text, tower, {"tie_word_embeddings": tied})
+    if family in QWEN:
         return _qwen(family, tokenizer, text, vision, vision_layers, head_dim, tied)
-    raise ValueError(f"unknown family {family!r}; expected one of {', '.join(VISION_FAMILIES)}")
+    known = ", ".join((*VISION_FAMILIES, *MORE_VISION_FAMILIES))
+    raise ValueError(f"unknown family {family!r}; expected one of {known}")
 
 
 def _qwen(
@@ -179,7 +184,14 @@ def _qwen(
     head_dim: int,
     tied: bool,
 ) -> PretrainedConfig:
-    from transformers import Qwen2_5_VLConfig, Qwen3_5Config, Qwen3VLConfig
+    from transformers import (
+        Qwen2_5_VLConfig,
+        Qwen2VLConfig,
+        Qwen3_5Config,
+        Qwen3_5MoeConfig,
+        Qwen3VLConfig,
+        Qwen3VLMoeConfig,
+    )
 
     text["rope_parameters"] = {
         "rope_type": "default",
@@ -203,13 +215,17 @@ def _qwen(
         "vision_end_token_id": ids[3],
         "tie_word_embeddings": tied,
     }
-    if family == "qwen3_vl":
+    if family.endswith("_moe"):
+        text |= {"num_experts": 4, "num_experts_per_tok": 2}
+        text |= {"moe_intermediate_size": 2 * text["hidden_size"]}
+    if family in ("qwen3_vl", "qwen3_vl_moe"):
         text["head_dim"] = head_dim
         # As the real ones say: Transformers always mixes the axes so, and vLLM does where it is written.
         text["rope_parameters"]["mrope_interleaved"] = True
         vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
-        return Qwen3VLConfig(text_config=text, vision_config=vision, **common)
-    if family == "qwen3_5":
+        kind = Qwen3VLMoeConfig if family == "qwen3_vl_moe" else Qwen3VLConfig
+        return kind(text_config=text, vision_config=vision, **common)
+    if family in ("qwen3_5", "qwen3_5_moe"):
         count = text["num_hidden_layers"]
         kinds = ["full_attention" if layer % 2 else "linear_attention" for layer in range(count)]
         text |= {"head_dim": head_dim, "layer_types": kinds}
@@ -217,7 +233,15 @@ def _qwen(
         text["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.5}
         text["rope_parameters"]["mrope_section"] = _sections(head_dim // 4)
         vision |= {"num_position_embeddings": 64}
-        return Qwen3_5Config(text_config=text, vision_config=vision, **common)
+        if family == "qwen3_5":
+            return Qwen3_5Config(text_config=text, vision_config=vision, **common)
+        del text["intermediate_size"]
+        text["shared_expert_intermediate_size"] = text["hidden_size"]
+        return Qwen3_5MoeConfig(text_config=text, vision_config=vision, **common)
+    if family == "qwen2_vl":
+        vision |= {"embed_dim": vision["hidden_size"], "hidden_size": vision.pop("out_hidden_size")}
+        del vision["intermediate_size"]
+        return Qwen2VLConfig(text_config=text, vision_config=vision | {"mlp_ratio": 2}, **common)
     vision |= {"window_size": 4 * PATCH, "fullatt_block_indexes": [layers - 1]}
     return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **common)
 
@@ -322,6 +346,8 @@ def _processor(family: str) -> Any:
     from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+    if family in WRITTEN:
+        return WRITTEN[family].processor()
     if family == "gemma3":
         return Gemma3ImageProcessorPil(size={"height": GEMMA_SIDE, "width": GEMMA_SIDE})
     if family == "internvl":

@@ -63,6 +63,21 @@ def test_parameters_of_qwen3_vl_are_those_of_transformers():
         assert shape.parameters == sum(p.numel() for p in model.parameters())
 
 
+def test_parameters_of_qwen2_vl_are_those_of_transformers():
+    """Whose tower has its width under another name, and no bias of its first matrix."""
+    import torch
+    from transformers import AutoModelForImageTextToText, Qwen2VLConfig
+
+    for tied in (False, True):
+        config = Qwen2VLConfig(tie_word_embeddings=tied, vision_config={"hidden_size": 8192})
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(config)
+        shape = shape_of(json.loads(json.dumps(config.to_dict())), "72b")
+
+        assert shape.tower.parameters == sum(p.numel() for p in model.model.visual.parameters())
+        assert shape.parameters == sum(p.numel() for p in model.parameters())
+
+
 def test_operations_and_bytes_of_a_tower_without_a_gate_by_hand():
     tower = replace(TOWER, gated=False, full_layers=3, early_mergers=1)
 

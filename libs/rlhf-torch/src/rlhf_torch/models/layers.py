@@ -34,7 +34,8 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     """
     count = int(model.config.get_text_config().num_hidden_layers)
     # A model that reads images has layers of another part beside those of the text, perhaps as many of them.
-    text = getattr(model.base_model, "language_model", model.base_model)
+    whole = model.base_model
+    text = getattr(whole, "language_model", getattr(whole, "text_model", whole))
     for module in text.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return list(module)

@@ -32,6 +32,7 @@ class SeeingFamily:
 
 
 SEEING: Mapping[str, SeeingFamily] = {
+    "qwen2_vl": SeeingFamily(text="qwen2"),
     "qwen2_5_vl": SeeingFamily(text="qwen2"),
     "qwen3_vl": SeeingFamily(text="qwen3"),
     "llava": SeeingFamily(
@@ -96,7 +97,7 @@ def tower_of_config(
     name, vision = config["model_type"], config["vision_config"]
     family = SEEING[name]
     if family.tower is None:
-        return tower_of(vision, number, gated=name == "qwen2_5_vl")
+        return tower_of(vision, number, family=name)
     if isinstance(config.get("vision_feature_layer"), list):
         raise ConfigError(
             f"{source}: vision_feature_layer names several layers; rlhf plan knows towers whose features are of one. "

@@ -14,12 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerShape:
-    """Shape of the towers of Qwen2.5-VL and Qwen3-VL: one matrix for queries, keys and values, and a merger behind the
-    last layer.
+    """Shape of the towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: one matrix for queries, keys and values, and a merger
+    behind the last layer.
 
-    The first has RMS norms, a gated feed-forward part, and biases of all matrices but the first. The second has layer
+    Qwen2.5-VL has RMS norms, a gated feed-forward part, and biases of all matrices but the first. Qwen3-VL has layer
     norms, a feed-forward part of two matrices, biases of all matrices, a table of positions, and mergers behind earlier
-    layers, whose features the first layers of the text model read.
+    layers, whose features the first layers of the text model read. Qwen2-VL has the layers of Qwen3-VL alone.
     """
 
     hidden: int
@@ -43,7 +43,9 @@ class TowerShape:
     window: int
     """Number of patches of a window."""
     gated: bool = True
-    """Qwen2.5-VL: RMS norms and a gated feed-forward part; False: Qwen3-VL."""
+    """Qwen2.5-VL: RMS norms and a gated feed-forward part; False: Qwen2-VL and Qwen3-VL."""
+    first_bias: bool = False
+    """Whether the first matrix, which reads pixels, has a bias: Qwen3-VL's."""
     positions: int = 0
     """Number of rows of the table of positions."""
     early_mergers: int = 0
@@ -87,7 +89,7 @@ class TowerShape:
         small = self.layers * (2 * norm * self.hidden + biases)
         small += norm * self.hidden + self.merged + self.out
         small += self.early_mergers * (norm * self.merged + self.merged + self.out)
-        first = self.patch_inputs * self.hidden + (0 if self.gated else self.hidden)
+        first = self.patch_inputs * self.hidden + self.first_bias * self.hidden
         tables = self.positions * self.hidden
         return first + tables + self.layer_weights + self.merger_weights + small
 
@@ -127,29 +129,32 @@ class TowerShape:
         return self.patches(image_tokens) * mergers
 
 
-def tower_of(
-    config: Mapping[str, Any], number: Callable[[str], int], *, gated: bool = True
-) -> TowerShape:
+def tower_of(config: Mapping[str, Any], number: Callable[[str], int], *, family: str) -> TowerShape:
     """Return the shape in the ``vision_config`` of a config.json.
 
     Args:
-        gated: the tower is Qwen2.5-VL's; else Qwen3-VL's, whose layers all attend over the whole image.
+        family: ``model_type`` of the whole. Only in Qwen2.5-VL some layers attend within windows.
         number: returns an entry of ``vision_config`` that is a positive integer.
     """
     patch, merge = number("patch_size"), number("spatial_merge_size")
     channels = number("in_channels") if config.get("in_channels") else 3
+    gated, newest = family == "qwen2_5_vl", family == "qwen3_vl"
+    # In Qwen2-VL the entry hidden_size is the width of a feature.
+    older = family == "qwen2_vl"
+    hidden = number("embed_dim" if older else "hidden_size")
     return TowerShape(
-        hidden=number("hidden_size"),
+        hidden=hidden,
         layers=number("depth"),
         heads=number("num_heads"),
-        ffn=number("intermediate_size"),
+        ffn=hidden * number("mlp_ratio") if older else number("intermediate_size"),
         patch_inputs=channels * number("temporal_patch_size") * patch**2,
         patch_side=patch,
         merge=merge,
-        out=number("out_hidden_size"),
+        out=number("hidden_size" if older else "out_hidden_size"),
         full_layers=len(config.get("fullatt_block_indexes") or ()) if gated else number("depth"),
         window=(number("window_size") // patch) ** 2 if gated else 0,
         gated=gated,
-        positions=0 if gated else number("num_position_embeddings"),
-        early_mergers=0 if gated else len(config.get("deepstack_visual_indexes") or ()),
+        first_bias=newest,
+        positions=number("num_position_embeddings") if newest else 0,
+        early_mergers=len(config.get("deepstack_visual_indexes") or ()) if newest else 0,
     )

@@ -14,9 +14,9 @@ from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
-from .equal_tokens import EqualTokens
 from .image_text_family import ImageTextFamily
 from .loading import require_no_limits, require_size, start_of_texts, token_ids
+from .tokens_by_size import TokensBySize
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,7 +60,9 @@ class Gemma3(ImageTextFamily):
             marker="<start_of_image>",
             around="\n\n",
         )
-        self.tokens = EqualTokens(begin, own, (begin, self.feature_id), writing)
+        self.tokens = TokensBySize(
+            begin, lambda height, width: own, (begin, self.feature_id), writing
+        )
 
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
         """Return an RGB image at the model's size, whatever the limits: ``tokens`` refuses an image that has any."""

@@ -34,6 +34,8 @@ class ImageTextFamily(ABC):
 
     TOWER: ClassVar[str] = "vision_tower"
     """Name of the part that reads pixels, in the model below its output head."""
+    TEXT: ClassVar[str] = "language_model"
+    """Name of the part between embeddings and output head."""
 
     tokens: ImageTokens
     feature_id: int
@@ -60,17 +62,21 @@ class ImageTextFamily(ABC):
 
     def text_model(self, model: PreTrainedModel) -> nn.Module:
         """Return the model between embeddings and output head."""
-        text: nn.Module = model.base_model.language_model
+        text: nn.Module = getattr(model.base_model, self.TEXT)
         return text
 
     def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's."""
         tower = next(self.tower(model).parameters())
-        pixels = torch.cat([picture.inputs["pixel_values"] for picture in pictures])
-        found = model.base_model.get_image_features(
-            pixels.to(tower.device, tower.dtype), return_dict=True
-        )
+        inputs = self.batched(pictures)
+        inputs["pixel_values"] = inputs["pixel_values"].to(tower.dtype)
+        given = {name: part.to(tower.device) for name, part in inputs.items()}
+        found = model.base_model.get_image_features(**given, return_dict=True)
         return Features(torch.cat(list(found.pooler_output)))
+
+    def batched(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
+        """Return pictures as the model takes several, on the host."""
+        return {"pixel_values": torch.cat([one.inputs["pixel_values"] for one in pictures])}
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
         """Return nothing: features enter in the place of embeddings alone."""

@@ -8,9 +8,9 @@ from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
-from .equal_tokens import EqualTokens
 from .image_text_family import ImageTextFamily
 from .loading import require_no_limits, require_size, start_of_texts, token_ids
+from .tokens_by_size import TokensBySize
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,8 +38,11 @@ class Llava(ImageTextFamily):
         token_ids(path, {"<image>": self.feature_id}, trust_remote_code=trust_remote_code)
         own = [self.feature_id] * (side**2 + more)
         begin = start_of_texts(path, trust_remote_code=trust_remote_code)
-        self.tokens = EqualTokens(
-            self.feature_id, own, (self.feature_id,), ProcessorText(begin=begin)
+        self.tokens = TokensBySize(
+            self.feature_id,
+            lambda height, width: own,
+            (self.feature_id,),
+            ProcessorText(begin=begin),
         )
 
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:

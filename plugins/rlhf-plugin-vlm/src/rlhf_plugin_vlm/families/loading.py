@@ -17,6 +17,11 @@ from rlhf_core import ConfigError
 
 from ..config import VlmConfig
 
+ONE_SIZE = "sees all images at one size"
+NO_TILES = "cuts no image into tiles"
+OWN_SIZES = "chooses the size of an image by its shape alone"
+"""Sizes at which a model sees images where no limit changes them, for messages."""
+
 
 def load_image_processor(path: str, *, trust_remote_code: bool) -> Any:
     """Return the image processor of a folder or hub name, which works on images of Pillow.
@@ -112,27 +117,32 @@ def require_size(path: str, processor: Any, model: tuple[int, int]) -> None:
         )
 
 
-def require_no_limits(path: str, family: str, options: VlmConfig) -> None:
-    """Refuse limits on the area and the tiles of images for a family that sees images at one size.
+def require_no_limits(
+    path: str, family: str, options: VlmConfig, sees: str = ONE_SIZE, tiles: str = NO_TILES
+) -> None:
+    """Refuse limits on the area and the tiles of images for a family that has sizes of its own.
+
+    Args:
+        sees: which ones, for the message.
+        tiles: what it does with tiles, for the message.
 
     Raises:
         ConfigError: a limit is set.
     """
-    require_no_tiles(path, family, options)
+    require_no_tiles(path, family, options, tiles)
     if options.min_pixels is not None or options.max_pixels is not None:
         raise ConfigError(
-            f"--model.vlm.max_pixels: the model {path} ({family}) sees all images at one size; leave min_pixels and "
-            "max_pixels out"
+            f"--model.vlm.max_pixels: the model {path} ({family}) {sees}; leave min_pixels and max_pixels out"
         )
 
 
-def require_no_tiles(path: str, family: str, options: VlmConfig) -> None:
-    """Refuse a number of tiles for a family that cuts no image into tiles.
+def require_no_tiles(path: str, family: str, options: VlmConfig, tiles: str = NO_TILES) -> None:
+    """Refuse a number of tiles for a family that cuts no image into tiles, or has numbers of its own.
 
     Raises:
         ConfigError: it is set.
     """
     if options.max_tiles is not None:
         raise ConfigError(
-            f"--model.vlm.max_tiles: the model {path} ({family}) cuts no image into tiles; leave it out"
+            f"--model.vlm.max_tiles: the model {path} ({family}) {tiles}; leave it out"
         )

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL and Qwen3-VL: as many pads as an image has features, and positions by time, row and column (M-RoPE).
+"""Qwen2-VL to Qwen3.5: as many pads as an image has features, and positions by time, row and column (M-RoPE).
 
 The image's tokens are ``<|image_pad|>`` alone; the chat template writes ``<|vision_start|>`` and ``<|vision_end|>``
 around them. Text counts on behind an image from its longer side, not from the number of its tokens.
@@ -8,7 +8,7 @@ In Qwen3-VL the first layers of the text model read features of their own (DeepS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,12 +43,19 @@ class PadTokens:
     Args:
         processor: the image processor, which knows to what size it changes images.
         writing: what the processor writes into conversations.
+        frames: number of times that the areas of the processor count an image's.
     """
 
     def __init__(
-        self, processor: Any, pad_id: int, never_sampled: tuple[int, ...], writing: ProcessorText
+        self,
+        processor: Any,
+        pad_id: int,
+        never_sampled: tuple[int, ...],
+        writing: ProcessorText,
+        frames: int = 1,
     ) -> None:
         self._processor = processor
+        self._frames = frames
         self.writing = writing
         self.marker_id = pad_id
         self.never_sampled = never_sampled
@@ -59,8 +66,10 @@ class PadTokens:
         Raises:
             MediaProblem: the processor refuses the size, or the limits exclude each other.
         """
-        size = size_within(self._processor, image.limits)
-        named = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+        size = size_within(self._processor, image.limits, self._frames)
+        named: dict[str, Any] = {"size": size}
+        # Qwen's processors read these names alone, others the size.
+        named |= {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
         try:
             patches = self._processor.get_number_of_image_patches(image.height, image.width, named)
         except ValueError as error:
@@ -71,27 +80,33 @@ class PadTokens:
         return (self.marker_id,) * int(patches // self._processor.merge_size**2)
 
 
-def size_within(processor: Any, limits: PixelLimits) -> dict[str, int]:
+def size_within(processor: Any, limits: PixelLimits, frames: int = 1) -> dict[str, int]:
     """Return the sizes of an image processor with an image's own limits in the place of its areas.
+
+    Args:
+        frames: number of times that the areas of the processor count an image's.
 
     Raises:
         MediaProblem: the smallest area is above the largest one.
     """
     size = dict(processor.size)
-    whole = limits.otherwise(
+    counted = PixelLimits(**{name: frames * area for name, area in limits.fields().items()})
+    whole = counted.otherwise(
         PixelLimits(min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"])
     )
     return size | {"shortest_edge": whole.min_pixels, "longest_edge": whole.max_pixels}
 
 
 class QwenVl(ImageTextFamily):
-    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2.5-VL and Qwen3-VL.
+    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
 
     Raises:
         ConfigError: the processor or the tokenizer is missing, or another model's.
     """
 
     TOWER = "visual"
+    WORDS: ClassVar[tuple[str, str]] = ("<|image_pad|>", "<|video_pad|>")
+    """Tokens of a feature of images, and of videos."""
 
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
@@ -107,16 +122,22 @@ class QwenVl(ImageTextFamily):
         ):
             require_equal(path, name, getattr(self.processor, name, None), wanted)
         self.feature_id = int(config.image_token_id)
-        words = {"<|image_pad|>": self.feature_id, "<|video_pad|>": int(config.video_token_id)}
+        ids = (self.feature_id, int(config.video_token_id))
+        words = dict(zip(self.WORDS, ids, strict=True))
         token_ids(path, words, trust_remote_code=trust_remote_code)
         begin = start_of_texts(path, trust_remote_code=trust_remote_code)
         self.tokens = PadTokens(
-            self.processor, self.feature_id, tuple(words.values()), ProcessorText(begin=begin)
+            self.processor, self.feature_id, ids, ProcessorText(begin=begin), self.frames
         )
+
+    @property
+    def frames(self) -> int:
+        """Number of times that the areas of the processor count an image's."""
+        return 1
 
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
         """Return an RGB image as patches, and its grid in features."""
-        size = size_within(self.processor, limits)
+        size = size_within(self.processor, limits, self.frames)
         made = self.processor(images=[image], size=size, return_tensors="pt")
         _, rows, columns = made["image_grid_thw"][0].tolist()
         merge = self.processor.merge_size
@@ -139,7 +160,7 @@ class QwenVl(ImageTextFamily):
         )
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
-        """Return what Qwen3-VL's first layers read; nothing for Qwen2.5-VL."""
+        """Return what Qwen3-VL's first layers read; nothing for the others."""
         if not features.layers:
             return {}
         has_feature = torch.zeros(1, num_tokens, dtype=torch.bool, device=places.device)
@@ -173,13 +194,15 @@ class QwenVl(ImageTextFamily):
         return torch.cat(parts, dim=1)
 
     def _limit(self, options: VlmConfig) -> None:
-        size = dict(self.processor.size)
-        size |= {} if options.min_pixels is None else {"shortest_edge": options.min_pixels}
-        size |= {} if options.max_pixels is None else {"longest_edge": options.max_pixels}
+        size, frames = dict(self.processor.size), self.frames
+        if options.min_pixels is not None:
+            size["shortest_edge"] = frames * options.min_pixels
+        if options.max_pixels is not None:
+            size["longest_edge"] = frames * options.max_pixels
         if size["shortest_edge"] > size["longest_edge"]:
             raise ConfigError(
-                f"--model.vlm.min_pixels is {size['shortest_edge']}; expected at most --model.vlm.max_pixels = "
-                f"{size['longest_edge']}"
+                f"--model.vlm.min_pixels is {size['shortest_edge'] // frames}; expected at most "
+                f"--model.vlm.max_pixels = {size['longest_edge'] // frames}"
             )
         self.processor.size = size
         self.changed = {} if options == VlmConfig() else {"size": size, **_OLD_NAMES}

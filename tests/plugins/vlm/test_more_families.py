@@ -1,0 +1,114 @@
+"""Families whose other tests are in the full matrix: what is sampled has the numbers of Transformers, and sees."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.images import noisy
+from tests.plugins.vlm.vlm_material import Stage, policy_spec
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from rlhf_core.batch.media_columns import media_rows, media_spans
+from rlhf_core.contracts import TrajectoryColumns
+from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, decode, references_in
+from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, write_tiny_vision_model
+from rlhf_torch.models.layers import decoder_layers
+
+
+def shuffled(stage: Stage, batch: TrajectoryColumns) -> TrajectoryColumns:
+    """The batch with the pixels of each image in another order."""
+    desk = MediaDesk(MediaOptions(folder=str(stage.media)))
+    spans = []
+    for span in media_spans(batch.media):
+        pixels = np.asarray(decode(desk.store.read(span.image))).reshape(-1, 3)
+        mixed = pixels[np.random.default_rng(0).permutation(len(pixels))]
+        image = Image.frombytes("RGB", (span.image.width, span.image.height), mixed.tobytes())
+        taken = desk.take(image, stage.media)
+        spans.append(MediaSpan(start=span.start, length=span.length, image=taken))
+    return replace(batch, media=media_rows(spans))
+
+
+@pytest.mark.parametrize("family", MORE_VISION_FAMILIES)
+def test_what_is_sampled_has_the_numbers_of_transformers_and_sees(tmp_path, all_plugins, family):
+    path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
+    media = Path(tmp_path / "run" / "media")
+    stage = Stage(path, media, all_plugins, policy_spec(path, media))
+    backend = stage.backend()
+
+    batch = stage.play(backend, prompts=2, samples=1)
+
+    logprobs = backend.logprobs(batch)
+    np.testing.assert_allclose(logprobs, batch.rollout_logprobs, atol=1e-4)
+    np.testing.assert_allclose(logprobs, stage.own_logprobs(batch), atol=1e-5)
+    assert batch.num_media.sum() >= 2
+    assert np.abs(backend.logprobs(shuffled(stage, batch)) - logprobs).max() > 1e-4
+
+
+@pytest.mark.parametrize("family", ["mistral3", "smolvlm", "llava_next", "glm4v"])
+def test_features_are_the_same_alone_and_with_those_of_others(tmp_path, family):
+    """As on a GPU, where all pictures of a row are computed at once; Transformers cannot compute one feature of
+    Mistral 3 alone."""
+    path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
+    made = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
+    model, _ = made.load(dtype=torch.float32, output_loading_info=True)
+    pictures = [made.picture(noisy(*size)) for size in ((3, 4), (16, 9), (9, 40))]
+
+    with torch.no_grad():
+        together = made.features(model, pictures).embeddings
+        alone = torch.cat([made.features(model, [one]).embeddings for one in pictures])
+
+    assert (pictures[0].num_features == 1) == (family in ("mistral3", "glm4v"))
+    assert len(together) == sum(one.num_features for one in pictures)
+    torch.testing.assert_close(alone, together, atol=1e-5, rtol=0)
+
+
+def test_a_configuration_with_the_text_model_beside_the_tower_is_read(tmp_path):
+    """As the files of Qwen2-VL on the hub have it, with sizes of images under older names."""
+    path = write_tiny_vision_model(tmp_path / "model", "qwen2_vl")
+    file, sizes = path / "config.json", path / "preprocessor_config.json"
+    whole, image = json.loads(file.read_text()), json.loads(sizes.read_text())
+    area = image.pop("size")
+    text = whole.pop("text_config")
+    rope = text.pop("rope_parameters")
+    text |= {"rope_theta": rope["rope_theta"], "model_type": "qwen2_vl"}
+    text["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    older = {"in_chans": 3, "spatial_patch_size": whole["vision_config"]["patch_size"]}
+    before = read(path)
+
+    file.write_text(json.dumps(text | whole | {"vision_config": whole["vision_config"] | older}))
+    named = {"min_pixels": area["shortest_edge"], "max_pixels": area["longest_edge"]}
+    sizes.write_text(json.dumps(image | named))
+
+    assert "text_config" not in json.loads(file.read_text())
+    assert read(path) == before
+
+
+def read(path: Path) -> tuple[dict, tuple[int, ...]]:
+    """What a model and its family are made of: the text model's entries, and the tokens of an image."""
+    family = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
+    (image,) = references_in(
+        MediaDesk(MediaOptions()).messages(
+            [{"role": "user", "content": [{"type": "image", "image": noisy(40, 24)}]}]
+        )
+    )
+    text = AutoConfig.from_pretrained(path).get_text_config().to_dict()
+    kept = ("hidden_size", "num_hidden_layers", "vocab_size")
+    rope = {name: text["rope_parameters"][name] for name in ("rope_type", "mrope_section")}
+    return {name: text[name] for name in kept} | rope, family.tokens.tokens_of(image)
+
+
+def test_the_layers_that_are_recomputed_are_those_of_the_text(tmp_path):
+    """The tower has as many layers, and is found first."""
+    path = write_tiny_vision_model(tmp_path / "model", "smolvlm")
+    model = AutoModelForImageTextToText.from_pretrained(path)
+
+    layers = decoder_layers(model)
+
+    assert layers[0] is model.model.text_model.layers[0]
+    assert len(model.model.vision_model.encoder.layers) == len(layers)
