@@ -47,7 +47,10 @@ class ModelAdapter(Protocol):
         ...
 
     def disabled(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which the model computes what the base computes, to the bit."""
+        """Return a context in which the model computes what it computed before its first update, to the bit.
+
+        That is what the base computes, unless the adapter goes on from an earlier training (``Config.continued_from``).
+        """
         ...
 
     def training(self, model: torch.nn.Module, seed: int) -> AbstractContextManager[None]:

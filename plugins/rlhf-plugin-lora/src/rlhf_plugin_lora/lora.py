@@ -37,7 +37,8 @@ class LoraOptions(LowRankOptions):
 def build(options: LoraOptions) -> PeftAdapter:
     from .adapter import PeftAdapter
 
-    return PeftAdapter(options, served_rank=options.rank if options.serve == "adapter" else None)
+    rank = options.served_rank() if options.serve == "adapter" else None
+    return PeftAdapter(options, served_rank=rank)
 
 
 COMPONENT = Component(

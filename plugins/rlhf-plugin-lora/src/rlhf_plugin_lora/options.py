@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 from pydantic import Field
 
 from rlhf_core import Config
+
+if TYPE_CHECKING:
+    from rlhf_torch.adapters.folder import AdapterFolder
+
+RANK = 16
+"""Rank of an adapter that begins anew, where no option says another one."""
 
 
 class LowRankOptions(Config):
     """A product of two thin matrices beside each adapted weight: W + scaling * B A."""
 
-    rank: int = Field(16, ge=1, le=1024, description="of the factors: rows of A, columns of B")
+    has_magnitudes: ClassVar[bool] = False
+    """Whether the lengths of rows are trained too."""
+
+    init_from: str | None = Field(
+        None,
+        description="PEFT folder to go on from, such as the export of an earlier run. Rank, alpha and modules are the "
+        "folder's, --model is its base, and the reference is the adapter as it is there; unset: a new adapter",
+    )
+    rank: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description=f"of the factors: rows of A, columns of B; unset: {RANK}, or that of init_from",
+    )
     alpha: int | None = Field(
-        None, ge=1, description="the product B A is scaled by alpha / rank; unset: twice the rank"
+        None,
+        ge=1,
+        description="the product B A is scaled by alpha / rank; unset: twice the rank, or that of init_from",
     )
     target: tuple[str, ...] = Field(
         (),
@@ -25,15 +48,58 @@ class LowRankOptions(Config):
     modules_to_save: tuple[str, ...] = Field(
         (), description="modules that are trained whole, as a copy beside the base's"
     )
-    use_rslora: bool = Field(
-        False, description="scale B A by alpha / sqrt(rank), which suits high ranks"
+    use_rslora: bool | None = Field(
+        None,
+        description="scale B A by alpha / sqrt(rank), which suits high ranks; unset: no, or as init_from does",
     )
 
     def needed_by_options(self) -> frozenset[str]:
         """With dropout the old log-probs, in a pass of their own: an update's are what dropout makes of them."""
         return frozenset({"old_logprobs"} if self.dropout else ())
 
+    def continued_from(self) -> str | None:
+        """The folder of ``init_from``."""
+        return self.init_from
+
+    def check_outside(self) -> None:
+        """Read the settings in the folder of ``init_from``.
+
+        Raises:
+            ConfigError: it is no PEFT folder, or has settings that are not computed here or contradict these options.
+        """
+        if self.init_from is not None:
+            self.beginning()
+
+    def beginning(self) -> AdapterFolder:
+        """Return the folder of ``init_from``, which is set.
+
+        Raises:
+            ConfigError: see ``check_outside``.
+        """
+        from .beginning import DECIDED, read_beginning
+
+        assert self.init_from is not None
+        given = {option: getattr(self, option) for option in DECIDED}
+        return read_beginning(self.init_from, given, has_magnitudes=self.has_magnitudes)
+
+    @property
+    def new_rank(self) -> int:
+        """The rank of an adapter that begins anew."""
+        return RANK if self.rank is None else self.rank
+
     @property
     def scaled_by(self) -> int:
-        """The scaling's numerator."""
-        return 2 * self.rank if self.alpha is None else self.alpha
+        """The scaling's numerator for an adapter that begins anew."""
+        return 2 * self.new_rank if self.alpha is None else self.alpha
+
+    def served_rank(self) -> int:
+        """Return the largest rank of the factors.
+
+        Raises:
+            ConfigError: see ``check_outside``.
+        """
+        if self.init_from is None:
+            return self.new_rank
+        from .beginning import largest_rank
+
+        return largest_rank(self.beginning())

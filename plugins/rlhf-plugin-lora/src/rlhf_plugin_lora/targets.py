@@ -47,7 +47,7 @@ def adapted_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
         _check_experts(found, stacked)
     else:
         found = [name for name in _linear(model) if not (stacked and _is_expert(name))]
-    _check_tied(model, found, "target")
+    check_tied(model, found, "target")
     return found
 
 
@@ -58,7 +58,7 @@ def saved_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
         ConfigError: a name fits nothing, or a module that shares its weight with another one.
     """
     found = _named(model, wanted, "modules_to_save")
-    _check_tied(model, found, "modules_to_save")
+    check_tied(model, found, "modules_to_save")
     return found
 
 
@@ -120,7 +120,7 @@ def _check_experts(found: Iterable[str], stacked: Iterable[str]) -> None:
         )
 
 
-def _check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> None:
+def check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> None:
     """Refuse a module whose weight is also another one's: the plain model has one tensor for both."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

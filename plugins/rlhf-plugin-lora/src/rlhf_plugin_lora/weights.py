@@ -14,7 +14,9 @@ from transformers import PreTrainedModel
 from rlhf_core import ConfigError
 
 NAME = "default"
-"""PEFT's name of the only adapter of a model."""
+"""PEFT's name of the adapter that is trained."""
+BEGINNING = "beginning"
+"""PEFT's name of a fixed copy of an adapter that goes on, as it was before the first update."""
 
 _found: WeakKeyDictionary[nn.Module, dict[str, nn.Module]] = WeakKeyDictionary()
 """``_adapted_modules`` of each model: a walk over a deep model takes longer than the copies of its factors."""
