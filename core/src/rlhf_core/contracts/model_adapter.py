@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -87,4 +87,13 @@ class ModelAdapter(Protocol):
 
     def save(self, model: torch.nn.Module, folder: str) -> None:
         """Write the adapter's own weights and settings: as a PEFT folder, the base's name in it, if PEFT knows such."""
+        ...
+
+
+@runtime_checkable
+class ScalesRates(Protocol):
+    """A model adapter of which some parameters learn at another rate than the optimizer's."""
+
+    def rate_factor(self, name: str) -> float:
+        """Return the factor of the learning rate, above 0, of a trained parameter by its name in the model."""
         ...

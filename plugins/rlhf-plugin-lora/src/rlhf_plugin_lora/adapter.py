@@ -30,7 +30,7 @@ PREFIX = "base_model.model."
 
 
 class PeftAdapter:
-    """Implements ``rlhf_core.contracts.ModelAdapter``.
+    """Implements ``rlhf_core.contracts.ModelAdapter`` and ``ScalesRates``.
 
     Args:
         load_options: maker of the arguments of ``from_pretrained`` that quantize the base; None: it is not quantized.
@@ -119,6 +119,11 @@ class PeftAdapter:
             # GPT-2's weights are (in, out).
             fan_in_fan_out=bool(linear) and not any(isinstance(m, nn.Linear) for m in linear),
         )
+
+    def rate_factor(self, name: str) -> float:
+        """Return ``lr_ratio`` for a factor B, or 1 (LoRA+, Hayou et al. 2024, arXiv:2402.12354)."""
+        is_b = ".lora_B." in name or ".lora_embedding_B." in name
+        return self._options.lr_ratio if is_b else 1.0
 
     @contextmanager
     def disabled(self, model: nn.Module) -> Iterator[None]:

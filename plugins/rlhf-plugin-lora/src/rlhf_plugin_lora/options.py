@@ -45,6 +45,12 @@ class LowRankOptions(Config):
     dropout: float = Field(
         0.0, ge=0.0, lt=1.0, description="share of an adapter's inputs set to 0 in training"
     )
+    lr_ratio: float = Field(
+        1.0,
+        gt=0.0,
+        le=1000.0,
+        description="learning rate of B over that of A, which is the optimizer's (LoRA+ has 16)",
+    )
     modules_to_save: tuple[str, ...] = Field(
         (), description="modules that are trained whole, as a copy beside the base's"
     )
