@@ -200,6 +200,8 @@ def test_what_pissa_began_goes_on_once_peft_has_converted_it(start, spec_of, mod
         ({"alpha": 9}, "lora_alpha 8"),
         ({"target": ("q_proj",)}, "target_modules"),
         ({"modules_to_save": ("norm",)}, "modules_to_save"),
+        ({"exclude": ("q_proj",)}, "exclude_modules"),
+        ({"rank_pattern": ("q_proj=2",)}, "rank_pattern"),
         ({"use_rslora": True}, "use_rslora False"),
     ],
 )

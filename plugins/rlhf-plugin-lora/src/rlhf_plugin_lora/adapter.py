@@ -23,7 +23,7 @@ from . import going_on
 from . import weights as held
 from .options import LowRankOptions
 from .quantized import compute_in_the_dtype_of_inputs, unpacked
-from .targets import LINEAR, adapted_modules, floating_dtype, saved_modules
+from .targets import LINEAR, adapted_modules, floating_dtype, require_patterns, saved_modules
 
 PREFIX = "base_model.model."
 """Beginning of the names in PEFT's files, before the names of the plain model."""
@@ -63,7 +63,7 @@ class PeftAdapter:
         """
         folder = self._options.beginning() if self._options.init_from is not None else None
         if folder is None:
-            names = adapted_modules(model, self._options.target)
+            names = adapted_modules(model, self._options.target, self._options.exclude)
             config = self._config(model, names)
         else:
             going_on.require_fit(folder, model)
@@ -103,6 +103,8 @@ class PeftAdapter:
 
     def _config(self, model: PreTrainedModel, names: list[str]) -> LoraConfig:
         options = self._options
+        require_patterns(names, options.ranks(), "rank_pattern")
+        require_patterns(names, options.alphas(), "alpha_pattern")
         linear = [
             module for module in map(model.get_submodule, names) if isinstance(module, LINEAR)
         ]
@@ -111,6 +113,8 @@ class PeftAdapter:
             base_model_name_or_path=_base_name(model),
             r=options.new_rank,
             lora_alpha=options.scaled_by,
+            rank_pattern=options.ranks(),
+            alpha_pattern=options.alphas(),
             target_modules=names,
             lora_dropout=options.dropout,
             modules_to_save=saved_modules(model, options.modules_to_save) or None,

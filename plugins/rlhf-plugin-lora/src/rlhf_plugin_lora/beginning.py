@@ -58,6 +58,9 @@ DECIDED = {
     "rank": "r",
     "alpha": "lora_alpha",
     "target": "target_modules",
+    "exclude": "exclude_modules",
+    "rank_pattern": "rank_pattern",
+    "alpha_pattern": "alpha_pattern",
     "modules_to_save": "modules_to_save",
     "use_rslora": "use_rslora",
 }
@@ -69,7 +72,7 @@ def read_beginning(path: str, given: Mapping[str, Any], *, has_magnitudes: bool)
     """Return the folder ``init_from``, with whose adapter a run may go on.
 
     Args:
-        given: the options of ``DECIDED``, those that are unset as None or ``()``.
+        given: the options of ``DECIDED``, those that are unset as None or empty.
         has_magnitudes: True: the adapter is DoRA.
 
     Raises:
@@ -83,7 +86,7 @@ def read_beginning(path: str, given: Mapping[str, Any], *, has_magnitudes: bool)
         raise ConfigError(f"init_from {path} of the adapter: {problem}")
     for option, key in DECIDED.items():
         value, held = given[option], config.get(key)
-        if value not in (None, ()) and not _agree(value, held):
+        if value not in (None, (), {}) and not _agree(value, held):
             raise ConfigError(
                 f"{option} {_shown(value)} of the adapter: init_from {path} has {key} {_shown(held)}, and "
                 f"an adapter goes on as it is. Leave {option} out."

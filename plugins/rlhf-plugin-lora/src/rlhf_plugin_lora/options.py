@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf_core import Config
 
@@ -42,6 +42,17 @@ class LowRankOptions(Config):
         description="modules to adapt: ends of names such as q_proj, or regular expressions for whole names; unset: "
         "all linear layers but the output head",
     )
+    exclude: tuple[str, ...] = Field(
+        (), description="modules among those to adapt that stay as they are, named as in target"
+    )
+    rank_pattern: tuple[str, ...] = Field(
+        (),
+        description="other ranks of some modules, each as NAME=RANK, with the end of a module's name or a regular "
+        "expression for it; the first that fits holds",
+    )
+    alpha_pattern: tuple[str, ...] = Field(
+        (), description="other alphas of some modules, each as NAME=ALPHA, likewise"
+    )
     dropout: float = Field(
         0.0, ge=0.0, lt=1.0, description="share of an adapter's inputs set to 0 in training"
     )
@@ -62,6 +73,22 @@ class LowRankOptions(Config):
     def needed_by_options(self) -> frozenset[str]:
         """With dropout the old log-probs, in a pass of their own: an update's are what dropout makes of them."""
         return frozenset({"old_logprobs"} if self.dropout else ())
+
+    @model_validator(mode="after")
+    def _patterns_are_numbers(self) -> Self:
+        if any(not 1 <= rank <= 1024 or rank % 1 for rank in self.ranks().values()):
+            raise ValueError(f"rank_pattern {self.rank_pattern}: expected ranks of 1 to 1024")
+        if any(not 0 < alpha < float("inf") for alpha in self.alphas().values()):
+            raise ValueError(f"alpha_pattern {self.alpha_pattern}: expected alphas above 0")
+        return self
+
+    def ranks(self) -> dict[str, int | float]:
+        """Return the ranks of ``rank_pattern`` by the patterns."""
+        return dict(_pair(text) for text in self.rank_pattern)
+
+    def alphas(self) -> dict[str, int | float]:
+        """Return the alphas of ``alpha_pattern`` by the patterns."""
+        return dict(_pair(text) for text in self.alpha_pattern)
 
     def continued_from(self) -> str | None:
         """The folder of ``init_from``."""
@@ -86,6 +113,7 @@ class LowRankOptions(Config):
 
         assert self.init_from is not None
         given = {option: getattr(self, option) for option in DECIDED}
+        given |= {"rank_pattern": self.ranks(), "alpha_pattern": self.alphas()}
         return read_beginning(self.init_from, given, has_magnitudes=self.has_magnitudes)
 
     @property
@@ -105,7 +133,19 @@ class LowRankOptions(Config):
             ConfigError: see ``check_outside``.
         """
         if self.init_from is None:
-            return self.new_rank
+            return int(max((self.new_rank, *self.ranks().values())))
         from .beginning import largest_rank
 
         return largest_rank(self.beginning())
+
+
+def _pair(text: str) -> tuple[str, int | float]:
+    """Return the pattern and the number of ``NAME=NUMBER``."""
+    name, _, number = text.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        name = ""
+    if not name:
+        raise ValueError(f"{text!r}: expected NAME=NUMBER, such as q_proj=8")
+    return name, int(value) if value.is_integer() else value
