@@ -22,6 +22,7 @@ from rlhf_core import PluginError
 from . import going_on
 from . import weights as held
 from .options import LowRankOptions
+from .principal import begin_principal, doubled
 from .quantized import compute_in_the_dtype_of_inputs, unpacked
 from .targets import LINEAR, adapted_modules, floating_dtype, require_patterns, saved_modules
 
@@ -35,6 +36,7 @@ class PeftAdapter:
     Args:
         load_options: maker of the arguments of ``from_pretrained`` that quantize the base; None: it is not quantized.
         served_rank: see the contract.
+        is_principal: PiSSA.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class PeftAdapter:
         *,
         load_options: Callable[[], Mapping[str, Any]] | None = None,
         served_rank: int | None = None,
+        is_principal: bool = False,
     ) -> None:
         self.served_rank = served_rank
         self._options = options
+        self._is_principal = is_principal
         self._load_options = load_options
 
     def load_options(self) -> Mapping[str, Any]:
@@ -81,11 +85,11 @@ class PeftAdapter:
         dtype = floating_dtype(model)
         with seeded(model, seed):
             inject_adapter_in_model(config, model)
-            if self._options.init_from is not None:
+            if self._options.init_from is not None or self._is_principal:
                 with warnings.catch_warnings():
                     # PEFT asks whether a second adapter is meant.
                     warnings.filterwarnings("ignore", "Already found a `peft_config`")
-                    inject_adapter_in_model(copy(config), model, held.BEGINNING)
+                    inject_adapter_in_model(self._second(config), model, held.BEGINNING)
                 for layer in _layers(model):
                     layer.set_adapter(held.NAME)
         adapted = held.lora_layers(model)
@@ -100,6 +104,16 @@ class PeftAdapter:
                 # Beside a weight in 4 bits PEFT's factors are float32, whatever the base computes in.
                 layer.lora_A.to(dtype)
                 layer.lora_B.to(dtype)
+        if self._is_principal:
+            begin_principal(adapted)
+
+    def _second(self, config: LoraConfig) -> LoraConfig:
+        """Return the config of the adapter that is never trained."""
+        second = copy(config)
+        if self._is_principal:
+            second.modules_to_save = None
+            second.lora_dropout = 0.0
+        return second
 
     def _config(self, model: PreTrainedModel, names: list[str]) -> LoraConfig:
         options = self._options
@@ -188,9 +202,17 @@ class PeftAdapter:
         Path(folder).mkdir(parents=True, exist_ok=True)
         # "auto" would look for the base's config.json on the hub.
         found = get_peft_model_state_dict(model, save_embedding_layers=False)
+        config = model.peft_config[held.NAME]
+        if self._is_principal:
+            config = doubled(config)
+            for name, layer in held.lora_layers(model).items():
+                pairs = held.active(layer)
+                a = torch.cat([layer.lora_A[pair].weight.detach() for pair in pairs])
+                b = torch.cat([layer.lora_B[pair].weight.detach() for pair in pairs], dim=1)
+                found |= {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
         tensors = {f"{PREFIX}{_key(name)}": tensor.contiguous() for name, tensor in found.items()}
         save_file(tensors, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
-        model.peft_config[held.NAME].save_pretrained(folder)
+        config.save_pretrained(folder)
 
 
 def _key(name: str) -> str:
