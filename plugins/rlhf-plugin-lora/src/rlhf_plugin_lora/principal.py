@@ -44,10 +44,14 @@ def begin_principal(layers: Mapping[str, LoraLayer]) -> None:
                 f"init pissa of the adapter: {name} has {min(weight.shape)} singular values, and the rank is {rank}. "
                 "Lower rank, or that of this module with rank_pattern."
             )
-        a, b = _principal(weight, rank, float(layer.scaling[NAME]))
-        for adapter, sign in ((NAME, 1), (BEGINNING, -1)):
-            layer.lora_A[adapter].weight.copy_(a)
-            layer.lora_B[adapter].weight.copy_(sign * b)
+        if weight.is_meta:  # shapes alone are counted, and PEFT leaves a second pair on the CPU
+            layer.lora_A.to(weight.device)
+            layer.lora_B.to(weight.device)
+        else:
+            a, b = _principal(weight, rank, float(layer.scaling[NAME]))
+            for adapter, sign in ((NAME, 1), (BEGINNING, -1)):
+                layer.lora_A[adapter].weight.copy_(a)
+                layer.lora_B[adapter].weight.copy_(sign * b)
         layer.set_adapter([NAME, BEGINNING])
         for factor in (layer.lora_A, layer.lora_B):
             factor[BEGINNING].requires_grad_(False)
