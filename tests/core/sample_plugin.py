@@ -78,6 +78,10 @@ class Beside(Config):
     """Options of an adapter that engines serve beside the base's weights."""
 
     rank: int | None = Field(8, description="None: engines get merged weights")
+    begun: str | None = Field(None, description="folder to go on from")
+
+    def continued_from(self):
+        return self.begun
 
     def needed_by_options(self):
         return frozenset({SERVES_ADAPTERS} if self.rank else ())

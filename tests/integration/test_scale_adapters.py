@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from rlhf_testing.tiny import write_tiny_model
@@ -86,6 +86,30 @@ def test_sampler_and_trainer_agree_about_the_adapter(train, workspace, serve, st
     assert any(
         "lora_B" in name and bool(weight.any()) for name, weight in exported.named_parameters()
     )
+
+
+@pytest.mark.matrix
+def test_an_adapter_that_goes_on_is_served_and_is_its_own_reference(train, workspace):
+    """The folder is PEFT's, with factors of two ranks; vLLM takes them beside the base."""
+    base = AutoModelForCausalLM.from_pretrained(workspace / "model", dtype=torch.float32)
+    config = LoraConfig(
+        r=8, target_modules=["q_proj", "down_proj"], rank_pattern={"layers.0.mlp.down_proj": 2}
+    )
+    begun = get_peft_model(base, config)
+    for parameter in begun.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1)
+    begun.save_pretrained(workspace / "begun")
+    at = PLACED.index("--actor.lora.rank")
+    flags = [*PLACED[:at], "--actor.lora.init_from", "begun", *PLACED[at + 2 :]]
+
+    found = train("run", *flags, "--backend.deepspeed.zero_stage", "2")
+
+    first, second = (line["metrics"] for line in found if "metrics" in line)
+    assert first["mismatch/logprob_diff_mean"] < 1e-4
+    assert second["mismatch/logprob_diff_mean"] < 1e-4
+    assert first["kl/ref"] == 0.0
+    assert abs(second["kl/ref"]) > 1e-5
 
 
 @pytest.mark.matrix

@@ -50,6 +50,12 @@ class Config(BaseModel):
         to give them the same tokens; None: it reads no ids."""
         return None
 
+    def continued_from(self) -> str | None:
+        """Return the folder of an earlier training that the component goes on from, such as an adapter's; None: it
+        begins anew. A run's reference is then what is in the folder, and a resumed run is told if its files have
+        changed."""
+        return None
+
     def variables_read(self) -> frozenset[str]:
         """Return the names of environment variables that the component reads with these option values, such as the one
         with its token. A process of its own gets no others than the usual ones and those of ``pass_env``."""

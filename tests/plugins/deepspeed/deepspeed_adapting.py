@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import Any
+from uuid import uuid4
 
 import torch
 from deepspeed_material import ADAM, ADAMW, adapter, make_batch, make_plan
 from deepspeed_scenarios import TRAINING, Found, Place, steps
+from peft import LoraConfig, get_peft_model
 from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
 
 from rlhf_core.contracts import ValueObjective
 from rlhf_weights import weights_digest
@@ -34,7 +37,8 @@ SAVED: dict[str, dict[str, Any]] = {
 
 def adapting(place: Place, found: Found) -> None:
     """Two updates of AdamW, with what engines get, the log-probs of policy and base, and the export."""
-    for name, ref in ADAPTERS.items():
+    begun = adapter("lora", init_from=write_begun(place), lr_ratio=4.0)
+    for name, ref in {**ADAPTERS, "begun": begun}.items():
         backend = place.start(optimizer=ADAMW, adapter=ref)
         rows = place.part(make_batch()).trajectories
         found.facts[f"first checksum {name}"] = backend.checksum()
@@ -50,6 +54,19 @@ def adapting(place: Place, found: Found) -> None:
         found.facts[f"digest {name}"] = weights_digest(served.items())
         backend.export(place.folder / name)
         backend.close()
+
+
+def write_begun(place: Place) -> str:
+    """Write the same PEFT folder, with factors that matter, in a place of this rank's own."""
+    folder = str(place.folder / f"begun_{place.rank}_{uuid4()}")
+    model = AutoModelForCausalLM.from_pretrained(place.models / "qwen3")
+    wrapped = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
+    generator = torch.Generator().manual_seed(5)
+    for parameter in wrapped.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    wrapped.save_pretrained(folder)
+    return folder
 
 
 def moving_adapters(place: Place, found: Found) -> None:

@@ -17,7 +17,7 @@ from rlhf_plugin_local.torch_backend import TorchBackend
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("deepspeed")
 stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
-adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora"])
+adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun"])
 saved = pytest.mark.parametrize("kind", ["float32", "bfloat16", "critic"])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 

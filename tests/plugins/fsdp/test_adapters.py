@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.slow
-adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora"])
+adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun"])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 
 

@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_core import Component, Registered
 from rlhf_core.contracts import ComponentRef, PolicyObjective, RoleSpec
 from rlhf_core.plugins import Plugins, empty
+from rlhf_plugin_algorithms import rlhf_optimizers
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_plugin_lora import rlhf_model_adapters
@@ -56,6 +57,8 @@ def plugins() -> Plugins:
         )
     for adapter in rlhf_model_adapters():
         loaded.registries["rlhf_model_adapters"].add(Registered(adapter, "lora"))
+    for optimizer in rlhf_optimizers():
+        loaded.registries["rlhf_optimizers"].add(Registered(optimizer, "algorithms"))
     return loaded
 
 

@@ -96,6 +96,25 @@ def test_logprobs_are_the_trainers(start, spec_of, family, adapter, dtype, compu
     assert np.abs(backend.base_logprobs(rows) - rows.rollout_logprobs).max() > NATS[compute_dtype]
 
 
+def test_an_adapter_that_goes_on_is_sampled_from_also_after_the_reference_was_asked(
+    start,
+    spec_of,
+    tmp_path,
+):
+    start(spec_of()).export(tmp_path)
+    backend = start(spec_of(options={"init_from": str(tmp_path)}))
+
+    async def generate():
+        engine = await started(backend)
+        backend.base_logprobs(make_batch().trajectories)
+        return await engine.generate(request())
+
+    rows = rows_of(run(generate()))
+
+    assert np.abs(backend.logprobs(rows) - rows.rollout_logprobs).max() <= NATS["float32"]
+    assert np.abs(backend.base_logprobs(rows) - rows.rollout_logprobs).max() > NATS["float32"]
+
+
 @pytest.mark.parametrize("adapter", ["lora", "dora"])
 def test_precast_weights_give_the_bits_of_autocast(start, spec_of, adapter, monkeypatch):
     from rlhf_plugin_local.engine import weights

@@ -87,7 +87,7 @@ from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
 from .learner import Learner, LearnOutcome, LearnRequest
 from .logger import Logger
 from .loss import LossInputs, PolicyLoss, PreparingLoss, StepColumns, TokenLoss
-from .model_adapter import ModelAdapter
+from .model_adapter import ModelAdapter, ScalesRates
 from .optimizer import NamedParameters, Optimizer, ParameterGroup, norm_parameters
 from .preference import (
     MATCHED,
@@ -226,6 +226,7 @@ __all__ = [
     "RuntimeSpec",
     "SampleFilter",
     "SamplingParams",
+    "ScalesRates",
     "SchedulePoint",
     "ScheduleSpec",
     "SharesBase",

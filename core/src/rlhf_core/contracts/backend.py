@@ -213,7 +213,8 @@ class TrainBackend(Protocol):
         ...
 
     def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """Return the log-probability (sum of A,) of each action under the model without its adapter. No gradient.
+        """Return the log-probability (sum of A,) of each action under the model as its adapter began: under the base,
+        or under the adapter that the run goes on from. No gradient.
 
         Raises:
             PluginError: the role has no adapter.

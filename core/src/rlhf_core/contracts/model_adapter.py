@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,10 @@ class ModelAdapter(Protocol):
         ...
 
     def disabled(self, model: torch.nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which the model computes what the base computes, to the bit."""
+        """Return a context in which the model computes what it computed before its first update, to the bit.
+
+        That is what the base computes, unless the adapter goes on from an earlier training (``Config.continued_from``).
+        """
         ...
 
     def training(self, model: torch.nn.Module, seed: int) -> AbstractContextManager[None]:
@@ -84,4 +87,13 @@ class ModelAdapter(Protocol):
 
     def save(self, model: torch.nn.Module, folder: str) -> None:
         """Write the adapter's own weights and settings: as a PEFT folder, the base's name in it, if PEFT knows such."""
+        ...
+
+
+@runtime_checkable
+class ScalesRates(Protocol):
+    """A model adapter of which some parameters learn at another rate than the optimizer's."""
+
+    def rate_factor(self, name: str) -> float:
+        """Return the factor of the learning rate, above 0, of a trained parameter by its name in the model."""
         ...

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class NamedParameters(Sequence[Named]):
     """Name and parameter of each trained parameter, in the model's order."""
     gains: frozenset[str] = frozenset()
     """Names of the parameters of norms, whatever their shape."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Factor of the learning rate of parameters by name, for those whose factor is not 1. The backend applies it."""
 
     @classmethod
     def of(cls, pairs: Iterable[Named]) -> NamedParameters:
@@ -46,7 +48,7 @@ class NamedParameters(Sequence[Named]):
 
     def where(self, keep: Callable[[str, torch.nn.Parameter], bool]) -> NamedParameters:
         """Return the pairs that ``keep`` is true of."""
-        return NamedParameters(tuple(pair for pair in self.pairs if keep(*pair)), self.gains)
+        return replace(self, pairs=tuple(pair for pair in self.pairs if keep(*pair)))
 
     def __iter__(self) -> Iterator[Named]:
         return iter(self.pairs)

@@ -105,7 +105,8 @@ def _model_problems(
         elif needed == "config.json" and os.path.isfile(folder / _ADAPTER):
             yield (
                 f"{label}: expected a whole model; it is an adapter (adapter_config.json). Make a plain model of it "
-                f"and its base: rlhf merge BASE {name} OUT"
+                f"and its base: rlhf merge BASE {name} OUT; or train it on: give its base, and {name} as the option "
+                "init_from of an adapter"
             )
         elif not os.path.isfile(folder / needed):
             yield f"{label}: expected a {form} folder; it has no {needed}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -85,8 +85,16 @@ def resolve_options(
         command=options.command,
         cautions=options.cautions(run, frozen, labels),
         choices=tuple(choice.reason for choice in choices if choice.reason is not None),
-        inputs=(*options.models(run), *options.data(run)),
+        inputs=(*options.models(run), *options.data(run), *_continued(frozen)),
     )
+
+
+def _continued(selections: Selections) -> Iterator[tuple[str, str]]:
+    """Yield the section of each component that goes on from a folder, and the folder."""
+    for chosen in selections.values():
+        for selection in chosen:
+            if (folder := selection.options.continued_from()) is not None:
+                yield selection.section, folder
 
 
 def known_options(options: OptionTree[OptionsT], choices: Sequence[Choice]) -> list[str]:

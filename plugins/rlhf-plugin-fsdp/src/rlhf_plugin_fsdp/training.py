@@ -21,7 +21,12 @@ from rlhf_torch.cut.whole_updates import WholeUpdates
 from rlhf_torch.models.role_model import RoleModel
 from rlhf_torch.ranks.ranks import Ranks
 from rlhf_torch.training.group_options import group_options
-from rlhf_torch.training.trained_parts import check_groups, log_groups, peak_lrs, require_trainable
+from rlhf_torch.training.trained_parts import (
+    log_groups,
+    parameter_groups,
+    peak_lrs,
+    require_trainable,
+)
 
 from .config import FsdpConfig
 from .sharding import shard
@@ -57,8 +62,7 @@ class FsdpTraining:
         shapes = {name: parameter.shape for name, parameter in uncut}
         require_trainable(spec.role, shapes)
         # The component decides by shapes, so it makes its parameter groups before the parameters are cut.
-        groups = optimizer.parameter_groups(uncut)
-        check_groups(groups, shapes)
+        groups = parameter_groups(optimizer, uncut)
         if ranks.is_first:
             log_groups(spec.role, groups)
         self.sharded = shard(role, spec, config, ranks)
@@ -70,7 +74,7 @@ class FsdpTraining:
             if (fragment := _fragment(name, index, shapes[name], ranks)).length
         ]
         self.optimizer = self._create(optimizer, groups, shapes)
-        self.peak_lrs = peak_lrs(self.optimizer)
+        self.peak_lrs = peak_lrs(self.optimizer, groups)
         self.initial_groups = group_options(self.optimizer)
         self.updates = 0
         """Number of updates so far, skipped updates included, because the schedule follows the plan."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +19,37 @@ from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
 
-from . import weights
+from . import going_on
+from . import weights as held
 from .options import LowRankOptions
+from .principal import begin_principal, doubled
 from .quantized import compute_in_the_dtype_of_inputs, unpacked
-from .targets import LINEAR, adapted_modules, floating_dtype, saved_modules
+from .targets import LINEAR, adapted_modules, floating_dtype, require_patterns, saved_modules
 
 PREFIX = "base_model.model."
 """Beginning of the names in PEFT's files, before the names of the plain model."""
 
 
 class PeftAdapter:
-    """Implements ``rlhf_core.contracts.ModelAdapter``.
+    """Implements ``rlhf_core.contracts.ModelAdapter`` and ``ScalesRates``.
 
     Args:
-        has_magnitudes: DoRA: train the lengths of rows too.
         load_options: maker of the arguments of ``from_pretrained`` that quantize the base; None: it is not quantized.
         served_rank: see the contract.
+        is_principal: PiSSA.
     """
 
     def __init__(
         self,
         options: LowRankOptions,
         *,
-        has_magnitudes: bool = False,
         load_options: Callable[[], Mapping[str, Any]] | None = None,
         served_rank: int | None = None,
+        is_principal: bool = False,
     ) -> None:
         self.served_rank = served_rank
         self._options = options
-        self._has_magnitudes = has_magnitudes
+        self._is_principal = is_principal
         self._load_options = load_options
 
     def load_options(self) -> Mapping[str, Any]:
@@ -55,20 +59,43 @@ class PeftAdapter:
     def wrap(self, model: PreTrainedModel, seed: int) -> PreTrainedModel:
         """Put PEFT's layers into the model and freeze the base.
 
+        An adapter that goes on is put in twice. The second one is never trained: it is the reference.
+
         Raises:
-            ConfigError: ``target`` or ``modules_to_save`` does not fit the model.
+            ConfigError: ``target``, ``modules_to_save`` or ``init_from`` does not fit the model.
             PluginError: PEFT adapted other modules.
         """
-        names = adapted_modules(model, self._options.target)
-        config = self._config(model, names)
+        folder = self._options.beginning() if self._options.init_from is not None else None
+        if folder is None:
+            names = adapted_modules(model, self._options.target, self._options.exclude)
+            config = self._config(model, names)
+        else:
+            going_on.require_fit(folder, model)
+            names = going_on.adapted_by(folder)
+            config = going_on.config_of(folder, _base_name(model), self._options.dropout)
         compute_in_the_dtype_of_inputs(model)
+        self._inject(model, config, seed, names)
+        if folder is not None:
+            going_on.load(folder, model, list(model.peft_config))
+        return model
+
+    def _inject(
+        self, model: PreTrainedModel, config: LoraConfig, seed: int, names: Iterable[str]
+    ) -> None:
         dtype = floating_dtype(model)
         with seeded(model, seed):
             inject_adapter_in_model(config, model)
-        adapted = weights.lora_layers(model)
+            if self._options.init_from is not None or self._is_principal:
+                with warnings.catch_warnings():
+                    # PEFT asks whether a second adapter is meant.
+                    warnings.filterwarnings("ignore", "Already found a `peft_config`")
+                    inject_adapter_in_model(self._second(config), model, held.BEGINNING)
+                for layer in _layers(model):
+                    layer.set_adapter(held.NAME)
+        adapted = held.lora_layers(model)
         if differing := set(names) ^ adapted.keys():
             raise PluginError(
-                f"PEFT adapted {len(adapted)} modules of {type(model).__name__} where {len(names)} were meant; "
+                f"PEFT adapted {len(adapted)} modules of {type(model).__name__} where {len(set(names))} were meant; "
                 f"{min(differing)} is one that differs. Name the modules with the adapter's option target."
             )
         for layer in adapted.values():
@@ -77,42 +104,60 @@ class PeftAdapter:
                 # Beside a weight in 4 bits PEFT's factors are float32, whatever the base computes in.
                 layer.lora_A.to(dtype)
                 layer.lora_B.to(dtype)
-        return model
+        if self._is_principal:
+            begin_principal(adapted)
+
+    def _second(self, config: LoraConfig) -> LoraConfig:
+        """Return the config of the adapter that is never trained."""
+        second = copy(config)
+        if self._is_principal:
+            second.modules_to_save = None
+            second.lora_dropout = 0.0
+        return second
 
     def _config(self, model: PreTrainedModel, names: list[str]) -> LoraConfig:
         options = self._options
+        require_patterns(names, options.ranks(), "rank_pattern")
+        require_patterns(names, options.alphas(), "alpha_pattern")
         linear = [
             module for module in map(model.get_submodule, names) if isinstance(module, LINEAR)
         ]
         return LoraConfig(
             task_type="CAUSAL_LM",
             base_model_name_or_path=_base_name(model),
-            r=options.rank,
+            r=options.new_rank,
             lora_alpha=options.scaled_by,
+            rank_pattern=options.ranks(),
+            alpha_pattern=options.alphas(),
             target_modules=names,
             lora_dropout=options.dropout,
             modules_to_save=saved_modules(model, options.modules_to_save) or None,
-            use_rslora=options.use_rslora,
-            use_dora=self._has_magnitudes,
+            use_rslora=bool(options.use_rslora),
+            use_dora=self._options.has_magnitudes,
             # GPT-2's weights are (in, out).
             fan_in_fan_out=bool(linear) and not any(isinstance(m, nn.Linear) for m in linear),
         )
 
+    def rate_factor(self, name: str) -> float:
+        """Return ``lr_ratio`` for a factor B, or 1 (LoRA+, Hayou et al. 2024, arXiv:2402.12354)."""
+        is_b = ".lora_B." in name or ".lora_embedding_B." in name
+        return self._options.lr_ratio if is_b else 1.0
+
     @contextmanager
     def disabled(self, model: nn.Module) -> Iterator[None]:
-        """Return a context in which the model computes what the base computes, to the bit."""
-        layers = [
-            m for m in model.modules() if isinstance(m, BaseTunerLayer | ModulesToSaveWrapper)
-        ]
+        """Return a context in which the model computes what it computed before the first update, to the bit: as the
+        base does, or as the adapter that goes on."""
+        layers = _layers(model)
+        goes_on = self._options.init_from is not None
         # PEFT's switch also decides what is trained, and would not bring back what was frozen for another reason.
         trained = [(parameter, parameter.requires_grad) for parameter in _own_parameters(model)]
         for layer in layers:
-            layer.enable_adapters(False)
+            layer.set_adapter(held.BEGINNING) if goes_on else layer.enable_adapters(False)
         try:
             yield
         finally:
             for layer in layers:
-                layer.enable_adapters(True)
+                layer.set_adapter(held.NAME) if goes_on else layer.enable_adapters(True)
             for parameter, requires_grad in trained:
                 parameter.requires_grad_(requires_grad)
 
@@ -122,7 +167,7 @@ class PeftAdapter:
         if not self._options.dropout:
             yield
             return
-        layers = [layer.lora_dropout for layer in weights.lora_layers(model).values()]
+        layers = [layer.lora_dropout for layer in held.lora_layers(model).values()]
         with seeded(model, seed):
             for layer in layers:
                 layer.train()
@@ -138,7 +183,7 @@ class PeftAdapter:
         Raises:
             ConfigError: something else than linear layers inside of the model is trained.
         """
-        return weights.factors(model)
+        return held.factors(model)
 
     def unpacked_weights(self, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights that are held in 4 bits, as the model computes with them."""
@@ -150,22 +195,35 @@ class PeftAdapter:
         Raises:
             ConfigError: the base is quantized.
         """
-        return weights.merged(model)
+        return held.merged(model)
 
     def save(self, model: PreTrainedModel, folder: str) -> None:
         """Write a PEFT folder, which ``PeftModel.from_pretrained`` and ``AutoModelForCausalLM`` load."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         # "auto" would look for the base's config.json on the hub.
         found = get_peft_model_state_dict(model, save_embedding_layers=False)
+        config = model.peft_config[held.NAME]
+        if self._is_principal:
+            config = doubled(config)
+            for name, layer in held.lora_layers(model).items():
+                pairs = held.active(layer)
+                a = torch.cat([layer.lora_A[pair].weight.detach() for pair in pairs])
+                b = torch.cat([layer.lora_B[pair].weight.detach() for pair in pairs], dim=1)
+                found |= {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
         tensors = {f"{PREFIX}{_key(name)}": tensor.contiguous() for name, tensor in found.items()}
         save_file(tensors, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
-        model.peft_config[weights.NAME].save_pretrained(folder)
+        config.save_pretrained(folder)
 
 
 def _key(name: str) -> str:
     """Return a tensor's name in a PEFT folder. PEFT leaves ``.weight`` out for DoRA's lengths, and loads them with it
     too; Transformers loads them only with it, and else keeps the base's lengths with no more than a warning."""
     return f"{name}.weight" if name.endswith("lora_magnitude_vector") else name
+
+
+def _layers(model: nn.Module) -> list[Any]:
+    """Return what PEFT put into the model."""
+    return [m for m in model.modules() if isinstance(m, BaseTunerLayer | ModulesToSaveWrapper)]
 
 
 def _own_parameters(model: nn.Module) -> list[nn.Parameter]:

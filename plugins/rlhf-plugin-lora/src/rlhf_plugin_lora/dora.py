@@ -7,7 +7,7 @@ section 4.3 of the paper does. Source: Liu et al. 2024, arXiv:2402.09353.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlhf_core import Component
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 class DoraOptions(LowRankOptions):
     """DoRA. No engine computes it beside the base, so engines get merged weights."""
 
+    has_magnitudes: ClassVar[bool] = True
+
 
 def build(options: DoraOptions) -> PeftAdapter:
     from .adapter import PeftAdapter
 
-    return PeftAdapter(options, has_magnitudes=True)
+    return PeftAdapter(options)
 
 
 COMPONENT = Component(

@@ -6,9 +6,9 @@ layers are adapted, as https://thinkingmachines.ai/blog/lora/ (2025) finds best;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf_core import Component
 from rlhf_core.capabilities import SERVES_ADAPTERS
@@ -28,6 +28,24 @@ class LoraOptions(LowRankOptions):
         "factors merged into them",
     )
 
+    init: Literal["random", "pissa"] = Field(
+        "random",
+        description="what the factors begin as: A random and B zero, or the largest singular values and vectors of "
+        "each weight (PiSSA), with which engines and the export have twice the rank",
+    )
+
+    @model_validator(mode="after")
+    def _begins_once(self) -> Self:
+        if self.init != "random" and self.init_from is not None:
+            raise ValueError(
+                f"init {self.init} and init_from: expected one of them; an adapter that goes on has begun"
+            )
+        return self
+
+    def served_rank(self) -> int:
+        """Return the largest rank of the factors that engines get."""
+        return super().served_rank() * (2 if self.init == "pissa" else 1)
+
     def needed_by_options(self) -> frozenset[str]:
         """An engine that takes factors, if factors are what it gets."""
         served = frozenset({SERVES_ADAPTERS} if self.serve == "adapter" else ())
@@ -37,7 +55,8 @@ class LoraOptions(LowRankOptions):
 def build(options: LoraOptions) -> PeftAdapter:
     from .adapter import PeftAdapter
 
-    return PeftAdapter(options, served_rank=options.rank if options.serve == "adapter" else None)
+    rank = options.served_rank() if options.serve == "adapter" else None
+    return PeftAdapter(options, served_rank=rank, is_principal=options.init == "pissa")
 
 
 COMPONENT = Component(

@@ -33,7 +33,7 @@ def build(options: QloraOptions) -> PeftAdapter:
     from .adapter import PeftAdapter
 
     return PeftAdapter(
-        options, load_options=lambda: in_four_bits(options), served_rank=options.rank
+        options, load_options=lambda: in_four_bits(options), served_rank=options.served_rank()
     )
 
 

@@ -22,7 +22,9 @@ _EXPERTS = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 """Names under which PEFT adapts the stacked experts of a mixture, whichever module was asked for."""
 
 
-def adapted_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
+def adapted_modules(
+    model: PreTrainedModel, wanted: Sequence[str], excluded: Sequence[str] = ()
+) -> list[str]:
     """Return the names of the modules to adapt, in the model's order.
 
     A name stands for all modules whose own name is it or ends with it; a text with other characters than letters,
@@ -47,8 +49,44 @@ def adapted_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
         _check_experts(found, stacked)
     else:
         found = [name for name in _linear(model) if not (stacked and _is_expert(name))]
-    _check_tied(model, found, "target")
+    if excluded:
+        found = _without(model, found, excluded)
+    check_tied(model, found, "target")
     return found
+
+
+def _without(model: PreTrainedModel, found: list[str], excluded: Sequence[str]) -> list[str]:
+    out = {name for text in excluded for name in _named(model, [text], "exclude")}
+    if not (adapted := set(found)) & out:
+        raise ConfigError(
+            f"exclude {' '.join(excluded)} of the adapter: none of these modules would be adapted. Leave it out."
+        )
+    if adapted <= out:
+        raise ConfigError(
+            f"exclude {' '.join(excluded)} of the adapter: no module is left to adapt"
+        )
+    return [name for name in found if name not in out]
+
+
+def require_patterns(found: Sequence[str], patterns: Iterable[str], option: str) -> None:
+    """Refuse a pattern, read as PEFT reads it, that fits none of the adapted modules.
+
+    Raises:
+        ConfigError: names the pattern, and the nearest names.
+    """
+    for pattern in patterns:
+        try:
+            fits = any(re.match(rf"(.*\.)?({pattern})$", name) for name in found)
+        except re.error as error:
+            raise ConfigError(
+                f"{option} {pattern!r} of the adapter: expected a name or a regular expression; {error}"
+            ) from error
+        if not fits:
+            near = difflib.get_close_matches(pattern, _ends(found), n=3, cutoff=0.4)
+            hint = f"; the nearest are {', '.join(near)}" if near else ""
+            raise ConfigError(
+                f"{option} {pattern!r} of the adapter: no adapted module has that name{hint}"
+            )
 
 
 def saved_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
@@ -58,7 +96,7 @@ def saved_modules(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
         ConfigError: a name fits nothing, or a module that shares its weight with another one.
     """
     found = _named(model, wanted, "modules_to_save")
-    _check_tied(model, found, "modules_to_save")
+    check_tied(model, found, "modules_to_save")
     return found
 
 
@@ -120,7 +158,7 @@ def _check_experts(found: Iterable[str], stacked: Iterable[str]) -> None:
         )
 
 
-def _check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> None:
+def check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> None:
     """Refuse a module whose weight is also another one's: the plain model has one tensor for both."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

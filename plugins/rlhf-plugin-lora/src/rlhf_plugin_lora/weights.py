@@ -14,7 +14,9 @@ from transformers import PreTrainedModel
 from rlhf_core import ConfigError
 
 NAME = "default"
-"""PEFT's name of the only adapter of a model."""
+"""PEFT's name of the adapter that is trained."""
+BEGINNING = "beginning"
+"""PEFT's name of a fixed copy of an adapter that goes on, as it was before the first update."""
 
 _found: WeakKeyDictionary[nn.Module, dict[str, nn.Module]] = WeakKeyDictionary()
 """``_adapted_modules`` of each model: a walk over a deep model takes longer than the copies of its factors."""
@@ -46,14 +48,18 @@ def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
             f"the adapter trains {unserved[0]}, which is no linear layer inside of the model, and engines serve "
             "factors of those alone. Set --actor.lora.serve merged."
         )
+    pairs = [(layer, pair) for layer in layers.values() for pair in active(layer)]
     # In one call, which computes in float32 and rounds once.
     scaled = torch._foreach_mul(
-        [layer.lora_B[NAME].weight for layer in layers.values()],
-        [float(layer.scaling[NAME]) for layer in layers.values()],
+        [layer.lora_B[pair].weight for layer, pair in pairs],
+        [float(layer.scaling[pair]) for layer, pair in pairs],
     )
-    for (name, layer), b in zip(layers.items(), scaled, strict=True):
-        yield f"{name}.lora_A", layer.lora_A[NAME].weight.detach()
-        yield f"{name}.lora_B", b
+    rest = iter(scaled)
+    for name, layer in layers.items():
+        a = [layer.lora_A[pair].weight.detach() for pair in active(layer)]
+        b = [next(rest) for _ in a]
+        yield f"{name}.lora_A", a[0] if len(a) == 1 else torch.cat(a)
+        yield f"{name}.lora_B", b[0] if len(b) == 1 else torch.cat(b, dim=1)
 
 
 @torch.no_grad()
@@ -77,6 +83,12 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield f"{name}.{rest}", saved[name].modules_to_save[NAME].state_dict()[rest]
         elif not _is_adapters_own(key, layers, saved):
             yield key, tensor
+
+
+def active(layer: LoraLayer) -> tuple[str, ...]:
+    """Return PEFT's names of the pairs of factors that a layer adds up: the trained one, and its fixed counterpart if
+    it began with a part of the weight."""
+    return (NAME, BEGINNING) if BEGINNING in layer.active_adapters else (NAME,)
 
 
 def _adapted_modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -104,7 +116,9 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
             "the base is quantized, so the adapter cannot be merged into it: no engine in another process can serve "
             "this policy. Use --actor.adapter lora, or --engine embedded with --runtime local, which share the model."
         )
-    total: Tensor = weight.float() + _product(layer) * layer.scaling[NAME]
+    total: Tensor = weight.float()
+    for pair in active(layer):
+        total = total + _product(layer, pair) * layer.scaling[pair]
     if NAME in layer.lora_magnitude_vector:
         lengths = layer.lora_magnitude_vector[NAME].weight.float().reshape(-1, 1)
         by_input = isinstance(layer.get_base_layer(), nn.Embedding) or layer.fan_in_fan_out
@@ -114,12 +128,12 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
     return total.to(weight.dtype)
 
 
-def _product(layer: LoraLayer) -> Tensor:
+def _product(layer: LoraLayer, pair: str) -> Tensor:
     """Return B A in float32, in the orientation of the base's weight."""
     if NAME in layer.lora_embedding_A:
         by_token: Tensor = (
-            layer.lora_embedding_B[NAME].float() @ layer.lora_embedding_A[NAME].float()
+            layer.lora_embedding_B[pair].float() @ layer.lora_embedding_A[pair].float()
         )
         return by_token.T
-    product: Tensor = layer.lora_B[NAME].weight.float() @ layer.lora_A[NAME].weight.float()
+    product: Tensor = layer.lora_B[pair].weight.float() @ layer.lora_A[pair].weight.float()
     return product.T if layer.fan_in_fan_out else product

@@ -208,6 +208,21 @@ def test_under_an_adapter_the_base_is_the_reference_unless_another_one_is_named(
     assert built.roles["policy"].adapter.name == "sample:beside"
 
 
+@pytest.mark.parametrize(
+    ("words", "roles"),
+    [
+        ((), ["policy"]),
+        (("--ref.path", "some/model"), ["policy", "reference"]),
+        (("--ref.path", "first"), ["policy", "reference"]),
+    ],
+)
+def test_beside_an_adapter_that_goes_on_the_base_is_a_reference_of_its_own(resolved, words, roles):
+    found = resolved(*FACTORS, "--actor.beside.begun", "earlier", *words)
+
+    assert list(spec(found).roles) == roles
+    assert ("actor.beside", "earlier") in found.inputs
+
+
 def test_a_critic_has_an_adapter_of_its_own(resolved):
     words = ("--estimator", "discounted", "--critic.adapter", "thin")
 

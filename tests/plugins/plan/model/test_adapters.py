@@ -71,6 +71,13 @@ def test_dora_trains_lengths_and_keeps_both_products(counted):
     assert layer == replace(ALL, own=224 + 2 * 2 * OUTPUTS)
 
 
+def test_a_fixed_pair_beside_the_trained_one_is_sent_and_not_trained(counted):
+    found = counted("lora", init="pissa")
+
+    assert found.trained == 28 * 16 * 41_216
+    assert found.factors == 2 * found.trained
+
+
 def test_merged_weights_send_no_factors(counted):
     assert counted("lora", serve="merged").factors == 0
 

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import ParameterGroup, ValueObjective
+from rlhf_core.contracts import NamedParameters, ParameterGroup, ValueObjective
 from rlhf_torch.training.trained_parts import (
     check_groups,
+    parameter_groups,
     peak_lrs,
     require_trainable,
     trained_parts,
@@ -30,13 +31,37 @@ def test_a_parameter_in_no_group_or_in_two_is_refused():
 
 
 def test_the_peak_of_each_group_is_its_rate_as_it_was_made():
-    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.5, 0.25)]
-    optimizer = torch.optim.SGD(groups)
+    made = [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.5, 0.25)]
+    groups = [ParameterGroup(name="all", named_parameters=())] * 2
+    optimizer = torch.optim.SGD(made)
 
-    assert peak_lrs(optimizer) == [0.5, 0.25]
+    assert peak_lrs(optimizer, groups) == [0.5, 0.25]
     del optimizer.param_groups[1]["lr"]
     with pytest.raises(PluginError, match="SGD: a parameter group without 'lr'"):
-        peak_lrs(optimizer)
+        peak_lrs(optimizer, groups)
+
+
+def test_groups_are_split_by_the_factors_of_their_rates():
+    weights = {name: nn.Parameter(torch.zeros(1)) for name in "abc"}
+    named = NamedParameters(tuple(weights.items()), rates={"b": 16.0})
+
+    class OneGroup:
+        def parameter_groups(self, pairs):
+            return [
+                ParameterGroup(name="all", named_parameters=tuple(pairs), options={"eps": 1e-6})
+            ]
+
+    groups = parameter_groups(OneGroup(), named)
+
+    assert [[name for name, _ in group.named_parameters] for group in groups] == [["a", "c"], ["b"]]
+    assert [group.name for group in groups] == ["all", "all"]
+    assert [group.options for group in groups] == [
+        {"eps": 1e-6},
+        {"eps": 1e-6, "rate_factor": 16.0},
+    ]
+    parts = [[weight for _, weight in group.named_parameters] for group in groups]
+    made = [{"params": part, **group.options} for part, group in zip(parts, groups, strict=True)]
+    assert peak_lrs(torch.optim.Adam(made, lr=0.25), groups) == [0.25, 4.0]
 
 
 def test_a_role_without_a_trainable_parameter_is_refused():

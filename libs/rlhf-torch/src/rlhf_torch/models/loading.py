@@ -198,7 +198,8 @@ def _is_adapter(path: str) -> str:
         base = "BASE"
     return (
         f"model {path}: expected a whole model; it is an adapter (adapter_config.json), made for the base {base}. Make "
-        f"a plain model of both: rlhf merge {base} {path} OUT, and give OUT."
+        f"a plain model of both: rlhf merge {base} {path} OUT, and give OUT. Or train it on: --model {base} "
+        f"--actor.adapter lora --actor.lora.init_from {path}"
     )
 
 

@@ -18,7 +18,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import ModelAdapter, NamedParameters, RoleSpec, norm_parameters
+from rlhf_core.contracts import (
+    ModelAdapter,
+    NamedParameters,
+    RoleSpec,
+    ScalesRates,
+    norm_parameters,
+)
 from rlhf_core.plugins import Plugins
 from rlhf_weights import WeightSum, digest_of_sums, weight_sums
 
@@ -100,7 +106,11 @@ class RoleModel(nn.Module):
     def named_trainable(self) -> NamedParameters:
         """Return the parameters that the optimizer trains."""
         trainable = tuple(pair for pair in self.named_weights() if pair[1].requires_grad)
-        return NamedParameters(trainable, norm_parameters(self.lm.model))
+        rates: dict[str, float] = {}
+        if isinstance(self.adapter, ScalesRates):
+            factors = {name: self.adapter.rate_factor(name) for name, _ in trainable}
+            rates = {name: factor for name, factor in factors.items() if factor != 1.0}
+        return NamedParameters(trainable, norm_parameters(self.lm.model), rates)
 
     def without_adapter(self) -> AbstractContextManager[None]:
         """Return a context in which the model computes what its base computes.

@@ -57,7 +57,7 @@ class ScoringBackend:
         return self._role.scores.logprobs(batch)
 
     def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """Return the log-prob of each action, (sum of A,) in nats, under the model without its adapter. No gradient.
+        """Return the log-prob of each action, (sum of A,) in nats, under the model as its adapter began. No gradient.
 
         Raises:
             PluginError: the role has no adapter.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import Optimizer, ParameterGroup, RoleSpec
+from rlhf_core.contracts import NamedParameters, Optimizer, ParameterGroup, RoleSpec
 from rlhf_core.objective import (
     BuiltObjective,
     BuiltScoreObjective,
@@ -19,6 +21,9 @@ from rlhf_core.objective import (
 from rlhf_core.plugins import Plugins
 
 log = logging.getLogger(__name__)
+
+RATE_FACTOR = "rate_factor"
+"""Key of a parameter group with the factor of its learning rate, if that is not 1."""
 
 
 class TrainedParts(NamedTuple):
@@ -57,6 +62,26 @@ def require_trainable(role: str, names: Collection[str]) -> None:
         raise ConfigError(f"the {role} has no trainable parameter; its adapter froze all")
 
 
+def parameter_groups(optimizer: Optimizer, named: NamedParameters) -> list[ParameterGroup]:
+    """Return the optimizer's parameter groups, each split by the factors of the learning rate; a part with a factor has
+    the name of its group, and the factor among its options.
+
+    Raises:
+        PluginError: some parameters are in no parameter group or in several.
+    """
+    groups = optimizer.parameter_groups(named)
+    check_groups(groups, [name for name, _ in named])
+    found = []
+    for group in groups:
+        parts: dict[float, list[tuple[str, nn.Parameter]]] = {}
+        for name, parameter in group.named_parameters:
+            parts.setdefault(named.rates.get(name, 1.0), []).append((name, parameter))
+        for rate, pairs in sorted(parts.items(), key=lambda part: part[0] != 1.0):
+            options = group.options if rate == 1.0 else {**group.options, RATE_FACTOR: rate}
+            found.append(replace(group, named_parameters=tuple(pairs), options=options))
+    return found
+
+
 def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> None:
     """Refuse parameter groups that do not hold every trainable parameter exactly once.
 
@@ -78,14 +103,26 @@ def log_groups(role: str, groups: Sequence[ParameterGroup]) -> None:
         log.info("optimizer of the %s, group %s", role, group.describe())
 
 
-def peak_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return the learning rate that each parameter group was created with, which the schedule scales.
+def peak_lrs(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup]) -> list[float]:
+    """Return the learning rate of each parameter group, which the schedule scales: that of its creation, times the
+    group's factor.
+
+    Args:
+        groups: what the optimizer was created with.
 
     Raises:
-        PluginError: a parameter group has no ``lr``.
+        PluginError: a parameter group has no ``lr``, or has lost its factor.
     """
-    if any("lr" not in group for group in optimizer.param_groups):
+    made = optimizer.param_groups
+    if any("lr" not in group for group in made):
         raise PluginError(
             f"{type(optimizer).__name__}: a parameter group without 'lr', which the schedule scales; set it in create()"
         )
-    return [float(group["lr"]) for group in optimizer.param_groups]
+    wanted = {float(group.options.get(RATE_FACTOR, 1.0)) for group in groups}
+    factors = [float(group.get(RATE_FACTOR, 1.0)) for group in made]
+    if set(factors) != wanted:
+        raise PluginError(
+            f"{type(optimizer).__name__}: its groups have the factors of learning rates {sorted(set(factors))}; "
+            f"expected {sorted(wanted)}. Pass on all options of each ParameterGroup in create()"
+        )
+    return [float(group["lr"]) * factor for group, factor in zip(made, factors, strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from rlhf_core.math import lr_factor
 
 from .gradient_sums import add_gradient
 from .group_options import group_options
-from .trained_parts import check_groups, log_groups, peak_lrs, require_trainable
+from .trained_parts import log_groups, parameter_groups, peak_lrs, require_trainable
 
 COPIED_AT_ONCE = 2**28
 """Bytes of gradients that become float32 by one kernel. All at once would stay until the last has its float32 copy."""
@@ -45,12 +46,11 @@ class Updater:
         self.copied = {name: weight for name, weight in named if weight.dtype != torch.float32}
         """The weights whose master is a float32 copy. A model may hold both kinds beside each other."""
         self._spec = spec
-        gains = NamedParameters.of(named).gains
-        groups = optimizer.parameter_groups(NamedParameters(tuple(self.masters.items()), gains))
-        check_groups(groups, self.masters)
+        masters = replace(NamedParameters.of(named), pairs=tuple(self.masters.items()))
+        groups = parameter_groups(optimizer, masters)
         log_groups(spec.role, groups)
         self.optimizer = optimizer.create(groups)
-        self.peak_lrs = peak_lrs(self.optimizer)
+        self.peak_lrs = peak_lrs(self.optimizer, groups)
         self.initial_groups = group_options(self.optimizer)
         self.updates = 0
         """Number of updates asked for so far, skipped ones included, so that the schedule follows the plan."""

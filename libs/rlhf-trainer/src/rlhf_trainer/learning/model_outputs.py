@@ -82,7 +82,7 @@ async def ask_models(
 async def reference_logprobs(
     batch: TrajectoryColumns, roles: Mapping[str, RoleHandle]
 ) -> NDArray[np.float32]:
-    """(sum of A,) log-probs under the reference: a role of its own or, without one, the policy without its adapter."""
+    """(sum of A,) log-probs under the reference: a role of its own or, without one, the policy as its adapter began."""
     if REFERENCE in roles:
         return await roles[REFERENCE].logprobs(batch)
     return await roles[POLICY].base_logprobs(batch)

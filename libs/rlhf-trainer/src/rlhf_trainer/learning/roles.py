@@ -102,10 +102,11 @@ def runtime_spec(
 
 
 def is_base_reference(resolved: Resolved) -> bool:
-    """True when the reference, if any, is the policy without its adapter, so that no second model is needed."""
-    reference = resolved.run.ref.path
-    same = reference is None or reference == resolved.run.model.path
-    return same and resolved.optional("actor.adapter") is not None
+    """True when the reference, if any, is the policy as its adapter began, so that no second model is needed."""
+    reference, adapter = resolved.run.ref.path, resolved.optional("actor.adapter")
+    if adapter is None or reference is None:
+        return adapter is not None
+    return reference == resolved.run.model.path and adapter.options.continued_from() is None
 
 
 def _quantization(adapter: ModelAdapter | None) -> Mapping[str, Any] | None:

@@ -32,7 +32,9 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     lines.append("models")
     lines += [f"  {name:26} {_role(role)}" for name, role in spec.roles.items()]
     if demands.reference and is_base_reference(resolved):
-        lines.append(f"  {REFERENCE:26} the policy without its adapter")
+        begun = resolved.one("actor.adapter").options.continued_from()
+        what = f"the adapter {begun}" if begun else "the policy without its adapter"
+        lines.append(f"  {REFERENCE:26} {what}")
     runtime = resolved.one("runtime.name").options
     if isinstance(runtime, PlansPlacement):
         lines.append("placement")

@@ -19,7 +19,12 @@ from rlhf_torch.models.modeling import DTYPES
 from rlhf_torch.models.role_model import RoleModel
 from rlhf_torch.ranks.ranks import Ranks
 from rlhf_torch.training.group_options import group_options
-from rlhf_torch.training.trained_parts import check_groups, log_groups, peak_lrs, require_trainable
+from rlhf_torch.training.trained_parts import (
+    log_groups,
+    parameter_groups,
+    peak_lrs,
+    require_trainable,
+)
 
 from ..compile.deep_compile import DeepCompiled, refuse_deep_compile
 from ..config import DeepSpeedConfig
@@ -64,12 +69,11 @@ class ZeroTraining:
         require_trainable(spec.role, self.named)
         # The component decides by shapes, so it makes its parameter groups before DeepSpeed cuts the parameters.
         shapes = {name: parameter.shape for name, parameter in named}
-        groups = optimizer.parameter_groups(named)
-        check_groups(groups, self.named)
+        groups = parameter_groups(optimizer, named)
         if ranks.is_first:
             log_groups(spec.role, groups)
         torch_optimizer = create_optimizer(optimizer, groups, config, ranks)
-        self.peak_lrs = peak_lrs(torch_optimizer)
+        self.peak_lrs = peak_lrs(torch_optimizer, groups)
         self.initial_groups = group_options(torch_optimizer)
         self.engine = start_engine(role, spec, config, ranks, torch_optimizer)
         self.zero: Any = self.engine.optimizer

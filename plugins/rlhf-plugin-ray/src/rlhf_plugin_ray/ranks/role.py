@@ -151,7 +151,7 @@ class RayRole:
         return await self._per_action("logprobs", batch)
 
     async def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """Return (sum of A,) log-probs of the batch's actions under the model without its adapter."""
+        """Return (sum of A,) log-probs of the batch's actions under the model as its adapter began."""
         return await self._per_action("base_logprobs", batch)
 
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:

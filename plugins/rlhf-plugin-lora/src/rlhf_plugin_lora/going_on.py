@@ -1,0 +1,105 @@
+"""An adapter that goes on from a PEFT folder: PEFT's config for it, and the folder's tensors in the model's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from peft.utils import set_peft_model_state_dict
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf_core import ConfigError
+from rlhf_torch.adapters.fitting import check_fit, check_loaded
+from rlhf_torch.adapters.folder import PREFIX, WEIGHTS, AdapterFolder
+
+from .beginning import KEPT
+from .targets import check_tied
+
+_COPY = "write its path into base_model_name_or_path of adapter_config.json."
+_OF_BASE = ".base_layer."
+"""Part of the names of tensors that PEFT writes beside the factors of embeddings: the base's own."""
+
+
+def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
+    """Refuse a folder of another base, or one that changes a weight which two modules share.
+
+    Raises:
+        ConfigError: names the base, or the module that does not fit.
+    """
+    base = str(model.name_or_path)
+    if base:  # a model without files, of which only shapes are counted, has no name
+        folder.require_base(base, _COPY)
+    check_fit(folder, base or type(model).__name__, model)
+    names = [name for name in folder.shapes if _OF_BASE not in name]
+    owners = [
+        name.partition(".lora_")[0] if ".lora_" in name else name.rpartition(".")[0]
+        for name in names
+    ]
+    check_tied(
+        model,
+        [name for name in dict.fromkeys(owners) if _has(model, name)],
+        f"init_from {folder.path}",
+    )
+
+
+def adapted_by(folder: AdapterFolder) -> list[str]:
+    """Return the names of the modules that have factors."""
+    return list(dict.fromkeys(n.partition(".lora_")[0] for n in folder.shapes if ".lora_" in n))
+
+
+def config_of(folder: AdapterFolder, base: str, dropout: float) -> LoraConfig:
+    """Return the config by which PEFT builds the folder's adapter again, to be trained."""
+    kept: dict[str, Any] = {key: folder.config[key] for key in KEPT if key in folder.config}
+    return LoraConfig(
+        task_type="CAUSAL_LM", base_model_name_or_path=base, lora_dropout=dropout, **kept
+    )
+
+
+def load(folder: AdapterFolder, model: PreTrainedModel, names: Sequence[str]) -> None:
+    """Copy the folder's tensors into the adapters of these names, rounded to their dtype.
+
+    Raises:
+        ConfigError: the folder has other tensors than the adapter, or another embedding than the base.
+    """
+    base = str(model.name_or_path)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return  # shapes alone are counted
+    tensors = _tensors(folder)
+    for name in [name for name in tensors if _OF_BASE in name]:
+        _require_same(folder, name, tensors.pop(name), model)
+    for adapter in names:
+        try:
+            found = set_peft_model_state_dict(model, dict(tensors), adapter_name=adapter)
+        except (KeyError, RuntimeError, ValueError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"adapter {folder.path} cannot be read into {base}: {first}"
+            ) from error
+        if found.unexpected_keys:
+            raise ConfigError(
+                f"adapter {folder.path} does not fit {base}: its file has {found.unexpected_keys[0]}, and no module "
+                "that its config names has such a tensor"
+            )
+    check_loaded(folder, base, model)
+
+
+def _tensors(folder: AdapterFolder) -> dict[str, Tensor]:
+    with safe_open(str(folder.path / WEIGHTS), framework="pt") as file:
+        return {name: file.get_tensor(f"{PREFIX}{name}") for name in folder.shapes}
+
+
+def _require_same(folder: AdapterFolder, name: str, tensor: Tensor, model: nn.Module) -> None:
+    held = model.get_parameter(name)
+    if not torch.equal(tensor.to(held), held):
+        raise ConfigError(
+            f"adapter {folder.path}: its file has {name}, and other numbers than the base {folder.base}, which an "
+            "adapter leaves as it is. Give the base that it was trained on."
+        )
+
+
+def _has(model: nn.Module, name: str) -> bool:
+    return any(name == each for each, _ in model.named_modules())
