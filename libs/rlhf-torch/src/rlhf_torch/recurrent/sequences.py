@@ -93,7 +93,7 @@ class Sequences(Protocol):
 
 
 class Parts(NamedTuple):
-    """What the delta rule reads of each token."""
+    """Inputs of the delta rule at each token."""
 
     query: Tensor
     """(b, T, H, K)"""
@@ -112,7 +112,7 @@ class Parts(NamedTuple):
 
 
 class LayerSequences(NamedTuple):
-    """What the functions of one layer get by ``KEYWORD``."""
+    """Argument of one layer's functions, by ``KEYWORD``."""
 
     layer: int
     sequences: Sequences

@@ -132,7 +132,8 @@ class RayCluster:
 
     def _end_reaper(self) -> None:
         if self._reaper is not None:
-            self._reaper.kill()
+            # It ends what Ray has left, and removes its shared memory.
+            self._reaper.terminate()
             self._reaper.wait()
             self._reaper = None
 

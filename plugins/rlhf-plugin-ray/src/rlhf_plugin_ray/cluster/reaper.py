@@ -3,6 +3,9 @@
 Ray's servers die with the driver that started them. The node's two agents notice the death at once, but then try for 60
 seconds to report it to a server that is gone. Ray has no option for this time. And nobody removes its folder.
 
+A worker whose raylet is killed ends at once, and leaves its own children and its shared memory. Who had a segment of
+shared memory can be seen only while they live, so the reaper notes the segments from time to time.
+
 This file is also the reaper's program, ``python -I -S reaper.py PARENT FOLDER``, so it imports the standard library
 only.
 """
@@ -21,14 +24,20 @@ from pathlib import Path
 
 POLL_S = 0.5
 """Seconds between two looks at processes."""
+LOOK_S = 5.0
+"""Seconds between two looks at shared memory."""
 GRACE_S = 5.0
-"""Seconds for Ray's processes to end by themselves."""
+"""Seconds for Ray's processes to end by themselves, once the driver is gone."""
+SHARED = "/dev/shm/"
+WORKERS_VARIABLE = b"RAY_RAYLET_PID="
+"""Variable that Ray gives its workers, and that their children inherit."""
 
 
 def start_reaper(parent: int, folder: Path) -> subprocess.Popen[bytes] | None:
     """Start a reaper, and return its process; None where there is no ``/proc``.
 
-    Once process ``parent`` is gone, the reaper ends the processes that work with the folder, and removes it.
+    Once process ``parent`` is gone, the reaper ends the processes that work with the folder, and removes it and the
+    shared memory that they had. At SIGTERM it does so at once, leaves the folder, and ends.
     """
     if not Path("/proc/self").exists():
         return None
@@ -41,7 +50,8 @@ def start_reaper(parent: int, folder: Path) -> subprocess.Popen[bytes] | None:
 
 
 def processes_of(folder: Path) -> Iterator[int]:
-    """Yield the ids of running processes that name the folder, or have a file in it open, this process apart.
+    """Yield the ids of running processes that name the folder or have a file in it open, and of the children of Ray's
+    workers, by their environment; this process apart.
 
     Some of Ray's processes write titles over their command lines.
     """
@@ -49,26 +59,86 @@ def processes_of(folder: Path) -> Iterator[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # another user's, or gone by now
             opened = (os.readlink(os.fsencode(file)) for file in (entry / "fd").iterdir())
-            words = (entry / "cmdline").read_bytes()
             if int(entry.name) != os.getpid() and (
-                named in words or any(named in o for o in opened)
+                named in (entry / "cmdline").read_bytes()
+                or any(named in one for one in opened)
+                or _is_of_a_worker((entry / "environ").read_bytes(), named)
             ):
                 yield int(entry.name)
 
 
+def _is_of_a_worker(environment: bytes, folder: bytes) -> bool:
+    """Return whether an environment is that of a worker of this cluster: the driver's own children have the folder in
+    theirs too, and no raylet."""
+    return WORKERS_VARIABLE in environment and folder in environment
+
+
+def shared_memory(pid: int) -> set[str]:
+    """Return the segments of shared memory, as paths, that a process has mapped; empty: it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    paths = (line.split(maxsplit=5)[-1] for line in lines if SHARED in line)
+    return {path for path in paths if path.startswith(SHARED) and not path.endswith("(deleted)")}
+
+
+class _Reaper:
+    """The program: it waits for the driver's end, or for SIGTERM.
+
+    Args:
+        parent: the driver.
+    """
+
+    def __init__(self, parent: int, folder: Path) -> None:
+        self._parent, self._folder = parent, folder
+        self._is_asked = False
+        self._segments: set[str] = set()
+
+    def ask(self, *_: object) -> None:
+        """Have the processes ended now."""
+        self._is_asked = True
+
+    def run(self) -> None:
+        """Wait, then end what works with the folder, and remove what it leaves."""
+        look = 0.0
+        while os.getppid() == self._parent and not self._is_asked:
+            if time.monotonic() >= look:
+                self._note()
+                look = time.monotonic() + LOOK_S
+            time.sleep(POLL_S)
+        patience = time.monotonic() + (0.0 if self._is_asked else GRACE_S)
+        while left := self._note():
+            if time.monotonic() > patience:
+                for pid in left:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+        self._remove_segments()
+        if not self._is_asked:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _note(self) -> list[int]:
+        """Return the processes of the folder, and keep in mind what memory they share; the driver is none of them."""
+        found = [pid for pid in processes_of(self._folder) if pid != self._parent]
+        for pid in found:
+            self._segments |= shared_memory(pid)
+        return found
+
+    def _remove_segments(self) -> None:
+        """Remove the segments that nobody has any more."""
+        living = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+        used = set().union(*(shared_memory(pid) for pid in living))
+        for path in self._segments - used:
+            with suppress(OSError):
+                os.unlink(path)
+
+
 def main(arguments: list[str]) -> None:
-    """Wait until the parent is gone, then end what works with the folder, and remove it."""
-    parent, folder = int(arguments[0]), Path(arguments[1])
-    while os.getppid() == parent:
-        time.sleep(POLL_S)
-    patience = time.monotonic() + GRACE_S
-    while left := list(processes_of(folder)):
-        if time.monotonic() > patience:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        time.sleep(POLL_S)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Run the reaper of a parent and a folder."""
+    reaper = _Reaper(int(arguments[0]), Path(arguments[1]))
+    signal.signal(signal.SIGTERM, reaper.ask)
+    reaper.run()
 
 
 if __name__ == "__main__":
