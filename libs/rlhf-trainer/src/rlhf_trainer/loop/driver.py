@@ -308,9 +308,8 @@ class _Run(Generic[RunT, StateT]):
             return
         changes = changes_of(course)
         if None in changes.values() or changes != self.whole.changes:
-            lost = f"step {step + 1} failed when weights may have changed, so step {step} could not be saved"
             since_s = time.perf_counter() - self.saved_at
-            log.warning("%s: %s", lost, how_far_back(step, self.saved_step, since_s))
+            log.warning("%s", how_far_back(step, self.saved_step, since_s))
             return
         try:
             await self._save(course, self.whole)
