@@ -33,7 +33,8 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     lines += [f"  {name:26} {_role(role)}" for name, role in spec.roles.items()]
     if demands.reference and is_base_reference(resolved):
         begun = resolved.one("actor.adapter").options.continued_from()
-        lines.append(f"  {REFERENCE:26} {begun or 'the policy without its adapter'}")
+        what = f"the adapter {begun}" if begun else "the policy without its adapter"
+        lines.append(f"  {REFERENCE:26} {what}")
     runtime = resolved.one("runtime.name").options
     if isinstance(runtime, PlansPlacement):
         lines.append("placement")
