@@ -55,7 +55,7 @@ from .files.weights import served_weights, whole
 from .parallel.group_batch import group_batch, group_rows
 from .parallel.images import refuse_cut_images
 from .parallel.rank_group import RankGroup, join_group
-from .parallel.sequence_attention import check_heads
+from .parallel.sequence_attention import check_heads, check_layers
 from .parallel.sequence_rows import GroupRows, lay_out
 from .parallel.tensor_shards import WholeShards
 from .scoring import SharedScoring, WholeScoring
@@ -118,6 +118,7 @@ class DeepSpeedBackend(ScoringBackend):
     def _join_groups(self) -> None:
         """Join the rank groups that ``sequence_parallel`` and ``tensor_parallel`` ask for."""
         config, ranks = self._config, self._ranks
+        check_layers(self._lm, config.sequence_parallel)
         check_heads(self._lm.num_heads, config.sequence_parallel)
         self._slices = join_group(ranks, config.sequence_parallel, "sequence_parallel")
         if self._model.routing is not None and self._slices.size > 1:

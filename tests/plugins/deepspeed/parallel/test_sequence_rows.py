@@ -7,8 +7,10 @@ import torch
 from rlhf_core import ConfigError
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.parallel.rank_group import RankGroup, join_group
-from rlhf_plugin_deepspeed.parallel.sequence_attention import check_heads
+from rlhf_plugin_deepspeed.parallel.sequence_attention import check_heads, check_layers
 from rlhf_plugin_deepspeed.parallel.sequence_rows import lay_out
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.ranks.passes import agreed_passes
 from rlhf_torch.ranks.ranks import Ranks
 from rlhf_torch.rows.prompt_sharing import shared_starts
@@ -100,6 +102,15 @@ def test_heads_that_cannot_be_dealt_out_are_refused():
         check_heads(6, 4)
     with pytest.raises(ConfigError, match=r"parallel to one of 1\.$"):
         check_heads(1, 2)
+
+
+def test_layers_that_carry_a_state_are_refused(tmp_path):
+    folder = write_tiny_model(tmp_path, "qwen3_5")
+    lm = load_causal_lm(str(folder), dtype="float32")
+
+    check_layers(lm, 1)
+    with pytest.raises(ConfigError, match=r"sequence_parallel 2 with Qwen3_5ForCausalLM: 1 of its"):
+        check_layers(lm, 2)
 
 
 @pytest.mark.parametrize(

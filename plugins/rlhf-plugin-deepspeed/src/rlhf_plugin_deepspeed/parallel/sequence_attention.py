@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_core import ConfigError
+from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.attention import Layout, as_matmul_inputs
 
 from .rank_group import RankGroup
@@ -98,6 +99,20 @@ class SlicedLayout:
         slices = torch.unflatten(padded, 0, (size, -1))
         heads = self._group.exchange(slices)  # (size, n, H / size, K)
         return heads.transpose(0, 1).flatten(1, 2)[None]
+
+
+def check_layers(lm: CausalLM, size: int) -> None:
+    """Refuse ranks that share sequences for a model whose layers carry a state along each sequence.
+
+    Raises:
+        ConfigError: ``size`` is above 1, and a layer does.
+    """
+    if size > 1 and lm.recurrent:
+        raise ConfigError(
+            f"sequence_parallel {size} with {type(lm.model).__name__}: {len(lm.recurrent)} of its layers carry a state "
+            "from token to token, so ranks cannot compute slices of a sequence. Set "
+            "--backend.deepspeed.sequence_parallel 1; long sequences take less memory with gradient_checkpointing true."
+        )
 
 
 def check_heads(num_heads: int, size: int) -> None:
