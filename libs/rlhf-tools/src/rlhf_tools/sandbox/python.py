@@ -23,6 +23,7 @@ from rlhf_core import RolloutError
 from ..bounded import Slots
 from ..results import ToolFailure, ToolResult
 from ..tool import Tool
+from .inside.supervisor import FOLDER_PREFIX
 from .limits import SandboxLimits
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class PythonSandbox:
             raise RolloutError(
                 f"the sandboxed Python tool needs Linux; this is {sys.platform}. Leave the tool out"
             )
-        folder = Path(tempfile.mkdtemp(prefix="rlhf-sandbox-"))
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         try:
             return await self._run_in(folder, code)
         finally:

@@ -24,6 +24,8 @@ from typing import Any, NoReturn
 from . import calls, files, namespaces
 from .system import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, drop_capabilities, prctl
 
+FOLDER_PREFIX = "rlhf-sandbox-"
+"""Beginning of the name of the temporary folder in which a program runs."""
 _POLL_S = 0.05
 
 
@@ -56,10 +58,12 @@ def main() -> None:
 
 
 def _remove_folder() -> None:
-    """Remove the program's folder, which who waited for it does unless it was killed."""
+    """Remove the program's folder, which who waited for it does unless it was killed; never another one."""
     import shutil  # Most programs end by themselves, and start sooner without.
 
-    shutil.rmtree(os.getcwd(), ignore_errors=True)
+    folder = os.getcwd()
+    if os.path.basename(folder).startswith(FOLDER_PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_code() -> bytes:
