@@ -61,6 +61,8 @@ OTHERWISE = {
     "backend.name",
     # The other one needs Ray.
     "runtime.name",
+    # Of a mixture of experts; a role is built with it anew at each start.
+    "actor.router_aux_loss",
 }
 BOUND = ("seed", "model", "data", "train.batch_size", "actor.optim", "actor.adapter")
 BOUND += ("actor.freeze_visual_encoder", "preference")
