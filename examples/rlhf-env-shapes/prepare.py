@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlhf_testing.tiny_vision import write_tiny_vision_model
+from rlhf_testing.tiny_vision import VISION_FAMILIES, write_tiny_vision_model
 
 ALPHABET = "rgbycnpkst?01234"
 
@@ -18,10 +18,12 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=Path(__file__).parent / "data", help="folder for model/"
     )
+    parser.add_argument("--family", choices=VISION_FAMILIES, default="qwen2_5_vl")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     arguments = parser.parse_args()
     folder = write_tiny_vision_model(
         arguments.output / "model",
+        arguments.family,
         alphabet=ALPHABET,
         hidden_size=64,
         num_layers=2,

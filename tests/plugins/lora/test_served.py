@@ -38,7 +38,9 @@ def test_merged_weights_make_a_plain_model_that_computes_the_same(
     assert list(state) == list(plain.state_dict())
     assert not torch.equal(logits_of(plain), own_logits(backend))
     merged = plain_model(models[family], state)
-    torch.testing.assert_close(logits_of(merged), own_logits(backend), atol=1e-5, rtol=1e-4)
+    # Gated linear attention divides keys and queries by their lengths, which are small with random weights.
+    rounding = 1e-4 if family == "qwen3_5" else 1e-5
+    torch.testing.assert_close(logits_of(merged), own_logits(backend), atol=rounding, rtol=1e-4)
 
 
 @pytest.mark.parametrize("adapter", ["lora", "dora"])

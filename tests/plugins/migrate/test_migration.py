@@ -57,7 +57,7 @@ def test_a_default_is_stated_only_where_ours_differs(ours):
         ("sft", "data.max_length", 2048, True),
         ("rm", "data.max_length", 512, False),
         ("dpo", "preference.dpo.beta", 0.1, True),
-        ("dpo", "actor.lora.rank", 16, True),
+        ("dpo", "actor.lora.dropout", 0.0, True),
         ("sft", "preference.dpo.beta", 0.1, False),
     ],
 )
