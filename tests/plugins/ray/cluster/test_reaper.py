@@ -62,7 +62,7 @@ def driver(folder):
     command = [sys.executable, "-c", DRIVER, program.__file__]
     # As the driver's own process id is known only to it.
     command[2] = DRIVER.replace(
-        "*sys.argv[1:]", "sys.argv[1], str(__import__('os').getpid()), sys.argv[2]"
+        "*sys.argv[1:]", "sys.argv[1], str(__import__('os').getpid()), sys.argv[2], '0.3'"
     )
     process = subprocess.Popen([*command, str(folder)])
     yield process
@@ -84,7 +84,7 @@ def test_a_killed_driver_leaves_no_child_of_a_worker_no_shared_memory_and_no_fol
     worker = child_of_a_worker(folder, left, RAY_RAYLET_PID="1")
     dead = child_of_a_worker(folder, gone, RAY_RAYLET_PID="1")
     beside = child_of_a_worker(folder, own)  # a child of the driver's, not of a worker's
-    time.sleep(1.5 * program.LOOK_S)  # the reaper has seen both
+    time.sleep(3.0)  # the reaper has seen both
     dead.kill()
     dead.wait()
     assert gone.exists()

@@ -6,7 +6,7 @@ seconds to report it to a server that is gone. Ray has no option for this time. 
 A worker whose raylet is killed ends at once, and leaves its own children and its shared memory. Who had a segment of
 shared memory can be seen only while they live, so the reaper notes the segments from time to time.
 
-This file is also the reaper's program, ``python -I -S reaper.py PARENT FOLDER``, so it imports the standard library
+This file is also the reaper's program, ``python -I -S reaper.py PARENT FOLDER SECONDS``, so it imports the standard library
 only.
 """
 
@@ -33,16 +33,21 @@ WORKERS_VARIABLE = b"RAY_RAYLET_PID="
 """Variable that Ray gives its workers, and that their children inherit."""
 
 
-def start_reaper(parent: int, folder: Path) -> subprocess.Popen[bytes] | None:
+def start_reaper(
+    parent: int, folder: Path, look_s: float = LOOK_S
+) -> subprocess.Popen[bytes] | None:
     """Start a reaper, and return its process; None where there is no ``/proc``.
 
     Once process ``parent`` is gone, the reaper ends the processes that work with the folder, and removes it and the
     shared memory that they had. At SIGTERM it does so at once, leaves the folder, and ends.
+
+    Args:
+        look_s: seconds between two looks at shared memory.
     """
     if not Path("/proc/self").exists():
         return None
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(parent), str(folder)],
+        [sys.executable, "-I", "-S", __file__, str(parent), str(folder), str(look_s)],
         stdin=subprocess.DEVNULL,
         # A terminal's Ctrl-C is meant for the driver, which ends the reaper itself when it closes.
         start_new_session=True,
@@ -88,10 +93,11 @@ class _Reaper:
 
     Args:
         parent: the driver.
+        look_s: seconds between two looks at shared memory.
     """
 
-    def __init__(self, parent: int, folder: Path) -> None:
-        self._parent, self._folder = parent, folder
+    def __init__(self, parent: int, folder: Path, look_s: float) -> None:
+        self._parent, self._folder, self._look_s = parent, folder, look_s
         self._is_asked = False
         self._segments: set[str] = set()
 
@@ -105,7 +111,7 @@ class _Reaper:
         while os.getppid() == self._parent and not self._is_asked:
             if time.monotonic() >= look:
                 self._note()
-                look = time.monotonic() + LOOK_S
+                look = time.monotonic() + self._look_s
             time.sleep(POLL_S)
         patience = time.monotonic() + (0.0 if self._is_asked else GRACE_S)
         while left := self._note():
@@ -136,7 +142,7 @@ class _Reaper:
 
 def main(arguments: list[str]) -> None:
     """Run the reaper of a parent and a folder."""
-    reaper = _Reaper(int(arguments[0]), Path(arguments[1]))
+    reaper = _Reaper(int(arguments[0]), Path(arguments[1]), float(arguments[2]))
     signal.signal(signal.SIGTERM, reaper.ask)
     reaper.run()
 
