@@ -21,7 +21,7 @@ def balancing_part(
     weights: Float[Tensor, " N"],
     *,
     top_k: int,
-    update_tokens: float,
+    update_tokens: int | float,
     whole: Callable[[Tensor], Tensor] | None = None,
 ) -> Float[Tensor, ""]:
     """Return ``tokens / update_tokens * E sum_i f_i P_i``, the micro-batch's part of the update's balancing loss.

@@ -6,8 +6,8 @@ seconds to report it to a server that is gone. Ray has no option for this time. 
 A worker whose raylet is killed ends at once, and leaves its own children and its shared memory. Who had a segment of
 shared memory can be seen only while they live, so the reaper notes the segments from time to time.
 
-This file is also the reaper's program, ``python -I -S reaper.py PARENT FOLDER SECONDS``, so it imports the standard library
-only.
+This file is also the reaper's program, ``python -I -S reaper.py PARENT FOLDER SECONDS``, so it imports the standard
+library only.
 """
 
 from __future__ import annotations
