@@ -151,7 +151,8 @@ class TorchBackend(ScoringBackend):
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         seed = self._spec.seed + updater.updates
-        with self._model.updating(seed, counted_tokens(batch)):
+        tokens = 0 if self._model.routing is None else counted_tokens(batch)
+        with self._model.updating(seed, tokens):
             for rows in self._micro_batches(trajectories, rows_per_unit):
                 packed = self._packed(trajectories, rows)
                 columns = ActionColumns.of(batch, rows, packed.grid)
