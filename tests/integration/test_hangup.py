@@ -79,7 +79,7 @@ def test_a_hangup_finishes_the_step_and_saves(started, workspace):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("progress", ["plain", "live"])
+@pytest.mark.parametrize("progress", [pytest.param("plain", marks=pytest.mark.matrix), "live"])
 def test_a_closed_terminal_finishes_the_step_and_saves(started, workspace, progress):
     """The shell dies of it, the kernel tells the run, and the run has nowhere to write to any more."""
     ours, theirs = pty.openpty()

@@ -12,6 +12,7 @@ def test_gae_learns_to_reverse_digits(learn):
 
 
 @pytest.mark.slow
+@pytest.mark.learning
 def test_the_critic_of_gae_learns_values(learn):
     """It starts at 0 everywhere; then its mean follows that of the returns, and it tells good states from bad ones."""
     lines = learn("--estimator", "gae", "--steps", "220")
