@@ -194,7 +194,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", one_in(4, MODES.values(), first=1), ids=MODES)
+@pytest.mark.parametrize("flags", one_in(6, MODES.values(), first=1), ids=MODES)
 def test_the_quickstart_learns_ahead(prepared, tmp_path, flags):
     """0.2 of 6 at first. On-policy, the mean of steps 101 to 120 is about 2."""
     command = [sys.executable, "-m", "rlhf_cli.main", "train", "-c", str(EXAMPLE / "run.toml")]
