@@ -26,7 +26,7 @@ from tests.plugins.vlm.vlm_material import (
     train_batch,
 )
 
-from rlhf_core.contracts import RoleSpec, TrainBatch, VisionSpec
+from rlhf_core.contracts import PartsTraining, RoleSpec, TrainBatch, VisionSpec
 from rlhf_core.plugins import load
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -80,7 +80,7 @@ def backend_at(zero: int | None) -> Any:
 def differences(
     stage: Stage, whole: TrainBatch, zero: int | None, *, frozen: bool
 ) -> dict[str, float]:
-    vision = replace(stage.spec.vision, frozen=frozen)
+    vision = replace(stage.spec.vision, parts=PartsTraining(freeze_tower=frozen))
     spec = replace(stage.spec, vision=vision, max_tokens_per_micro_batch=150)
     torch_backend = stage.backend(vision=vision, max_tokens_per_micro_batch=150)
     backend = backend_at(zero)

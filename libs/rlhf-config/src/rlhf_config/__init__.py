@@ -44,8 +44,10 @@ from .resolved import (
 )
 from .run import PromptData, RunConfig
 from .train import TRAIN
+from .trained_roles import OPTIONS_OF_PARTS
 
 __all__ = [
+    "OPTIONS_OF_PARTS",
     "TRAIN",
     "AnswerSampling",
     "CommandOptions",
