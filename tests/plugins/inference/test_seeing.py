@@ -189,7 +189,7 @@ def test_mistakes_are_named_before_a_model_is_loaded(folder, capsys, command):
 @pytest.mark.parametrize("command", ["generate", "eval"])
 def test_a_reward_that_reads_text_alone_is_named(folder, capsys, command):
     words = [command, "--model", "model", *SMALL, *ROWS, "--reward", "http"]
-    words += ["--reward.http.url", "http://127.0.0.1:9/", "--output", f"out3-{command}"]
+    words += ["--reward.http.urls", "http://127.0.0.1:9/", "--output", f"out3-{command}"]
 
     assert main([*words, *SEEING, "--check"]) == 0
 

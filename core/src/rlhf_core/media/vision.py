@@ -36,7 +36,7 @@ class VisionSpec:
     media_folder: str
     """Folder of the run's images (``rlhf_core.media.store``), which each process reads by itself."""
     parts: PartsTraining = PartsTraining()
-    """Which parts of the model a trained role trains."""
+    """Parts of the model that a trained role trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
