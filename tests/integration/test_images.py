@@ -284,6 +284,39 @@ def test_given_answers_to_images_are_learned(workspace, capsys, name):
     assert "--data.image_key: the run's model reads text alone" in capsys.readouterr().err
 
 
+def test_a_first_stage_trains_the_projector_alone(workspace, capsys):
+    rows = [json.loads(line) for line in (workspace / "rows.jsonl").read_text().splitlines()]
+    answers = {"response": "a"}
+    (workspace / "given.jsonl").write_text("\n".join(json.dumps(row | answers) for row in rows))
+    frozen = ["--actor.freeze_visual_encoder", "--actor.freeze_language_model"]
+    words = ["sft", "--model", "model", "--data", "given.jsonl", *COURSE, "--model.vision", "vlm"]
+    words += [*frozen, "--checkpoint.every", "1"]
+
+    assert main([*words, "--output", "nothing"]) == 2
+    assert "freeze_projector false trains it" in capsys.readouterr().err
+    words += ["--actor.freeze_projector", "false", "--output", "run"]
+    assert main([*words, "--train.steps", "2"]) == 0, capsys.readouterr().err
+
+    before, after = digests(workspace / "model"), digests(workspace / "run/model")
+    moved = {name for name in before if after[name] != before[name]}
+    assert moved
+    assert all(".merger." in name for name in moved)
+    again = [*words, "--resume", "auto", "--train.steps", "3", "--actor.projector_lr_ratio", "2"]
+    assert main(again) == 2
+    assert "--actor.projector_lr_ratio is 2.0, but the checkpoint" in capsys.readouterr().err
+
+
+def test_a_run_trains_the_parts_that_are_left(workspace):
+    frozen = ("--actor.freeze_language_model", "--actor.vision_lr_ratio", "0.5")
+
+    assert train("run", *PROMPTS, "--steps", "1", *frozen) == 0
+
+    before, after = digests(workspace / "model"), digests(workspace / "run/model")
+    moved = {name for name in before if after[name] != before[name]}
+    assert moved
+    assert all("visual." in name for name in moved)
+
+
 OPENS = """
 from PIL import Image
 

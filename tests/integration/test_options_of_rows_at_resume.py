@@ -12,6 +12,7 @@ from tests.advice import without
 
 from rlhf_cli.main import main
 from rlhf_cli.runs import training_commands
+from rlhf_config import OPTIONS_OF_PARTS
 from rlhf_config.sections import fields_of
 from rlhf_core.plugins import load
 from rlhf_testing.tiny import write_tiny_model
@@ -65,7 +66,7 @@ OTHERWISE = {
     "actor.router_aux_loss",
 }
 BOUND = ("seed", "model", "data", "train.batch_size", "actor.optim", "actor.adapter")
-BOUND += ("actor.freeze_visual_encoder", "preference")
+BOUND += (*OPTIONS_OF_PARTS, "preference")
 OF_SFT = ("train.aggregation", "train.loss", "train.label_smoothing", "train.neftune_alpha")
 UNSEEN = {
     "train.steps",

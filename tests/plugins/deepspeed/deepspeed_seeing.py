@@ -26,18 +26,25 @@ from tests.plugins.vlm.vlm_material import (
     train_batch,
 )
 
-from rlhf_core.contracts import RoleSpec, TrainBatch, VisionSpec
+from rlhf_core.contracts import PartsTraining, RoleSpec, TrainBatch, VisionSpec
 from rlhf_core.plugins import load
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-FSDP = {"fsdp": (None, False), "fsdp frozen": (None, True)}
+ALL, FROZEN = PartsTraining(), PartsTraining(freeze_tower=True)
+PARTS = PartsTraining(freeze_text=True, projector_rate=4.0, tower_rate=0.5)
+"""Tower and projector alone are trained, each at a rate of its own."""
+FSDP = {"fsdp": (None, ALL), "fsdp frozen": (None, FROZEN), "fsdp parts": (None, PARTS)}
 ZERO = {
-    "0": (0, False),
-    "1": (1, False),
-    "2": (2, False),
-    "3": (3, False),
-    "3 frozen": (3, True),
-    "2 frozen": (2, True),
+    "0": (0, ALL),
+    "1": (1, ALL),
+    "2": (2, ALL),
+    "3": (3, ALL),
+    "3 frozen": (3, FROZEN),
+    "2 frozen": (2, FROZEN),
+    "0 parts": (0, PARTS),
+    "1 parts": (1, PARTS),
+    "2 parts": (2, PARTS),
+    "3 parts": (3, PARTS),
 }
 
 
@@ -78,9 +85,9 @@ def backend_at(zero: int | None) -> Any:
 
 
 def differences(
-    stage: Stage, whole: TrainBatch, zero: int | None, *, frozen: bool
+    stage: Stage, whole: TrainBatch, zero: int | None, parts: PartsTraining
 ) -> dict[str, float]:
-    vision = replace(stage.spec.vision, frozen=frozen)
+    vision = replace(stage.spec.vision, parts=parts)
     spec = replace(stage.spec, vision=vision, max_tokens_per_micro_batch=150)
     torch_backend = stage.backend(vision=vision, max_tokens_per_micro_batch=150)
     backend = backend_at(zero)
@@ -98,6 +105,7 @@ def differences(
     found["weights"] = max(float((ours[name] - theirs[name]).abs().max()) for name in theirs)
     moved = {name: float((theirs[name] - start[name]).abs().max()) for name in theirs}
     found["tower_moved"] = max(size for name, size in moved.items() if in_tower(name))
+    found["text_moved"] = max(size for name, size in moved.items() if ".language_model." in name)
     wanted = torch_backend.logprobs(whole.trajectories)[actions]
     found["after"] = float(np.abs(backend.logprobs(mine.trajectories) - wanted).max(initial=0))
     found["same_names"] = float(ours.keys() == theirs.keys())
@@ -132,8 +140,8 @@ def main(family: str, folder: Path) -> None:
     batch = stage.play(stage.backend(), prompts=6, samples=1, environment=Sometimes)
     whole = train_batch(batch)
     found = {
-        name: differences(stage, whole, zero, frozen=frozen)
-        for name, (zero, frozen) in (FSDP if sys.argv[3:] else ZERO).items()
+        name: differences(stage, whole, zero, parts)
+        for name, (zero, parts) in (FSDP if sys.argv[3:] else ZERO).items()
     }
     found["blind"] = int((batch.num_media == 0).sum())
     found["seeing"] = int((batch.num_media > 0).sum())

@@ -15,9 +15,10 @@ from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 HERE = Path(__file__).parent
 WAIT_S = 3600
-"""That of a hang: two ranks go through six cases, on a machine that may have other work."""
+"""That of a hang: two ranks go through ten cases, on a machine that may have other work."""
 STAGES = ("0", "1", "2", "3")
 FROZEN = ("2 frozen", "3 frozen")
+PARTS = tuple(f"{stage} parts" for stage in STAGES)
 
 
 @pytest.fixture(
@@ -59,7 +60,7 @@ def found(request, tmp_path_factory) -> list[dict]:
 
 @pytest.mark.scale
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [*STAGES, *FROZEN])
+@pytest.mark.parametrize("stage", [*STAGES, *FROZEN, *PARTS])
 def test_two_ranks_take_the_update_of_one_rank_of_torch(found, stage):
     for rank in found:
         assert rank["blind"] >= 2
@@ -72,7 +73,9 @@ def test_two_ranks_take_the_update_of_one_rank_of_torch(found, stage):
 
 @pytest.mark.scale
 @pytest.mark.slow
-def test_the_tower_is_trained_unless_it_is_frozen(found):
+def test_a_part_is_trained_unless_it_is_frozen(found):
     for rank in found:
-        assert all(rank[stage]["tower_moved"] > 1e-4 for stage in STAGES)
+        assert all(rank[stage]["tower_moved"] > 1e-4 for stage in (*STAGES, *PARTS))
         assert all(rank[stage]["tower_moved"] == 0 for stage in FROZEN)
+        assert all(rank[stage]["text_moved"] > 1e-4 for stage in (*STAGES, *FROZEN))
+        assert all(rank[stage]["text_moved"] == 0 for stage in PARTS)

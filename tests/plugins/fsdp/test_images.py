@@ -43,10 +43,12 @@ def test_two_ranks_take_the_update_of_one_rank_of_torch(tmp_path):
     for found in (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)):
         assert found["blind"] >= 2
         assert found["seeing"] >= 2
-        for case in ("fsdp", "fsdp frozen"):
+        for case in ("fsdp", "fsdp frozen", "fsdp parts"):
             assert found[case]["same_names"]
             assert found[case]["before"] < 1e-5
             assert found[case]["weights"] < 1e-6
             assert found[case]["after"] < 1e-5
         assert found["fsdp"]["tower_moved"] > 1e-4
         assert found["fsdp frozen"]["tower_moved"] == 0
+        assert found["fsdp parts"]["tower_moved"] > 1e-4
+        assert found["fsdp parts"]["text_moved"] == 0

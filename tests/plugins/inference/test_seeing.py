@@ -186,6 +186,16 @@ def test_mistakes_are_named_before_a_model_is_loaded(folder, capsys, command):
     assert "parts.jsonl:1: the messages have an image" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["generate", "eval"])
+def test_a_reward_that_reads_text_alone_is_named(folder, capsys, command):
+    words = [command, "--model", "model", *SMALL, *ROWS, "--reward", "http"]
+    words += ["--reward.http.urls", "http://127.0.0.1:9/", "--output", f"out3-{command}"]
+
+    assert main([*words, *SEEING, "--check"]) == 0
+
+    assert "warning: --reward http reads text alone" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_an_evaluation_sees_what_the_plain_model_does(folder):
     words = ["eval", "model", *SEEING, *SMALL, *ROWS, "--reward", "reward.py:width"]

@@ -13,7 +13,7 @@ from tests.plugins.vlm.vlm_material import LORA, in_tower, moved, plan_for, trai
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from rlhf_cli.main import main
-from rlhf_core.contracts import ValueObjective
+from rlhf_core.contracts import PartsTraining, ValueObjective
 from rlhf_plugin_local.config import TorchBackendConfig
 
 
@@ -43,7 +43,7 @@ def test_everything_learns(stage, batch):
 
 
 def test_a_frozen_tower_stays_as_it_is_to_the_bit(stage, batch):
-    frozen = replace(stage.spec.vision, frozen=True)
+    frozen = replace(stage.spec.vision, parts=PartsTraining(freeze_tower=True))
     backend = stage.backend(vision=frozen)
 
     found = changed(backend, batch)
@@ -54,7 +54,8 @@ def test_a_frozen_tower_stays_as_it_is_to_the_bit(stage, batch):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_an_adapter_changes_its_factors_alone(stage, batch, frozen):
-    backend = stage.backend(adapter=LORA, vision=replace(stage.spec.vision, frozen=frozen))
+    vision = replace(stage.spec.vision, parts=PartsTraining(freeze_tower=frozen))
+    backend = stage.backend(adapter=LORA, vision=vision)
     before = backend.logprobs(batch)
 
     found = changed(backend, batch)

@@ -9,7 +9,7 @@ from ..batch.trajectory import Stop, Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..batch.vocabulary import Vocabulary
 from ..component import ComponentRef
-from ..media.vision import ImageReaderSpec, VisionModel, VisionSpec
+from ..media.vision import ImageReaderSpec, PartsTraining, VisionModel, VisionSpec
 from ..moved import moved_name
 from ..observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
 from .advantage import AdvantageEstimator, Advantages, RewardBatch
@@ -189,6 +189,7 @@ __all__ = [
     "Observer",
     "Optimizer",
     "ParameterGroup",
+    "PartsTraining",
     "Placement",
     "PlansPlacement",
     "PolicyLoss",

@@ -11,6 +11,23 @@ from .spans import ImageTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartsTraining:
+    """Parts of an image-text model that are trained, and at which rates. Every parameter is in exactly one part."""
+
+    freeze_tower: bool = False
+    """The part that reads pixels is not trained."""
+    freeze_projector: bool | None = None
+    """The part that makes features of what the tower reads is not trained; None: as the tower if it lies inside of it,
+    else it is trained."""
+    freeze_text: bool = False
+    """All else is not trained: the text model, its embeddings and its output head."""
+    tower_rate: float = 1.0
+    """Factor of the learning rate of the tower without its projector, above 0."""
+    projector_rate: float = 1.0
+    """Factor of the learning rate of the projector, above 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VisionSpec:
     """Settings of a process that computes with images."""
 
@@ -18,8 +35,8 @@ class VisionSpec:
     """The vision model and its options."""
     media_folder: str
     """Folder of the run's images (``rlhf_core.media.store``), which each process reads by itself."""
-    frozen: bool = False
-    """The part of the model that reads pixels is not trained."""
+    parts: PartsTraining = PartsTraining()
+    """Parts of the model that a trained role trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

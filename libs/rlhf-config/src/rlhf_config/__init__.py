@@ -4,7 +4,7 @@ Example: ``resolved = resolve([read_toml("run.toml"), parse_flags(["--train.step
 """
 
 from .automatic.accelerators import visible_accelerators
-from .checks.cautions import small_adapter_rates
+from .checks.cautions import blind_rewards, small_adapter_rates
 from .checks.effects import (
     error_values_without_effect,
     images_without_effect,
@@ -44,8 +44,10 @@ from .resolved import (
 )
 from .run import PromptData, RunConfig
 from .train import TRAIN
+from .trained_roles import OPTIONS_OF_PARTS
 
 __all__ = [
+    "OPTIONS_OF_PARTS",
     "TRAIN",
     "AnswerSampling",
     "CommandOptions",
@@ -67,6 +69,7 @@ __all__ = [
     "Selection",
     "Selections",
     "Selector",
+    "blind_rewards",
     "check_dtypes",
     "check_installed",
     "check_paths",

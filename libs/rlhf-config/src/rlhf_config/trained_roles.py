@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from rlhf_core.component import Config
+from rlhf_core.media.vision import PartsTraining
 
 
 class TrainedRole(Config):
@@ -48,3 +51,45 @@ class SeeingActor(ActorConfig):
     freeze_visual_encoder: bool = Field(
         False, description="do not train the part of the model that reads pixels"
     )
+    freeze_projector: bool | None = Field(
+        None,
+        description="do not train the projector, which makes features of what the visual encoder reads; unset: as the "
+        "encoder in families whose projector lies inside of it, else it is trained",
+    )
+    freeze_language_model: bool = Field(
+        False, description="do not train the text model, its embeddings and its output head"
+    )
+    vision_lr_ratio: float = Field(
+        1.0,
+        gt=0.0,
+        description="learning rate of the visual encoder without its projector, as a factor of the optimizer's",
+    )
+    projector_lr_ratio: float = Field(
+        1.0, gt=0.0, description="learning rate of the projector, as a factor of the optimizer's"
+    )
+
+    @model_validator(mode="after")
+    def _trains_a_part(self) -> Self:
+        if self.freeze_visual_encoder and self.freeze_projector and self.freeze_language_model:
+            raise ValueError(
+                "freeze_visual_encoder, freeze_projector and freeze_language_model are all true, which leaves nothing "
+                "to train: expected one of them false"
+            )
+        return self
+
+    def parts(self) -> PartsTraining:
+        """Return the parts that are trained, and their rates."""
+        return PartsTraining(
+            freeze_tower=self.freeze_visual_encoder,
+            freeze_projector=self.freeze_projector,
+            freeze_text=self.freeze_language_model,
+            tower_rate=self.vision_lr_ratio,
+            projector_rate=self.projector_lr_ratio,
+        )
+
+
+OPTIONS_OF_PARTS = tuple(
+    f"actor.{name}" for name in SeeingActor.model_fields if name not in ActorConfig.model_fields
+)
+"""Options on the parts of a model that reads images. A checkpoint's state depends on them: which parameters it has
+optimizer state of, and in which groups."""

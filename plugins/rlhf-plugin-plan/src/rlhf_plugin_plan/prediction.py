@@ -388,4 +388,10 @@ def _notes_on_options(planned: PlannedRun) -> list[str]:
         )
     if planned.demands.greedy_rewards:
         notes.append("the greedy episode of each prompt is not modeled")
+    actor = planned.run.actor
+    if actor.freeze_language_model or actor.freeze_projector is not None:
+        notes.append(
+            "actor.freeze_language_model and actor.freeze_projector not modeled: planned as if all but a frozen visual "
+            "encoder were trained"
+        )
     return notes

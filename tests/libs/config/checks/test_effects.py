@@ -5,6 +5,7 @@ import pytest
 from rlhf_config import Layer
 from rlhf_core import ConfigError
 
+SEEING = ("--model.vision", "eyes", "--engine", "takes_images")
 NO_EFFECT = {
     "KL mode": (["--algo.kl.mode", "reward"], "there is no KL penalty"),
     "KL estimator": (["--algo.kl.estimator", "k3"], "there is no KL penalty"),
@@ -52,6 +53,18 @@ NO_EFFECT = {
         "Set --model.vision",
     ),
     "frozen eyes of a text model": (["--actor.freeze_visual_encoder"], "Set --model.vision"),
+    "projector of a text model": (["--actor.freeze_projector"], "Set --model.vision"),
+    "frozen text of a text model": (["--actor.freeze_language_model"], "Set --model.vision"),
+    "rate of a text model's eyes": (["--actor.vision_lr_ratio", "0.1"], "Set --model.vision"),
+    "rate of a text model's projector": (["--actor.projector_lr_ratio", "2"], "Set --model.vision"),
+    "rate of frozen eyes": (
+        [*SEEING, "--actor.freeze_visual_encoder", "--actor.vision_lr_ratio", "2"],
+        "--actor.freeze_visual_encoder is set",
+    ),
+    "rate of a frozen projector": (
+        [*SEEING, "--actor.freeze_projector", "--actor.projector_lr_ratio", "2"],
+        "--actor.freeze_projector is set",
+    ),
     "best mode": (["--checkpoint.best_mode", "min"], "no best checkpoint"),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
     "error value": (["--reward.pattern.error_value", "1"], "Set --reward.pattern.on_error value"),
@@ -148,3 +161,15 @@ def test_the_message_names_the_option_as_it_was_typed_and_what_to_do(resolved):
         "--rollout.max_refills would change nothing: no filter drops what could be replaced. "
         "Add --rollout.filters NAME."
     )
+
+
+def test_a_model_of_which_nothing_is_trained_is_refused_by_its_options(resolved):
+    frozen = ("--actor.freeze_visual_encoder", "--actor.freeze_language_model")
+
+    assert resolved(*SEEING, *frozen).run.actor.parts().freeze_projector is None
+    with pytest.raises(
+        ConfigError, match="freeze_visual_encoder, freeze_projector and freeze_lang"
+    ):
+        resolved(*SEEING, *frozen, "--actor.freeze_projector")
+    with pytest.raises(ConfigError, match=r"actor\.vision_lr_ratio: expected a value above 0"):
+        resolved(*SEEING, "--actor.vision_lr_ratio", "0")

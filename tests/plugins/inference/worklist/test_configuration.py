@@ -22,7 +22,9 @@ def recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(configuration, "write_toml", write)
 
     def record(*, is_begun, **tree):
-        record_config(SimpleNamespace(tree=tree), tmp_path, RULES, is_begun=is_begun)
+        record_config(
+            SimpleNamespace(tree=tree, cautions=("look out",)), tmp_path, RULES, is_begun=is_begun
+        )
         return tmp_path / NAME
 
     return record
@@ -32,6 +34,12 @@ def test_a_free_option_may_change(recorded):
     recorded(is_begun=False, free=1, bound=2)
 
     assert "free = 3" in recorded(is_begun=True, free=3, bound=2).read_text()
+
+
+def test_warnings_about_the_options_are_logged(recorded, caplog):
+    recorded(is_begun=False, free=1)
+
+    assert caplog.messages == ["look out"]
 
 
 def test_another_one_is_refused_and_the_record_stays(recorded):

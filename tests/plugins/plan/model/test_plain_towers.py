@@ -206,6 +206,11 @@ def test_a_run_is_planned_with_the_images_of_its_family(run, config, features):
         for more in (("--image-tokens", "0"), ("--actor.freeze_visual_encoder", "true"), ())
     ]
     assert seconds[0] < seconds[1] < seconds[2]
+    notes = planned("--actor.freeze_language_model", "true")["notes"]
+    assert set(notes) - set(whole["notes"]) == {
+        "actor.freeze_language_model and actor.freeze_projector not modeled: planned as if all but a frozen visual "
+        "encoder were trained"
+    }
 
 
 @pytest.mark.parametrize(

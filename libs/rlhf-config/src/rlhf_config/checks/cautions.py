@@ -26,7 +26,7 @@ def cautions(run: RunConfig, selections: Selections, labels: Labels) -> tuple[st
         *_truncated_sampling(run, labels),
         *_later_updates(run, selections, labels),
         *small_adapter_rates(selections, labels),
-        *_blind_rewards(selections, labels),
+        *blind_rewards(selections, labels),
     )
 
 
@@ -98,8 +98,8 @@ def _later_updates(run: RunConfig, selections: Selections, labels: Labels) -> It
         )
 
 
-def _blind_rewards(selections: Selections, labels: Labels) -> Iterator[str]:
-    """Warn of rewards that judge answers about images by text alone."""
+def blind_rewards(selections: Selections, labels: Labels) -> Iterator[str]:
+    """Yield a warning for each reward that judges answers about images by text alone."""
     if not selections["model.vision"]:
         return
     for reward in selections["reward.use"]:

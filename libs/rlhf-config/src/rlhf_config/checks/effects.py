@@ -15,6 +15,7 @@ from ..common import RunOptions
 from ..problems import Labels
 from ..resolved import Selections
 from ..run import RunConfig, SupervisedConfig
+from ..trained_roles import OPTIONS_OF_PARTS, SeeingActor
 from .features import needs, old_logprobs_from, renormalizes
 from .held_out import held_out_without_effect
 
@@ -126,7 +127,7 @@ def _without_effect(
     if not (run.data.train or run.eval.data or run.data.source):
         yield "data.form", "there are no sets whose rows have a form. Leave it out."
     yield from _rollouts_without_effect(run, selections, labels)
-    yield from images_without_effect(selections)
+    yield from images_without_effect(selections, run.actor)
     yield from _drawn_images_without_effect(selections)
     yield from error_values_without_effect(selections)
 
@@ -158,16 +159,26 @@ def _rollouts_without_effect(
         )
 
 
-def images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:
-    """Yield the options on images if the model reads none, and the reason."""
+def images_without_effect(selections: Selections, actor: SeeingActor) -> Iterator[tuple[str, str]]:
+    """Yield the options on images if the model reads none, rates of parts that are not trained, and the reason."""
     if not selections["model.vision"]:
         names = (
             *("max_images", "max_image_pixels", "max_image_bytes", "allow_image_urls"),
             *("max_pixels", "min_pixels", "copy_images"),
         )
-        others = ("actor.freeze_visual_encoder", "log.images")
+        others = (*OPTIONS_OF_PARTS, "log.images")
         for name in (*(f"data.{name}" for name in names), *others):
             yield name, "the model reads text alone. Set --model.vision too."
+    if actor.freeze_visual_encoder:
+        yield (
+            "actor.vision_lr_ratio",
+            "--actor.freeze_visual_encoder is set. Leave one of the two out.",
+        )
+    if actor.freeze_projector:
+        yield (
+            "actor.projector_lr_ratio",
+            "--actor.freeze_projector is set. Leave one of the two out.",
+        )
 
 
 def _drawn_images_without_effect(selections: Selections) -> Iterator[tuple[str, str]]:

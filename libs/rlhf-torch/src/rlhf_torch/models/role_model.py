@@ -31,6 +31,7 @@ from rlhf_weights import WeightSum, digest_of_sums, weight_sums
 from ..adapters.folder import is_adapter
 from ..adapters.merging import is_quantized
 from ..experts.routing import Routing, open_routing
+from ..vision.parts import train_parts
 from ..vision.pictures import PictureReader, open_reader
 from .adapted import read_adapted
 from .device import choose_compute_dtype, choose_device
@@ -39,6 +40,7 @@ from .loading import as_dtype, load_causal_lm, load_model, verified
 from .modeling import CausalLM
 from .score_head import SCORE_HEAD, classifier_of, has_classifier, score_head, zero_head
 from .shared_base import SHARES, BaseKey, SharedBase, find_base
+from .vision_lm import VisionLM
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,8 @@ class RoleModel(nn.Module):
         self._unpacked: list[WeightSum] | None = None
         self.base: SharedBase | None = None
         """The weights that other roles of this process may compute with too; None: they are this role's alone."""
+        self.part_rates: dict[str, float] = {}
+        """Factor of the learning rate of parameters by name, of parts of an image-text model that have one."""
         self.row_ends: tuple[int, ...] = ()
         """``RoleSpec.row_ends``, for the export."""
         self.embedding_noise = 0.0
@@ -106,10 +110,12 @@ class RoleModel(nn.Module):
     def named_trainable(self) -> NamedParameters:
         """Return the parameters that the optimizer trains."""
         trainable = tuple(pair for pair in self.named_weights() if pair[1].requires_grad)
-        rates: dict[str, float] = {}
+        factors = {name: self.part_rates.get(name, 1.0) for name, _ in trainable}
         if isinstance(self.adapter, ScalesRates):
-            factors = {name: self.adapter.rate_factor(name) for name, _ in trainable}
-            rates = {name: factor for name, factor in factors.items() if factor != 1.0}
+            factors = {
+                name: factor * self.adapter.rate_factor(name) for name, factor in factors.items()
+            }
+        rates = {name: factor for name, factor in factors.items() if factor != 1.0}
         return NamedParameters(trainable, norm_parameters(self.lm.model), rates)
 
     def without_adapter(self) -> AbstractContextManager[None]:
@@ -260,8 +266,10 @@ def build_role_model(
         role.requires_grad_(False)
     elif value_head is not None:
         _freeze_unused_head(lm)
-    if reader is not None and spec.vision is not None and spec.vision.frozen:
-        reader.family.tower(lm.model).requires_grad_(False)
+    if isinstance(lm, VisionLM) and spec.vision is not None and spec.objective is not None:
+        parts = spec.vision.parts
+        role.part_rates = train_parts(spec.role, lm.model, lm.reader.family, parts)
+        lm.always_sees = parts.freeze_text
     if options.gradient_checkpointing and spec.objective is not None:
         recompute_layers(lm.model)
     if options.compile:

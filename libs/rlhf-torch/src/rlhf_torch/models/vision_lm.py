@@ -30,6 +30,9 @@ class VisionLM(CausalLM):
         self.reader = reader
         self.reads_at_once = False
         """Compute all pictures of a row in one call on a CPU too, as a trainer does whose ranks call together."""
+        self.always_sees = False
+        """Read an image that no token takes features from in a trained row without images: where the text model is not
+        trained, nothing else would carry a gradient."""
         self.never_sample(reader.family.tokens.never_sampled)
 
     def hidden(
@@ -50,6 +53,8 @@ class VisionLM(CausalLM):
         with self.autocast(), self.ropes.of(layout), self.noise.of(layout):
             embeddings = model.get_input_embeddings()(input_ids)  # (N, D)
             more = {}
+            if images is None and self.always_sees and torch.is_grad_enabled():
+                images = self.reader.stand_in(input_ids.device)
             if images is not None:
                 features = self.features(images.pictures)
                 placed = [part.index_select(0, images.sources) for part in _parts(features)]

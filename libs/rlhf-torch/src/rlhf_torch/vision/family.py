@@ -5,7 +5,7 @@ Axes beyond the project's table: ``U`` features of images; each stands on a toke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -74,7 +74,14 @@ class VisionFamily(Protocol):
         ...
 
     def tower(self, model: PreTrainedModel) -> nn.Module:
-        """Return the part of the model that reads pixels, and nothing else."""
+        """Return the part of the model that reads pixels; its projector may lie inside of it."""
+        ...
+
+    def projector(self, model: PreTrainedModel) -> Iterable[nn.Parameter]:
+        """Return the parameters of the part that makes features of what the tower reads, inside of the tower or not.
+
+        Without this method ``actor.freeze_visual_encoder`` works alone of the options on parts of the model.
+        """
         ...
 
     def text_model(self, model: PreTrainedModel) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from rlhf_core.plugins import Plugins
 
 from .family import Picture, TorchVision, VisionFamily
 
+SIDE = 32
+"""Pixels of the side of the image that stands in, which the model's processor brings to a size of its own."""
 ROOM = 512 * 2**20
 """Bytes of pictures that are kept; the groups of a step read the same ones again and again."""
 
@@ -110,6 +113,18 @@ class PictureReader:
         back."""
         blocks = image_blocks(rows, num_tokens) if self.family.looks_ahead else None
         return None if blocks is None else blocks.to(device)
+
+    def stand_in(self, device: torch.device) -> PackedImages:
+        """Return the images of a row that has none: one small image, from which no token takes features, so that its
+        gradient is zero."""
+        nowhere = torch.zeros(0, dtype=torch.int64, device=device)
+        return PackedImages(pictures=(self._small,), places=nowhere, sources=nowhere)
+
+    @cached_property
+    def _small(self) -> Picture:
+        from PIL import Image
+
+        return self.family.picture(Image.new("RGB", (SIDE, SIDE)))
 
     def picture(self, image: MediaRef) -> Picture:
         """Return an image of the store as the model takes it.

@@ -208,7 +208,7 @@ def _role(resolved: Resolved, role: str, path: str) -> RoleSpec:
         tokenizer_path=run.model.tokenizer,
         dtype=run.model.dtype,
         trust_remote_code=run.model.trust_remote_code,
-        vision=vision_spec(resolved, frozen=run.actor.freeze_visual_encoder),
+        vision=vision_spec(resolved, run.actor.parts()),
         temperature=run.rollout.temperature,
         max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
         seed=seed_of(run.seed, f"role/{role}"),

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, closing
 from typing import Any
 
 from rlhf_config.resolved import Resolved
+from rlhf_config.trained_roles import OPTIONS_OF_PARTS
 from rlhf_core.errors import CheckpointError, ResumeError
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
@@ -30,12 +31,8 @@ BINDING = (
     "rollout.n_samples_per_prompt",
     "rollout.batch_size",
     "reward.shapers",
-    "actor.optim",
-    "actor.adapter",
-    "critic.optim",
-    "critic.adapter",
-    "critic.path",
-    "actor.freeze_visual_encoder",
+    *("actor.optim", "actor.adapter", *OPTIONS_OF_PARTS),
+    *("critic.optim", "critic.adapter", "critic.path"),
     "env.use",
     "supervised.data",
     "supervised.prompt_key",

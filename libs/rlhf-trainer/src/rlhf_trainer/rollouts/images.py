@@ -11,11 +11,11 @@ from rlhf_core.capabilities import SEVERAL_TURNS
 from rlhf_core.media.desk import MediaDesk
 from rlhf_core.media.drawn import GIB, DrawnImages
 from rlhf_core.media.reader import ImageReader
-from rlhf_core.media.vision import ImageReaderSpec, VisionModel, VisionSpec
+from rlhf_core.media.vision import ImageReaderSpec, PartsTraining, VisionModel, VisionSpec
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
 
-SLOT, HOOK = "model.vision", "rlhf_vision_models"
+SLOT, HOOK, ALL = "model.vision", "rlhf_vision_models", PartsTraining()
 
 
 def image_reader(resolved: ResolvedOptions[Any]) -> ImageReader | None:
@@ -68,16 +68,16 @@ def drawn_images(run: RunConfig, images: ImageReader | None) -> DrawnImages | No
     return DrawnImages(images.desk.store.folder, most_bytes, num_steps)
 
 
-def vision_spec(resolved: ResolvedOptions[Any], *, frozen: bool = False) -> VisionSpec | None:
+def vision_spec(resolved: ResolvedOptions[Any], parts: PartsTraining = ALL) -> VisionSpec | None:
     """Return what processes that compute with images are told; None: the run's model reads text alone.
 
     Args:
-        frozen: the part of the model that reads pixels is not trained.
+        parts: the parts of the model that are trained; a role that only scores trains none.
     """
     selection = resolved.optional(SLOT)
     if selection is None:
         return None
-    return VisionSpec(component=selection.ref(HOOK), media_folder=_folder(resolved), frozen=frozen)
+    return VisionSpec(component=selection.ref(HOOK), media_folder=_folder(resolved), parts=parts)
 
 
 def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:

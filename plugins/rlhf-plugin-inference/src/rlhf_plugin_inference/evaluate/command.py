@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.training import TrainingCommand, execute, layers_of, split_arguments
-from rlhf_config import EnvironmentOptions, OptionTree, RewardOptions, Selector
+from rlhf_config import EnvironmentOptions, OptionTree, RewardOptions, Selector, blind_rewards
 from rlhf_core import plugins as plugin_loader
 
 from ..serving.options import ADAPTER, VISION
@@ -59,7 +59,7 @@ EVAL = OptionTree(
     ),
     shared={"reward.use": RewardOptions, "env.use": EnvironmentOptions},
     check=checks.check,
-    cautions=lambda run, selections, labels: (),
+    cautions=lambda run, selections, labels: tuple(blind_rewards(selections, labels)),
     models=checks.models,
     adapters=frozenset({"model.path"}),
     peft=frozenset({ADAPTER}),

@@ -19,6 +19,7 @@ from rlhf_config import (
     SamplingOptions,
     Selections,
     Selector,
+    blind_rewards,
     error_values_without_effect,
     refuse_typed,
 )
@@ -217,7 +218,7 @@ GENERATE = OptionTree(
     ),
     shared={"reward.use": RewardOptions},
     check=_check,
-    cautions=lambda run, selections, labels: (),
+    cautions=lambda run, selections, labels: tuple(blind_rewards(selections, labels)),
     models=_models,
     peft=frozenset({ADAPTER}),
     data=_data,

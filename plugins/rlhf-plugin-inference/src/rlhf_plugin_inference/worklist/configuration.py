@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 from rlhf_config import ResolvedOptions, read_toml, write_toml
 from rlhf_core import ConfigError
 from rlhf_core.storage import made_whole
+
+log = logging.getLogger(__name__)
 
 NAME = "config.toml"
 
@@ -32,7 +35,7 @@ class GoingOn:
 def record_config(
     resolved: ResolvedOptions[Any], folder: Path, rules: GoingOn, *, is_begun: bool
 ) -> None:
-    """Write the configuration into a folder.
+    """Write the configuration into a folder, and log its warnings.
 
     Args:
         is_begun: whether the folder has results, with whose configuration the new one has to agree.
@@ -46,6 +49,8 @@ def record_config(
             f"{rules.label}{target} is missing, so nothing says with which options the {rules.contents} in {folder} "
             f"were made. Put it back, or {rules.way_out}."
         )
+    for caution in resolved.cautions:
+        log.warning("%s", caution)
     with made_whole(target) as new:
         write_toml(resolved, new)
         if is_begun:

@@ -134,7 +134,7 @@ def planned_role(
         chunk=options.get("logits_chunk") or assumed.GPU_CHUNK,
         scales_logits=spec.temperature != 1.0,
         fused_head=not run.demands.teacher_top_k,
-        frozen_tower=spec.vision is None or spec.vision.frozen,
+        frozen_tower=spec.vision is None or spec.vision.parts.freeze_tower,
         adapter=_adapter(spec, precision, adapted, notes),
     )
     rows = workload.sequences

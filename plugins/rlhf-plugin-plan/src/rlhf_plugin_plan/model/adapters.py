@@ -112,7 +112,7 @@ class AdaptedModels:
                 config,
                 precision,
                 is_served=spec.role == "policy",
-                frozen_tower=spec.vision is not None and spec.vision.frozen,
+                frozen_tower=spec.vision is not None and spec.vision.parts.freeze_tower,
             )
         except RuntimeError as error:  # what torch raises where a tensor has no numbers
             return UncountedAdapter(next(iter(str(error).splitlines()), type(error).__name__))

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_config import ResolvedOptions
+from rlhf_config import OPTIONS_OF_PARTS, ResolvedOptions
 from rlhf_core.contracts import (
     Objective,
     RoleHandle,
@@ -332,7 +332,7 @@ def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: in
         top_temperature=trained.top_temperature,
         embedding_noise=trained.embedding_noise,
         seed=seed_of(run.seed, f"role/{trained.role}"),
-        vision=vision_spec(resolved, frozen=run.actor.freeze_visual_encoder),
+        vision=vision_spec(resolved, run.actor.parts()),
     )
 
 
@@ -380,7 +380,7 @@ def kind_of(
                 "model",
                 "data",
                 "train.batch_size",
-                *("actor.optim", "actor.adapter", "actor.freeze_visual_encoder"),
+                *("actor.optim", "actor.adapter", *OPTIONS_OF_PARTS),
                 "eval.fraction",
                 *binding,
             ),

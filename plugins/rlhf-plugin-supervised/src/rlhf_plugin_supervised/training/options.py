@@ -218,7 +218,7 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
     if isinstance(runtime.options, PlansPlacement):
         for name in sorted(runtime.options.for_engines):
             yield f"{runtime.section}.{name}", "nothing generates in this run. Leave it out."
-    yield from images_without_effect(selections)
+    yield from images_without_effect(selections, run.actor)
     yield from shared_without_effect(run, selections)
     yield from schedule_without_effect("actor", selections)
 

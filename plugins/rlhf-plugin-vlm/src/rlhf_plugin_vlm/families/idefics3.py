@@ -48,6 +48,7 @@ class Idefics3(ImageTextFamily):
     """
 
     TOWER = "vision_model"
+    PROJECTOR = ("connector",)
     TEXT = "text_model"
 
     def __init__(

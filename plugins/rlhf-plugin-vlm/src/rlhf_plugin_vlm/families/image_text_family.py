@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,6 +34,9 @@ class ImageTextFamily(ABC):
 
     TOWER: ClassVar[str] = "vision_tower"
     """Name of the part that reads pixels, in the model below its output head."""
+    PROJECTOR: ClassVar[tuple[str, ...]] = ("multi_modal_projector",)
+    """Names of what makes features of the tower's output, there too: modules or parameters, of which a model of the
+    family may lack some."""
     TEXT: ClassVar[str] = "language_model"
     """Name of the part between embeddings and output head."""
 
@@ -56,9 +59,16 @@ class ImageTextFamily(ABC):
         return load_image_text_model(self.path, **options)
 
     def tower(self, model: PreTrainedModel) -> nn.Module:
-        """Return the part that reads pixels; a projector beside it is trained with the text model."""
+        """Return the part that reads pixels; the projector lies beside it, or inside of it."""
         tower: nn.Module = getattr(model.base_model, self.TOWER)
         return tower
+
+    def projector(self, model: PreTrainedModel) -> Iterator[nn.Parameter]:
+        """Yield the parameters of the part that makes features of what the tower reads."""
+        prefixes = tuple(f"{name}." for name in self.PROJECTOR)
+        for name, parameter in model.base_model.named_parameters():
+            if f"{name}.".startswith(prefixes):
+                yield parameter
 
     def text_model(self, model: PreTrainedModel) -> nn.Module:
         """Return the model between embeddings and output head."""

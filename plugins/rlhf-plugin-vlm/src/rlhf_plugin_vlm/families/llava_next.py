@@ -40,6 +40,8 @@ class LlavaNext(ImageTextFamily):
         ConfigError: the processor or the tokenizer is missing, or another model's, or an option is for other families.
     """
 
+    PROJECTOR = ("multi_modal_projector", "image_newline")
+
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
     ) -> None:

@@ -105,6 +105,7 @@ class QwenVl(ImageTextFamily):
     """
 
     TOWER = "visual"
+    PROJECTOR = ("visual.merger", "visual.deepstack_merger_list")
     WORDS: ClassVar[tuple[str, str]] = ("<|image_pad|>", "<|video_pad|>")
     """Tokens of a feature of images, and of videos."""
 
