@@ -110,9 +110,10 @@ def _value(info: FieldInfo, draw: random.Random, name: str = "") -> str | None:
     """Return a value of an option, in the words of the command line; None for a kind that is not drawn.
 
     Seconds are not, for a slow machine must not matter, nor is dropout, whose draws depend on the rows of a
-    micro-batch, nor a GPU's paged memory, nor a buffer, whose limit is an option of the run.
+    micro-batch, nor a GPU's paged memory, nor a buffer, whose limit is an option of the run, nor how factors begin,
+    since the tiny model has fewer singular values than a rank asks for.
     """
-    if name.endswith("_s") or name in ("dropout", "paged", "buffer"):
+    if name.endswith("_s") or name in ("dropout", "paged", "buffer", "init"):
         return None
     return _of_type(info.annotation, info, draw)
 

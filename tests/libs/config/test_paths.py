@@ -12,7 +12,7 @@ def check(resolved, tmp_path, monkeypatch):
     """Check the paths of a run with the given flags, in a folder with a model and a data file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "tiny"}')
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
 
     def run(**changes):
@@ -42,6 +42,18 @@ def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
     for trained in ("model", "critic.path"):
         with pytest.raises(ConfigError, match="expected a whole model; it is an adapter"):
             check(**{trained: "./adapter"})
+
+
+def test_a_balancing_loss_needs_a_model_with_experts(check, tmp_path):
+    for role in ("actor", "critic"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"--{role}.router_aux_loss 0.1: expected a mixture of experts; ./model",
+        ):
+            check(**{f"{role}.router_aux_loss": 0.1, "estimator": "gae"})
+
+    (tmp_path / "model" / "config.json").write_text('{"text_config": {"num_local_experts": 4}}')
+    check(**{"actor.router_aux_loss": 0.1})
 
 
 @pytest.mark.parametrize(

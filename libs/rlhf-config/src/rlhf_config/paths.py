@@ -11,6 +11,7 @@ from typing import Any
 from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import AUTO, RESTART, RunFolder
 
+from .automatic.choosing import model_config
 from .checks.data_files import SUFFIXES, files_of, is_pattern, suffix_of
 from .common import RunOptions
 from .layers import Layer, Words, lookup, merge
@@ -60,6 +61,7 @@ def path_problems(
     labels = Labels(merge(layers))
     return [
         *_model_problems(_models(resolved.run, options), options.peft, labels),
+        *_expert_problems(resolved.run, labels),
         *_data_problems(options.data(resolved.run), labels),
         *(options.outputs or _output_problems)(resolved.run, labels),
     ]
@@ -110,6 +112,25 @@ def _model_problems(
             )
         elif not os.path.isfile(folder / needed):
             yield f"{label}: expected a {form} folder; it has no {needed}"
+
+
+def _expert_problems(run: Any, labels: Labels) -> Iterator[str]:
+    """Yield a message for each factor of a balancing loss whose model has no experts, by its config.json."""
+    for role in ("actor", "critic"):
+        trained = getattr(run, role, None)
+        if getattr(trained, "router_aux_loss", None) is None:
+            continue
+        path = getattr(trained, "path", None) or run.model.path
+        try:
+            config = model_config(path)
+        except ConfigError:
+            continue  # whoever loads the model says what is wrong with it
+        text = config.get("text_config") or config
+        if config and not any("experts" in key and value for key, value in text.items()):
+            option = labels(f"{role}.router_aux_loss")
+            yield (
+                f"{option} {trained.router_aux_loss:g}: expected a mixture of experts; {path} has none. Leave it out."
+            )
 
 
 def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:
