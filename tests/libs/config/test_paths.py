@@ -50,7 +50,7 @@ def test_a_balancing_loss_needs_a_model_with_experts(check, tmp_path):
             ConfigError,
             match=rf"--{role}.router_aux_loss 0.1: expected a mixture of experts; ./model",
         ):
-            check(**{f"{role}.router_aux_loss": 0.1, "estimator": "gae"})
+            check(**{f"{role}.router_aux_loss": 0.1, "estimator": "discounted"})
 
     (tmp_path / "model" / "config.json").write_text('{"text_config": {"num_local_experts": 4}}')
     check(**{"actor.router_aux_loss": 0.1})

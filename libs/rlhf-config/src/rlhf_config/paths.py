@@ -118,7 +118,8 @@ def _expert_problems(run: Any, labels: Labels) -> Iterator[str]:
     """Yield a message for each factor of a balancing loss whose model has no experts, by its config.json."""
     for role in ("actor", "critic"):
         trained = getattr(run, role, None)
-        if getattr(trained, "router_aux_loss", None) is None:
+        wanted = getattr(trained, "router_aux_loss", None)
+        if wanted is None:
             continue
         path = getattr(trained, "path", None) or run.model.path
         try:
@@ -128,9 +129,7 @@ def _expert_problems(run: Any, labels: Labels) -> Iterator[str]:
         text = config.get("text_config") or config
         if config and not any("experts" in key and value for key, value in text.items()):
             option = labels(f"{role}.router_aux_loss")
-            yield (
-                f"{option} {trained.router_aux_loss:g}: expected a mixture of experts; {path} has none. Leave it out."
-            )
+            yield f"{option} {wanted:g}: expected a mixture of experts; {path} has none. Leave it out."
 
 
 def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:
