@@ -25,8 +25,10 @@ BIASED = (
     "as it is; the metrics %s/moe say how even the load stays"
 )
 FACTOR = "the %s is a mixture of experts; the factor of its balancing loss is %g"
-LOGITS, CHOSEN = "_recorded_logits", "_recorded_experts"
-"""Attributes in which modules leave what they computed last. Attributes, so that a compiled layer records too."""
+LOGITS = "_recorded_logits"
+"""Attribute in which a router leaves its last logits. An attribute, so that a compiled layer records too."""
+CHOSEN = "_recorded_experts"
+"""Attribute in which a stack of experts leaves the experts of its last tokens."""
 
 
 class Routing:

@@ -9,8 +9,12 @@ from rlhf_core.contracts import PartsTraining
 
 from .family import VisionFamily
 
-TOWER, PROJECTOR, TEXT = "visual encoder", "projector", "language model"
-"""Names of the parts, for messages."""
+TOWER = "visual encoder"
+"""Name, in messages, of the part that reads pixels."""
+PROJECTOR = "projector"
+"""Name, in messages, of the part that makes features of what the tower reads."""
+TEXT = "language model"
+"""Name, in messages, of all else."""
 
 
 def parts_of(family: VisionFamily, model: PreTrainedModel) -> dict[str, str]:
