@@ -60,7 +60,8 @@ class Migrated:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("migrate") / "model")
+    """A mixture of experts: one of the commands asks for its balancing loss."""
+    return write_tiny_model(tmp_path_factory.mktemp("migrate") / "model", "qwen3_moe")
 
 
 @pytest.fixture
