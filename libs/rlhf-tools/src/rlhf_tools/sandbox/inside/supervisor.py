@@ -27,6 +27,7 @@ from .system import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, drop_capabilities,
 FOLDER_PREFIX = "rlhf-sandbox-"
 """Beginning of the name of the temporary folder in which a program runs."""
 _POLL_S = 0.05
+_ORPHAN_S = 1.0
 
 
 def main() -> None:
@@ -52,9 +53,24 @@ def main() -> None:
     os.close(1)
     why = _watch(first, settings, started)
     status = _kill_all(first)
-    if os.getppid() != waiting:
+    if _is_orphan(waiting, patience=_ORPHAN_S if why == "unwanted" else 0.0):
         _remove_folder()
     _report({"why": why, "status": status, "seconds": time.monotonic() - started, "guards": guards})
+
+
+def _is_orphan(parent: int, patience: float) -> bool:
+    """Return whether the parent has ended. A killed process closes its files before its children have another parent,
+    so the end of the input may come before that can be seen.
+
+    Args:
+        patience: seconds within which it may still be seen.
+    """
+    deadline = time.monotonic() + patience
+    while os.getppid() == parent:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _remove_folder() -> None:
