@@ -11,6 +11,7 @@ Axes: those of ``sequences.py``; ``T`` is the length of the longest sequence.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -38,11 +39,10 @@ class PackedSequences:
         self.real = self.lengths if real is None else real
         self.device = device
         self._spaces: dict[int, Tensor] = {}
-        self._padding: _Padding | None = None
 
     def convolve(self, layer: int, convolution: Convolution, inputs: Tensor) -> Tensor:
         """Return the convolution (1, C, N) of inputs (1, C, N), each sequence from its own beginning."""
-        if bool((self.lengths == self.lengths[0]).all()):
+        if self._is_even:
             # As rows of a batch, of which each has its bits whatever the others are.
             rows = inputs[0].unflatten(1, (len(self.lengths), -1)).transpose(0, 1)  # (b, C, T)
             even: Tensor = convolution.function(rows)
@@ -62,15 +62,21 @@ class PackedSequences:
         kernel = rule.packed(self.device)
         if kernel is None:
             return self.final_states(rule, parts).outputs
-        starts = on_device(self.offsets, self.device)
         query, key, value, g, beta = parts
-        packed: Tensor = kernel(query, key, value, g=g, beta=beta, cu_seqlens=starts)[0]
+        packed: Tensor = kernel(query, key, value, g=g, beta=beta, cu_seqlens=self._starts)[0]
         return packed
+
+    @cached_property
+    def _is_even(self) -> bool:
+        return bool((self.lengths == self.lengths[0]).all())
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        """``offsets`` on the device: every layer of a pass asks for them."""
+        return on_device(self.offsets, self.device)
 
     def final_states(self, rule: DeltaRule, parts: Parts) -> Computed:
         """Return the outputs, and the state behind each sequence's last own token."""
-        if self._padding is None:
-            self._padding = _Padding(self.offsets, self.real, self.device)
         padding = self._padding
         padded = parts.map(padding.pad)
         hidden = padding.is_padding[..., None]  # (b, T, 1)
@@ -80,6 +86,10 @@ class PackedSequences:
             )
         )
         return Computed(padding.unpad(outputs), states)
+
+    @cached_property
+    def _padding(self) -> _Padding:
+        return _Padding(self.offsets, self.real, self.device)
 
 
 class Computed(NamedTuple):

@@ -62,17 +62,15 @@ class DeltaRule:
         kernel = packed_kernel(self.chunked, device)
         return None if kernel is None else partial(kernel, **self.numerics)
 
-    def rows(self, parts: Parts, **options: Any) -> tuple[Tensor, Tensor]:
+    def rows(self, parts: Parts) -> tuple[Tensor, Tensor]:
         """Return outputs (b, T, H, V) and states (b, H, K, V) of rows that are one sequence each."""
-        return self._both(self.chunked, parts, options)
+        return self._both(self.chunked, parts)
 
     def step(self, parts: Parts, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs (b, 1, H, V) and the states (b, H, K, V) behind one token of each sequence."""
-        return self._both(self.stepwise, parts, {"initial_state": states})
+        return self._both(self.stepwise, parts, initial_state=states)
 
-    def _both(
-        self, function: Function, parts: Parts, options: Mapping[str, Any]
-    ) -> tuple[Tensor, Tensor]:
+    def _both(self, function: Function, parts: Parts, **options: Tensor) -> tuple[Tensor, Tensor]:
         query, key, value, g, beta = parts
         outputs, states = function(
             query, key, value, g=g, beta=beta, output_final_state=True, **self.numerics, **options

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlhf_core import ConfigError
 from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Picture
 
@@ -26,6 +25,7 @@ from .loading import (
     OWN_SIZES,
     load_tokenizer,
     require_equal,
+    require_longest,
     require_no_limits,
     start_of_texts,
     token_ids,
@@ -60,13 +60,7 @@ class Idefics3(ImageTextFamily):
         self._tile = int(vision.image_size)
         tile = self.processor.max_image_size["longest_edge"]
         require_equal(path, "max_image_size", tile, self._tile)
-        longest = dict(self.processor.size).get("longest_edge")
-        if longest is None or not self.processor.do_resize:
-            raise ConfigError(
-                f"model {path}: its image processor leaves the sizes of images as they are, or gives all one size "
-                "(do_resize, size); expected a size with longest_edge, as the processors of this family have"
-            )
-        self._longest = int(longest)
+        self._longest = require_longest(path, self.processor)
         per_tile = (self._tile // int(vision.patch_size) // int(config.scale_factor)) ** 2
         self._per_tile = per_tile
         self.feature_id = int(config.image_token_id)

@@ -117,6 +117,21 @@ def require_size(path: str, processor: Any, model: tuple[int, int]) -> None:
         )
 
 
+def require_longest(path: str, processor: Any) -> int:
+    """Return the pixels to which an image processor changes the longer side of an image.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    longest = dict(processor.size).get("longest_edge")
+    if longest is None or not processor.do_resize:
+        raise ConfigError(
+            f"model {path}: its image processor leaves the sizes of images as they are, or gives all one size "
+            "(do_resize, size); expected a size with longest_edge, as the processors of this family have"
+        )
+    return int(longest)
+
+
 def require_no_limits(
     path: str, family: str, options: VlmConfig, sees: str = ONE_SIZE, tiles: str = NO_TILES
 ) -> None:

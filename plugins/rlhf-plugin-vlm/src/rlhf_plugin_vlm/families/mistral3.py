@@ -11,13 +11,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from rlhf_core import ConfigError
 from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
 from .image_text_family import ImageTextFamily
-from .loading import OWN_SIZES, require_equal, require_no_limits, start_of_texts, token_ids
+from .loading import (
+    OWN_SIZES,
+    require_equal,
+    require_longest,
+    require_no_limits,
+    start_of_texts,
+    token_ids,
+)
 from .tokens_by_size import TokensBySize
 
 if TYPE_CHECKING:
@@ -39,13 +45,7 @@ class Mistral3(ImageTextFamily):
         patch = self.processor.patch_size
         patch = patch if isinstance(patch, int) else int(patch["height"])
         require_equal(path, "patch_size", patch, int(config.vision_config.patch_size))
-        longest = dict(self.processor.size).get("longest_edge")
-        if longest is None or not self.processor.do_resize:
-            raise ConfigError(
-                f"model {path}: its image processor leaves the sizes of images as they are, or gives all one size "
-                "(do_resize, size); expected a size with longest_edge, as the processors of this family have"
-            )
-        self._longest = int(longest)
+        self._longest = require_longest(path, self.processor)
         # The processor of images and texts tells that of images the side of what becomes one feature.
         self._side = patch * int(config.spatial_merge_size)
         self.feature_id = int(config.image_token_id)

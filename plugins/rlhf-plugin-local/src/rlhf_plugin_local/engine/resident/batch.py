@@ -121,7 +121,7 @@ class ResidentBatch:
         self._eos_token_ids = frozenset(eos_token_ids)
         is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         is_eos[list(eos_token_ids)] = True
-        self._states = RecurrentStates(num_rows, device) if lm.recurrent else None
+        self._states = RecurrentStates(num_rows, device)
         self._step = TokenStep(lm, self._rows, self._cache, is_eos, self._states)
         self._steps = (
             GraphedSteps(self._step, graph_sizes(num_rows), compile=compile)
@@ -182,7 +182,7 @@ class ResidentBatch:
         self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
         targets = wave.targets(packed, firsts, first, self.lm.device)
         states = self._states
-        carried = PrefillSequences(packed, states, owner, first) if states else None
+        carried = PrefillSequences(packed, states, owner, first) if self.lm.recurrent else None
         layout = self._prefill(packed, targets, known, carried)
         hidden = self.lm.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
@@ -214,8 +214,7 @@ class ResidentBatch:
         self._histories.clear()
         self._steps.forget()
         self._cache.clear()
-        if self._states:
-            self._states.clear()
+        self._states.clear()
 
     def _known(self, prompt: Prompt) -> list[int]:
         """Return the pages that hold the beginning of a prompt already."""
@@ -311,7 +310,7 @@ class ResidentBatch:
             freed = self._pool.release(seat.pages)
             if seat.is_broken and freed:
                 self._cache.erase(freed)
-            if seat.is_broken and self._states:
+            if seat.is_broken:
                 self._states.erase(row)
             self._kinds[seat.sequence.sampling] -= 1
         self._kinds += Counter()  # drops the kinds that no row has any more
@@ -325,8 +324,7 @@ class ResidentBatch:
             places = [torch.tensor(part, device=self.lm.device) for part in (source, target)]
             self._rows.move(*places)
             self._cache.move(*places)
-            if self._states:
-                self._states.move(*places)
+            self._states.move(*places)
         self._rows.leave(kept)
         self._cache.leave(kept)
 

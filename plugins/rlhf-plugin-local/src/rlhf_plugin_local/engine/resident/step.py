@@ -19,7 +19,7 @@ class TokenStep:
 
     Args:
         is_eos: (V,) true for end-of-sequence tokens.
-        states: of recurrent layers; None: the model has none.
+        states: of recurrent layers.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class TokenStep:
         rows: DeviceRows,
         cache: PagedCache,
         is_eos: Tensor,
-        states: RecurrentStates | None = None,
+        states: RecurrentStates,
     ) -> None:
         self.lm = lm
         self.rows = rows
@@ -41,7 +41,7 @@ class TokenStep:
         """Sample one token for each of the first rows."""
         rows = slice(0, num_rows)
         row = self.rows.columns(rows)
-        carried = DecodeSequences(self.states, num_rows) if self.states else None
+        carried = DecodeSequences(self.states, num_rows) if self.lm.recurrent else None
         layout = PagedDecode(self.cache, row["position"], self.lm.compute_dtype, carried)
         hidden = self.lm.hidden(row["token"], row["position"] + row["shift"], layout)  # (R, D)
         self.draw(hidden, rows, kind)
