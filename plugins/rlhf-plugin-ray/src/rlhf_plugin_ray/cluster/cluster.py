@@ -30,6 +30,8 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Environment variables of this process and its children. A variable that the user has set keeps its value."""
+REAPER_LIMIT_S = 20.0
+"""Seconds for the reaper to end what Ray has left."""
 
 
 class RayCluster:
@@ -134,7 +136,13 @@ class RayCluster:
         if self._reaper is not None:
             # It ends what Ray has left, and removes its shared memory.
             self._reaper.terminate()
-            self._reaper.wait()
+            try:
+                self._reaper.wait(REAPER_LIMIT_S)
+            except (
+                subprocess.TimeoutExpired
+            ):  # a process that the kernel cannot end now is nothing to wait for
+                self._reaper.kill()
+                self._reaper.wait()
             self._reaper = None
 
     def _forget_own(self) -> None:
