@@ -64,7 +64,7 @@ class Batch:
         self._cache = KVCache(
             self._num_rows, block, storage_dtype(lm.compute_dtype, device), device
         )
-        self._states = RecurrentStates(self._num_rows, device)
+        self._states = RecurrentStates(self._num_rows, device) if lm.recurrent else None
         self._eos_token_ids = frozenset(eos_token_ids)
         self._is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[list(eos_token_ids)] = True
@@ -118,7 +118,7 @@ class Batch:
         starts = [packed.starts[prompt] for prompt in owner]
         targets = CacheTargets.of(starts, lengths, first, self._device)
         states, dtype = self._states, self.lm.compute_dtype
-        carried = PrefillSequences(packed, states, owner, first) if self.lm.recurrent else None
+        carried = PrefillSequences(packed, states, owner, first) if states else None
         layout = PrefillLayout(packed, targets, self._cache, dtype, carried)
         hidden = self.lm.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
@@ -139,7 +139,7 @@ class Batch:
         used = round_up(max(self._longest, FEWEST_POSITIONS), self._block)
         self._cache.reserve(used)
         positions = self._column["position"][:R].contiguous()
-        carried = DecodeSequences(self._states, R) if self.lm.recurrent else None
+        carried = DecodeSequences(self._states, R) if self._states else None
         layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype, carried)
         tokens = self._column["token"][:R].contiguous()
         hidden = self.lm.hidden(tokens, positions + self._column["shift"][:R], layout)  # (R, D)
@@ -160,7 +160,8 @@ class Batch:
         self._longest = 0
         self._integers.zero_()
         self._cache.clear()
-        self._states.clear()
+        if self._states:
+            self._states.clear()
         self._tokens, self._logprobs = self._tokens[:, :0].clone(), self._logprobs[:, :0].clone()
 
     def _seat(self, sequences: list[Sequence], shifts: list[int]) -> None:
@@ -257,7 +258,8 @@ class Batch:
         logprobs = self._logprobs[row, :count].cpu().numpy().copy()
         if not np.isfinite(logprobs[-1]):
             self._cache.erase(row)
-            self._states.erase(row)
+            if self._states:
+                self._states.erase(row)
         return Finished.of(sequence, tokens, logprobs, self._eos_token_ids)
 
     def _release(self, rows: list[int]) -> None:
@@ -288,4 +290,5 @@ class Batch:
         for kept in (self._integers, self._floats, self._tokens, self._logprobs):
             kept[to_rows] = kept[from_rows]
         self._cache.move(from_rows, to_rows, self._longest)
-        self._states.move(from_rows, to_rows)
+        if self._states:
+            self._states.move(from_rows, to_rows)

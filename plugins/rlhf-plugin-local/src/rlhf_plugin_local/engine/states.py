@@ -22,7 +22,7 @@ from .prefill import PackedPrompts
 
 
 class RecurrentStates:
-    """The state of each slot, allocated when a layer first writes: a model without recurrent layers takes no memory.
+    """The state of each slot, allocated when a layer first writes.
 
     Args:
         num_rows: S.

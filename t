@@ -1,1 +1,0 @@
-oCRzsWJrmgV4rJxY9mef4Agh6dWh59MaMJHmchL3CDc
