@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+BASE := $(VENV)/.base
 PEERS := .peers/.installed
-METADATA := pyproject.toml requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
+METADATA := pyproject.toml requirements.txt requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
 	$(wildcard libs/*/pyproject.toml plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both. Files are taken in the
 # order of tests/conftest.py, longest first, and not by their number of tests.
@@ -41,9 +42,15 @@ $(INSTALLED): $(METADATA)
 	$(BIN)/python -m pip install -c constraints/cpu.txt --no-build-isolation -r requirements-dev.txt
 	touch $@
 
-quickstart: $(INSTALLED)  ## install, then train the example: a model learns to reverse digits on a CPU
-	$(BIN)/python examples/reverse_digits/prepare.py
-	$(BIN)/rlhf train -c examples/reverse_digits/run.toml --resume auto
+# Half of what `install` brings serves tests and loggers: a first run does without.
+$(BASE): $(METADATA)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints/cpu.txt torch==2.13.0 hatchling editables
+	$(BIN)/python -m pip install -c constraints/cpu.txt --no-build-isolation -r requirements.txt
+	touch $@
+
+quickstart: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(BASE))  ## install what a run needs, and train: a model learns to reverse digits on a CPU
+	$(BIN)/rlhf quickstart --folder runs/quickstart
 
 test: $(INSTALLED)  ## install, then run all tests but the slow ones
 	$(PARALLEL) -m "not slow and not gpu and not scale"

@@ -8,34 +8,23 @@ No download. Held-out strings do not occur in the training data. Equal flags wri
 from __future__ import annotations
 
 import argparse
-import json
-import random
 from pathlib import Path
 
-from rlhf_testing.tiny import write_tiny_model
-
-ALPHABET = "0123456789="
+from rlhf_cli.quickstart.files import write_task
 
 
 def main() -> None:
     arguments = parsed_arguments()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    strings = [f"{number:0{arguments.digits}d}" for number in range(10**arguments.digits)]
-    random.Random(arguments.seed).shuffle(strings)
-    held_out, train = strings[: arguments.held_out], strings[arguments.held_out :]
-    write_rows(arguments.output / "test.jsonl", held_out)
-    write_rows(arguments.output / "train.jsonl", train)
-    write_tiny_model(
-        arguments.output / "model",
-        alphabet=ALPHABET,
+    rows = write_task(
+        arguments.output,
+        digits=arguments.digits,
+        held_out=arguments.held_out,
         hidden_size=arguments.hidden_size,
-        num_layers=2,
-        num_heads=4,
-        initializer_range=0.08,
         seed=arguments.seed,
     )
     print(
-        f"{arguments.output}: {len(train)} training and {len(held_out)} held-out rows, and a model"
+        f"{arguments.output}: {rows} training and {arguments.held_out} held-out rows, and a model"
     )
 
 
@@ -59,11 +48,6 @@ def parsed_arguments() -> argparse.Namespace:
             f"--held-out is {arguments.held_out}; expected 1 to {10**arguments.digits - 1}"
         )
     return arguments
-
-
-def write_rows(path: Path, strings: list[str]) -> None:
-    rows = ({"prompt": f"{digits}=", "answer": digits[::-1]} for digits in strings)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ libraries of this one, and nothing of ours that is installed here.
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -245,20 +244,17 @@ def test_every_plugin_is_listed_from_its_wheel(clean):
 
 @pytest.mark.slow
 def test_the_quickstart_runs_from_wheels(clean):
-    """The commands of the README, for two steps: help, data and model, the plan of a run, training, samples."""
-    example = clean.folder / "examples" / "reverse_digits"
-    shutil.copytree(
-        ROOT / "examples" / "reverse_digits", example, ignore=shutil.ignore_patterns("data")
+    """The command of the README without a clone, for two steps: help, data and model, the plan of a run, samples."""
+    few = ["--steps", 2, "--eval.every", 2]
+
+    assert "quickstart" in clean.run("rlhf", "--help")
+    clean.run("rlhf", "quickstart", *few)
+    assert "reinforce_baseline" in clean.run(
+        "rlhf", "train", "--dry-run", "-c", "quickstart/run.toml"
     )
-    run = ["-c", "examples/reverse_digits/run.toml", "--steps", 2, "--eval.every", 2]
 
-    assert "train" in clean.run("rlhf", "--help")
-    clean.run("python", "examples/reverse_digits/prepare.py")
-    assert "reinforce_baseline" in clean.run("rlhf", "train", "--dry-run", *run)
-    clean.run("rlhf", "train", *run)
-
-    assert "response:" in clean.run("rlhf", "show", "runs/reverse_digits", "--step", 2)
-    recorded = json.loads((clean.folder / "runs/reverse_digits/plugins.json").read_text())
+    assert "response:" in clean.run("rlhf", "show", "quickstart/run", "--step", 2)
+    recorded = json.loads((clean.folder / "quickstart/run/plugins.json").read_text())
     assert f"rlhf-plugin-algorithms {PROJECTS['core']['version']}" in json.dumps(recorded)
 
 

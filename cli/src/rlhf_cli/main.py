@@ -22,7 +22,7 @@ from rlhf_core.component import Registered
 from rlhf_core.plugins import Plugins
 from rlhf_trainer.loop.interrupts import interrupted_code, own_process
 
-from . import check, errors, new, plugins_command, train
+from . import check, errors, new, plugins_command, quickstart, train
 
 _OWN_MODULES = {
     "data": "Check and show data files.",
@@ -130,6 +130,9 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
     app.command(
         "train", add_help_option=False, context_settings=_OWN_ARGUMENTS, help=train.SUMMARY
     )(train.command(plugins))
+    app.command("quickstart", context_settings=_OWN_ARGUMENTS, help=quickstart.SUMMARY)(
+        quickstart.command(plugins)
+    )
     app.add_typer(plugins_command.tree(plugins), name="plugins")
     app.add_typer(new.tree(), name="new")
     app.command("check")(check.command(plugins))
