@@ -1,4 +1,5 @@
 import json
+import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -45,6 +46,35 @@ def test_the_table_has_every_component(rlhf):
     assert all(
         name in out
         for name in ("plugin", "reinforce_baseline", "rlhf-plugin-algorithms", "single_turn")
+    )
+
+
+def test_a_narrow_terminal_shows_whole_names_and_summaries(rlhf, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    _, out, _ = rlhf("plugins", "--kind", "is_correction")
+
+    lines = re.sub("\x1b\\[[0-9;]*m", "", out).splitlines()
+    assert lines[0] == "is_correction"
+    assert all(len(line) <= 80 for line in lines)
+    assert "…" not in out
+    assert any(line.split()[:2] == ["seq_mask_tis", "algorithms"] for line in lines)
+
+
+@pytest.mark.parametrize("text", ["TIS", "truncated"])
+def test_rows_can_be_filtered_by_what_they_say(rlhf, text):
+    _, out, _ = rlhf("plugins", "--filter", text, "--json")
+
+    assert "tis" in {row["component"] for row in json.loads(out)}
+    assert "gae" not in {row["component"] for row in json.loads(out)}
+
+
+def test_a_filter_that_nothing_passes_says_so(rlhf):
+    assert rlhf("plugins", "--filter", "no such words") == (
+        0,
+        "nothing that is installed has this; rlhf plugins lists all\n",
+        "",
     )
 
 

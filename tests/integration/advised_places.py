@@ -35,6 +35,7 @@ REASONS = {
     "rlhf_cli/gpus.py": WEIGHTS,
     "rlhf_cli/new.py": WORD,
     "rlhf_cli/plugins_command.py": WORD,
+    "rlhf_cli/quickstart/": FOLDER,
     "rlhf_cli/show.py": FOLDER,
     "rlhf_cli/template.py": FOLDER,
     "rlhf_cli/training.py": WORD,

@@ -31,8 +31,12 @@ def tree(plugins: Plugins) -> typer.Typer:
     return app
 
 
-def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
+def rows_of(plugins: Plugins, kind: str | None = None, text: str | None = None) -> list[Row]:
     """Return one row per component, one per plugin with observer hooks, and one per plugin that failed to load.
+
+    Args:
+        kind: only components of this kind.
+        text: only rows that have it in a cell, whatever the case of its letters.
 
     Raises:
         ConfigError: the kind does not exist.
@@ -47,6 +51,8 @@ def rows_of(plugins: Plugins, kind: str | None = None) -> list[Row]:
     if wanted is None:
         rows += _observer_hook_rows(plugins)
         rows += [_failure_row(failure) for failure in plugins.failed]
+    if text is not None:
+        rows = [row for row in rows if text.casefold() in " ".join(row.values()).casefold()]
     return sorted(rows, key=lambda row: (row["plugin"], row["kind"], row["component"]))
 
 
@@ -84,16 +90,23 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
         kind: Annotated[
             str | None, typer.Option(help="only this kind, for example advantage_estimator")
         ] = None,
+        text: Annotated[
+            str | None,
+            typer.Option("--filter", help="only what has this in its name, plugin or summary"),
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
         strict: Annotated[bool, typer.Option(help="exit with 1 if a plugin failed")] = False,
     ) -> None:
         if context.invoked_subcommand is not None:
             return
-        rows = rows_of(plugins, kind)
+        rows = rows_of(plugins, kind, text)
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
         else:
-            _print_table(rows)
+            if not rows:
+                typer.echo("nothing that is installed has this; rlhf plugins lists all")
+            else:
+                _print_by_kind(rows)
             for failure in plugins.failed if kind is None else ():
                 typer.echo(f"\n{_why(failure)}")
         if strict and plugins.failed:
@@ -168,32 +181,37 @@ def _hook_of(kind: str) -> str:
     return hooks[kind.replace("-", "_")]
 
 
-def _print_table(rows: list[Row]) -> None:
-    # Only the table needs rich, whose import would slow every command.
+def _print_by_kind(rows: list[Row]) -> None:
+    """Print components under their kinds, each with its plugin, then where the plugins come from."""
+    # Only the list needs rich, whose import would slow every command.
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     # Redirected output has no width, and rich would assume 80. It is read by programs too, so nothing is cut off.
     console = Console(width=None if sys.stdout.isatty() else 1000)
-    table = Table(box=None, pad_edge=False)
-    for title in ("plugin", "distribution", "kind", "component", "summary", "status"):
-        table.add_column(title, no_wrap=title != "summary", overflow="ellipsis")
+    by_kind: dict[str, list[Row]] = {}
     for row in rows:
-        cells = {name: escape(text.partition("\n")[0]) for name, text in row.items()}
-        if row["status"] != "ok":
-            cells["status"] = "failed, see below"
-        origin = f"{cells['distribution']} {cells['version']}"
-        table.add_row(
-            cells["plugin"],
-            origin,
-            cells["kind"],
-            cells["component"],
-            cells["summary"],
-            cells["status"],
-            style=None if row["status"] == "ok" else "red",
+        by_kind.setdefault(
+            row["kind"] if row["status"] == "ok" else "failed, see below", []
+        ).append(row)
+    for kind in sorted(by_kind):
+        console.print(
+            escape(kind), style="bold" if by_kind[kind][0]["status"] == "ok" else "bold red"
         )
-    console.print(table)
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(width=1)
+        table.add_column(min_width=22)
+        table.add_column(style="dim")
+        table.add_column(overflow="fold")
+        for row in sorted(by_kind[kind], key=lambda row: (row["component"], row["plugin"])):
+            name, plugin, summary = (
+                escape(row[cell].partition("\n")[0]) for cell in ("component", "plugin", "summary")
+            )
+            table.add_row("", name or plugin, plugin if name else "", summary)
+        console.print(table)
+    origins = sorted({f"{row['distribution']} {row['version']}" for row in rows})
+    console.print(f"\nfrom {escape(', '.join(origins))}", style="dim")
 
 
 def _why(failure: FailedPlugin) -> str:

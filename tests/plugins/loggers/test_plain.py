@@ -118,3 +118,13 @@ def test_a_checkpoint_is_written_with_its_path(lines, clock):
     progress.checkpoint_saved(4, Path("runs/a/checkpoints/step-00000004"))
 
     assert lines == ["step 4/10  checkpoint: runs/a/checkpoints/step-00000004"]
+
+
+def test_a_long_note_is_one_line_that_names_the_file_with_all_of_it(lines, clock, run_info):
+    progress = PlainProgress(lines.append, 0, 3, clock)
+
+    progress.run_start(run_info(notes=("group decay: " + "model.layers.*.up_proj.weight, " * 20,)))
+
+    (note,) = [line for line in lines if line.startswith("group decay: ")]
+    assert len(note) <= 160
+    assert note.endswith(" ... (run.log has all)")

@@ -51,6 +51,58 @@ def test_of_a_held_out_loss_less_is_better(write_metrics):
     assert row in rows_of(output, FINISHED)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("eval/test/T0/pass@1", (0.1, 0.75, 0.5), "--checkpoint.best_metric eval/test/T0/pass@1"),
+        (
+            "eval/nll",
+            (3.0, 1.0, 1.5),
+            "--checkpoint.best_metric eval/nll --checkpoint.best_mode min",
+        ),
+    ],
+)
+def test_where_the_last_is_not_the_best_it_says_what_keeps_the_best(tmp_path, name, values, words):
+    lines = [
+        {"step": step, "time_s": step, "eval": {name: value}} for step, value in enumerate(values)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = read_history(tmp_path / "metrics.jsonl")
+
+    advice = ("", f"the model is that of the last step; {words} keeps the best")
+    assert advice in summary_rows(tmp_path, FINISHED, history, 3, "")
+    assert advice not in summary_rows(tmp_path, FINISHED, history, 3, "", keeps_best=True)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rows"),
+    [
+        (({"sft/nll": 3.0}, {"sft/nll": 1.5}), [("loss", "3.000 -> 1.500")]),
+        (
+            (
+                {"loss/preference": 0.7, "preference/accuracy": 0.5},
+                {"loss/preference": 0.2, "preference/accuracy": 0.875},
+            ),
+            [("loss", "0.700 -> 0.200"), ("accuracy", "0.500 -> 0.875")],
+        ),
+        (
+            ({"reward/mean": 0.0, "sft/nll": 3.0}, {"reward/mean": 1.0, "sft/nll": 1.5}),
+            [("reward", "0.000 -> 1.000")],
+        ),
+    ],
+)
+def test_a_run_on_rows_shows_its_first_and_last_loss_and_draws_them(tmp_path, metrics, rows):
+    lines = [
+        {"step": step, "time_s": step, "metrics": each} for step, each in enumerate(metrics, 1)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    LearningCurve(tmp_path).run_end(FINISHED)
+
+    assert rows_of(tmp_path, FINISHED)[2 : 2 + len(rows)] == rows
+    assert (tmp_path / "learning_curve.png").stat().st_size > 1000
+
+
 def test_an_interrupted_run_shows_the_command_that_goes_on(write_metrics):
     output = write_metrics()
     result = RunResult(status="interrupted", steps=2, seconds=1.0, message="stopped by SIGTERM")

@@ -1,4 +1,4 @@
-"""The learning curve ``learning_curve.png``: reward and evaluations of the whole run, over steps and over seconds."""
+"""The learning curve ``learning_curve.png``: reward, or loss and accuracy, and evaluations, over steps and seconds."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ class LearningCurve:
         self._output = output
 
     def run_end(self, result: RunResult) -> None:
-        """Draw the curve if the run has rewards."""
+        """Draw the curve if a step of the run has an end."""
         history = read_history(self._output / "metrics.jsonl")
-        if history.reward.steps:
+        if history.reward.steps or history.learned:
             save_curve(history, self._output / FILE_NAME, title=self._output.name)
 
 
 def save_curve(history: History, path: Path, *, title: str) -> None:
-    """Draw ``history`` to a PNG file: one column over steps and one over seconds, with rewards above evaluations."""
+    """Draw ``history`` to a PNG file: one column over steps and one over seconds, with rewards, or losses, above
+    evaluations."""
     # Figure and canvas are used directly, because pyplot would choose a window system and keep global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows: list[tuple[str, Mapping[str, Series]]] = [
-        ("mean reward of rollouts", {"": history.reward})
-    ]
+    rows: list[tuple[str, Mapping[str, Series]]] = []
+    if history.reward.steps:
+        rows.append(("mean reward of rollouts", {"": history.reward}))
+    rows += [(f"{label} of training rows", {"": each}) for label, each in history.learned.items()]
     if history.evals:
         labels = {eval_label(name): series for name, series in history.evals.items()}
         rows.append(("held-out evaluation", labels))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_core.outside.json_reader import parse_object
 
-from .wording import headlines
+from .wording import headlines, learned_fields
 
 REWARD = "reward/mean"
 
@@ -29,6 +29,8 @@ class History:
 
     reward: Series
     """Mean reward of each step's rollouts; empty if the run has no rollouts."""
+    learned: Mapping[str, Series]
+    """Loss, accuracy and KL from the teacher of each step's rows, by label; empty if the run has rollouts."""
     evals: Mapping[str, Series]
     """Headline metric of each evaluation set and temperature, by the metric's full name."""
 
@@ -41,16 +43,22 @@ def read_history(path: Path) -> History:
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     points: dict[str, list[tuple[int, float, float]]] = {}
     for record in map(parse_object, lines):
-        values = (
-            {REWARD: record["metrics"].get(REWARD)}
-            if "metrics" in record
-            else record.get("eval", {})
-        )
+        values = _wanted(record["metrics"]) if "metrics" in record else record.get("eval", {})
         for name, value in values.items():
             if value is not None:
                 points.setdefault(name, []).append((record["step"], record["time_s"], value))
     reward = _series(points.pop(REWARD, []))
-    return History(reward=reward, evals={name: _series(points[name]) for name in headlines(points)})
+    learned = [] if reward.values else learned_fields(points)
+    return History(
+        reward=reward,
+        learned={field.label: _series(points[field.metric]) for field in learned},
+        evals={name: _series(points[name]) for name in headlines(points)},
+    )
+
+
+def _wanted(metrics: Mapping[str, float]) -> dict[str, float]:
+    names = [REWARD, *(field.metric for field in learned_fields(metrics))]
+    return {name: metrics[name] for name in names if name in metrics}
 
 
 def _series(points: list[tuple[int, float, float]]) -> Series:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from .pace import Pace
-from .wording import duration, eval_words, step_words
+from .wording import duration, eval_words, note_line, step_words
 
 if TYPE_CHECKING:
     from rlhf_core.contracts import RunInfo, RunResult
@@ -49,7 +49,7 @@ class LiveProgress:
     def run_start(self, run: RunInfo) -> None:
         """Print the run's notes, and draw the line."""
         for note in run.notes:
-            self._console.print(Text(note, style="dim"), soft_wrap=True)
+            self._console.print(Text(note_line(note), style="dim"), soft_wrap=True)
         self._live.start()
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:

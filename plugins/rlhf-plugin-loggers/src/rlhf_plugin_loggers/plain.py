@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .pace import Pace
-from .wording import duration, eval_words, step_words
+from .wording import duration, eval_words, note_line, step_words
 
 if TYPE_CHECKING:
     from rlhf_core.contracts import RunInfo, RunResult
@@ -48,7 +48,7 @@ class PlainProgress:
         resumed = f", going on after step {run.start_step}" if run.start_step else ""
         self._emit(f"{run.output}: {run.total_steps} steps{resumed}")
         for note in run.notes:
-            self._emit(note)
+            self._emit(note_line(note))
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write a line about the step, or hold the line if the line before is too recent."""

@@ -51,7 +51,10 @@ class Summary:
         how: Resuming = "restart" if result.steps and result.checkpoint is None else "auto"
         resume = resume_line(self._output, self._command, self._config, how)
         vision = self._config.get("model", {}).get("vision")
-        rows = summary_rows(self._output, result, history, self._total, resume, vision)
+        keeps_best = bool(self._config.get("checkpoint", {}).get("best_metric"))
+        rows = summary_rows(
+            self._output, result, history, self._total, resume, vision, keeps_best=keeps_best
+        )
         if self._console.is_terminal:
             _print_panel(self._console, rows, result.status)
         else:
@@ -66,21 +69,26 @@ def summary_rows(
     total_steps: int,
     resume: str,
     vision: str | None = None,
+    *,
+    keeps_best: bool = False,
 ) -> Rows:
     """Return pairs of label and text. Of several lines that belong together, only the first has a label.
 
     Args:
         resume, vision: see ``next_commands``.
+        keeps_best: whether the run keeps its best checkpoint; if not, and the last is not the best, an option that
+            would is named.
     """
     end = f": {result.message}" if result.message else ""
     rows = [("status", f"{result.status}{end}")]
     rows.append(("steps", f"{result.steps} of {total_steps} in {duration(result.seconds)}"))
     if history.reward.values:
         rows.append(("reward", _first_to_last(history.reward)))
-    rows += [
-        (eval_label(name), _with_best(series, falls=name.endswith(FALLING)))
-        for name, series in history.evals.items()
-    ]
+    rows += [(label, _first_to_last(series)) for label, series in history.learned.items()]
+    for name, series in history.evals.items():
+        rows.append((eval_label(name), _with_best(series, falls=name.endswith(FALLING))))
+        if not keeps_best and (advice := _keep_the_best(name, series)):
+            rows.append(("", advice))
     rows += [(label, str(path)) for label, path in _files(output, result)]
     commands = next_commands(output, result, resume, vision)
     rows += [("next" if index == 0 else "", text) for index, text in enumerate(commands)]
@@ -162,10 +170,27 @@ def _first_to_last(series: Series) -> str:
 def _with_best(series: Series, *, falls: bool = False) -> str:
     if len(series.values) == 1:
         return f"{number(series.values[0])} at step {series.steps[0]}"
+    best, step = _best(series, falls=falls)
+    return f"{_first_to_last(series)}, best {number(best)} at step {step}"
+
+
+def _keep_the_best(name: str, series: Series) -> str | None:
+    """Return what keeps the best evaluation; None: it is the last, or stood before training."""
+    falls = name.endswith(FALLING)
+    best, step = _best(series, falls=falls)
+    if step in (0, series.steps[-1]) or best == series.values[-1]:
+        return None
+    mode = " --checkpoint.best_mode min" if falls else ""
+    return (
+        f"the model is that of the last step; --checkpoint.best_metric {name}{mode} keeps the best"
+    )
+
+
+def _best(series: Series, *, falls: bool) -> tuple[float, int]:
+    """Return the best finite value, and the first step that has it."""
     finite = [pair for pair in zip(series.values, series.steps, strict=True) if isfinite(pair[0])]
     choose = min if falls else max
-    best, step = choose(finite, key=lambda pair: pair[0], default=(nan, series.steps[0]))
-    return f"{_first_to_last(series)}, best {number(best)} at step {step}"
+    return choose(finite, key=lambda pair: pair[0], default=(nan, series.steps[0]))
 
 
 def _print_panel(console: Console, rows: Rows, status: str) -> None:

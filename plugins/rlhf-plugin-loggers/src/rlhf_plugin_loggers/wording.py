@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+NOTE_CHARACTERS = 160
+"""Longest note that the start of a run shows: names of all parameters would fill the screen."""
 
 
 def number(value: float) -> str:
@@ -47,6 +51,11 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{seconds_left:02} min"
 
 
+def note_line(note: str) -> str:
+    """Return a note of a run's start as one line of ``NOTE_CHARACTERS`` at most; ``run.log`` has the whole note."""
+    return textwrap.shorten(note, NOTE_CHARACTERS, placeholder=" ... (run.log has all)")
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One number of the progress line."""
@@ -78,6 +87,8 @@ FIELDS = (
     Field("sleep and wake", "timing/moves_s", seconds),
 )
 
+LEARNED = ("loss", "KL(teacher)", "accuracy")
+"""Labels of the fields that say how well a step's rows are learned."""
 
 HELD_OUT = ("eval/accuracy", "eval/nll", "eval/loss")
 """Metrics of the held-out rows of runs without rollouts; the first that exists is their headline."""
@@ -93,6 +104,12 @@ def step_words(metrics: Mapping[str, float]) -> list[str]:
         for field in FIELDS
         if field.metric in metrics and field.metric not in hidden
     ]
+
+
+def learned_fields(metrics: Iterable[str]) -> list[Field]:
+    """Return the fields of ``LEARNED`` whose metric is among these names."""
+    known = set(metrics)
+    return [field for field in FIELDS if field.label in LEARNED and field.metric in known]
 
 
 def headlines(names: Iterable[str]) -> list[str]:
