@@ -36,6 +36,18 @@ IMAGES = ("docs/**/*.png", "examples/*/*.png")
 SOURCES = "source"
 """Folder of the site with the source files that pages link to."""
 REFERENCE = "api"
+BOOSTS = {
+    "docs/options.md": 0.25,
+    "docs/conformance.md": 0.25,
+    "docs/migrating.md": 0.1,
+    "docs/": 4.0,
+    "examples/": 2.0,
+    "README": 4.0,
+}
+"""Weights of pages in the search, by the beginning of their path: guides come before lists and other Markdown (1)."""
+REFERENCE_BOOST = 0.0005
+"""Weight of the API reference. The search gives titles 1000 times the weight of text, and titles of the reference are
+the names of options."""
 OWN = ROOT / "docs/site"
 """Folder of what only the site has, which MkDocs reads by itself."""
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
@@ -74,6 +86,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to folders and to sources lead to their pages."""
     path = ROOT / page.file.src_uri
+    boosts = (each for start, each in BOOSTS.items() if page.file.src_uri.startswith(start))
+    page.meta.setdefault("search", {"boost": next(boosts, 1.0)})
     if not path.is_file():
         return markdown
 
@@ -177,5 +191,7 @@ def _reference() -> dict[str, str]:
             f"::: {name}\n    options:\n      heading_level: {1 if name == page else 2}\n"
             for name in [*modules, *hidden]
         ]
-        pages[f"{REFERENCE}/{page}.md"] = f"---\ntitle: {page}\n---\n\n" + "\n".join(blocks)
+        pages[f"{REFERENCE}/{page}.md"] = (
+            f"---\ntitle: {page}\nsearch:\n  boost: {REFERENCE_BOOST}\n---\n\n" + "\n".join(blocks)
+        )
     return pages

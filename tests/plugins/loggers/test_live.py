@@ -25,8 +25,9 @@ def console_of(width):
 
 def line_at(width, clock, *, metrics=METRICS):
     progress = LiveProgress(console_of(width), 0, 10, clock)
-    clock.now += 3
-    progress.step_end(5, metrics)
+    for step in (3, 4, 5):
+        clock.now += 0.6
+        progress.step_end(step, metrics)
     return progress._line(width, ascii_only=True).plain
 
 

@@ -87,9 +87,20 @@ def test_an_interrupted_run_shows_the_step_it_reached(lines, clock):
 def test_the_time_left_is_the_pace_of_the_steps_times_what_remains(lines, clock):
     progress = PlainProgress(lines.append, 20, 30, clock)
 
-    run_steps(progress, clock, [21, 22], seconds_each=6)
+    run_steps(progress, clock, [21, 22, 23], seconds_each=6)
 
-    assert lines[-1] == "step 22/30  reward 0.220  48 s left"  # 6 s * 8
+    assert lines[-1] == "step 23/30  reward 0.230  42 s left"  # 6 s * 7
+
+
+def test_a_slow_first_step_is_not_what_remains(lines, clock):
+    progress = PlainProgress(lines.append, 0, 100, clock)
+
+    run_steps(progress, clock, [1], seconds_each=600)
+    run_steps(progress, clock, [2, 3], seconds_each=6)
+
+    assert [line for line in lines if "left" in line] == [
+        "step 3/100  reward 0.0300  9:42 min left"  # 6 s * 97
+    ]
 
 
 def test_a_resumed_run_says_so_and_writes_its_own_first_step(lines, clock, run_info):

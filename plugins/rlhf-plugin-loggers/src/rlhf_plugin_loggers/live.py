@@ -39,7 +39,7 @@ class LiveProgress:
         self._total = total_steps
         self._clock = clock
         self._began = clock()
-        self._pace = Pace(start_step, total_steps, clock)
+        self._pace = Pace(total_steps, clock)
         self._step = start_step
         self._words: list[str] = []
         self._live = Live(

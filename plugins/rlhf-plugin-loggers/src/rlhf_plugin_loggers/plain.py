@@ -38,7 +38,7 @@ class PlainProgress:
         self._clock = clock
         self._first = start_step + 1
         self._total = total_steps
-        self._pace = Pace(start_step, total_steps, clock)
+        self._pace = Pace(total_steps, clock)
         self._began = self._wrote = clock()
         self._held: str | None = None
         """Line about the newest step; None if this line was written."""
