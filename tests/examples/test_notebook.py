@@ -139,3 +139,22 @@ def test_the_kernels_interrupt_lets_the_step_end_and_saves(folder, kernel):
     assert len(checkpoints) == 1
     (line,) = [content["text"] for content in shown if "text" in content]
     assert checkpoints[0].endswith(f"{int(line.split()[-1]):08d}")
+
+
+def test_a_mistake_of_the_user_is_its_message_alone(kernel):
+    _, client = kernel
+    message = client.execute("import rlhf; rlhf.train(model='model', stepz=3)")
+
+    shown = []
+    deadline = time.monotonic() + HANG_S
+    while not shown and time.monotonic() < deadline:
+        try:
+            reply = client.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            continue
+        if reply["parent_header"].get("msg_id") == message and reply["msg_type"] == "error":
+            shown = reply["content"]["traceback"]
+
+    assert len(shown) == 1
+    assert shown[0].startswith("ConfigError: ")
+    assert "stepz" in shown[0]

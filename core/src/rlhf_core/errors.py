@@ -39,7 +39,15 @@ class RLHFError(Exception):
     exit_code = 1
 
 
-class ConfigError(RLHFError, ValueError):
+class _UserMistake(RLHFError):
+    """Base of what whoever called can mend by another option or another row; the message says how."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: the message, without the lines of this package through which it came."""
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
+
+
+class ConfigError(_UserMistake, ValueError):
     """The configuration cannot be run as written."""
 
     exit_code = 2
@@ -69,7 +77,7 @@ class FingerprintMismatch(PluginError):
     """Two processes of one run see different plugins or library versions."""
 
 
-class DataError(RLHFError, ValueError):
+class DataError(_UserMistake, ValueError):
     """A data file, or a row in it, cannot be used."""
 
     exit_code = 2
@@ -115,7 +123,7 @@ class CheckpointError(RLHFError, RuntimeError):
     """A checkpoint could not be written, is missing or damaged, or does not belong to this run."""
 
 
-class ResumeError(CheckpointError):
+class ResumeError(_UserMistake, CheckpointError):
     """A run cannot go on: no checkpoint, record or component's state can be taken up as it was left."""
 
     exit_code = 2
