@@ -3,6 +3,7 @@
 import hashlib
 import os
 import queue
+import re
 import time
 from pathlib import Path
 
@@ -89,7 +90,10 @@ def outputs_of(client, message, until=lambda content: False):
 
 def test_the_notebook_of_the_examples_runs_from_top_to_bottom(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    assert all(not cell.get("outputs") for cell in notebook.cells), "it is kept without outputs"
+    kept = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    assert [bool(outputs) for outputs in kept] == [False, False, *[True] * 6]
+    assert set(re.findall(r"/(?:home|root|tmp|work)/\w+", str(kept))) == {"/tmp/notebook"}
+    assert "'stderr'" not in str(kept)
 
     nbclient.NotebookClient(notebook, timeout=HANG_S, kernel_name="python3").execute(
         cwd=str(tmp_path)
