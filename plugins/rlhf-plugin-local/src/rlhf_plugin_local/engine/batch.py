@@ -22,10 +22,12 @@ from .decode import DecodeLayout
 from .next_token.drawing import DrawKind, draw_rows
 from .next_token.guides import Guide
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from .routes import CachedRoutes
 from .sequence import FLOATS, INTEGERS, Finished, Sequence
 from .states import DecodeSequences, PrefillSequences, RecurrentStates
 
 if TYPE_CHECKING:
+    from rlhf_torch.experts.choices import ExpertChoices
     from rlhf_torch.models.modeling import CausalLM
 
 FEWEST_POSITIONS = 64
@@ -40,6 +42,7 @@ class Batch:
         num_slots: sequences decoded together at most.
         block: the part of the cache that is read grows by this many positions.
         share_prefixes: compute equal prompts that are admitted together once.
+        choices: of the model's routers, which completions tell; None: they do not.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Batch:
         num_slots: int,
         block: int,
         share_prefixes: bool,
+        choices: ExpertChoices | None = None,
     ) -> None:
         self.lm = lm
         self.num_slots = num_slots
@@ -65,6 +69,7 @@ class Batch:
             self._num_rows, block, storage_dtype(lm.compute_dtype, device), device
         )
         self._states = RecurrentStates(self._num_rows, device)
+        self._routes = CachedRoutes(choices, self._num_rows, device)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[list(eos_token_ids)] = True
@@ -120,9 +125,10 @@ class Batch:
         states, dtype = self._states, self.lm.compute_dtype
         carried = PrefillSequences(packed, states, owner, first) if self.lm.recurrent else None
         layout = PrefillLayout(packed, targets, self._cache, dtype, carried)
-        hidden = self.lm.hidden(
-            packed.tokens, packed.rope_positions, layout, packed.images
+        hidden = self._routes.hidden(
+            self.lm, packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
+        self._keep_routes(targets.rows, targets.positions, targets.source)
         last = [
             start + len(prompt.token_ids) - 1
             for start, prompt in zip(packed.starts, prompts, strict=True)
@@ -142,7 +148,9 @@ class Batch:
         carried = DecodeSequences(self._states, R) if self.lm.recurrent else None
         layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype, carried)
         tokens = self._column["token"][:R].contiguous()
-        hidden = self.lm.hidden(tokens, positions + self._column["shift"][:R], layout)  # (R, D)
+        places = positions + self._column["shift"][:R]
+        hidden = self._routes.hidden(self.lm, tokens, places, layout)  # (R, D)
+        self._keep_routes(torch.arange(R, device=self._device), positions)
         self._longest += 1
         return self._sample(0, self.lm.logits(hidden)[: len(self.active)])
 
@@ -161,7 +169,13 @@ class Batch:
         self._integers.zero_()
         self._cache.clear()
         self._states.clear()
+        self._routes.clear()
         self._tokens, self._logprobs = self._tokens[:, :0].clone(), self._logprobs[:, :0].clone()
+
+    def _keep_routes(self, rows: Tensor, positions: Tensor, source: Tensor | None = None) -> None:
+        """Keep the experts of the tokens that were computed last, at (M,) positions of rows."""
+        self._routes.reserve(self._cache.capacity)
+        self._routes.write(self._cache.index(1, rows, positions), source)
 
     def _seat(self, sequences: list[Sequence], shifts: list[int]) -> None:
         """Fill the state of the rows behind the active ones.
@@ -258,7 +272,9 @@ class Batch:
         if not np.isfinite(logprobs[-1]):
             self._cache.erase(row)
             self._states.erase(row)
-        return Finished.of(sequence, tokens, logprobs, self._eos_token_ids)
+        # The last token has not been read.
+        routes = self._routes.read([row], len(sequence.prompt_ids) + count - 1)
+        return Finished.of(sequence, tokens, logprobs, self._eos_token_ids, routes)
 
     def _release(self, rows: list[int]) -> None:
         """Free rows, closing the gaps with the last active ones."""
@@ -289,3 +305,4 @@ class Batch:
             kept[to_rows] = kept[from_rows]
         self._cache.move(from_rows, to_rows, self._longest)
         self._states.move(from_rows, to_rows)
+        self._routes.move(from_rows, to_rows, self._longest)

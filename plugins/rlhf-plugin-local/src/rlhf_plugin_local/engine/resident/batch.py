@@ -20,6 +20,7 @@ from rlhf_torch.models.vision_lm import VisionLM
 from ..cache import round_up, storage_dtype
 from ..next_token.drawing import DrawKind
 from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from ..routes import CachedRoutes
 from ..sequence import Finished, Prompt, Sequence
 from ..states import PrefillSequences, RecurrentStates
 from .bursts import BurstLength
@@ -32,6 +33,7 @@ from .rows import DeviceRows, Look
 from .step import TokenStep
 
 if TYPE_CHECKING:
+    from rlhf_torch.experts.choices import ExpertChoices
     from rlhf_torch.models.modeling import CausalLM
 
 
@@ -94,6 +96,7 @@ class ResidentBatch:
         share_prefixes: compute equal prompts that are admitted together once, keep their full pages once, and compute
             of a prompt only what follows the longest history that is still in the cache.
         compile: compile the model's layers, on a GPU.
+        choices: of the model's routers, which completions tell; None: they do not.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class ResidentBatch:
         num_pages: int,
         share_prefixes: bool,
         compile: bool,
+        choices: ExpertChoices | None = None,
     ) -> None:
         self.lm = lm
         self.num_slots = num_slots
@@ -122,7 +126,8 @@ class ResidentBatch:
         is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         is_eos[list(eos_token_ids)] = True
         self._states = RecurrentStates(num_rows, device)
-        self._step = TokenStep(lm, self._rows, self._cache, is_eos, self._states)
+        self._routes = CachedRoutes(choices, num_pages, device)
+        self._step = TokenStep(lm, self._rows, self._cache, is_eos, self._states, self._routes)
         self._steps = (
             GraphedSteps(self._step, graph_sizes(num_rows), compile=compile)
             if device.type == "cuda"
@@ -184,9 +189,12 @@ class ResidentBatch:
         states = self._states
         carried = PrefillSequences(packed, states, owner, first) if self.lm.recurrent else None
         layout = self._prefill(packed, targets, known, carried)
-        hidden = self.lm.hidden(
-            packed.tokens, packed.rope_positions, layout, packed.images
+        hidden = self._routes.hidden(
+            self.lm, packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
+        self._routes.reserve(PAGE)
+        places = self._cache.index(1, targets.rows, targets.positions)
+        self._routes.write(places, targets.source)
         ends = hidden[torch.tensor(wave.ends(packed), device=self.lm.device)]
         rows = slice(first, len(self._seats))
         self._step.draw(ends, rows, DrawKind.of(self._kinds))
@@ -215,6 +223,7 @@ class ResidentBatch:
         self._steps.forget()
         self._cache.clear()
         self._states.clear()
+        self._routes.clear()
 
     def _known(self, prompt: Prompt) -> list[int]:
         """Return the pages that hold the beginning of a prompt already."""
@@ -291,7 +300,9 @@ class ResidentBatch:
         for row, count, *written in zip(rows, counts, tokens, logprobs, strict=True):
             seat = self._seats[row]
             own_tokens, own_logprobs = (part[:count].copy() for part in written)
-            item = Finished.of(seat.sequence, own_tokens, own_logprobs, self._eos_token_ids)
+            # The last token has not been read.
+            routes = self._routes.read(seat.pages, len(seat.sequence.prompt_ids) + count - 1)
+            item = Finished.of(seat.sequence, own_tokens, own_logprobs, self._eos_token_ids, routes)
             seat.is_broken = isinstance(item.outcome, RolloutError)
             # A sequence that began under other weights has keys of theirs.
             if self._keeps_histories and not seat.is_broken and len(seat.sequence.versions) == 1:

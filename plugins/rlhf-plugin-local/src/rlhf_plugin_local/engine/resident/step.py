@@ -8,6 +8,7 @@ from torch import Tensor
 from rlhf_torch.models.modeling import CausalLM
 
 from ..next_token.drawing import DrawKind, draw_rows
+from ..routes import CachedRoutes
 from ..states import DecodeSequences, RecurrentStates
 from .attention import PagedDecode
 from .paged_cache import PagedCache
@@ -20,6 +21,7 @@ class TokenStep:
     Args:
         is_eos: (V,) true for end-of-sequence tokens.
         states: of recurrent layers.
+        routes: of tokens to experts.
     """
 
     def __init__(
@@ -29,12 +31,14 @@ class TokenStep:
         cache: PagedCache,
         is_eos: Tensor,
         states: RecurrentStates,
+        routes: CachedRoutes,
     ) -> None:
         self.lm = lm
         self.rows = rows
         self.cache = cache
         self.is_eos = is_eos
         self.states = states
+        self.routes = routes
 
     @torch.no_grad()
     def __call__(self, num_rows: int, kind: DrawKind) -> None:
@@ -43,7 +47,10 @@ class TokenStep:
         row = self.rows.columns(rows)
         carried = DecodeSequences(self.states, num_rows) if self.lm.recurrent else None
         layout = PagedDecode(self.cache, row["position"], self.lm.compute_dtype, carried)
-        hidden = self.lm.hidden(row["token"], row["position"] + row["shift"], layout)  # (R, D)
+        places = row["position"] + row["shift"]
+        hidden = self.routes.hidden(self.lm, row["token"], places, layout)  # (R, D)
+        own = torch.arange(num_rows, device=hidden.device)
+        self.routes.write(self.cache.index(1, own, row["position"]))
         self.draw(hidden, rows, kind)
 
     def draw(self, hidden: Tensor, rows: slice, kind: DrawKind) -> None:
