@@ -101,10 +101,18 @@ def policy(mixture) -> Iterator[Callable[..., TorchBackend]]:
     opened: list[TorchBackend] = []
 
     def open_policy(
-        family: str, *, share_prompts: bool = True, recomputes: bool = False, **changes: Any
+        family: str,
+        *,
+        share_prompts: bool = True,
+        recomputes: bool = False,
+        compiles: bool = False,
+        **changes: Any,
     ) -> TorchBackend:
         config = TorchBackendConfig(
-            device="cpu", share_prompts=share_prompts, gradient_checkpointing=recomputes
+            device="cpu",
+            share_prompts=share_prompts,
+            gradient_checkpointing=recomputes,
+            compile=compiles,
         )
         backend = TorchBackend(config)
         spec = RoleSpec(
@@ -286,6 +294,24 @@ def test_an_update_follows_routes_in_recomputed_layers_too(policy, play, other_c
         torch.testing.assert_close(found[1][name], weight, atol=1e-6, rtol=1e-5, msg=name)
     assert len(gates) == LAYERS  # the weights of the given experts have a gradient
     assert all((found[0][name] - weights[name]).abs().max() > 1e-4 for name in gates)
+
+
+@pytest.mark.matrix
+@pytest.mark.filterwarnings("ignore")  # Inductor itself uses what torch has deprecated.
+@pytest.mark.parametrize("decode", ["resident"])
+def test_compiled_layers_follow_routes(policy, play, other_choices, caplog):
+    rows = play(policy("qwen3_moe"))
+    found = []
+    for compiles in (False, True):
+        trainer = policy("qwen3_moe", compiles=compiles)
+        assert distance(trainer, rows) <= ROUNDING
+        metrics = trainer.train_step(batch_of(rows), step_plan(rows)).metrics
+        assert metrics["policy/moe/replayed_differently"].total == 1.0
+        found.append({name: weight.clone() for name, weight in trainer._model.named_weights()})
+
+    for name, weight in found[0].items():
+        torch.testing.assert_close(found[1][name], weight, atol=1e-5, rtol=1e-4, msg=name)
+    assert "not compiled" not in caplog.text
 
 
 @pytest.mark.parametrize("decode", ["resident"])
