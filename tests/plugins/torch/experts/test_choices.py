@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError
 from rlhf_torch.experts.choices import ExpertChoices, choices_of
+from rlhf_torch.experts.routing import Routing
 
 ROUTED = {"n_routed_experts": 8, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1}
 LATENT = {
@@ -150,3 +152,15 @@ def test_ids_have_a_sign_and_the_smallest_type():
 def test_other_models_are_refused_by_name(family, sizes, reason):
     with pytest.raises(ConfigError, match=rf"^replay: .*{reason}"):
         choices_of(tiny(family, **sizes), "replay")
+
+
+def test_a_reference_that_is_the_policy_without_its_adapter_chooses_by_itself():
+    choices = choices_of(tiny("qwen3_moe", num_experts=4), "replay")
+    routing = Routing("policy", [], [], coefficient=0.0, top_k=2, choices=choices)
+    routes = np.zeros((7, 3, 2), dtype=np.int8)
+
+    with routing.choosing():
+        routing.follow(routes)
+        assert choices.is_idle
+    routing.follow(routes)
+    assert not choices.is_idle
