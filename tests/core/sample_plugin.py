@@ -10,6 +10,7 @@ from rlhf_core.capabilities import (
     ENDS_AT_FLOOR,
     ENGINE_SEES,
     EXECUTOR_SEES,
+    EXPERT_ROUTES,
     NO_PULL,
     READS_TEXT,
     RUNTIME_SEES,
@@ -109,7 +110,7 @@ COMPONENTS = {
     "rlhf_runtimes": [component("here", provides={RUNTIME_SEES})],
     "rlhf_engines": [
         component("fake_engine", provides={"rollout_logprobs"}),
-        component("takes_factors", provides={"rollout_logprobs", SERVES_ADAPTERS}),
+        component("takes_factors", provides={"rollout_logprobs", SERVES_ADAPTERS, EXPERT_ROUTES}),
         component("takes_images", provides={"rollout_logprobs", ENGINE_SEES}),
     ],
     "rlhf_train_backends": [component("table", provides={BACKEND_SEES})],

@@ -88,6 +88,11 @@ need it (``given_objects``), and rewards that compute with weights of a role."""
 LENDS_BASES = "lends_bases"
 """Word of a training backend that lends a role's frozen weights, such as the base of an adapter, to rewards in its
 process."""
+EXPERT_ROUTES = "expert_routes"
+"""Word of an engine that tells to which experts of a mixture each token went (``EngineSpec.returns_routes``)."""
+REPLAYS_ROUTES = "replays_routes"
+"""Word of a training backend whose roles can send tokens to the experts that the engine chose
+(``RoleSpec.replays_routes``)."""
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
@@ -130,6 +135,10 @@ FIX: Mapping[str, str] = {
     BACKEND_SEES: "this training backend reads text alone; choose --backend torch, deepspeed or fsdp",
     EXECUTOR_SEES: "this executor passes text alone on; choose --executor single_turn or multi_turn",
     RUNTIME_SEES: "this runtime passes text alone on; choose --runtime local or ray",
+    EXPERT_ROUTES: "this engine does not tell to which experts its tokens went; choose --engine embedded or vllm, or "
+    "leave algo.correction.replay_routes out",
+    REPLAYS_ROUTES: "this training backend chooses experts by itself; choose --backend torch, deepspeed or fsdp, or "
+    "leave algo.correction.replay_routes out",
     "images": "the policy reads text alone, so there are none; choose what reads images with --model.vision",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",
@@ -193,6 +202,8 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     READS_TEXT: "the reward judges answers by the text of what was asked, and sees no image",
     IN_PROCESS: "the runtime builds every component in the process that started the run",
     LENDS_BASES: "the training backend lends weights that no role trains to rewards in its process",
+    EXPERT_ROUTES: "the engine tells to which experts of a mixture each token went",
+    REPLAYS_ROUTES: "the training backend can send tokens to the experts that the engine chose",
     PLANS_MEMORY: "the command predicts whether a run fits into its accelerators (MemoryPlanner)",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }

@@ -336,6 +336,17 @@ def make_batch(
     )
 
 
+def routed(batch: TrainBatch) -> TrainBatch:
+    """The batch with two of four experts for each token but the last of a row, in two layers."""
+    rows = batch.trajectories
+    columns = rows.tokens.read()
+    shape = (len(columns.token_ids), 2, 4)
+    routes = np.random.default_rng(7).random(shape).argsort(axis=-1)[..., :2].astype(np.int8)
+    routes[rows.token_offsets[1:] - 1] = -1
+    rows = replace(rows, tokens=replace(columns, routes=routes))
+    return replace(batch, trajectories=rows)
+
+
 def in_pairs(batch: TrainBatch) -> TrainBatch:
     """The batch with each two neighboring rows as an episode."""
     lengths = batch.trajectories.num_actions

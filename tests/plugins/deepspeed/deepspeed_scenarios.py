@@ -30,6 +30,7 @@ from deepspeed_material import (
     make_plan,
     make_trajectories,
     plain_plugins,
+    routed,
 )
 
 from rlhf_core import ConfigError, PluginError
@@ -251,13 +252,21 @@ LR_FACTORS = {1: 0.25}
 
 
 def training(
-    place: Place, found: Found, updates: int = 5, *, rests: bool = False, **changes: Any
+    place: Place,
+    found: Found,
+    updates: int = 5,
+    *,
+    rests: bool = False,
+    change: Callable[[TrainBatch], TrainBatch] | None = None,
+    **changes: Any,
 ) -> None:
     """Five updates with clipping, schedule and average; the third has NaN on one rank, and the rate of the second is a
     quarter of the schedule's."""
     backend = place.start(**{**TRAINING, **changes})
     for step in range(updates):
         batch = make_batch(seed=step)
+        if change is not None:
+            batch = change(batch)
         if step == NAN_STEP:
             advantages = batch.columns["advantages"].copy()
             advantages[0] = np.nan  # of the first row
@@ -359,6 +368,11 @@ def experts(place: Place, found: Found) -> None:
 def balanced(place: Place, found: Found) -> None:
     """The same with a balancing loss. A loss of a micro-batch depends on its rows, so each row is one."""
     training(place, found, family="qwen3_moe", router_aux_loss=0.3, max_tokens_per_micro_batch=1)
+
+
+def replayed(place: Place, found: Found) -> None:
+    """The same with tokens that go to given experts."""
+    training(place, found, family="qwen3_moe", change=routed, replays_routes=True)
 
 
 def separate_experts(place: Place, found: Found) -> None:

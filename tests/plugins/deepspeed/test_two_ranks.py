@@ -68,7 +68,8 @@ def test_memory_that_one_rank_lacks_makes_smaller_micro_batches_on_all(
 
 @stages
 @pytest.mark.parametrize(
-    "name", ["training", "recomputing", "experts", "balanced", "offloaded", "resting", "whole"]
+    "name",
+    ["training", "recomputing", "experts", "balanced", "replayed", "offloaded", "resting", "whole"],
 )
 def test_clipping_schedule_and_optimizer_are_those_of_one_rank(
     found, expected, stage, name, assert_like_one

@@ -50,6 +50,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     scenarios.recomputing,
     scenarios.experts,
     scenarios.balanced,
+    scenarios.replayed,
     scenarios.separate_experts,
     scenarios.resuming,
     scenarios.few_rows,

@@ -35,7 +35,8 @@ def test_prompts_that_ranks_compute_once_change_nothing(found, expected, assert_
 
 
 @pytest.mark.parametrize(
-    "name", ["training", "recomputing", "experts", "balanced", "resting", "untied", "whole"]
+    "name",
+    ["training", "recomputing", "experts", "balanced", "replayed", "resting", "untied", "whole"],
 )
 def test_clipping_schedule_and_optimizer_are_those_of_one_rank(
     found, expected, name, assert_same_metrics

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlhf_core import MissingDependency
-from rlhf_core.capabilities import ENGINE_SEES, SERVES_ADAPTERS, SERVES_FOUR_BITS
+from rlhf_core.capabilities import ENGINE_SEES, EXPERT_ROUTES, SERVES_ADAPTERS, SERVES_FOUR_BITS
 from rlhf_plugin_vllm import compat
 from rlhf_plugin_vllm.config import OURS, VllmEngineConfig
 from rlhf_testing.checks import check_plugin
@@ -17,7 +17,12 @@ def test_the_plugin_registers_one_engine_and_imports_nothing_heavy():
 
     (engine,) = plugins.registries["rlhf_engines"]
     assert engine.name == "vllm"
-    assert engine.component.provides == {ENGINE_SEES, SERVES_ADAPTERS, SERVES_FOUR_BITS}
+    assert engine.component.provides == {
+        ENGINE_SEES,
+        EXPERT_ROUTES,
+        SERVES_ADAPTERS,
+        SERVES_FOUR_BITS,
+    }
 
 
 def test_any_engine_argument_passes_through():

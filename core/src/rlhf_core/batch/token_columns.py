@@ -46,6 +46,8 @@ class TokenColumns:
     """(sum of A,) version of the weights that sampled each action."""
     action_offsets: NDArray[np.int64]
     """(B + 1,) offsets of the columns of (sum of A,)."""
+    routes: NDArray[np.signedinteger] | None = None
+    """(sum of T, L, k) ``Trajectory.routes``; None: of no row."""
 
     def __len__(self) -> int:
         return len(self.token_offsets) - 1
@@ -54,7 +56,8 @@ class TokenColumns:
     def num_bytes(self) -> int:
         """Bytes of all columns."""
         columns = (self.token_ids, self.action_mask, self.rollout_logprobs, self.weight_version)
-        return sum(column.nbytes for column in columns)
+        routes = 0 if self.routes is None else self.routes.nbytes
+        return sum(column.nbytes for column in columns) + routes
 
     def read(self) -> TokenColumns:
         return self
@@ -70,6 +73,7 @@ class TokenColumns:
             rollout_logprobs=actions(self.rollout_logprobs),
             weight_version=actions(self.weight_version),
             action_offsets=offsets_of(np.diff(self.action_offsets)[rows]),
+            routes=None if self.routes is None else tokens(self.routes),
         )
 
     @staticmethod
@@ -85,6 +89,9 @@ class TokenColumns:
             rollout_logprobs=np.concatenate([part.rollout_logprobs for part in parts]),
             weight_version=np.concatenate([part.weight_version for part in parts]),
             action_offsets=_joined_offsets([part.action_offsets for part in parts]),
+            routes=joined_routes(
+                [part.routes for part in parts], [len(part.token_ids) for part in parts]
+            ),
         )
 
 
@@ -156,6 +163,33 @@ def joined_tokens(parts: Sequence[Tokens]) -> Tokens:
             [places_of[part.block] for part, places_of in zip(deferred, own, strict=True)]
         ),
         row=np.concatenate([part.row for part in deferred]),
+    )
+
+
+def joined_routes(
+    parts: Sequence[NDArray[np.signedinteger] | None], lengths: Sequence[int]
+) -> NDArray[np.signedinteger] | None:
+    """Return the routes (T, L, k) of tokens in several parts as one array; None: no part has any.
+
+    Args:
+        lengths: tokens of each part. Those of a part without routes get -1.
+
+    Raises:
+        ValueError: parts have routes of different numbers of layers, or of experts.
+    """
+    shapes = {part.shape[1:] for part in parts if part is not None}
+    if not shapes:
+        return None
+    if len(shapes) > 1:
+        raise ValueError(
+            f"routes of different models: (layers, experts of a token) are {sorted(shapes)}; expected the same"
+        )
+    (shape,) = shapes
+    return np.concatenate(
+        [
+            np.full((length, *shape), -1, dtype=np.int8) if part is None else part
+            for part, length in zip(parts, lengths, strict=True)
+        ]
     )
 
 

@@ -53,7 +53,8 @@ class Trajectory:
 
     Raises:
         ValueError: the arrays' lengths disagree, a turn lies outside of the sequence, an action is in no turn or a turn
-            has no action, a step reward stands on no action, or an image's tokens are none.
+            has no action, a step reward stands on no action, an image's tokens are none, or the routes are
+            not of its tokens.
     """
 
     uid: Uid
@@ -83,6 +84,9 @@ class Trajectory:
     """Numbers that the executor, environment or rewards report; averaged in the logs."""
     media: tuple[MediaSpan, ...] = ()
     """Images of the sequence, each with the place of its tokens, in order."""
+    routes: NDArray[np.signedinteger] | None = None
+    """(T, L, k) experts that the engine sent each token to, by layer with experts; -1: not known, as of the last token.
+    None: of no token."""
 
     def __post_init__(self) -> None:
         num_tokens, num_actions = len(self.token_ids), int(self.action_mask.sum())
@@ -112,6 +116,10 @@ class Trajectory:
         if not all(self.turn_actions):
             raise ValueError(f"{self.uid}: a turn has no action token; expected at least one")
         self._check_media()
+        if self.routes is not None and (self.routes.ndim != 3 or len(self.routes) != num_tokens):
+            raise ValueError(
+                f"{self.uid}: routes of shape {self.routes.shape}; expected ({num_tokens}, layers, experts of a token)"
+            )
         for action, _ in self.step_rewards:
             if not 0 <= action < num_actions:
                 raise ValueError(

@@ -17,7 +17,7 @@ from ..media.spans import MediaSpan
 from .media_columns import media_rows, media_spans
 from .ragged import offsets_of, packed, ragged_index
 from .task import Uid
-from .token_columns import Rows, TokenColumns, Tokens, joined_tokens
+from .token_columns import Rows, TokenColumns, Tokens, joined_routes, joined_tokens
 from .trajectory import Trajectory
 
 PER_ROW = (
@@ -171,7 +171,8 @@ class TrajectoryColumns:
         named |= {f"metrics/{name}": column for name, column in self.metrics.items()}
         names = (*PER_ROW, *PER_TURN, *PER_STEP, *PER_MEDIA)
         named |= {name: getattr(self, name) for name in names}
-        return named | {item.name: getattr(columns, item.name) for item in fields(columns)}
+        found = {item.name: getattr(columns, item.name) for item in fields(columns)}
+        return named | {name: column for name, column in found.items() if column is not None}
 
     def media_of(self, row: int) -> tuple[MediaSpan, ...]:
         """Return the images of one sequence, with the places of their tokens in it."""
@@ -281,6 +282,9 @@ class TrajectoryColumns:
                 rollout_logprobs=packed([row.rollout_logprobs for row in rows], np.float32),
                 weight_version=packed([row.weight_version for row in rows], np.int32),
                 action_offsets=offsets_of(np.array([len(row.rollout_logprobs) for row in rows])),
+                routes=joined_routes(
+                    [row.routes for row in rows], [len(row.token_ids) for row in rows]
+                ),
             ),
             uid=np.array([row.uid for row in rows], dtype=np.int64),
             num_turns=np.array([len(row.turns) for row in rows], dtype=np.int64),

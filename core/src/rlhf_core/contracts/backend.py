@@ -86,6 +86,9 @@ class RoleSpec:
     router_aux_loss: float | None = None
     """Factor of the balancing loss of a mixture of experts in the loss of an update; None: as the model's configuration
     says, its ``router_aux_loss_coef`` if ``output_router_logits`` is true, else 0."""
+    replays_routes: bool = False
+    """True: tokens go to the experts of ``TokenColumns.routes``, with weights of the role's own routers; where none are
+    known, to those that the role chooses."""
     max_tokens_per_micro_batch: int = 16384
     """Tokens of a forward and backward pass at most."""
     vocabulary: Vocabulary | None = None

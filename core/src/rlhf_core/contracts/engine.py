@@ -123,6 +123,10 @@ class Completion:
     allowed_mass: NDArray[np.float32] | None = None
     """(A,) share of the probability, after temperature, that the tokens had which the request's grammar allowed at each
     place; ``logprobs`` are those of these tokens alone. None: the request had no grammar."""
+    expert_routes: NDArray[np.signedinteger] | None = None
+    """(P + A - 1, L, k) experts that each token went to in the L layers with experts, in the order of the layers: of
+    the prompt's P tokens and of all sampled ones but the last, which nothing has read yet. -1 where the engine does not
+    know. None: ``EngineSpec.returns_routes`` is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +252,8 @@ class EngineSpec:
     way that lets it give memory back."""
     overlaps: bool = False
     """True: the run generates while its roles compute, unless the engine says that it ``shares_weights``."""
+    returns_routes: bool = False
+    """True: completions have ``expert_routes``. The model is a mixture of experts then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,6 +183,11 @@ class CorrectionSection(Config):
     kind: str | None = Field(
         None, description="importance-sampling correction between sampler and trainer"
     )
+    replay_routes: bool = Field(
+        False,
+        description="mixtures of experts: the policy sends each token to the experts that the engine chose for it, "
+        "with weights of its own routers (R3)",
+    )
 
 
 class KlSection(Config):

@@ -46,6 +46,8 @@ class EpisodeGraph:
         self._changed: dict[int, int] = {}
         """Index of each answer that a later input holds in another place or in other tokens -> the most tokens that are
         changed in any such input."""
+        self._routes_shape: tuple[int, ...] = ()
+        """Layers with experts, and experts of a token, as the first routes have them; empty: there were none."""
 
     @property
     def nodes(self) -> Sequence[RequestNode]:
@@ -71,7 +73,8 @@ class EpisodeGraph:
             media: images of the input. Tokens of another image are other tokens.
 
         Raises:
-            RolloutError: the input is empty, or the engine returned no tokens or arrays of different lengths.
+            RolloutError: the input is empty, or the engine returned no tokens, arrays of different lengths, or routes
+                that are not those of the tokens.
         """
         token_ids = np.asarray(prompt_ids, dtype=np.int32)
         self._check(token_ids, completion)
@@ -94,13 +97,17 @@ class EpisodeGraph:
             shared=num_shared,
             forked_at=fork,
             start=len(token_ids),
-            completion=completion,
+            # Each turn's completion has the routes of all tokens before it too; the path has them once.
+            completion=replace(completion, expert_routes=None),
             stop=self._stop_of(completion),
             media=tuple(media),
             read_path=strand.path,
+            read_routes=strand.routes,
         )
         strand.append(token_ids[num_shared:])
         strand.append(completion.token_ids)
+        if completion.expert_routes is not None:
+            strand.learn_routes(completion.expert_routes)
         strand.nodes.append(node)
         self._nodes.append(node)
         return node
@@ -197,7 +204,8 @@ class EpisodeGraph:
             return self
         graph = EpisodeGraph(self.uid)
         for node in kept:
-            completion = replace(node.completion, stop=node.stop)
+            routes = node.read_routes(node.end - 1)
+            completion = replace(node.completion, stop=node.stop, expert_routes=routes)
             graph.reward(graph.add(node.input_ids, completion, node.agent, node.media), node.reward)
         return graph
 
@@ -231,3 +239,14 @@ class EpisodeGraph:
                 f"{len(completion.logprobs)} log-probs and {len(completion.weight_version)} versions (stop: "
                 f"{completion.stop}); expected the same number of each, and at least one"
             )
+        if (routes := completion.expert_routes) is None:
+            return
+        known = self._routes_shape or routes.shape[1:]
+        wanted = (len(token_ids) + count - 1, *known)
+        if routes.ndim != 3 or routes.shape != wanted:
+            raise RolloutError(
+                f"{self.uid}, request {len(self._nodes)}: the engine returned routes of shape {routes.shape} for "
+                f"{len(token_ids)} tokens of the input and {count} of the answer; expected (tokens but the last, "
+                f"layers with experts, experts of a token), here {wanted}"
+            )
+        self._routes_shape = routes.shape[1:]

@@ -13,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.batch.task import Uid
+from rlhf_core.batch.token_columns import joined_routes
 from rlhf_core.batch.trajectory import Stop, Trajectory, Turn
 from rlhf_core.contracts.engine import Completion
 from rlhf_core.media.spans import MediaSpan
+
+from .routes import StrandRoutes
 
 MAX_MASKED = 1e-3
 """Probability that a grammar may take away at a token that still is an action: the ratio of the trainer's probability
@@ -40,7 +43,7 @@ class RequestNode:
     start: int
     """Number of tokens of the input: the index in the path of the answer's first token."""
     completion: Completion
-    """The answer, with its log-probs and versions."""
+    """The answer, with its log-probs and versions. Its routes to experts are the path's."""
     stop: Stop
     media: tuple[MediaSpan, ...] = ()
     """Images of the input."""
@@ -49,6 +52,8 @@ class RequestNode:
     is_discarded: bool = False
     read_path: Callable[[int], NDArray[np.int32]] = field(repr=False)
     """Returns the path's first tokens; ``path_ids`` is how it is used."""
+    read_routes: Callable[[int], NDArray[np.signedinteger] | None] = field(repr=False)
+    """Returns the experts (T, L, k) of the path's first tokens, -1 where none are known; None: of no token."""
 
     @property
     def learned(self) -> NDArray[np.bool_]:
@@ -88,7 +93,7 @@ class Strand:
         start: number of tokens that it shares with its parent.
     """
 
-    __slots__ = ("_end", "_own", "nodes", "parent", "start")
+    __slots__ = ("_end", "_own", "_routes", "nodes", "parent", "start")
 
     def __init__(self, parent: Strand | None, start: int) -> None:
         self.parent = parent
@@ -97,6 +102,7 @@ class Strand:
         """Requests whose answers are among the strand's own tokens, in order."""
         self._own = np.zeros(0, dtype=np.int32)
         self._end = start
+        self._routes: StrandRoutes | None = None
 
     def __len__(self) -> int:
         """Return the number of tokens of the whole path."""
@@ -132,6 +138,31 @@ class Strand:
                 end = strand.start
             strand = strand.parent
         return path
+
+    def learn_routes(self, routes: NDArray[np.signedinteger]) -> None:
+        """Take the experts (T, L, k) of the path's first tokens, for those of which none are known."""
+        end = len(routes)
+        strand: Strand | None = self
+        while strand is not None:
+            if end > strand.start:
+                strand._routes = strand._routes or StrandRoutes()
+                strand._routes.learn(routes[strand.start : end])
+                end = strand.start
+            strand = strand.parent
+
+    def routes(self, end: int) -> NDArray[np.signedinteger] | None:
+        """Return the experts (end, L, k) of the path's first tokens, -1 where none are known; None: of no token."""
+        parts: list[NDArray[np.signedinteger] | None] = []
+        lengths: list[int] = []
+        strand: Strand | None = self
+        while strand is not None:
+            if end > strand.start:
+                own = strand._routes
+                parts.append(None if own is None else own.first(end - strand.start))
+                lengths.append(end - strand.start)
+                end = strand.start
+            strand = strand.parent
+        return joined_routes(parts[::-1], lengths[::-1])
 
     def last_read(self, end: int) -> RequestNode | None:
         """Return the last request of whose answer a token is among the path's first ``end``; None: there is none."""
@@ -259,6 +290,7 @@ def _trajectory(uid: Uid, strand: Strand) -> Trajectory:
             for node in nodes
         ),
         media=nodes[-1].media,
+        routes=strand.routes(len(token_ids)),
     )
 
 

@@ -41,7 +41,7 @@ from rlhf_torch.ranks.images import PassImages
 from rlhf_torch.ranks.pass_losses import PassLosses
 from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
@@ -163,7 +163,7 @@ class DeepSpeedBackend(ScoringBackend):
         self._require_state()
         together = group_batch(batch, self._group)
         whole = together.batch
-        self._role.reader.check_ids(*ids_of(whole))
+        self._role.reader.check(whole)
         recovers = training.recovers and self._slices.size == 1
         unit = objective.rows_per_unit
         size = (

@@ -42,7 +42,7 @@ from rlhf_torch.ranks.own_rows import OwnRows, pack_pass
 from rlhf_torch.ranks.pass_losses import PassLosses
 from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
@@ -116,7 +116,7 @@ class FsdpBackend(ScoringBackend):
         if training is None or objective is None or losses is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         self._require_state()
-        self._role.reader.check_ids(*ids_of(batch))
+        self._role.reader.check(batch)
         seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         works = [

@@ -8,8 +8,10 @@ from rlhf_core import Component, hookimpl
 from rlhf_core.capabilities import (
     BACKEND_SEES,
     ENGINE_SEES,
+    EXPERT_ROUTES,
     IN_PROCESS,
     LENDS_BASES,
+    REPLAYS_ROUTES,
     RUNTIME_SEES,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
@@ -28,7 +30,9 @@ def rlhf_engines() -> list[Component[Any]]:
             config=EmbeddedEngineConfig,
             factory="rlhf_plugin_local.engine.embedded:EmbeddedEngine",
             summary="generates in this process, on the trainer's own weights",
-            provides=frozenset({SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS, ENGINE_SEES}),
+            provides=frozenset(
+                {SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS, ENGINE_SEES, EXPERT_ROUTES}
+            ),
             suits="rlhf_plugin_local.engine.suitability:suits",
         )
     ]
@@ -42,7 +46,7 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=TorchBackendConfig,
             factory="rlhf_plugin_local.torch_backend:TorchBackend",
             summary="trains any Transformers causal LM on packed sequences, on one CPU or GPU",
-            provides=frozenset({BACKEND_SEES, LENDS_BASES}),
+            provides=frozenset({BACKEND_SEES, LENDS_BASES, REPLAYS_ROUTES}),
         )
     ]
 

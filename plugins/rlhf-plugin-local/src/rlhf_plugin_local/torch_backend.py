@@ -40,7 +40,7 @@ from rlhf_torch.models.export import export_model, holding
 from rlhf_torch.models.role_model import RoleOptions, build_role_model
 from rlhf_torch.models.shared_base import SharedBase
 from rlhf_torch.models.vision_lm import VisionLM
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
+from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.rows.token_limit import TokenLimit
@@ -120,7 +120,7 @@ class TorchBackend(ScoringBackend):
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         self._require_state()
         trajectories = batch.trajectories
-        self._role.reader.check_ids(*ids_of(batch))
+        self._role.reader.check(batch)
         objective = self._objective
         assert objective is not None
         parts, seen = self._within_memory(

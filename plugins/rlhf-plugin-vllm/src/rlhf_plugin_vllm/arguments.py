@@ -13,7 +13,7 @@ from rlhf_core import CapabilityError, ConfigError
 from rlhf_core.contracts import EngineSpec
 from rlhf_data import model_rows
 
-from . import compat
+from . import compat, routes
 from .config import VllmEngineConfig
 from .names import (
     LOAD_FORMAT,
@@ -56,6 +56,8 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     _check_names(config, {field.name for field in fields(AsyncEngineArgs)})
     try:
         return AsyncEngineArgs(**{**_ours(spec, config, on_cpu=on_cpu), **config.args})
+    except ConfigError:
+        raise
     except (ValueError, TypeError) as error:
         raise ConfigError(f"vLLM refuses its arguments: {error}") from error
 
@@ -86,6 +88,7 @@ def _check_names(config: VllmEngineConfig, known: set[str]) -> None:
 
 
 def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[str, Any]:
+    from vllm import AsyncEngineArgs
     from vllm.config import StructuredOutputsConfig, WeightTransferConfig
 
     compiled = not on_cpu if config.compile is None else config.compile
@@ -113,6 +116,9 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
             # vLLM would keep the weights of a folder in 4 bits packed, and compute with kernels of its own.
             "hf_overrides": {"quantization_config": None},
         }
+    if spec.returns_routes:
+        known = {field.name for field in fields(AsyncEngineArgs)}
+        arguments |= routes.arguments(known, on_cpu=on_cpu, prefix_caching=config.prefix_caching)
     if spec.vision is not None:
         arguments |= _for_images()
     if spec.adapter_rank is not None:

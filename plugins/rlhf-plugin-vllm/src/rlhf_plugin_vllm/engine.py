@@ -18,8 +18,16 @@ from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .grammars import Grammars
 from .images.measuring import images_measured
-from .requests import cancel_all, completion, padding, require_same_prompt, sampling_params
+from .requests import (
+    cancel_all,
+    completion,
+    padding,
+    require_idle,
+    require_same_prompt,
+    sampling_params,
+)
 from .rope_limit import check_length
+from .routes import ToldRoutes
 from .sleeping import VllmSleep, sleep_level
 from .sockets import SocketFolder
 from .weights.adapter_versions import AdapterVersions
@@ -120,6 +128,7 @@ class VllmEngine:
         self._llm = self._launch(spec)
         self._workers = Workers(self._llm)
         self._grammars = Grammars(self._llm, self._workers, spec)
+        self._routes = ToldRoutes(self._workers, spec)
         self._sleep = VllmSleep(self._workers, level)
         if spec.adapter_rank is None:
             self._updates = ModelUpdates(self._workers, self._sender)
@@ -132,6 +141,7 @@ class VllmEngine:
         try:
             self._check_tokens(spec)
             await self._workers.init_transfer({})
+            await self._routes.start()
         except BaseException:
             await self.close()
             raise
@@ -217,11 +227,8 @@ class VllmEngine:
         states = VllmState.SERVING, VllmState.PAUSED, VllmState.ASLEEP, VllmState.INCOMPLETE
         self._require("update_weights", *states)
         changes_running = self._updates.changes_running
-        if changes_running and self._state is VllmState.SERVING and self._versions:
-            raise RolloutError(
-                f"update_weights while {len(self._versions)} sequences are being written ({self._names()}); call pause "
-                "first"
-            )
+        if changes_running and self._state is VllmState.SERVING:
+            require_idle("update_weights", self._versions, "call pause first")
         state = VllmState.SERVING if self._state is VllmState.INCOMPLETE else self._state
         self._state = VllmState.INCOMPLETE
         try:
@@ -255,10 +262,7 @@ class VllmEngine:
             RolloutError: requests are running, or the engine is not serving.
         """
         self._require("sleep", VllmState.SERVING)
-        if self._versions:
-            raise RolloutError(
-                f"sleep while {len(self._versions)} sequences are being written ({self._names()}); wait for them first"
-            )
+        require_idle("sleep", self._versions, "wait for them first")
         await self._sleep.fall_asleep()
         self._state = VllmState.ASLEEP
 
@@ -367,7 +371,8 @@ class VllmEngine:
         if final is None:
             raise RolloutError(f"request {request.uid}: vLLM returned nothing")
         require_same_prompt(request, final.prompt_token_ids)
-        answer = completion(request, final.outputs[0], versions)
+        last = final.outputs[0]
+        answer = completion(request, last, versions, self._routes.of(request, last))
         return self._grammars.finished(request, answer, masses)
 
     async def _forget_prefixes(self) -> None:
@@ -393,8 +398,3 @@ class VllmEngine:
                 f"{what}: the engine is {self._state.value}; expected it to be "
                 f"{' or '.join(state.value for state in states)}"
             )
-
-    def _names(self, most: int = 8) -> str:
-        names: Sequence[str] = list(self._versions)
-        more = f" and {len(names) - most} more" if len(names) > most else ""
-        return ", ".join(names[:most]) + more

@@ -107,12 +107,16 @@ def require_same_prompt(request: GenerationRequest, used: Sequence[int] | None) 
 
 
 def completion(
-    request: GenerationRequest, output: CompletionOutput, versions: list[tuple[int, int]]
+    request: GenerationRequest,
+    output: CompletionOutput,
+    versions: list[tuple[int, int]],
+    routes: NDArray[np.signedinteger] | None = None,
 ) -> Completion:
     """Return vLLM's output as the contract's completion.
 
     Args:
         versions: pairs (index of the first token, version of the weights that wrote the tokens from there on).
+        routes: ``Completion.expert_routes``.
 
     Raises:
         RolloutError: a log-prob that was asked for is missing or not a number.
@@ -131,6 +135,27 @@ def completion(
         logprobs=logprobs,
         weight_version=_version_of_each(len(token_ids), versions),
         stop=_stop(output),
+        expert_routes=routes,
+    )
+
+
+def require_idle(what: str, running: Iterable[str], fix: str, most: int = 8) -> None:
+    """Refuse a call that may not come while sequences are being written.
+
+    Args:
+        running: names of the sequences.
+        fix: what has to come before the call.
+        most: names in the message.
+
+    Raises:
+        RolloutError: there are some.
+    """
+    names = list(running)
+    if not names:
+        return
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    raise RolloutError(
+        f"{what} while {len(names)} sequences are being written ({', '.join(names[:most])}{more}); {fix}"
     )
 
 

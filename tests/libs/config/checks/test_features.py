@@ -201,6 +201,18 @@ def test_images_need_an_engine_an_executor_and_a_backend_that_take_them(resolved
         resolved(*words, "--engine", "takes_images", "--executor", "turns", "--env", "maze", *ROOM)
 
 
+def test_routes_need_an_engine_that_tells_them_and_a_backend_that_follows_them(resolved):
+    words = ("--algo.correction.replay_routes", "true")
+
+    with pytest.raises(
+        CapabilityError,
+        match=r"^--algo\.correction\.replay_routes with .*fake_engine: this engine does not tell .* embedded",
+    ):
+        resolved(*words)
+    with pytest.raises(CapabilityError, match=r"replay_routes with .*table: .* chooses"):
+        resolved(*words, "--engine", "takes_factors")
+
+
 def test_what_would_read_tokens_of_images_as_text_is_refused_with_images(resolved):
     resolved("--reward", "reads_tokens")
     with pytest.raises(

@@ -46,7 +46,17 @@ def test_each_rank_gets_the_logprobs_of_its_own_rows(sliced, expected, stage, as
 
 @stages
 @pytest.mark.parametrize(
-    "name", ["training", "recomputing", "shared_keys", "untied", "windows", "experts", "balanced"]
+    "name",
+    [
+        "training",
+        "recomputing",
+        "shared_keys",
+        "untied",
+        "windows",
+        "experts",
+        "balanced",
+        "replayed",
+    ],
 )
 def test_training_is_that_of_one_rank(sliced, expected, stage, name, assert_same_metrics):
     """Clipping, schedule, a skipped update; layers recomputed, fewer key heads than ranks, sliding windows, experts."""

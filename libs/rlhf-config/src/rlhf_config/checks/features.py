@@ -9,7 +9,10 @@ from typing import Literal, get_args
 from rlhf_core import capabilities
 from rlhf_core.capabilities import (
     BFLOAT16_WEIGHTS,
+    EXPERT_ROUTES,
+    FIX,
     OFF_POLICY,
+    REPLAYS_ROUTES,
     SEEING,
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
@@ -19,6 +22,7 @@ from rlhf_core.capabilities import (
     Chosen,
 )
 from rlhf_core.contracts.backend import Aggregation
+from rlhf_core.errors import CapabilityError
 
 from ..common import ModelConfig
 from ..problems import Labels
@@ -169,6 +173,22 @@ def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
             labels,
         )
     capabilities.check(chosen, features_of(run, selections), run.rollout.n_samples_per_prompt)
+    if run.algo.correction.replay_routes:
+        check_routes(selections, labels)
+
+
+def check_routes(selections: Selections, labels: Labels) -> None:
+    """Refuse an engine that does not tell its routes to experts, and a training backend that cannot follow them.
+
+    Raises:
+        CapabilityError: names the component, and what to change.
+    """
+    for path, word in (("engine.name", EXPERT_ROUTES), ("backend.name", REPLAYS_ROUTES)):
+        (selection,) = selections[path]
+        if word not in selection.registered.component.provides:
+            raise CapabilityError(
+                f"--algo.correction.replay_routes with {labels(path)} {selection.name}: {FIX[word]}."
+            )
 
 
 def check_dtypes(model: ModelConfig, selections: Selections, labels: Labels) -> None:

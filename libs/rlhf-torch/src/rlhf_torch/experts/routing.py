@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlhf_core import PluginError
 from rlhf_core.contracts import Metric, Metrics, RoleSpec, TrainBatch
+from rlhf_core.objective import on_device
 
 from .balance import balancing_part
+from .choices import ExpertChoices, choices_of
 from .family import Router, coefficient_of, num_biases, routers_of, stacks_of, top_k_of
 from .load import largest_share, load_entropy, tokens_of_experts
 
@@ -24,6 +29,8 @@ BIASED = (
     "the routers of the %s balance their load by a bias (e_score_correction_bias in %d layers), which training leaves "
     "as it is; the metrics %s/moe say how even the load stays"
 )
+REPLAY = "algo.correction.replay_routes"
+REPLAYS = "the %s sends tokens to the experts that the engine chose: %d layers, %d experts of a token, %d bytes a token"
 FACTOR = "the %s is a mixture of experts; the factor of its balancing loss is %g"
 LOGITS = "_recorded_logits"
 """Attribute in which a router leaves its last logits. An attribute, so that a compiled layer records too."""
@@ -36,6 +43,7 @@ class Routing:
 
     Args:
         coefficient: factor of the balancing loss in the loss of an update; 0: it is not computed.
+        choices: of the routers, which routes of an engine replace; None: the routers choose.
     """
 
     def __init__(
@@ -46,7 +54,10 @@ class Routing:
         *,
         coefficient: float,
         top_k: int,
+        choices: ExpertChoices | None = None,
     ) -> None:
+        self.choices = choices
+        self._chooses = False
         self._role, self._stacks, self._top_k = role, stacks, top_k
         self.coefficient = coefficient
         self._routers = [router.module for router in routers] if coefficient else []
@@ -76,14 +87,46 @@ class Routing:
         """
         self._is_update, self._update_tokens = True, max(tokens, 1)
         self._loads, self._chosen, self._part, self._losses = {}, {}, None, []
+        if self.choices is not None:
+            self.choices.counts, self.choices.differing = True, None
         try:
             yield
         finally:
             self._is_update, self._part = False, None
+            if self.choices is not None:
+                self.choices.counts, self.choices.given = False, None
             for module in self._routers:
                 setattr(module, LOGITS, None)
             for module in self._stacks:
                 setattr(module, CHOSEN, None)
+
+    @contextmanager
+    def choosing(self) -> Iterator[None]:
+        """Return a context in which the routers choose, whatever routes are known."""
+        self._chooses = True
+        try:
+            yield
+        finally:
+            self._chooses = False
+
+    def follow(self, routes: NDArray[np.signedinteger] | None) -> None:
+        """Send the tokens of the next pass, and of its backward pass, to the given experts.
+
+        Args:
+            routes: (N, L, k); -1, and None: where the routers choose.
+
+        Raises:
+            PluginError: they are not of this model: another number of layers, or of experts of a token, or an id that
+                no expert has.
+        """
+        choices = self.choices
+        if choices is None:
+            return
+        if routes is None or self._chooses:
+            choices.given = None
+            return
+        _check(routes, choices, self._role)
+        choices.given = on_device(routes, next(choices.routers[0].parameters()).device)
 
     def take(self, weights: Tensor) -> None:
         """Take what the modules recorded in the forward pass that has just ended.
@@ -127,9 +170,11 @@ class Routing:
         """
         loads = list(self._loads.values())
         losses = [torch.stack(self._losses).sum()] if self._losses else []
+        replays = [] if self.choices is None else [self.choices.counted()]
         if sum_ is not None:
             sum_(loads)
             sum_(losses)
+            sum_(replays)
         shares = [
             largest_share(load, k) for load, k in zip(loads, self._chosen.values(), strict=True)
         ]
@@ -143,6 +188,8 @@ class Routing:
             }
         if losses:
             named["balancing_loss"] = losses[0]
+        for differing, given in replays:
+            named["replayed_differently"] = differing / given.clamp_min(1.0)
         return {f"{self._role}/moe/{name}": Metric(number) for name, number in named.items()}
 
 
@@ -150,12 +197,14 @@ def open_routing(spec: RoleSpec, model: PreTrainedModel) -> Routing | None:
     """Return the routing of a role; None for a role that is not trained, or that has no experts.
 
     Raises:
-        ConfigError: a balancing loss is asked for that cannot be computed.
+        ConfigError: a balancing loss is asked for that cannot be computed, or routes are to be replayed of a model
+            that is not known to take any.
     """
     if spec.objective is None:
         return None
     coefficient = coefficient_of(model, spec.router_aux_loss)
     routers, stacks = routers_of(model), stacks_of(model)
+    choices = choices_of(model, REPLAY) if spec.replays_routes else None
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     if (biases := num_biases(model)) and is_first:
         log.warning(BIASED, spec.role, biases, spec.role)
@@ -163,13 +212,46 @@ def open_routing(spec: RoleSpec, model: PreTrainedModel) -> Routing | None:
         return None
     if is_first:
         log.info(FACTOR, spec.role, coefficient)
-    return Routing(spec.role, routers, stacks, coefficient=coefficient, top_k=top_k_of(model))
+    if choices is not None and is_first:
+        log.info(REPLAYS, spec.role, *choices.shape, choices.bytes_per_token)
+    return Routing(
+        spec.role,
+        routers,
+        stacks,
+        coefficient=coefficient,
+        top_k=top_k_of(model),
+        choices=choices,
+    )
 
 
 def counted_tokens(batch: TrainBatch) -> int:
     """Return the number of tokens of the rows that have an action; others have no part in an update."""
     parts = [batch.trajectories, *([batch.supervised] if batch.supervised is not None else [])]
     return sum(int(part.num_tokens[part.num_actions > 0].sum()) for part in parts)
+
+
+def _check(routes: NDArray[np.signedinteger], choices: ExpertChoices, role: str) -> None:
+    shape, wanted = routes.shape[1:], choices.shape
+    if shape != wanted:
+        raise PluginError(
+            f"routes for the {role} of (layers, experts of a token) {shape}; its model has {wanted}. Expected routes "
+            "of an engine that serves this model"
+        )
+    if not len(routes):
+        return
+    unknown = routes < 0
+    if (unknown.any(axis=2) != unknown.all(axis=2)).any():
+        raise PluginError(
+            f"routes for the {role} name fewer than {wanted[1]} experts of a token in a layer; expected all, or -1 for "
+            "each of them"
+        )
+    largest = routes.max(axis=(0, 2))  # (L,)
+    if (wrong := np.flatnonzero(largest >= np.array(choices.num_experts))).size:
+        layer = int(wrong[0])
+        raise PluginError(
+            f"routes for the {role} name expert {largest[layer]} in layer {layer} of those with experts, which has "
+            f"{choices.num_experts[layer]}; expected ids from 0 on, or -1 where they are not known"
+        )
 
 
 class _RecordLogits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -118,8 +118,9 @@ class RoleModel(nn.Module):
         rates = {name: factor for name, factor in factors.items() if factor != 1.0}
         return NamedParameters(trainable, norm_parameters(self.lm.model), rates)
 
-    def without_adapter(self) -> AbstractContextManager[None]:
-        """Return a context in which the model computes what its base computes.
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """Return a context in which the model computes what its base computes, with experts that the base chooses.
 
         Raises:
             PluginError: the role has no adapter.
@@ -128,7 +129,9 @@ class RoleModel(nn.Module):
             raise PluginError(
                 "this role has no adapter, so there is no base beside it; ask for logprobs instead"
             )
-        return self.adapter.disabled(self.lm.model)
+        choosing = nullcontext() if self.routing is None else self.routing.choosing()
+        with choosing, self.adapter.disabled(self.lm.model):
+            yield
 
     def lets_share(self, lengths: NDArray[np.int64]) -> bool:
         """Return whether a beginning of sequences of these lengths may be computed once. It is not the same to a model

@@ -50,6 +50,8 @@ class PackedRows:
     """(M,) index of each action among the U different ones; None: all differ."""
     counts: NDArray[np.float32] | None = None
     """(N,) number of sequences with an action that each token stands for; None: 1."""
+    routes: NDArray[np.signedinteger] | None = None
+    """(N, L, k) ``Trajectory.routes`` of the tokens, on the host; None: of no token."""
 
     @property
     def num_actions(self) -> int:
@@ -105,6 +107,7 @@ def pack_rows(
         grid=ActionGrid.of(part.num_actions, device),
         images=None if seen is None else seen.images,
         counts=counts_of(part),
+        routes=part.tokens.read().routes,
     )
     return _shared(packed, part, whole) if share_prompts else packed
 
@@ -147,7 +150,24 @@ def _shared(packed: PackedRows, part: TrajectoryColumns, whole: PackedLayout) ->
         targets=packed.targets[first],
         repeats=None if differ else on_device(repeats, device),
         counts=counts.astype(np.float32),
+        routes=None if packed.routes is None else _of_first_known(packed.routes, places.place),
     )
+
+
+def _of_first_known(
+    routes: NDArray[np.signedinteger], place: NDArray[np.int64]
+) -> NDArray[np.signedinteger]:
+    """Return routes (N, L, k) of a row's tokens: each those of the first sequence's token there that has some.
+
+    Args:
+        routes: (sum of T, L, k) of the tokens of whole sequences. The last of a sequence has none, and may be followed
+            by others in another sequence.
+        place: (sum of T,) the token of the row that each of them is; each of the row's N is one at least.
+    """
+    unknown = (routes < 0).any(axis=(1, 2))
+    order = np.argsort(unknown, kind="stable")  # those with routes first, in their order
+    _, firsts = np.unique(place[order], return_index=True)
+    return routes[order[firsts]]
 
 
 class _Seen(NamedTuple):

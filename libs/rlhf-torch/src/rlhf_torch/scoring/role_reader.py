@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import RoleSpec, Statistic
+from rlhf_core.contracts import RoleSpec, Statistic, TrainBatch
 from rlhf_core.objective import ActionScores, BuiltObjective, BuiltPolicyObjective
 
 from ..heads.action_head import action_scores
 from ..heads.statistics import action_statistics, top_tokens
 from ..models.role_model import RoleModel
 from ..models.vision_lm import VisionLM
+from ..rows.batch_columns import ids_of
 from ..rows.packed_rows import PackedRows
 
 
@@ -43,9 +44,13 @@ class RoleReader:
 
     def hidden(self, rows: PackedRows) -> Float[Tensor, "U D"]:
         """Return the hidden states (U, D) of the tokens that are read for the different actions."""
-        hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout, rows.images)
         if (routing := self._role.routing) is not None:
+            routing.follow(rows.routes)
+        hidden = self._role.lm.hidden(rows.input_ids, rows.position_ids, rows.layout, rows.images)
+        if routing is not None:
             routing.take(rows.counts_on_device())
+            if not hidden.requires_grad:  # no backward pass computes layers again
+                routing.follow(None)
         return hidden.index_select(0, rows.predictors)
 
     def action_scores(
@@ -126,6 +131,22 @@ class RoleReader:
         if k > self._num_sampled:
             raise ConfigError(
                 f"the vocabulary of the {self._spec.role} has {self._num_sampled} tokens; {k} of them were asked for"
+            )
+
+    def check(self, batch: TrainBatch) -> None:
+        """Refuse the rows of an update that the model cannot be trained on.
+
+        Raises:
+            PluginError: see ``check_ids``; or the role follows routes of an engine, and no row has any.
+        """
+        self.check_ids(*ids_of(batch))
+        routing = self._role.routing
+        follows = routing is not None and routing.choices is not None and len(batch.trajectories)
+        if follows and batch.trajectories.tokens.read().routes is None:
+            raise PluginError(
+                f"the {self._spec.role} is to follow the engine's routes, and the samples have none: the rollout "
+                "executor dropped Completion.expert_routes. Record requests in rlhf_episodes.EpisodeGraph, or leave "
+                "algo.correction.replay_routes out"
             )
 
     def check_ids(self, *token_ids: NDArray[np.int32]) -> None:

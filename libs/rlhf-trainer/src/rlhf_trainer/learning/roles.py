@@ -94,6 +94,7 @@ def runtime_spec(
             adapter_rank=None if adapter is None else adapter.served_rank,
             quantization=_quantization(adapter),
             overlaps=run.rollout.max_staleness > 0,
+            returns_routes=run.algo.correction.replay_routes,
         ),
         overlaps=run.rollout.max_staleness > 0,
         config=writable(resolved.tree),
@@ -162,6 +163,7 @@ def policy_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         ),
         max_grad_norm=run.actor.max_norm,
         router_aux_loss=run.actor.router_aux_loss,
+        replays_routes=run.algo.correction.replay_routes,
         ema_decay=run.actor.ema,
     )
 

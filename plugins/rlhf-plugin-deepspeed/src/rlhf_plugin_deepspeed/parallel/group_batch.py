@@ -15,6 +15,7 @@ from .rank_group import RankGroup
 
 TOP_IDS, TOP_LOGPROBS = "top ids", "top logprobs"
 COLUMN, MARGIN_COLUMN = "column/", "margin"
+ROUTES = "routes"
 PER_ROW = ("uid", "num_turns", "reward", "truncated")
 PER_TURN = ("turn_actions", "turn_rewards")
 PER_TOKEN = ("token_ids", "action_mask")
@@ -76,6 +77,8 @@ def _arrays(batch: TrainBatch) -> dict[str, NDArray[Any]]:
         name: getattr(rows, name)
         for name in (*PER_ROW, *PER_TURN, *PER_TOKEN, *PER_ACTION, *LENGTHS)
     }
+    if (routes := rows.tokens.read().routes) is not None:
+        named[ROUTES] = routes
     if MARGIN in rows.rewards:
         named[MARGIN_COLUMN] = rows.rewards[MARGIN]
     named |= {COLUMN + name: batch.columns[name] for name in sorted(batch.columns)}
@@ -90,6 +93,7 @@ def _trajectories(joined: Mapping[str, NDArray[Any]]) -> TrajectoryColumns:
             **{name: joined[name] for name in (*PER_TOKEN, *PER_ACTION)},
             token_offsets=_offsets(joined["num_tokens"]),
             action_offsets=_offsets(joined["num_actions"]),
+            routes=joined.get(ROUTES),
         ),
         uid=joined["uid"],
         num_turns=joined["num_turns"],

@@ -106,6 +106,7 @@ def lay_out(
     layout = PackedLayout(torch.from_numpy(part.token_offsets), device)
     mine = slice(group.rank * width, (group.rank + 1) * width)
     tokens = np.pad(part.token_ids.astype(np.int64), padding)[mine]
+    routes = part.tokens.read().routes
     acts = (part.num_actions > 0).repeat(part.num_tokens) * bool(len(rows))
     packed = PackedRows(
         input_ids=on_device(tokens, device),
@@ -115,6 +116,9 @@ def lay_out(
         targets=on_device(part.token_ids[actions[begin:end]].astype(np.int64), device),
         grid=ActionGrid.of(part.num_actions, device),
         counts=np.pad(acts.astype(np.float32), padding)[mine],
+        routes=None
+        if routes is None
+        else np.pad(routes, (padding, (0, 0), (0, 0)), constant_values=-1)[mine],
     )
     counts = tuple(np.diff(bounds).tolist())
     return GroupRows(packed=packed, first=begin, counts=counts, group=group)

@@ -22,11 +22,15 @@ from .decode import DecodeLayout
 from .next_token.drawing import DrawKind, draw_rows
 from .next_token.guides import Guide
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from .routes import CachedRoutes
 from .sequence import FLOATS, INTEGERS, Finished, Sequence
 from .states import DecodeSequences, PrefillSequences, RecurrentStates
 
 if TYPE_CHECKING:
+    from rlhf_torch.experts.choices import ExpertChoices
     from rlhf_torch.models.modeling import CausalLM
+    from rlhf_torch.packed.attention import Layout
+    from rlhf_torch.vision.pictures import PackedImages
 
 FEWEST_POSITIONS = 64
 """Positions of the cache that a step reads at least. torch computes batched products of less than 400 multiplications
@@ -40,6 +44,7 @@ class Batch:
         num_slots: sequences decoded together at most.
         block: the part of the cache that is read grows by this many positions.
         share_prefixes: compute equal prompts that are admitted together once.
+        choices: of the model's routers, which completions tell; None: they do not.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Batch:
         num_slots: int,
         block: int,
         share_prefixes: bool,
+        choices: ExpertChoices | None = None,
     ) -> None:
         self.lm = lm
         self.num_slots = num_slots
@@ -65,6 +71,7 @@ class Batch:
             self._num_rows, block, storage_dtype(lm.compute_dtype, device), device
         )
         self._states = RecurrentStates(self._num_rows, device) if lm.recurrent else None
+        self._routes = CachedRoutes(choices, self._num_rows, device) if choices else None
         self._eos_token_ids = frozenset(eos_token_ids)
         self._is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         self._is_eos[list(eos_token_ids)] = True
@@ -120,9 +127,11 @@ class Batch:
         states, dtype = self._states, self.lm.compute_dtype
         carried = PrefillSequences(packed, states, owner, first) if states else None
         layout = PrefillLayout(packed, targets, self._cache, dtype, carried)
-        hidden = self.lm.hidden(
-            packed.tokens, packed.rope_positions, layout, packed.images
-        )  # (N, D)
+        hidden = self._hidden(packed.tokens, packed.rope_positions, layout, packed.images)  # (N, D)
+        if self._routes:
+            self._routes.reserve(self._cache.capacity)
+            where = self._cache.index(1, targets.rows, targets.positions)
+            self._routes.write(where, targets.source)
         last = [
             start + len(prompt.token_ids) - 1
             for start, prompt in zip(packed.starts, prompts, strict=True)
@@ -142,7 +151,12 @@ class Batch:
         carried = DecodeSequences(self._states, R) if self._states else None
         layout = DecodeLayout(self._cache, positions, used, self.lm.compute_dtype, carried)
         tokens = self._column["token"][:R].contiguous()
-        hidden = self.lm.hidden(tokens, positions + self._column["shift"][:R], layout)  # (R, D)
+        places = positions + self._column["shift"][:R]
+        hidden = self._hidden(tokens, places, layout)  # (R, D)
+        if self._routes:
+            self._routes.reserve(self._cache.capacity)
+            rows = torch.arange(R, device=self._device)
+            self._routes.write(self._cache.index(1, rows, positions))
         self._longest += 1
         return self._sample(0, self.lm.logits(hidden)[: len(self.active)])
 
@@ -162,7 +176,16 @@ class Batch:
         self._cache.clear()
         if self._states:
             self._states.clear()
+        if self._routes:
+            self._routes.clear()
         self._tokens, self._logprobs = self._tokens[:, :0].clone(), self._logprobs[:, :0].clone()
+
+    def _hidden(
+        self, tokens: Tensor, positions: Tensor, layout: Layout, images: PackedImages | None = None
+    ) -> Tensor:
+        if self._routes is None:
+            return self.lm.hidden(tokens, positions, layout, images)
+        return self._routes.hidden(self.lm, tokens, positions, layout, images)
 
     def _seat(self, sequences: list[Sequence], shifts: list[int]) -> None:
         """Fill the state of the rows behind the active ones.
@@ -260,7 +283,9 @@ class Batch:
             self._cache.erase(row)
             if self._states:
                 self._states.erase(row)
-        return Finished.of(sequence, tokens, logprobs, self._eos_token_ids)
+        read = len(sequence.prompt_ids) + count - 1  # all but the last
+        routes = self._routes.read([row], read) if self._routes else None
+        return Finished.of(sequence, tokens, logprobs, self._eos_token_ids, routes)
 
     def _release(self, rows: list[int]) -> None:
         """Free rows, closing the gaps with the last active ones."""
@@ -292,3 +317,5 @@ class Batch:
         self._cache.move(from_rows, to_rows, self._longest)
         if self._states:
             self._states.move(from_rows, to_rows)
+        if self._routes:
+            self._routes.move(from_rows, to_rows, self._longest)

@@ -29,6 +29,7 @@ from .memory import keep_freed_memory
 from .next_token.guides import Guide, GuideMaker
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
+from .routes import choices_for
 from .sequence import Finished, Prompt, Sequence
 from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights, device_of
@@ -125,6 +126,7 @@ class EmbeddedEngine:
                 num_slots=num_slots,
                 block=config.block,
                 share_prefixes=config.share_prefixes,
+                choices=choices_for(lm, spec),
             )
         return ResidentBatch(
             lm,
@@ -134,6 +136,7 @@ class EmbeddedEngine:
             num_pages=cache_pages(lm, num_slots, spec.max_length, config.kv_cache_gib),
             share_prefixes=config.share_prefixes,
             compile=config.compile,
+            choices=choices_for(lm, spec),
         )
 
     @property

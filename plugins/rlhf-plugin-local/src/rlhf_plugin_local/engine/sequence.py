@@ -99,6 +99,7 @@ class Finished:
         tokens: NDArray[np.int32],
         logprobs: NDArray[np.float32],
         eos_token_ids: Collection[int],
+        routes: NDArray[np.signedinteger] | None = None,
     ) -> Finished:
         """Return the completion of these tokens (A,), or the error of one whose last log-prob (A,) is not a number, or
         whose grammar leads where the model has no token to go on with."""
@@ -119,6 +120,7 @@ class Finished:
             weight_version=sequence.weight_version(len(tokens)),
             stop=stop,
             allowed_mass=None if guide is None else np.array(guide.masses, dtype=np.float32),
+            expert_routes=routes,
         )
         return cls(sequence, completion)
 

@@ -82,6 +82,18 @@ class WorkerExtension:
         assert self._rlhf_slots is not None
         return self._rlhf_slots.served(number)
 
+    def rlhf_expert_layers(self) -> dict[str, Any]:
+        """Return the numbers of the ``layers`` with experts, rising, and how many ``experts`` a layer has."""
+        from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+
+        runners = [
+            module
+            for module in self.weight_transfer_engine.model.modules()
+            if isinstance(module, MoERunner)
+        ]
+        experts = self.model_runner.model_config.get_num_experts()
+        return {"layers": sorted({runner.layer_id for runner in runners}), "experts": experts}
+
     def rlhf_measure_masses(self, never_sampled: list[int]) -> None:
         """Measure what grammars allow from now on.
 

@@ -23,6 +23,7 @@ from rlhf_core.contracts.backend import (
 )
 from rlhf_core.math import pad_columns
 
+from .. import routes
 from ..comparing import assert_equal
 from ..mixtures import check_a_balancing_loss_is_added
 from ..running_backend import assert_same_weights, running, weights_of
@@ -372,7 +373,7 @@ def check_offloading_keeps_the_weights(subject: Subject) -> None:
             assert moved == stayed.checksum(), "another step after reload"
 
 
-CHECKS = tuple(
+CHECKS = routes.OF_BACKENDS + tuple(
     Check(run)
     for run in (
         check_logprobs_equal_a_plain_forward,

@@ -16,6 +16,7 @@ from rlhf_core.batch.trajectory import Stop
 from rlhf_core.contracts.engine import Completion, EngineSpec, GenerationRequest, SamplingParams
 from rlhf_core.errors import RolloutError
 
+from .. import routes
 from ..comparing import assert_equal
 from ..subject import HANGS_AFTER_S, Check, Subject
 from ..tiny_policy import PlainModel, tiny_model
@@ -204,4 +205,5 @@ CHECKS = (
     Check(check_stops_are_right),
     Check(check_versions_are_recorded),
     Check(check_what_cannot_be_served_is_refused),
+    *routes.OF_ENGINES,
 )

@@ -20,6 +20,7 @@ from rlhf_torch.models.vision_lm import VisionLM
 from ..cache import round_up, storage_dtype
 from ..next_token.drawing import DrawKind
 from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from ..routes import CachedRoutes
 from ..sequence import Finished, Prompt, Sequence
 from ..states import PrefillSequences, RecurrentStates
 from .bursts import BurstLength
@@ -32,6 +33,7 @@ from .rows import DeviceRows, Look
 from .step import TokenStep
 
 if TYPE_CHECKING:
+    from rlhf_torch.experts.choices import ExpertChoices
     from rlhf_torch.models.modeling import CausalLM
 
 
@@ -94,6 +96,7 @@ class ResidentBatch:
         share_prefixes: compute equal prompts that are admitted together once, keep their full pages once, and compute
             of a prompt only what follows the longest history that is still in the cache.
         compile: compile the model's layers, on a GPU.
+        choices: of the model's routers, which completions tell; None: they do not.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class ResidentBatch:
         num_pages: int,
         share_prefixes: bool,
         compile: bool,
+        choices: ExpertChoices | None = None,
     ) -> None:
         self.lm = lm
         self.num_slots = num_slots
@@ -121,8 +125,9 @@ class ResidentBatch:
         self._eos_token_ids = frozenset(eos_token_ids)
         is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         is_eos[list(eos_token_ids)] = True
-        self._states = RecurrentStates(num_rows, device)
-        self._step = TokenStep(lm, self._rows, self._cache, is_eos, self._states)
+        self._states = RecurrentStates(num_rows, device) if lm.recurrent else None
+        self._routes = CachedRoutes(choices, num_pages, device) if choices else None
+        self._step = TokenStep(lm, self._rows, self._cache, is_eos, self._states, self._routes)
         self._steps = (
             GraphedSteps(self._step, graph_sizes(num_rows), compile=compile)
             if device.type == "cuda"
@@ -182,11 +187,15 @@ class ResidentBatch:
         self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
         targets = wave.targets(packed, firsts, first, self.lm.device)
         states = self._states
-        carried = PrefillSequences(packed, states, owner, first) if self.lm.recurrent else None
+        carried = PrefillSequences(packed, states, owner, first) if states else None
         layout = self._prefill(packed, targets, known, carried)
-        hidden = self.lm.hidden(
+        hidden = self._step.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
+        if self._routes:
+            self._routes.reserve(PAGE)
+            places = self._cache.index(1, targets.rows, targets.positions)
+            self._routes.write(places, targets.source)
         ends = hidden[torch.tensor(wave.ends(packed), device=self.lm.device)]
         rows = slice(first, len(self._seats))
         self._step.draw(ends, rows, DrawKind.of(self._kinds))
@@ -214,7 +223,10 @@ class ResidentBatch:
         self._histories.clear()
         self._steps.forget()
         self._cache.clear()
-        self._states.clear()
+        if self._states:
+            self._states.clear()
+        if self._routes:
+            self._routes.clear()
 
     def _known(self, prompt: Prompt) -> list[int]:
         """Return the pages that hold the beginning of a prompt already."""
@@ -291,7 +303,9 @@ class ResidentBatch:
         for row, count, *written in zip(rows, counts, tokens, logprobs, strict=True):
             seat = self._seats[row]
             own_tokens, own_logprobs = (part[:count].copy() for part in written)
-            item = Finished.of(seat.sequence, own_tokens, own_logprobs, self._eos_token_ids)
+            read = len(seat.sequence.prompt_ids) + count - 1  # all but the last
+            routes = self._routes.read(seat.pages, read) if self._routes else None
+            item = Finished.of(seat.sequence, own_tokens, own_logprobs, self._eos_token_ids, routes)
             seat.is_broken = isinstance(item.outcome, RolloutError)
             # A sequence that began under other weights has keys of theirs.
             if self._keeps_histories and not seat.is_broken and len(seat.sequence.versions) == 1:
@@ -310,7 +324,7 @@ class ResidentBatch:
             freed = self._pool.release(seat.pages)
             if seat.is_broken and freed:
                 self._cache.erase(freed)
-            if seat.is_broken:
+            if seat.is_broken and self._states:
                 self._states.erase(row)
             self._kinds[seat.sequence.sampling] -= 1
         self._kinds += Counter()  # drops the kinds that no row has any more
@@ -324,7 +338,8 @@ class ResidentBatch:
             places = [torch.tensor(part, device=self.lm.device) for part in (source, target)]
             self._rows.move(*places)
             self._cache.move(*places)
-            self._states.move(*places)
+            if self._states:
+                self._states.move(*places)
         self._rows.leave(kept)
         self._cache.leave(kept)
 

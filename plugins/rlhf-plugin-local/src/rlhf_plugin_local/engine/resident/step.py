@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from rlhf_torch.models.modeling import CausalLM
+from rlhf_torch.packed.attention import Layout
+from rlhf_torch.vision.pictures import PackedImages
 
 from ..next_token.drawing import DrawKind, draw_rows
+from ..routes import CachedRoutes
 from ..states import DecodeSequences, RecurrentStates
 from .attention import PagedDecode
 from .paged_cache import PagedCache
@@ -19,7 +22,8 @@ class TokenStep:
 
     Args:
         is_eos: (V,) true for end-of-sequence tokens.
-        states: of recurrent layers.
+        states: of recurrent layers; None: the model has none.
+        routes: of tokens to experts; None: nobody asked for them.
     """
 
     def __init__(
@@ -28,23 +32,37 @@ class TokenStep:
         rows: DeviceRows,
         cache: PagedCache,
         is_eos: Tensor,
-        states: RecurrentStates,
+        states: RecurrentStates | None,
+        routes: CachedRoutes | None,
     ) -> None:
         self.lm = lm
         self.rows = rows
         self.cache = cache
         self.is_eos = is_eos
         self.states = states
+        self.routes = routes
 
     @torch.no_grad()
     def __call__(self, num_rows: int, kind: DrawKind) -> None:
         """Sample one token for each of the first rows."""
         rows = slice(0, num_rows)
         row = self.rows.columns(rows)
-        carried = DecodeSequences(self.states, num_rows) if self.lm.recurrent else None
+        carried = DecodeSequences(self.states, num_rows) if self.states else None
         layout = PagedDecode(self.cache, row["position"], self.lm.compute_dtype, carried)
-        hidden = self.lm.hidden(row["token"], row["position"] + row["shift"], layout)  # (R, D)
+        places = row["position"] + row["shift"]
+        hidden = self.hidden(row["token"], places, layout)  # (R, D)
+        if self.routes:
+            own = torch.arange(num_rows, device=hidden.device)
+            self.routes.write(self.cache.index(1, own, row["position"]))
         self.draw(hidden, rows, kind)
+
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, layout: Layout, images: PackedImages | None = None
+    ) -> Tensor:
+        """Return the model's hidden states (N, D), and take down the experts of its tokens if they are wanted."""
+        if self.routes is None:
+            return self.lm.hidden(tokens, positions, layout, images)
+        return self.routes.hidden(self.lm, tokens, positions, layout, images)
 
     def draw(self, hidden: Tensor, rows: slice, kind: DrawKind) -> None:
         """Draw the next token of rows from their last hidden states (R, D); more of these only fill up a size."""
