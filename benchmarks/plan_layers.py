@@ -3,8 +3,8 @@
     PYTHONPATH=. python benchmarks/plan_layers.py [--tokens 1024]
 
 Operations of a forward and a backward pass are those that torch's ``FlopCounterMode`` counts, bytes those of every
-tensor that autograd saves, each storage once, on the meta device. Attention is that of Transformers (``sdpa``), which on
-this device is computed from its parts, or a stand-in that keeps what a GPU's kernel keeps and counts no operations.
+tensor that autograd saves, each storage once, on the meta device. Attention is Transformers' ``sdpa``, which on this
+device is computed from its parts, or a stand-in that keeps what a GPU's kernel keeps and counts no operations.
 Printed are the ratios of the pass to the closed form, and the seconds of both.
 """
 
