@@ -19,15 +19,13 @@ from torch.distributed.tensor import DTensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
-    Metric,
-    Metrics,
     RoleSpec,
     StepOutcome,
     StepPlan,
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.objective import BuiltObjective, read_metrics
+from rlhf_core.objective import BuiltObjective
 from rlhf_core.plugins import Plugins
 from rlhf_torch.cut.part_files import load_parts, save_parts
 from rlhf_torch.heads.action_head import default_chunk
@@ -42,11 +40,12 @@ from rlhf_torch.ranks.own_rows import OwnRows, pack_pass
 from rlhf_torch.ranks.pass_losses import PassLosses
 from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, ids_of, placed
+from rlhf_torch.rows.batch_columns import Pass, ids_of, placed
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.update_metrics import update_metrics
 
 from .config import FsdpConfig
 from .sharding import ShardedRole, served, shard, whole
@@ -112,40 +111,29 @@ class FsdpBackend(ScoringBackend):
         Raises:
             PluginError: the role has no objective.
         """
-        training, objective, losses = self._training, self._objective, self._losses
-        if training is None or objective is None or losses is None:
+        training, losses = self._training, self._losses
+        if training is None or losses is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         self._require_state()
         self._role.reader.check_ids(*ids_of(batch))
-        seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
-        parts: list[Metrics] = []
-        works = [
-            partial(losses.of_rollouts, batch, rows, plan, seen, parts)
-            for rows in self._passes(batch.trajectories, objective.rows_per_unit)
-        ]
-        if batch.supervised is not None:
-            works += [
-                partial(losses.of_supervised, batch.supervised, rows, plan, parts)
-                for rows in self._passes(batch.supervised)
-            ]
+        found = losses.of_update(batch, plan, self._passes)
         seed = self._ranks.dropout_seed(self._spec.seed + training.updates)
         tokens = update_tokens(self._model, batch, self._ranks)
         with self._model.updating(seed, tokens):
-            compute_gradient(training, works, self._ranks, recovers=False)
+            compute_gradient(training, found.works, self._ranks, recovers=False)
         self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
-        last: Metrics = {
-            "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
-            "train/micro_batches": Metric(len(parts), reduction="sum"),
-        }
-        skipped = update.pop("skipped")
-        if self._ranks.is_first:  # all ranks have the same number, and the runtime sums it
-            last["train/skipped_updates"] = skipped
-        last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
-        if self._model.routing is not None:
-            last |= self._model.routing.metrics(self._ranks.sum_)
-        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+        metrics = update_metrics(
+            self._spec.role,
+            batch,
+            found.parts,
+            update,
+            self._model.routing,
+            sum_=self._ranks.sum_,
+            is_first=self._ranks.is_first,
+        )
+        return StepOutcome(metrics=metrics, logprobs=found.seen.logprobs)
 
     def _passes(self, batch: TrajectoryColumns, rows_per_unit: int = 1) -> list[Rows]:
         return agreed_passes(

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
-    Metric,
     Metrics,
     RoleSpec,
     StepOutcome,
@@ -29,7 +28,6 @@ from rlhf_core.objective import (
     BuiltPolicyObjective,
     BuiltScoreObjective,
     BuiltValueObjective,
-    read_metrics,
 )
 from rlhf_core.plugins import Plugins
 from rlhf_torch.experts.routing import counted_tokens
@@ -49,6 +47,7 @@ from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.update_metrics import update_metrics
 from rlhf_torch.training.updater import Updater
 
 from .config import TorchBackendConfig
@@ -131,15 +130,8 @@ class TorchBackend(ScoringBackend):
         self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
-        last: Metrics = {
-            "train/tokens": Metric(int(trajectories.num_tokens.sum()), reduction="sum"),
-            "train/micro_batches": Metric(len(parts), reduction="sum"),
-            "train/skipped_updates": update.pop("skipped"),
-        }
-        last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
-        if self._model.routing is not None:
-            last |= self._model.routing.metrics()
-        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+        metrics = update_metrics(self._spec.role, batch, parts, update, self._model.routing)
+        return StepOutcome(metrics=metrics, logprobs=seen.logprobs)
 
     def _gradients(
         self, batch: TrainBatch, plan: StepPlan, rows_per_unit: int
