@@ -12,9 +12,9 @@ from rlhf_config import (
     NamedPaths,
     Selections,
     error_values_without_effect,
+    folder_problem,
     refuse_typed,
 )
-from rlhf_config.checks.output_folder import folder_problem
 from rlhf_config.common import ImageData
 from rlhf_core import ConfigError
 from rlhf_core.capabilities import (

@@ -21,9 +21,9 @@ from rlhf_config import (
     Selector,
     blind_rewards,
     error_values_without_effect,
+    folder_problem,
     refuse_typed,
 )
-from rlhf_config.checks.output_folder import folder_problem
 from rlhf_config.common import EngineSelection, Positive
 from rlhf_core import CapabilityError, Config, ConfigError
 from rlhf_core.capabilities import AVOIDED
