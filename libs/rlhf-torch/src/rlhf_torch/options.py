@@ -11,7 +11,7 @@ from rlhf_core.capabilities import BFLOAT16_WEIGHTS
 
 
 class ComputeOptions(Config):
-    """How one role's passes are computed. A backend's own options are those of a class below this one."""
+    """Options of how one role's passes are computed. A backend's own options are those of a class below this one."""
 
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device of the role. auto: the GPU of this process if there is one"
