@@ -187,7 +187,9 @@ class AiohttpServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if self.num_connections > self._limits.max_connections:
-            return _response(self._refusal(503, request.path, "too many connections"))
+            refused = _response(self._refusal(503, request.path, "too many connections"))
+            refused.force_close()
+            return refused
         size, body, most = request.content_length or 0, bytearray(), self._limits.max_body_bytes
         while size <= most and (part := await request.content.readany()):
             body += part
