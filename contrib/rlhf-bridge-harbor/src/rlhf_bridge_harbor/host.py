@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import DataError, RolloutError
+from rlhf_tools.sandbox.inside.starting import command_of
+from rlhf_tools.sandbox.removal import remove_folder
 
 from . import inside
 from .config import HarborConfig
@@ -75,7 +77,7 @@ class HostMachine:
     ) -> Ran:
         """Run a command; everything that it started is gone when this returns or raises."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", inside.__file__),
+            *command_of(sys.executable, inside),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -125,7 +127,7 @@ class HostMachine:
         """Remove the root."""
         folder, self._folder = self._folder, None
         if folder is not None:
-            await asyncio.to_thread(_remove, folder)
+            await asyncio.to_thread(remove_folder, folder)
 
     @property
     def _root(self) -> Path:
@@ -143,7 +145,7 @@ class HostMachine:
         for name in ("tests", "logs"):
             path = self._root / name
             if path.is_dir() and not path.is_symlink():
-                _remove(path)
+                remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
         shutil.copytree(tests, self._root / "tests")
@@ -221,14 +223,3 @@ def _read_plain(root: Path, parts: tuple[str, ...], most: int) -> bytes | None:
         return read
     finally:
         os.close(held)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, of which a command may have made parts unreadable."""
-    for path, names, _ in os.walk(folder):
-        os.chmod(path, 0o700)
-        for name in names:
-            inner = os.path.join(path, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)
-    shutil.rmtree(folder)

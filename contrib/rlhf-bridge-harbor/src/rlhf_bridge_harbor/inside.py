@@ -1,4 +1,5 @@
-"""The process around a command in this machine's sandbox. Run as a script, with the standard library alone.
+"""The process around a command in this machine's sandbox, of the standard library and
+``rlhf_tools.sandbox.inside`` alone.
 
 It leaves for namespaces of its own (users, mounts, processes, network, messages), makes the episode's folder the root
 of what can be seen, with the system's programs mounted read-only, gives up all privileges and becomes bash. Standard
@@ -16,10 +17,20 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import select
 import signal
 from typing import Any, NoReturn
+
+from rlhf_tools.sandbox.inside import namespaces
+from rlhf_tools.sandbox.inside.program import end_as, read_passed, set_limits
+from rlhf_tools.sandbox.inside.system import (
+    PR_SET_PDEATHSIG,
+    call,
+    drop_capabilities,
+    prctl,
+    syscall,
+    unshare,
+)
 
 NEW_NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
@@ -31,16 +42,13 @@ MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = (
     2,
 )
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 BROKEN = 125
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> NoReturn:
     """Run the command of the settings."""
-    settings = json.loads(read_settings())
+    settings = json.loads(read_passed())
     try:
         leave(os.getuid(), os.getgid())
         first = os.fork()
@@ -53,28 +61,9 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def read_settings() -> bytes:
-    """Return the settings from the input: a line with the number of bytes, then those."""
-    line = b""
-    while not line.endswith(b"\n"):
-        line += read(1)
-    left, settings = int(line), b""
-    while len(settings) < left:
-        settings += read(left - len(settings))
-    return settings
-
-
-def read(most: int) -> bytes:
-    """Return bytes of the input, and end with it."""
-    part = os.read(0, min(most, 2**16))
-    if not part:
-        os._exit(137)
-    return part
-
-
 def leave(uid: int, gid: int) -> None:
     """Enter namespaces of its own, as the root of them."""
-    check(_LIBC.unshare(ctypes.c_int(NEW_NAMESPACES)))
+    unshare(NEW_NAMESPACES)
     write("/proc/self/setgroups", "deny")
     write("/proc/self/uid_map", f"0 {uid} 1")
     write("/proc/self/gid_map", f"0 {gid} 1")
@@ -97,7 +86,7 @@ def watch(first: int) -> int:
 def be_first(settings: dict[str, Any]) -> NoReturn:
     """Build the root, start the command, take in every orphan, and end as the command does."""
     try:
-        check(_LIBC.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0))
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         bound_processes(settings["processes"])
         enter_root(settings["root"], settings["readable"])
         child = os.fork()
@@ -105,25 +94,20 @@ def be_first(settings: dict[str, Any]) -> NoReturn:
             become(settings)
         os.close(0)
         os.close(1)
-        while True:
-            ended, status = os.wait()
-            if ended == child:
-                code = os.waitstatus_to_exitcode(status)
-                os._exit(code if code >= 0 else 128 - code)
+        end_as(child)
     except OSError as error:
         broken(error)
 
 
 def bound_processes(most: int) -> None:
     """Bound the numbers of processes: of the namespace, or of the user; root's are bounded by the namespace alone."""
-    try:
-        write("/proc/sys/kernel/pid_max", str(max(310, most + 10)))
-    except OSError:
-        with open("/proc/self/uid_map", encoding="ascii") as file:
-            if file.read().split()[1] == "0":
-                raise OSError(
-                    "the number of root's processes cannot be bounded before Linux 6.14; run as another user"
-                ) from None
+    if namespaces.bound_processes(most):
+        return
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        if file.read().split()[1] == "0":
+            raise OSError(
+                "the number of root's processes cannot be bounded before Linux 6.14; run as another user"
+            )
 
 
 def enter_root(root: str, readable: list[str]) -> None:
@@ -138,8 +122,8 @@ def enter_root(root: str, readable: list[str]) -> None:
         mount(f"/dev/{name}", target, None, MS_BIND)
     mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV)
     os.chdir(root)
-    check(_LIBC.syscall(ctypes.c_long(PIVOT_ROOT[os.uname().machine]), b".", b"."))
-    check(_LIBC.umount2(b".", ctypes.c_int(MNT_DETACH)))
+    syscall(PIVOT_ROOT[os.uname().machine], b".", b".")
+    call("umount2", b".", ctypes.c_int(MNT_DETACH))
     os.chdir("/")
 
 
@@ -156,22 +140,14 @@ def show(source: str, target: str) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
     mount(source, target, None, MS_BIND | MS_REC)
     only_read = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, 0, 0)
-    arguments = (ctypes.c_long(AT_FDCWD), target.encode(), ctypes.c_long(AT_RECURSIVE))
-    check(_LIBC.syscall(ctypes.c_long(MOUNT_SETATTR), *arguments, only_read, ctypes.c_long(32)))
+    syscall(MOUNT_SETATTR, AT_FDCWD, target.encode(), AT_RECURSIVE, only_read, 32)
 
 
 def become(settings: dict[str, Any]) -> NoReturn:
     """Give up everything that the command must not have, and become it."""
     try:
-        for name, value in settings["limits"].items():
-            limit = getattr(resource, name)
-            _, hard = resource.getrlimit(limit)
-            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(limit, (most, most))
-        for capability in range(64):
-            if _LIBC.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0):
-                break
-        check(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0))
+        set_limits(settings["limits"])
+        drop_capabilities()
         os.chdir(settings["workdir"])
         errors = os.dup(2)
         os.set_inheritable(errors, False)
@@ -191,16 +167,9 @@ def mount(source: str | None, target: str, kind: str | None, flags: int) -> None
     """
     given = [None if one is None else one.encode() for one in (source, target, kind)]
     try:
-        check(_LIBC.mount(*given, ctypes.c_ulong(flags), None))
+        call("mount", *given, ctypes.c_ulong(flags), None)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}: mount {source} at {target}") from error
-
-
-def check(answer: int) -> None:
-    """Raise the kernel's error, if there is one."""
-    if answer < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def write(path: str, text: str) -> None:
@@ -213,7 +182,3 @@ def broken(error: OSError) -> NoReturn:
     """Say why there is no sandbox, and end."""
     os.write(2, f"sandbox: {error}\n".encode(errors="replace"))
     os._exit(BROKEN)
-
-
-if __name__ == "__main__":
-    main()

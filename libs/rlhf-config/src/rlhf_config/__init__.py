@@ -16,6 +16,7 @@ from .checks.features import check_dtypes
 from .checks.held_out import held_out_paths, held_out_problems, held_out_without_effect
 from .checks.installed import check_installed
 from .checks.mixes import mix_problems
+from .checks.output_folder import folder_problem
 from .checks.rules import no_reader
 from .common import (
     AnswerSampling,
@@ -74,6 +75,7 @@ __all__ = [
     "check_installed",
     "check_paths",
     "error_values_without_effect",
+    "folder_problem",
     "held_out_paths",
     "held_out_problems",
     "held_out_without_effect",

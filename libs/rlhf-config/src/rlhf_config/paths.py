@@ -13,6 +13,7 @@ from rlhf_core.storage.run_folder import AUTO, RESTART, RunFolder
 
 from .automatic.choosing import model_config
 from .checks.data_files import SUFFIXES, files_of, is_pattern, suffix_of
+from .checks.output_folder import folder_problem
 from .common import RunOptions
 from .layers import Layer, Words, lookup, merge
 from .option_tree import NamedPaths, OptionTree
@@ -157,15 +158,8 @@ def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:
 def _output_problems(run: RunOptions, labels: Labels) -> Iterator[str]:
     output = Path(run.output)
     label = f"{labels('output')} {run.output}"
-    existing = next(
-        (folder for folder in (output, *output.parents) if os.path.exists(folder)), None
-    )
-    if existing is not None and not existing.is_dir():
-        yield f"{label}: expected a folder; {existing} is a file"
-    elif problem := next(RunFolder(output).problems(), None):
+    if problem := folder_problem(output, RunFolder(output).problems()):
         yield f"{label}: {problem}"
-    elif existing is not None and not os.access(existing, os.W_OK | os.X_OK):
-        yield f"{label}: {existing} cannot be written to (permissions)"
     if os.path.isfile(output / "config.json"):
         yield f"{label}: there is a model in this folder; choose another one for the run"
     if run.resume.checkpoint is None and os.path.isdir(output) and RunFolder(output).is_used():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from rlhf_core.batch.task import Message
@@ -27,16 +27,10 @@ class FakeRenderer:
 
     A chat is rendered as ``[role]content|`` per message and ``[assistant]`` at its end, behind ``[tools]names|`` if
     there are tools. An answer is parsed as ``<think>thought</think>content<tool_call>{"name": ..., "arguments":
-    {...}}</tool_call>``, each part optional.
-
-    Args:
-        render: renders chats in place of ``render``, for a format of its own whose turns follow each other as here.
+    {...}}</tool_call>``, each part optional. A subclass whose turns follow each other as here may render chats its way.
     """
 
     eos_id = EOS_ID
-
-    def __init__(self, render: Callable[[Sequence[Message]], Sequence[int]] | None = None) -> None:
-        self._render = render or self.render
 
     def encode(self, text: str) -> list[int]:
         """Return one token for each character."""
@@ -85,7 +79,7 @@ class FakeRenderer:
     ) -> list[int]:
         """Return the tokens between the policy's last turn and its next, end-of-sequence first unless ``ended``."""
         rest = [] if ended else [EOS_ID]
-        return [*rest, *self.encode("|"), *self._render(messages)]
+        return [*rest, *self.encode("|"), *self.render(messages)]
 
     def extend(
         self,

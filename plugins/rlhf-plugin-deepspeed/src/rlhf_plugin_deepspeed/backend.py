@@ -19,8 +19,6 @@ from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
-    Metric,
-    Metrics,
     RoleSpec,
     StepOutcome,
     StepPlan,
@@ -29,7 +27,6 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.objective import (
     BuiltObjective,
-    read_metrics,
 )
 from rlhf_core.plugins import Plugins
 from rlhf_torch.heads.action_head import default_chunk
@@ -38,14 +35,15 @@ from rlhf_torch.models.device import choose_device
 from rlhf_torch.ranks.attempts import compute_gradient, sizes
 from rlhf_torch.ranks.export import export_role
 from rlhf_torch.ranks.images import PassImages
-from rlhf_torch.ranks.pass_losses import PassLosses
+from rlhf_torch.ranks.pass_losses import PassLosses, UpdateLosses
 from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
+from rlhf_torch.rows.batch_columns import Pass, placed
 from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.update_metrics import update_metrics
 
 from .config import DeepSpeedConfig
 from .files.loading import load_role
@@ -170,63 +168,43 @@ class DeepSpeedBackend(ScoringBackend):
             sizes([whole.trajectories, whole.supervised], unit, self._ranks) if recovers else (0, 0)
         )
         tokens = update_tokens(self._model, batch, self._ranks)
-        parts, seen = self._limit.within(
-            lambda: self._gradient(training, whole, plan, unit, tokens, recovers=recovers), *size
+        found = self._limit.within(
+            lambda: self._gradient(training, whole, plan, tokens, recovers=recovers), *size
         )
         self._wait_for_state()  # until here nothing has needed it
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
-        last: Metrics = {
-            "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
-            "train/micro_batches": Metric(len(parts), reduction="sum"),
-            **self._update_metrics(update),
-        }
-        logprobs = None if seen.logprobs is None else seen.logprobs[together.own]
-        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=logprobs)
+        metrics = update_metrics(
+            self._spec.role,
+            batch,
+            found.parts,
+            update,
+            self._model.routing,
+            sum_=self._ranks.sum_,
+            is_first=self._ranks.is_first,
+        )
+        logprobs = None if found.seen.logprobs is None else found.seen.logprobs[together.own]
+        return StepOutcome(metrics=metrics, logprobs=logprobs)
 
     def _gradient(
         self,
         training: Training,
         batch: TrainBatch,
         plan: StepPlan,
-        rows_per_unit: int,
         tokens: int,
         *,
         recovers: bool,
-    ) -> tuple[list[Metrics], SeenLogprobs]:
-        """Compute the gradient of an update, and return the metrics of each pass and the log-probs seen."""
-        losses = self._losses
-        assert losses is not None
-        seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
-        parts: list[Metrics] = []
-        works = [
-            partial(losses.of_rollouts, batch, rows, plan, seen, parts)
-            for rows in self._passes(batch.trajectories, together=True, rows_per_unit=rows_per_unit)
-        ]
-        if batch.supervised is not None:
-            works += [
-                partial(losses.of_supervised, batch.supervised, rows, plan, parts)
-                for rows in self._passes(batch.supervised, together=True)
-            ]
+    ) -> UpdateLosses:
+        """Compute the gradient of an update, and return its losses with what they leave behind."""
+        assert self._losses is not None
+        found = self._losses.of_update(batch, plan, partial(self._passes, together=True))
         seed = self._ranks.dropout_seed(self._spec.seed + training.updates)
         with self._model.updating(seed, tokens):
-            compute_gradient(training, works, self._ranks, recovers=recovers)
-        return parts, seen
-
-    def _update_metrics(self, update: Metrics) -> Metrics:
-        """Return the metrics of the update, named after the role.
-
-        All ranks have the same values. The runtime sums skipped updates over ranks, so only the first rank reports
-        them.
-        """
-        skipped = update.pop("skipped")
-        named = {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
-        if self._model.routing is not None:
-            named |= self._model.routing.metrics(self._ranks.sum_)
-        return named | ({"train/skipped_updates": skipped} if self._ranks.is_first else {})
+            compute_gradient(training, found.works, self._ranks, recovers=recovers)
+        return found
 
     def _passes(
-        self, batch: TrajectoryColumns, *, together: bool, rows_per_unit: int = 1
+        self, batch: TrajectoryColumns, rows_per_unit: int = 1, *, together: bool
     ) -> list[Rows]:
         # The option limits the tokens of one rank; a sequence-parallel group has that room on each of its ranks.
         limit = self._limit.tokens * self._slices.size

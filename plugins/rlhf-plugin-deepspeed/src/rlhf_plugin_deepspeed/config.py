@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from rlhf_core import Config
-from rlhf_core.capabilities import BFLOAT16_WEIGHTS
+from rlhf_torch.options import ComputeOptions
 
 OURS = {
     "train_batch_size": "nothing: the run cuts batches itself",
@@ -48,7 +47,7 @@ OURS = {
 """Keys of DeepSpeed's configuration that the backend sets, each with the option to use instead."""
 
 
-class DeepSpeedConfig(Config):
+class DeepSpeedConfig(ComputeOptions):
     """Options of one role's training: which state the ranks share and where they keep it."""
 
     zero_stage: int = Field(
@@ -57,18 +56,6 @@ class DeepSpeedConfig(Config):
         le=3,
         description="state that the ranks share. 0: none; 1: float32 weights and optimizer state; 2: gradients too; "
         "3: the weights too",
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device of the role. auto: the GPU of this rank if there is one"
-    )
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="type of the matmuls. auto: bfloat16 on hardware with fast bfloat16 if the model has a million "
-        "parameters or more, else float32; bfloat16 parameters always compute in bfloat16",
-    )
-    gradient_checkpointing: bool = Field(
-        False,
-        description="recompute each layer in the backward pass: less memory, a third more time",
     )
     compile: bool = Field(
         False,
@@ -83,12 +70,6 @@ class DeepSpeedConfig(Config):
         True,
         description="compute what sequences of a group begin with (a prompt, turns before a fork) once in a "
         "micro-batch of a rank; results differ by rounding only; not with sequence_parallel",
-    )
-    logits_chunk: int | None = Field(
-        None,
-        ge=1,
-        description="number of action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as "
-        "many as its caches hold; with as many as a micro-batch has, they are computed once, not twice",
     )
     sequence_parallel: int = Field(
         1,
@@ -142,9 +123,6 @@ class DeepSpeedConfig(Config):
         description="any other part of DeepSpeed's JSON configuration, such as "
         "{zero_optimization = {stage3_prefetch_bucket_size = 1000000}}",
     )
-
-    def excluded_by_options(self) -> frozenset[str]:
-        return frozenset({BFLOAT16_WEIGHTS} if self.compute_dtype == "float32" else ())
 
     @field_validator("args")
     @classmethod

@@ -6,7 +6,7 @@ rank's rows. Its metrics are this rank's share; the runtime merges the shares of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,22 +19,20 @@ from torch.distributed.tensor import DTensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
-    Metric,
-    Metrics,
     RoleSpec,
     StepOutcome,
     StepPlan,
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.objective import BuiltObjective, read_metrics
+from rlhf_core.objective import BuiltObjective
 from rlhf_core.plugins import Plugins
 from rlhf_torch.cut.part_files import load_parts, save_parts
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_compute_dtype, choose_device
 from rlhf_torch.models.modeling import DTYPES
-from rlhf_torch.models.role_model import RoleOptions, build_role_model
+from rlhf_torch.models.role_model import RoleModel, RoleOptions, build_role_model
 from rlhf_torch.ranks.attempts import compute_gradient
 from rlhf_torch.ranks.export import export_role
 from rlhf_torch.ranks.images import PassImages
@@ -42,18 +40,18 @@ from rlhf_torch.ranks.own_rows import OwnRows, pack_pass
 from rlhf_torch.ranks.pass_losses import PassLosses
 from rlhf_torch.ranks.passes import Rows, agreed_passes, update_tokens
 from rlhf_torch.ranks.ranks import Ranks, join, own_device
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
+from rlhf_torch.rows.batch_columns import Pass, placed
+from rlhf_torch.scoring.leaving_role import LeavingRole
 from rlhf_torch.scoring.scores import OpenRole, Score
-from rlhf_torch.scoring.scoring_backend import ScoringBackend
-from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.update_metrics import update_metrics
 
 from .config import FsdpConfig
 from .sharding import ShardedRole, served, shard, whole
 from .training import FsdpTraining
 
 
-class FsdpBackend(ScoringBackend):
+class FsdpBackend(LeavingRole):
     """One role's model on this rank, as far as this rank has it; of a trained role also its part of the state."""
 
     def __init__(self, config: FsdpConfig) -> None:
@@ -76,9 +74,8 @@ class FsdpBackend(ScoringBackend):
         """
         self._spec, config = spec, self._config
         self._dtype = DTYPES[spec.dtype]
-        self._device = own_device(choose_device(config.device))
+        self._leaves_from(own_device(choose_device(config.device)))
         self._ranks = join(self._device)
-        self._state_out, self._weights_out = HostMemory(self._device), HostMemory(self._device)
         # In host memory: torch moves one layer after the other to the device, which may lack memory for all.
         checkpointing = config.gradient_checkpointing
         options = RoleOptions(device="cpu", gradient_checkpointing=checkpointing)
@@ -101,7 +98,10 @@ class FsdpBackend(ScoringBackend):
             self._training = FsdpTraining(model, spec, optimizer, config, self._ranks)
             self._sharded = self._training.sharded
         if spec.leaving != "nothing":
-            self._prepare_to_leave(weights=spec.leaving == "all")
+            if (training := self._training) is not None:
+                self._prepare_state(training.masters, training.optimizer)
+            if spec.leaving == "all":
+                self._weights_out.prepare(self._weight_tensors(model))
 
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one update with the gradient of the rows of all ranks.
@@ -112,40 +112,29 @@ class FsdpBackend(ScoringBackend):
         Raises:
             PluginError: the role has no objective.
         """
-        training, objective, losses = self._training, self._objective, self._losses
-        if training is None or objective is None or losses is None:
+        training, losses = self._training, self._losses
+        if training is None or losses is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         self._require_state()
         self._role.reader.check(batch)
-        seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
-        parts: list[Metrics] = []
-        works = [
-            partial(losses.of_rollouts, batch, rows, plan, seen, parts)
-            for rows in self._passes(batch.trajectories, objective.rows_per_unit)
-        ]
-        if batch.supervised is not None:
-            works += [
-                partial(losses.of_supervised, batch.supervised, rows, plan, parts)
-                for rows in self._passes(batch.supervised)
-            ]
+        found = losses.of_update(batch, plan, self._passes)
         seed = self._ranks.dropout_seed(self._spec.seed + training.updates)
         tokens = update_tokens(self._model, batch, self._ranks)
         with self._model.updating(seed, tokens):
-            compute_gradient(training, works, self._ranks, recovers=False)
+            compute_gradient(training, found.works, self._ranks, recovers=False)
         self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
-        last: Metrics = {
-            "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
-            "train/micro_batches": Metric(len(parts), reduction="sum"),
-        }
-        skipped = update.pop("skipped")
-        if self._ranks.is_first:  # all ranks have the same number, and the runtime sums it
-            last["train/skipped_updates"] = skipped
-        last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
-        if self._model.routing is not None:
-            last |= self._model.routing.metrics(self._ranks.sum_)
-        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+        metrics = update_metrics(
+            self._spec.role,
+            batch,
+            found.parts,
+            update,
+            self._model.routing,
+            sum_=self._ranks.sum_,
+            is_first=self._ranks.is_first,
+        )
+        return StepOutcome(metrics=metrics, logprobs=found.seen.logprobs)
 
     def _passes(self, batch: TrajectoryColumns, rows_per_unit: int = 1) -> list[Rows]:
         return agreed_passes(
@@ -248,47 +237,16 @@ class FsdpBackend(ScoringBackend):
                 lambda parameters: whole(model, parameters, self._dtype),
             )
 
-    def _wait_for_state(self) -> None:
-        self._require_state()
-        self._state_out.finish_return()
+    def _state_tensors(self) -> Iterable[Tensor] | None:
+        return None if self._training is None else self._training.state()
 
-    def _prepare_to_leave(self, *, weights: bool) -> None:
-        """Begin to make the host memory of what will leave, in the background: it takes longer than the moves."""
-        if self._training is not None:
-            self._state_out.prepare(self._training.state())
-            moments = expected_moments(self._training.optimizer)
-            self._state_out.prepare(self._training.masters, copies=moments)
-        if weights:
-            self._weights_out.prepare(self._weights())
-
-    def _weights(self) -> Iterator[Tensor]:
-        """Yield this rank's part of the parameters, and the buffers."""
-        model = self._model
+    def _weight_tensors(self, model: RoleModel) -> Iterable[Tensor]:
+        """Yield this rank's part of the parameters, which are the float32 weights too, and the buffers."""
         for parameter in model.parameters():
             yield parameter.to_local() if isinstance(parameter, DTensor) else parameter
         yield from model.buffers()
 
-    def offload(self, *, weights: bool = True, state: bool = True) -> None:
-        """Move the state of training and, with ``weights``, this rank's part of the model to host memory. The float32
-        weights are the model, and go with it."""
-        release_cached(self._device)
-        if state and self._training is not None:
-            self._state_out.take(self._training.state())
-            self._state_is_out = True
-        if weights and not self._weights_are_out:
-            self._weights_out.take(self._weights())
-            self._weights_are_out = True
-
-    def reload(self, *, state: bool = True) -> None:
-        """Move back what ``offload`` moved, or weights alone. The state comes beside what is computed next."""
-        self._weights_out.give_back()
-        self._weights_are_out = False
-        if state:
-            self._state_out.begin_return()
-            self._state_is_out = False
-
     def close(self) -> None:
         """Drop model and training state. The process group stays, for other roles of this process."""
         self._training = self._sharded = self._open = self._objective = self._losses = None
-        self._state_out.close()
-        self._weights_out.close()
+        self._drop_host_memory()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
-    Metric,
     Metrics,
     RoleSpec,
     StepOutcome,
@@ -29,7 +28,6 @@ from rlhf_core.objective import (
     BuiltPolicyObjective,
     BuiltScoreObjective,
     BuiltValueObjective,
-    read_metrics,
 )
 from rlhf_core.plugins import Plugins
 from rlhf_torch.experts.routing import counted_tokens
@@ -44,11 +42,11 @@ from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.rows.token_limit import TokenLimit
+from rlhf_torch.scoring.leaving_role import LeavingRole
 from rlhf_torch.scoring.scores import OpenRole, Score
-from rlhf_torch.scoring.scoring_backend import ScoringBackend
-from rlhf_torch.training.host_memory import HostMemory, expected_moments, release_cached
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.update_metrics import update_metrics
 from rlhf_torch.training.updater import Updater
 
 from .config import TorchBackendConfig
@@ -56,16 +54,14 @@ from .config import TorchBackendConfig
 ResultT = TypeVar("ResultT")
 
 
-class TorchBackend(ScoringBackend):
+class TorchBackend(LeavingRole):
     """One role's model, and its optimizer if it is trained."""
 
     def __init__(self, config: TorchBackendConfig) -> None:
         self._config = config
-        self._device = choose_device(config.device)
+        self._leaves_from(choose_device(config.device))
         self._updater: Updater | None = None
         self._objective: BuiltObjective | None = None
-        self._state_out = HostMemory(self._device)
-        self._weights_out = HostMemory(self._device)
         self.updates_begun = 0
         """Number of optimizer updates of this process, from the moment on at which they may change weights."""
 
@@ -104,9 +100,7 @@ class TorchBackend(ScoringBackend):
             self._open.reader.serve(self._objective)
             self._updater = updater = Updater(model.named_trainable(), spec, optimizer)
             if spec.leaving != "nothing":
-                self._state_out.prepare(updater.state())
-                moments = expected_moments(updater.optimizer)
-                self._state_out.prepare(updater.masters.values(), copies=moments)
+                self._prepare_state(updater.masters.values(), updater.optimizer)
 
     @property
     def base(self) -> SharedBase | None:
@@ -131,15 +125,8 @@ class TorchBackend(ScoringBackend):
         self._state_out.finish_return()  # until here nothing has needed it
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
-        last: Metrics = {
-            "train/tokens": Metric(int(trajectories.num_tokens.sum()), reduction="sum"),
-            "train/micro_batches": Metric(len(parts), reduction="sum"),
-            "train/skipped_updates": update.pop("skipped"),
-        }
-        last |= {f"{self._spec.role}/{name}": metric for name, metric in update.items()}
-        if self._model.routing is not None:
-            last |= self._model.routing.metrics()
-        return StepOutcome(metrics=read_metrics([*parts, last]), logprobs=seen.logprobs)
+        metrics = update_metrics(self._spec.role, batch, parts, update, self._model.routing)
+        return StepOutcome(metrics=metrics, logprobs=seen.logprobs)
 
     def _gradients(
         self, batch: TrainBatch, plan: StepPlan, rows_per_unit: int
@@ -291,32 +278,10 @@ class TorchBackend(ScoringBackend):
                 trust_remote_code=self._spec.trust_remote_code,
             )
 
-    def _wait_for_state(self) -> None:
-        self._require_state()
-        self._state_out.finish_return()
-
-    def offload(self, *, weights: bool = True, state: bool = True) -> None:
-        """Move the state of training and, with ``weights``, the model to host memory; a base that roles share moves
-        once."""
-        release_cached(self._device)
-        if state and self._updater is not None:
-            self._state_out.take(self._updater.state())
-            self._state_is_out = True
-        if weights and self._open is not None:
-            model = self._open.model
-            self._weights_out.take([*model.parameters(), *model.buffers()])
-            self._weights_are_out = True
-
-    def reload(self, *, state: bool = True) -> None:
-        """Move back what ``offload`` moved, or the weights alone. The state comes beside what is computed next."""
-        self._weights_out.give_back()
-        self._weights_are_out = False
-        if state:
-            self._state_out.begin_return()
-            self._state_is_out = False
+    def _state_tensors(self) -> Iterable[Tensor] | None:
+        return None if self._updater is None else self._updater.state()
 
     def close(self) -> None:
         """Drop model and optimizer."""
         self._updater = self._open = self._objective = None
-        self._state_out.close()
-        self._weights_out.close()
+        self._drop_host_memory()

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rlhf_core.errors import DataError
-from rlhf_core.media.reader import ImageReader
 
 from ..chat.control_words import ControlText
 from ..chat.renderer import TokenizerRenderer
 from ..forms.form import RowKind
-from ..held_out.sides import ALL, Side
 from ..prompts import check_plain, plain_prompt, renderer_of_row
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -28,10 +26,9 @@ from .messages import (
     with_system_prompt,
 )
 from .options import ConversationColumns, LabeledColumns, PromptColumns, SequenceOptions
-from .reading import Reading, read_rows
+from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of, pieces_of
-from .sets.gathered import LearnedRows
-from .tokens import LearnedTokens, SpanTokenizer
+from .tokens import LearnedTokens
 from .weights import check_judged, check_prompt, learned_answers
 
 _MAX_CHATS = 64
@@ -39,44 +36,6 @@ _MAX_CHATS = 64
 
 IMITATED = (RowKind.CONVERSATIONS, RowKind.RESPONSES, RowKind.TEXTS)
 """Kinds of rows whose answers are imitated."""
-
-
-def load_conversations(
-    sets: Sequence[str],
-    columns: ConversationColumns,
-    options: SequenceOptions,
-    renderer: TokenizerRenderer,
-    *,
-    eos: int,
-    option: str = "data.train",
-    images: ImageReader | None = None,
-    side: Side = ALL,
-) -> LearnedRows:
-    """Return the rows of some sets as sequences whose action mask marks what the assistant says.
-
-    A sequence is the rendering of the whole conversation, tokenized once. Each learned turn is a turn of the sequence,
-    from behind the generation prompt to the token that ends the turn. Plain text is cut into pieces.
-
-    Args:
-        sets: files, folders or hub names, each as it is or as ``NAME=PATH``.
-        eos: end-of-sequence token, which goes behind texts that no chat template ends.
-        option: option that names the sets, for messages.
-        images: reader of the rows' images, which stand in prompts, and in the messages of others than the assistant;
-            None: the model reads text alone.
-        side: rows to read where a share of them is held out.
-
-    Raises:
-        DataError: a set cannot be opened, rows are bad (with ``on_bad_row = fail``), no row is left, the tokenizer does
-            not tell the characters of its tokens, or chats have no chat template.
-    """
-
-    def form(found: ConversationColumns) -> TextPieces | Conversations:
-        if found.text_key is not None:
-            return TextPieces(found.text_key, options, renderer)
-        return Conversations(found, options, renderer)
-
-    reading = Reading(columns=columns, kinds=IMITATED, form=form)
-    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
 
 
 class AnswerTexts:
@@ -225,3 +184,19 @@ class TextPieces:
     def sequences(self, row: Row, tokens: Sequence[LearnedTokens]) -> Iterable[LearnedSequence]:
         """Return the pieces of the text."""
         return pieces_of(tokens[0].token_ids, self._options.max_length)
+
+
+def _form_of(
+    columns: ConversationColumns, options: SequenceOptions, renderer: TokenizerRenderer
+) -> TextPieces | Conversations:
+    if columns.text_key is not None:
+        return TextPieces(columns.text_key, options, renderer)
+    return Conversations(columns, options, renderer)
+
+
+load_conversations = RowLoader(_form_of, IMITATED)
+"""Reads rows as sequences whose action mask marks what the assistant says.
+
+A sequence is the rendering of the whole conversation, tokenized once. Each learned turn is a turn of the sequence, from
+behind the generation prompt to the token that ends the turn. Plain text is cut into pieces.
+"""

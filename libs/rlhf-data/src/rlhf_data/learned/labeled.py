@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rlhf_core.media.reader import ImageReader
-
 from ..chat.renderer import TokenizerRenderer
 from ..forms.answers import truth_of
 from ..forms.form import RowKind
-from ..held_out.sides import ALL, Side
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -18,34 +15,9 @@ from .conversations import Conversations
 from .learned_text import LearnedText
 from .messages import value_of
 from .options import LabeledColumns, SequenceOptions
-from .reading import Reading, read_rows
+from .row_loader import RowLoader
 from .sequences import LearnedSequence
-from .sets.gathered import LearnedRows
-from .tokens import LearnedTokens, SpanTokenizer
-
-
-def load_labeled_answers(
-    sets: Sequence[str],
-    columns: LabeledColumns,
-    options: SequenceOptions,
-    renderer: TokenizerRenderer,
-    *,
-    eos: int,
-    option: str = "data.train",
-    images: ImageReader | None = None,
-    side: Side = ALL,
-) -> LearnedRows:
-    """Return answers as sequences whose ``reward`` is 1 for a good answer and 0 for another.
-
-    The action mask marks the answer: the response, or the last assistant turn of a conversation. The arguments and
-    errors are those of ``load_conversations``; a label that is neither true nor false is a bad row.
-    """
-    reading = Reading(
-        columns=columns,
-        kinds=(RowKind.JUDGED,),
-        form=lambda found: LabeledAnswers(found, options, renderer),
-    )
-    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
+from .tokens import LearnedTokens
 
 
 class LabeledAnswers:
@@ -85,3 +57,11 @@ def label_of(row: Row, key: str) -> bool:
             f"column {key!r}: expected true or false, or 1 or 0; got {label!r:.60}",
         )
     return truth
+
+
+load_labeled_answers = RowLoader(LabeledAnswers, (RowKind.JUDGED,))
+"""Reads answers as sequences whose ``reward`` is 1 for a good answer and 0 for another.
+
+The action mask marks the answer: the response, or the last assistant turn of a conversation. A label that is neither
+true nor false is a bad row.
+"""

@@ -9,11 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from rlhf_core.batch.task import Message
-from rlhf_core.media.reader import ImageReader
 
 from ..chat.renderer import TokenizerRenderer
 from ..forms.form import RowKind
-from ..held_out.sides import ALL, Side
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
@@ -29,36 +27,10 @@ from .messages import (
     with_system_prompt,
 )
 from .options import PairColumns, SequenceOptions
-from .reading import Reading, read_rows
+from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of
-from .sets.gathered import LearnedRows
-from .tokens import LearnedTokens, SpanTokenizer
+from .tokens import LearnedTokens
 from .weights import check_judged, without_weights
-
-
-def load_pairs(
-    sets: Sequence[str],
-    columns: PairColumns,
-    options: SequenceOptions,
-    renderer: TokenizerRenderer,
-    *,
-    eos: int,
-    option: str = "data.train",
-    images: ImageReader | None = None,
-    side: Side = ALL,
-) -> LearnedRows:
-    """Return pairs as two sequences each: sequence 2 i is the preferred answer of pair i, 2 i + 1 the other.
-
-    Both have the same tokens up to the first learned one. ``uid.sample`` is 0 and 1, ``reward`` 1 and 0, and with
-    ``margin_key`` ``rewards["margin"]`` is the pair's margin. The arguments and errors are those of
-    ``load_conversations``.
-    """
-    reading = Reading(
-        columns=columns,
-        kinds=(RowKind.PAIRS,),
-        form=lambda found: Pairs(found, options, renderer),
-    )
-    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
 
 
 class Pairs:
@@ -247,3 +219,11 @@ def _with_one_prompt(chosen: LearnedTokens, rejected: LearnedTokens) -> list[Lea
         turns[0, 0] = start
         aligned.append(replace(one, turns=turns))
     return aligned
+
+
+load_pairs = RowLoader(Pairs, (RowKind.PAIRS,))
+"""Reads pairs as two sequences each: sequence 2 i is the preferred answer of pair i, 2 i + 1 the other.
+
+Both have the same tokens up to the first learned one. ``uid.sample`` is 0 and 1, ``reward`` 1 and 0, and with
+``margin_key`` ``rewards["margin"]`` is the pair's margin.
+"""

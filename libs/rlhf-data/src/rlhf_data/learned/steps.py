@@ -8,11 +8,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from rlhf_core.media.reader import ImageReader
-
 from ..chat.renderer import TokenizerRenderer
 from ..forms.form import RowKind
-from ..held_out.sides import ALL, Side
 from ..prompts import check_plain
 from ..row_images import RowImages
 from ..rows import RowProblem, check_text
@@ -21,34 +18,9 @@ from .conversations import AnswerTexts
 from .learned_text import LearnedText, Span, plain_text
 from .messages import text_of, value_of
 from .options import SequenceOptions, StepLabelColumns
-from .reading import Reading, read_rows
+from .row_loader import RowLoader
 from .sequences import LearnedSequence, cut_to, max_tokens_of
-from .sets.gathered import LearnedRows
-from .tokens import LearnedTokens, SpanTokenizer
-
-
-def load_step_labels(
-    sets: Sequence[str],
-    columns: StepLabelColumns,
-    options: SequenceOptions,
-    renderer: TokenizerRenderer,
-    *,
-    eos: int,
-    option: str = "data.train",
-    images: ImageReader | None = None,
-    side: Side = ALL,
-) -> LearnedRows:
-    """Return solutions as sequences in which each step is a turn of one token, the last of the separator behind it.
-
-    At this token a process reward model predicts the step's label, ``turn_rewards``: 1 for a good step, 0 for a bad
-    one. The arguments and errors are those of ``load_conversations``.
-    """
-    reading = Reading(
-        columns=columns,
-        kinds=(RowKind.STEPS,),
-        form=lambda found: StepLabels(found, options, renderer),
-    )
-    return read_rows(sets, reading, SpanTokenizer(renderer, eos), options, option, images, side)
+from .tokens import LearnedTokens
 
 
 class StepLabels:
@@ -191,3 +163,10 @@ def _place_of(solution: str, made: LearnedText) -> int:
             "that is not blank",
         )
     return place
+
+
+load_step_labels = RowLoader(StepLabels, (RowKind.STEPS,))
+"""Reads solutions as sequences in which each step is a turn of one token, the last of the separator behind it.
+
+At this token a process reward model predicts the step's label, ``turn_rewards``: 1 for a good step, 0 for a bad one.
+"""

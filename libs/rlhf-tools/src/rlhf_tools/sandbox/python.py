@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -23,8 +22,10 @@ from rlhf_core import RolloutError
 from ..bounded import Slots
 from ..results import ToolFailure, ToolResult
 from ..tool import Tool
-from .inside.supervisor import FOLDER_PREFIX
+from .inside import supervisor
+from .inside.starting import command_of
 from .limits import SandboxLimits
+from .removal import remove_folder
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,12 +33,6 @@ _GRACE_S = 5.0
 """Seconds beyond its clock after which the supervisor itself is killed."""
 _CPU_SIGNALS = (-signal.SIGXCPU, 128 + signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGKILL)
 _BROKEN = 125
-
-# The package itself needs packages that the sandbox's interpreter does not see, so its folder stands for it.
-_START = (
-    "import sys, types; package = types.ModuleType('rlhf_tools'); package.__path__ = [sys.argv.pop(1)]; "
-    "sys.modules['rlhf_tools'] = package; from rlhf_tools.sandbox.inside.supervisor import main; main()"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,23 +69,22 @@ class PythonSandbox:
             raise RolloutError(
                 f"the sandboxed Python tool needs Linux; this is {sys.platform}. Leave the tool out"
             )
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=supervisor.FOLDER_PREFIX))
         try:
             return await self._run_in(folder, code)
         finally:
-            await asyncio.to_thread(_remove, folder)
+            await asyncio.to_thread(remove_folder, folder)
 
     async def _run_in(self, folder: Path, code: str) -> Program:
         process = await asyncio.create_subprocess_exec(
-            *_interpreter(), "-I", "-S", "-c", _START, str(Path(__file__).parent.parent),
-            json.dumps(self._settings()),
+            *command_of(*_interpreter(), supervisor, json.dumps(self._settings())),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
             env={},
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(self.limits.wall_s + _GRACE_S):
                 return await self._talk(process, code)
@@ -265,14 +259,3 @@ async def _read_out(process: asyncio.subprocess.Process) -> None:
 def _interpreter() -> tuple[str]:
     """Return Python itself: that of a virtual environment is a link, whose packages a program must not see."""
     return (os.path.realpath(sys.executable),)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, of which a program may have made parts unreadable."""
-    for path, names, _ in os.walk(folder):
-        os.chmod(path, 0o700)
-        for name in names:
-            inner = os.path.join(path, name)
-            if not os.path.islink(inner):
-                os.chmod(inner, 0o700)
-    shutil.rmtree(folder)

@@ -29,6 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rlhf_core.objective import on_device
 
 from ..recurrent.packed import PackedSequences
+from ..recurrent.padding import Padding
 from .attention import as_matmul_inputs
 from .score_matrix import materialized_attention, prefers_materialized
 
@@ -61,7 +62,6 @@ class PackedLayout:
         """True if the row has several sequences, all of one length."""
         self.device = device
         self.cu_seqlens = on_device(self.offsets.to(torch.int32), device)
-        self._padding: _Padding | None = None
         self._masks: dict[int | None, Tensor] = {}
 
     def positions(self) -> Int[Tensor, " N"]:
@@ -97,8 +97,7 @@ class PackedLayout:
         in_cudnn = has_kernel and is_causal and self.is_even and _cudnn_is_faster(self.device)
         if has_kernel and not in_cudnn:
             return self._varlen(query, key, value, scaling, window)
-        padding = self._pads()
-        query, key, value = (padding.pad(part) for part in (query, key, value))  # (b, H, T, D_head)
+        query, key, value = (self._padded(part) for part in (query, key, value))
         if in_cudnn:
             output = _cudnn_attention(query, key, value, scaling)
         elif softcap is not None or prefers_materialized(query, self.longest):
@@ -117,12 +116,16 @@ class PackedLayout:
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
-        return padding.unpad(output)
+        return self._padding.unpad(output.transpose(1, 2))[None]  # (1, N, H, D_head)
 
-    def _pads(self) -> _Padding:
-        if self._padding is None:
-            self._padding = _Padding(self.offsets, self.longest, self.device)
-        return self._padding
+    @cached_property
+    def _padding(self) -> Padding:
+        return Padding(self.offsets, self.device)
+
+    def _padded(self, packed: Tensor) -> Tensor:
+        """Return (b, H, T, D_head) for (1, H, N, D_head)."""
+        # The gradient of an index would be a copy into zeros, that of a squeeze is a view.
+        return self._padding.pad(packed.squeeze(0).transpose(0, 1)).transpose(1, 2)
 
     def _varlen(
         self, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
@@ -153,41 +156,13 @@ class PackedLayout:
             behind = steps[:, None] - steps  # (T, T)
             seen = behind >= 0
             if self.blocks is not None:
-                own = self._pads().pad(self.blocks.view(1, 1, -1, 1))  # (b, 1, T, 1)
+                own = self._padded(self.blocks.view(1, 1, -1, 1))  # (b, 1, T, 1)
                 # Padding reads token 0, which may be in a block.
                 is_token = steps < on_device(self.lengths, self.device).view(-1, 1, 1, 1)
                 in_block = (own >= 0) & is_token.transpose(2, 3)
                 seen = seen | (in_block & (own == own.transpose(2, 3)) & is_token)
             self._masks[window] = seen & (behind < (window or self.longest))
         return self._masks[window]
-
-
-class _Padding:
-    """Conversion between packed tensors (1, H, N, D_head) and right-padded ones (b, H, T, D_head)."""
-
-    def __init__(self, offsets: Tensor, longest: int, device: torch.device) -> None:
-        self.shape = (len(offsets) - 1, longest)
-        steps = torch.arange(longest)
-        is_token = steps < offsets.diff()[:, None]  # (b, T)
-        self.even = bool(is_token.all())
-        # Padding reads token 0. Any finite value would do: no real query sees it, and its output is dropped.
-        there = torch.where(is_token, offsets[:-1, None] + steps, 0)
-        self.there = on_device(there.flatten(), device)  # (b*T,)
-        self.back = on_device(is_token.flatten().nonzero()[:, 0], device)  # (N,)
-
-    def pad(self, packed: Tensor) -> Tensor:
-        # The gradient of an index would be a copy into zeros, that of a squeeze is a view.
-        rows = packed.squeeze(0).transpose(0, 1)  # (N, H, D_head)
-        if not self.even:
-            rows = rows.index_select(0, self.there)
-        padded: Tensor = rows.unflatten(0, self.shape).transpose(1, 2)
-        return padded
-
-    def unpad(self, padded: Tensor) -> Tensor:
-        rows = padded.transpose(1, 2).flatten(0, 1)  # (b*T, H, D_head)
-        if not self.even:
-            rows = rows.index_select(0, self.back)
-        return rows[None]
 
 
 def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor
@@ -47,6 +49,20 @@ class LaidRows(Protocol):
 LayOut = Callable[[TrajectoryColumns, Rows], LaidRows]
 
 
+Passes = Callable[[TrajectoryColumns, int], Sequence[Rows]]
+"""``passes(columns, rows_per_unit)``: the rows of each pass over some columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLosses:
+    """Losses of an update, each computed when it is called, and what they leave behind."""
+
+    works: list[Callable[[], Tensor]]
+    parts: list[Metrics]
+    """Metrics of each pass, once its loss has been computed."""
+    seen: SeenLogprobs
+
+
 class PassLosses:
     """Computes the losses of one role.
 
@@ -61,7 +77,22 @@ class PassLosses:
         self._objective, self._reader = objective, reader
         self._lay_out, self._reports = lay_out, reports
 
-    def of_rollouts(
+    def of_update(self, batch: TrainBatch, plan: StepPlan, passes: Passes) -> UpdateLosses:
+        """Return the losses of all passes of an update, over rollouts and then over supervised rows."""
+        seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
+        parts: list[Metrics] = []
+        works: list[Callable[[], Tensor]] = [
+            partial(self._of_rollouts, batch, rows, plan, seen, parts)
+            for rows in passes(batch.trajectories, self._objective.rows_per_unit)
+        ]
+        if batch.supervised is not None:
+            works += [
+                partial(self._of_supervised, batch.supervised, rows, plan, parts)
+                for rows in passes(batch.supervised, 1)
+            ]
+        return UpdateLosses(works, parts, seen)
+
+    def _of_rollouts(
         self,
         batch: TrainBatch,
         rows: Rows,
@@ -88,7 +119,7 @@ class PassLosses:
         self._report(metrics, parts)
         return self._reader.with_balance(loss)
 
-    def of_supervised(
+    def _of_supervised(
         self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, parts: list[Metrics]
     ) -> Tensor:
         """Return the part of the update's loss that these supervised rows have, and append its metrics to ``parts``."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rlhf_core.objective import on_device
 
+from .padding import Padding
 from .sequences import Convolution, DeltaRule, Parts
 
 
@@ -78,18 +79,24 @@ class PackedSequences:
     def final_states(self, rule: DeltaRule, parts: Parts) -> Computed:
         """Return the outputs, and the state behind each sequence's last own token."""
         padding = self._padding
-        padded = parts.map(padding.pad)
-        hidden = padding.is_padding[..., None]  # (b, T, 1)
+        padded = parts.map(lambda part: padding.pad(part[0]))
+        hidden = self._is_padding[..., None]  # (b, T, 1)
         outputs, states = rule.rows(
             padded._replace(
                 g=padded.g.masked_fill(hidden, 0.0), beta=padded.beta.masked_fill(hidden, 0.0)
             )
         )
-        return Computed(padding.unpad(outputs), states)
+        return Computed(padding.unpad(outputs)[None], states)
 
     @cached_property
-    def _padding(self) -> _Padding:
-        return _Padding(self.offsets, self.real, self.device)
+    def _padding(self) -> Padding:
+        return Padding(self.offsets, self.device)
+
+    @cached_property
+    def _is_padding(self) -> Tensor:
+        """(b, T) on the device: True behind a sequence's own tokens."""
+        steps = torch.arange(int(self.lengths.max()))
+        return on_device(steps >= self.real[:, None], self.device)
 
 
 class Computed(NamedTuple):
@@ -99,26 +106,3 @@ class Computed(NamedTuple):
     """(1, N, H, V)"""
     states: Tensor
     """(b, H, K, V)"""
-
-
-class _Padding:
-    """Conversion between packed tensors (1, N, ...) and right-padded ones (b, T, ...)."""
-
-    def __init__(self, offsets: Tensor, real: Tensor, device: torch.device) -> None:
-        lengths = offsets.diff()
-        steps = torch.arange(int(lengths.max()))
-        is_token = steps < lengths[:, None]  # (b, T)
-        self._shape = is_token.shape
-        # Padding reads token 0: any finite value does, since it neither changes the state nor is it kept.
-        there = torch.where(is_token, offsets[:-1, None] + steps, 0)
-        self._there = on_device(there.flatten(), device)
-        self._back = on_device(is_token.flatten().nonzero()[:, 0], device)
-        self.is_padding = on_device(steps >= real[:, None], device)
-        """(b, T)"""
-
-    def pad(self, packed: Tensor) -> Tensor:
-        padded: Tensor = packed[0].index_select(0, self._there).unflatten(0, self._shape)
-        return padded
-
-    def unpad(self, padded: Tensor) -> Tensor:
-        return padded.flatten(0, 1).index_select(0, self._back)[None]

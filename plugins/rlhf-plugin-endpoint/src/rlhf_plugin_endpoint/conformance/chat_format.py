@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
-from rlhf_core.contracts import Answer, ChatContinuation, Message
+from rlhf_core.contracts import Message
 from rlhf_testing.fakes import EOS_ID, FakeRenderer
 
 _FIRST_PAIR = 1_200_000
@@ -30,15 +30,9 @@ def merged(text: str) -> list[int]:
     ]
 
 
-class KitRenderer:
-    """``contracts.Renderer`` of the kit's format. Control words in contents are ordinary characters."""
-
-    def __init__(self) -> None:
-        self._characters = FakeRenderer(self.render)
-
-    def encode(self, text: str) -> list[int]:
-        """Return one token for each character."""
-        return self._characters.encode(text)
+class KitRenderer(FakeRenderer):
+    """``contracts.Renderer`` of the kit's format, with its parent's format of answers. Control words in contents are
+    ordinary characters."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of the tokens."""
@@ -49,13 +43,7 @@ class KitRenderer:
             else:
                 pair = divmod(token - _FIRST_PAIR, _ASCII)
                 plain += self.encode("".join(map(chr, pair)))
-        return self._characters.decode(plain, skip_special_tokens=skip_special_tokens)
-
-    def decode_batch(
-        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
-    ) -> list[str]:
-        """Return the text of each sequence."""
-        return [self.decode(one, skip_special_tokens=skip_special_tokens) for one in sequences]
+        return super().decode(plain, skip_special_tokens=skip_special_tokens)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -68,48 +56,6 @@ class KitRenderer:
             token_ids += [EOS_ID] if message["role"] == "assistant" else []
             token_ids += self.encode("|")
         return token_ids + self.encode("[assistant]")
-
-    def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
-        """Return this renderer; its format has no variables.
-
-        Raises:
-            DataError: one is given.
-        """
-        self._characters.with_template_kwargs(kwargs)
-        return self
-
-    def render_next(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> list[int]:
-        """Return the tokens between the policy's last turn and its next, end-of-sequence first unless ``ended``."""
-        return self._characters.render_next(messages, ended=ended, tools=tools)
-
-    def extend(
-        self,
-        conversation: Sequence[Message],
-        token_ids: Sequence[int],
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[Mapping[str, Any]] = (),
-        as_template: bool = False,
-    ) -> ChatContinuation:
-        """Return the tokens so far and those of ``render_next``; this format never forks."""
-        return self._characters.extend(conversation, token_ids, messages, ended=ended, tools=tools)
-
-    def parse(
-        self,
-        token_ids: Sequence[int],
-        *,
-        prompt_ids: Sequence[int] | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> Answer:
-        """Return the answer's thought, content and tool calls, in ``FakeRenderer``'s format of answers."""
-        return self._characters.parse(self.encode(self.decode(token_ids)))
 
 
 def _shown(message: Message) -> str:

@@ -12,6 +12,7 @@ from rlhf_config import (
     NamedPaths,
     Selections,
     error_values_without_effect,
+    folder_problem,
     refuse_typed,
 )
 from rlhf_config.common import ImageData
@@ -190,11 +191,8 @@ def outputs(run: EvalOptions, labels: Labels) -> Iterator[str]:
     """Yield a message for each reason why the output folder cannot be written."""
     output = Path(run.output)
     label = f"{labels('output')} {run.output}"
-    existing = next((path for path in (output, *output.parents) if os.path.exists(path)), None)
-    if existing is not None and not existing.is_dir():
-        yield f"{label}: expected a folder; {existing} is a file"
-    elif existing is not None and not os.access(existing, os.W_OK | os.X_OK):
-        yield f"{label}: {existing} cannot be written to (permissions)"
+    if problem := folder_problem(output):
+        yield f"{label}: {problem}"
     for file, kind in (
         ("config.json", "a model"),
         ("metrics.jsonl", "a training run"),

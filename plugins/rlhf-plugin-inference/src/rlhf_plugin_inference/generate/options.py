@@ -21,6 +21,7 @@ from rlhf_config import (
     Selector,
     blind_rewards,
     error_values_without_effect,
+    folder_problem,
     refuse_typed,
 )
 from rlhf_config.common import EngineSelection, Positive
@@ -168,11 +169,8 @@ def _without_effect(run: GenerateOptions, selections: Selections) -> Iterator[tu
 def _outputs(run: GenerateOptions, labels: Labels) -> Iterator[str]:
     output = Path(run.output)
     label = f"{labels('output')} {run.output}"
-    existing = next((path for path in (output, *output.parents) if os.path.exists(path)), None)
-    if existing is not None and not existing.is_dir():
-        yield f"{label}: expected a folder; {existing} is a file"
-    elif existing is not None and not os.access(existing, os.W_OK | os.X_OK):
-        yield f"{label}: {existing} cannot be written to (permissions)"
+    if problem := folder_problem(output):
+        yield f"{label}: {problem}"
     if os.path.isfile(output / "config.json"):
         yield f"{label}: there is a model in this folder; choose another one"
     if os.path.isfile(output / "metrics.jsonl"):

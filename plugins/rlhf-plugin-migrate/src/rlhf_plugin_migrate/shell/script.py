@@ -4,6 +4,9 @@ The part of the language that launch scripts use is understood: quotes, line con
 here-documents of ``read``, ``bash -c``, and three substitutions that tell a place (``dirname "$0"``, ``pwd``,
 ``cd X && pwd``). Conditions and loops are not decided: the commands of all branches count. Anything else that only a
 shell could work out, such as ``$(date)``, stays in the word as it is written, and is reported.
+
+bashlex reads the language for others, but is under the GPL, and parses 8 of the 12 scripts of our tests
+(docs/measurements.md).
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Axes of widths: D hidden, Q queries, K keys (and values), F feed-forward, V vocabulary. An array of one width takes 2
 bytes per element in bfloat16 and 4 in float32.
+
+A pass of the real model on the meta device gives the same bytes in seconds, not in 0.1 ms (docs/measurements.md,
+``benchmarks/plan_layers.py``).
 """
 
 from __future__ import annotations

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from .reaper import processes_of
+from .reaper import kill_all, processes_of
 
 LOOPBACK = "127.0.0.1"
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"
@@ -65,9 +64,7 @@ class OwnFolder:
         """Kill what a start has left: each of Ray's processes has the folder in its command line."""
         give_up = time.monotonic() + _END_LIMIT_S
         while (left := list(processes_of(self.sessions))) and time.monotonic() < give_up:
-            for pid in left:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_all(left)
             time.sleep(_POLL_S)
 
     def remove(self) -> None:

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,6 +72,13 @@ def processes_of(folder: Path) -> Iterator[int]:
                 yield int(entry.name)
 
 
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill processes, as far as they are still there and belong to this user."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def _is_of_a_worker(environment: bytes, folder: bytes) -> bool:
     """Return whether an environment is that of a worker of this cluster: the driver's own children have the folder in
     theirs too, and no raylet."""
@@ -116,9 +123,7 @@ class _Reaper:
         patience = time.monotonic() + (0.0 if self._is_asked else GRACE_S)
         while left := self._note():
             if time.monotonic() > patience:
-                for pid in left:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                kill_all(left)
             time.sleep(POLL_S)
         self._remove_segments()
         if not self._is_asked:

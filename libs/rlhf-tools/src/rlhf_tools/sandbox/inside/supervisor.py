@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import sys
@@ -22,7 +21,13 @@ import time
 from typing import Any, NoReturn
 
 from . import calls, files, namespaces
-from .system import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, drop_capabilities, prctl
+from .program import end_as, read_passed, set_limits
+from .system import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    drop_capabilities,
+    prctl,
+)
 
 FOLDER_PREFIX = "rlhf-sandbox-"
 """Beginning of the name of the temporary folder in which a program runs."""
@@ -34,7 +39,7 @@ def main() -> None:
     """Run one program by the settings of the command line, and report how it ended."""
     waiting = os.getppid()
     settings = json.loads(sys.argv[1])
-    program = _program(_read_code())
+    program = _program(read_passed())
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     separate = namespaces.enter()
     guards = {
@@ -82,24 +87,6 @@ def _remove_folder() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read_code() -> bytes:
-    """Return the program from the input, leaving the input open."""
-    line = b""
-    while not line.endswith(b"\n"):
-        line += _read(1)
-    left, code = int(line), b""
-    while len(code) < left:
-        code += _read(left - len(code))
-    return code
-
-
-def _read(most: int) -> bytes:
-    part = os.read(0, min(most, 1 << 16))
-    if not part:
-        raise SystemExit("the input ended before the program")
-    return part
-
-
 def _program(code: bytes) -> int:
     """Return an open file with the code, which has no name."""
     descriptor = os.memfd_create("program")
@@ -124,12 +111,7 @@ def _first(settings: dict[str, Any], program: int, *, separate: bool) -> NoRetur
         if not child:
             _become_program(settings, program)
         os.close(1)
-        while True:
-            ended, status = os.wait()
-            if ended == child:
-                # Numbers above 128 are signals, as in a shell: number 1 of a namespace cannot kill itself.
-                code = os.waitstatus_to_exitcode(status)
-                os._exit(code if code >= 0 else 128 - code)
+        end_as(child)
     except BaseException as error:
         _report({"broken": f"{type(error).__name__}: {error}"})
     os._exit(125)
@@ -142,11 +124,7 @@ def _become_program(settings: dict[str, Any], program: int) -> NoReturn:
         errors = os.dup(2)
         os.dup2(1, 2)
         os.set_inheritable(errors, False)
-        for name, value in settings["limits"].items():
-            limit = getattr(resource, name)
-            _, hard = resource.getrlimit(limit)
-            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(limit, (most, most))
+        set_limits(settings["limits"])
         drop_capabilities()
         if files.version():
             here = os.getcwd()

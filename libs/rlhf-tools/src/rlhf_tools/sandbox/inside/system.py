@@ -40,14 +40,23 @@ def syscall(number: int, *arguments: object) -> int:
     return answer
 
 
+def call(name: str, *arguments: object) -> None:
+    """Call a function of the C library that answers 0.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if getattr(_LIBC, name)(*arguments):
+        raise _error()
+
+
 def unshare(flags: int) -> None:
     """Leave the namespaces of ``flags`` for new ones.
 
     Raises:
         OSError: the kernel refuses.
     """
-    if _LIBC.unshare(ctypes.c_int(flags)):
-        raise _error()
+    call("unshare", ctypes.c_int(flags))
 
 
 def drop_capabilities() -> None:
