@@ -63,6 +63,16 @@ def test_a_step_has_a_table_and_texts_in_a_chunk(run):
     assert unpacked(found, part)[1]["turns"][-1] == ["policy", "", "390"]
 
 
+def test_rewards_that_some_rollouts_lack_are_gaps(tmp_path):
+    rewards = [{"a": 1.0}, {"b": 2.0}, {"a": 3.0}, {}]
+    samples = [sample(f"0.{n}.0.0", rewards=each) for n, each in enumerate(rewards)]
+    found = contents(write_run(tmp_path / "run", samples))
+
+    table = unpacked(found, found.index["runs"][0]["steps"][0]["part"])
+
+    assert table["rewards"] == {"a": [1, None, 3, None], "b": [None, 2, None, None]}
+
+
 def test_curves_are_in_a_chunk_with_steps_seconds_and_values(run):
     found = contents(run)
 

@@ -100,7 +100,12 @@ function summary(rows, fate, set) {
   const ends = new Map();
   for (const row of rows) ends.set(endOf(row), (ends.get(endOf(row)) ?? 0) + 1);
   const sources = new Map();
-  for (const row of rows) for (const [name, value] of row.rewards) sources.set(name, [...(sources.get(name) ?? []), value]);
+  for (const row of rows) {
+    for (const [name, value] of row.rewards) {
+      if (!sources.has(name)) sources.set(name, []);
+      sources.get(name).push(value);
+    }
+  }
   const mean = (values) => number(values.reduce((a, b) => a + b, 0) / values.length);
   const dropped = set === TRAINING && fate ? Object.entries(fate.dropped) : [];
   return el("div", { class: "facts" },

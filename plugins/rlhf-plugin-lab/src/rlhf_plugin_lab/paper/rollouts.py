@@ -93,6 +93,8 @@ class Rollouts:
         steps = []
         for table in sorted(self._tables.values(), key=lambda each: (each.step, each.name)):
             self._flush(table)
+            for column in table.rewards.values():  # rewards that the last rollouts do not have
+                column += [None] * (len(table) - len(column))
             part = self._chunks.add(
                 {**table.columns, "rewards": table.rewards, "asked": table.asked}
             )
@@ -189,11 +191,11 @@ def _append(
     }
     for name, value in row.items():
         table.columns.setdefault(name, []).append(value)
-    place = len(table) - 1
+    count = len(table)
     for name, value in rewards.items() if isinstance(rewards, dict) else ():
-        table.rewards.setdefault(name, [None] * place).append(number_of(value))
-    for column in table.rewards.values():
-        column += [None] * (len(table) - len(column))
+        column = table.rewards.setdefault(name, [])
+        column += [None] * (count - 1 - len(column))
+        column.append(number_of(value))
 
 
 def _prompt_of(uid: str) -> str:
