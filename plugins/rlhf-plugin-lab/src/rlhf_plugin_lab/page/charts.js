@@ -19,7 +19,9 @@ function ticksOf(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw) ?? raw;
   const ticks = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) ticks.push(Number(at.toPrecision(12)));
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) {
+    ticks.push(Math.abs(at) < step * 1e-9 ? 0 : Number(at.toPrecision(12)));
+  }
   return ticks;
 }
 

@@ -33,7 +33,11 @@ function lastStep(run) {
 
 function frame() {
   const box = el("input", { type: "search", id: "search", placeholder: "search texts  /", "aria-label": "search in all texts",
-    onkeydown: (event) => event.key === "Enter" && box.value && go(hashOf("search", box.value)) });
+    onkeydown: (event) => {
+      if (event.key !== "Enter" || !box.value) return;
+      box.blur();
+      go(hashOf("search", box.value));
+    } });
   const tabs = Object.entries(VIEWS).map(([name, [label]]) => el("a", { href: hashOf(name), "data-tab": name }, label));
   const problems = RUNS.reduce((sum, run) => sum + run.problems.length, 0);
   if (problems) tabs.at(-1).append(el("span", { class: "badge", title: "notes on what is missing" }, String(problems)));

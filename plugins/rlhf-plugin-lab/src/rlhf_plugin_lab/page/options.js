@@ -26,8 +26,10 @@ function optionsTable() {
   const draw = () => {
     const shown = paths.filter((path) => matches(path, state.words) && (state.all || (path !== "output" && differs(path))));
     note.textContent = state.all || shown.length ? "" : "All options are the same.";
-    body.replaceChildren(...shown.map((path) => el("tr", { class: several && differs(path) ? "differs" : null },
-      el("th", { scope: "row" }, path), RUNS.map((run) => el("td", {}, nodesOf((run.options[path] ?? "–").slice(0, 400)))))));
+    body.replaceChildren(...shown.map((path) => el("tr", {}, el("th", { scope: "row" }, path), RUNS.map((run) => {
+      const other = several && run.options[path] !== RUNS[0].options[path];
+      return el("td", { class: other ? "other" : null, title: other ? `other than ${RUNS[0].name}` : null }, nodesOf((run.options[path] ?? "–").slice(0, 400)));
+    }))));
   };
   const words = el("input", { type: "search", placeholder: "option", "aria-label": "option name", oninput: later(() => { state.words = words.value; draw(); }) });
   draw();

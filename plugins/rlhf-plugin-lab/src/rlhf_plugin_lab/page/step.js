@@ -79,9 +79,9 @@ function stepBar(run, set, step) {
   keys.left = () => goTo(at - 1);
   keys.right = () => goTo(at + 1);
   return el("div", { class: "bar" }, runSelect(run), setSelect(run, set),
-    button("‹", () => goTo(at - 1), { "aria-label": "step before", disabled: at === 0 }),
-    el("strong", {}, `step ${step.step}`), button("›", () => goTo(at + 1), { "aria-label": "next step", disabled: at === all.length - 1 }), slider,
-    el("span", { class: "dim" }, `${at + 1} of ${all.length}`));
+    el("span", { class: "together" }, button("‹", () => goTo(at - 1), { "aria-label": "step before", disabled: at === 0 }),
+      el("strong", {}, `step ${step.step}`), button("›", () => goTo(at + 1), { "aria-label": "next step", disabled: at === all.length - 1 })),
+    el("span", { class: "together" }, slider, el("span", { class: "dim" }, `${at + 1} of ${all.length}`)));
 }
 
 function runSelect(run) {
