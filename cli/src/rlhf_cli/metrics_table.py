@@ -18,7 +18,7 @@ _HEAD = ("metric", "first", "last", "lowest", "highest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """How a metric went."""
+    """Course of a metric over a run."""
 
     name: str
     first: Point
