@@ -1,10 +1,12 @@
-"""Registration of the command ``rlhf view``, which shows what runs recorded as one page."""
+"""Registration of the command ``rlhf view``, which shows runs as a page, and of the observer ``token_files``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from rlhf_core import Component, hookimpl
+
+from . import token_files
 
 
 @hookimpl
@@ -17,3 +19,8 @@ def rlhf_commands() -> list[Component[Any]]:
             summary="Show runs as one page: curves, options, rollouts, tokens. A file, or a local server.",
         )
     ]
+
+
+@hookimpl
+def rlhf_observers() -> list[Component[Any]]:
+    return [token_files.COMPONENT]

@@ -3,7 +3,7 @@
 const TOKEN_BLOCK = 800;
 const COLUMN_NAMES = {
   rollout_logprob: "log-prob of the sampler", trainer_logprob: "log-prob of the trainer", ratio: "trainer's probability over the sampler's",
-  advantage: "advantage", action: "mask", entropy: "entropy", version: "version of the weights",
+  reference_logprob: "log-prob of the reference", value: "value of the critic", advantage: "advantage", action: "mask", entropy: "entropy", version: "version of the weights",
 };
 const tokens = { column: "" };
 

@@ -13,7 +13,16 @@ FOLDER = "tokens"
 MAX_ROWS = 4_000_000
 """Largest number of rows of a file that is read: a step has no more tokens in one file."""
 UID, TEXT, ID, ACTION = "uid", "text", "token_id", "action"
-NUMBERS = ("rollout_logprob", "trainer_logprob", "ratio", "advantage", "entropy", "version")
+NUMBERS = (
+    "rollout_logprob",
+    "trainer_logprob",
+    "reference_logprob",
+    "ratio",
+    "advantage",
+    "value",
+    "entropy",
+    "version",
+)
 """Columns of numbers that the page can color by; any of them may be missing. Tokens that are no action have none."""
 
 
@@ -66,7 +75,8 @@ class TokenFiles:
 
     def _by_rollout(self, path: Path, columns: dict[str, list[Any]]) -> dict[str, TokenColumns]:
         uids = columns.get(UID)
-        texts = columns.get(TEXT) or [f"[{token}]" for token in columns.get(ID, ())]
+        ids = columns.get(ID, columns.get(TEXT, ()))
+        texts = columns.get(TEXT) or [""] * len(ids)
         if not uids or len(texts) != len(uids):
             self._problems.note(
                 "files of tokens have no column uid, or neither text nor token_id", path.name
@@ -78,7 +88,7 @@ class TokenFiles:
             tokens = found.get(uid)
             if tokens is None:
                 tokens = found[uid] = TokenColumns(text=[], columns={name: [] for name in numbers})
-            tokens.text.append(str(texts[row]))
+            tokens.text.append(str(texts[row]) or f"[{ids[row]}]")
             for name, column in numbers.items():
                 tokens.columns[name].append(_short(column[row]))
         for tokens in found.values():
