@@ -1,6 +1,7 @@
 """Tokens that a run records beside its samples: their columns, and that recording changes nothing of the run."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -25,5 +26,5 @@ def test_tokens_are_recorded_with_what_the_step_computed_and_the_run_stays_as_it
             assert row["version"] == 1
     for sample in recorded:
         text = "".join(row["text"] for row in rows if row["uid"] == sample["uid"])
-        assert text == sample["prompt"] + sample["response"]
+        assert re.sub(r"<\w+>", "", text) == sample["prompt"] + sample["response"]
     assert not Path("plain/tokens").exists()

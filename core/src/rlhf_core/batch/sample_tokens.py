@@ -18,7 +18,7 @@ class SampleTokens:
     token_ids: NDArray[np.int32]
     """(T,)"""
     texts: tuple[str, ...]
-    """T texts, each of one token alone: a character of several tokens is whole in none of them."""
+    """T texts, each of one token alone, control words too: a character of several tokens is whole in none of them."""
     action_mask: NDArray[np.bool_]
     """(T,)"""
     weight_version: NDArray[np.int32]
@@ -53,12 +53,13 @@ def tokens_entry(
     learned: Learned | None,
     batch: TrajectoryColumns,
     row: int,
-    decode: Callable[[Sequence[int]], str],
+    decode_batch: Callable[..., Sequence[str]],
 ) -> dict[str, Any]:
     """Return the tokens of a row as the entry ``tokens`` of a sample; nothing where nobody hears tokens.
 
     Args:
         learned: ``learned_of`` this batch.
+        decode_batch: ``contracts.Renderer.decode_batch``.
     """
     if learned is None:
         return {}
@@ -67,9 +68,11 @@ def tokens_entry(
     actions = slice(*batch.action_offsets[row : row + 2].tolist())
     token_ids, sampled = read.token_ids[span], read.rollout_logprobs[actions]
     columns = {name: column[actions] for name, column in learned.items()}
+    found, places = np.unique(token_ids, return_inverse=True)
+    texts = decode_batch([[token] for token in found.tolist()], skip_special_tokens=False)
     tokens = SampleTokens(
         token_ids=token_ids,
-        texts=tuple(decode([token]) for token in token_ids.tolist()),
+        texts=tuple(texts[place] for place in places.tolist()),
         action_mask=read.action_mask[span],
         weight_version=read.weight_version[actions],
         columns={**columns, "rollout_logprobs": sampled},

@@ -15,6 +15,9 @@ class Letters:
     def decode(self, token_ids, *, skip_special_tokens=True):
         return "".join(map(chr, token_ids))
 
+    def decode_batch(self, sequences, *, skip_special_tokens=True):
+        return [self.decode(token_ids) for token_ids in sequences]
+
 
 @pytest.fixture
 def batch(batch_of):

@@ -54,7 +54,7 @@ def sample_texts(
                 **_images(batch, row),
                 **_end(batch, row),
                 **_step_rewards(batch, slice(steps[row], steps[row + 1])),
-                **tokens_entry(learned, batch, row, renderer.decode),
+                **tokens_entry(learned, batch, row, renderer.decode_batch),
             }
         )
     return texts
