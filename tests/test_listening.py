@@ -14,6 +14,7 @@ ROWS = {
     "rlhf_torch/ranks/ranks.py": "ranks of one machine",
     "rlhf_weights/store.py": "weight links",
     "rlhf_plugin_endpoint/web/server.py": "executor `endpoint`",
+    "rlhf_plugin_lab/serving.py": "`rlhf view`",
     "rlhf_plugin_ray/cluster/cluster.py": "a cluster of Ray",
     "rlhf_plugin_ray/processes/process.py": "ranks of one machine",
     "rlhf_plugin_reward_model/serving/command.py": "`rlhf serve-rm`",

@@ -1,5 +1,5 @@
-"""The command ``rlhf show``, which prints the samples of a step from the run folder's ``samples.jsonl``, or those of an
-evaluation from ``eval_samples.jsonl``."""
+"""The command ``rlhf show``, which prints the samples of a step from the run folder's ``samples.jsonl``, those of an
+evaluation from ``eval_samples.jsonl``, or a table of its metrics."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from rich.text import Text
 from rlhf_core.errors import ConfigError
 from rlhf_core.outside.json_reader import parse_object
 from rlhf_core.storage.run_folder import RunFolder, complete
+
+from .metrics_table import courses_of, table_of
 
 SAMPLES, EVAL_SAMPLES, METRICS = "samples.jsonl", "eval_samples.jsonl", "metrics.jsonl"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -42,8 +44,27 @@ def show(
         Path | None,
         typer.Option("--images", help="folder into which the samples' images are copied"),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="NAMES",
+            help="in place of samples the first, last, lowest and highest value of metrics, with their steps: names or "
+            "parts of names, with commas between them, such as reward/mean,kl",
+        ),
+    ] = None,
 ) -> None:
-    """Show sample rollouts of a step: prompt, response, each reward, and where images are."""
+    """Show sample rollouts of a step: prompt, response, each reward, and where images are. Or a table of metrics."""
+    if metrics is not None:
+        given = {
+            "--step": step is not None,
+            "--eval": evaluation,
+            "--limit": limit,
+            "--images": images,
+        }
+        others = [flag for flag, value in given.items() if value]
+        _show_metrics(run, metrics, others, as_json=as_json)
+        return
     chosen, samples = read_samples(run, step, evaluation=evaluation)
     samples = samples[:limit]
     if images is not None:
@@ -59,6 +80,32 @@ def show(
         console.print(Text(_printable(end, console), style="dim"), soft_wrap=True)
     for sample in samples:
         _print_sample(console, sample, run)
+
+
+def _show_metrics(run: Path, words: str, others: Sequence[str], *, as_json: bool) -> None:
+    """Print the table of metrics, or an object a line.
+
+    Args:
+        others: flags about samples, which have no meaning here.
+    """
+    if others:
+        raise ConfigError(f"--metrics {words}: {others[0]} is about samples; leave it out")
+    path = run / METRICS
+    if not path.is_file():
+        raise ConfigError(
+            f"{run}: it has no {METRICS}; expected a run's --output, such as runs/run"
+        )
+    records = list(_lines(path))
+    courses = courses_of(records, words, str(run))
+    if as_json:
+        print("\n".join(course.to_json() for course in courses))
+        return
+    console = Console(highlight=False, markup=False, emoji=False)
+    count = max((record["step"] for record in records), default=0)
+    title = f"{run}: {count} step{'' if count == 1 else 's'}"
+    console.print(Text(_printable(title, console), style="bold"), soft_wrap=True)
+    for line in table_of(courses):
+        console.print(Text(_printable(line, console)), soft_wrap=True)
 
 
 def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:

@@ -76,6 +76,9 @@ WRAPS_CODE = "wraps_code"
 function itself as the keyword ``code``, where a Python program gave one instead of a file."""
 PLANS_MEMORY = "plans_memory"
 """Word of a command that predicts whether a run fits into its accelerators (``contracts.MemoryPlanner``)."""
+HEARS_TOKENS = "hears_tokens"
+"""Word of an observer that hears the tokens of samples with their columns (``RolloutSample.tokens``). Without one they
+are not kept."""
 SLEEP = "sleep"
 """Word of a run whose engine may sleep while roles compute. Options of engines about their sleep need it."""
 STALE_ROLLOUTS = "stale_rollouts"
@@ -205,6 +208,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     EXPERT_ROUTES: "the engine tells to which experts of a mixture each token went",
     REPLAYS_ROUTES: "the training backend can send tokens to the experts that the engine chose",
     PLANS_MEMORY: "the command predicts whether a run fits into its accelerators (MemoryPlanner)",
+    HEARS_TOKENS: "the observer hears the tokens of samples (RolloutSample.tokens)",
     WRAPS_CODE: "the component wraps a function in a file that the user names",
 }
 """Capabilities that a component may provide, beside ``aggregation:MODE`` for the aggregation of its publication."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .batch.sample_tokens import SampleTokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
@@ -43,6 +45,16 @@ class RolloutSample:
     """True: the last answer hit a token limit."""
     images: tuple[Path, ...] = ()
     """Files of its images, in their order, in the run folder."""
+    tokens: SampleTokens | None = None
+    """Its tokens with their columns; None unless an observer of the run provides ``hears_tokens``."""
+
+    @classmethod
+    def recorded(cls, sample: Mapping[str, Any], folder: Path) -> RolloutSample:
+        """Return a sample of ``samples.jsonl`` of the run in ``folder``."""
+        names = ("uid", "prompt", "response", "reward", "truncated")
+        images = tuple(folder / image["file"] for image in sample.get("images", ()))
+        tokens = sample.get("tokens")
+        return cls(**{name: sample[name] for name in names}, images=images, tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..batch.metric import Metric, Metrics, merge_metrics, metric_values
+from ..batch.sample_tokens import SampleTokens
 from ..batch.task import Message, Task, Uid
 from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
 from ..batch.trajectory import Stop, Trajectory, Turn
@@ -226,6 +227,7 @@ __all__ = [
     "Runtime",
     "RuntimeSpec",
     "SampleFilter",
+    "SampleTokens",
     "SamplingParams",
     "ScalesRates",
     "SchedulePoint",

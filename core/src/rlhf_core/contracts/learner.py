@@ -51,6 +51,9 @@ class LearnOutcome:
     """Position in the supervised rows after the step."""
     skipped_updates: Mapping[str, int]
     """Role -> updates in a row whose gradient was not finite."""
+    columns: Mapping[str, NDArray[np.float32]] | None = None
+    """(sum of A,) each: advantages, log-probs and values of the batch's actions, from before the updates; None unless
+    an observer of the run provides ``hears_tokens``."""
 
 
 class Learner(Protocol):

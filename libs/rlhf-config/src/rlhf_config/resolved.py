@@ -151,6 +151,11 @@ class ResolvedOptions(Generic[OptionsT]):
     inputs: tuple[tuple[str, str], ...] = field(default=())
     """Options that name models and data, each with a name."""
 
+    def provides(self, slot: str, word: str) -> bool:
+        """Return whether a component that is chosen at a selector path provides a capability."""
+        chosen = self.selections.get(slot, ())
+        return any(word in selection.registered.component.provides for selection in chosen)
+
     def one(self, slot: str) -> Selection:
         """Return the component of a selector that is always set."""
         (selection,) = self.selections[slot]

@@ -185,6 +185,7 @@ class WrittenLearner:
         self.requests = []
         self.metrics = {}
         self.changes_policy = True
+        self.columns = None
         self._diary = diary
         self._role = role
 
@@ -201,6 +202,7 @@ class WrittenLearner:
             policy_changed=self.changes_policy,
             supervised_taken=request.supervised_taken + 3,
             skipped_updates={"policy": request.skipped_updates.get("policy", 0) + 1},
+            columns=self.columns and self.columns(request.batch),
         )
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from rlhf_core import Component, Config, PluginError, ResumeError
@@ -96,6 +97,41 @@ def test_an_observer_hears_the_run_in_its_order(small_run):
     assert watcher.metrics["reward/mean"] > 0.0
     with pytest.raises(TypeError, match="does not support item assignment"):
         watcher.metrics["reward/mean"] = 0.0
+
+
+def test_tokens_that_the_learner_kept_are_heard_and_not_among_the_records(small_run):
+    class Hears(Watcher):
+        def rollout_end(self, step, samples, metrics):
+            self.samples = samples
+
+    watcher = watched(small_run, Hears())
+
+    def keep_columns(runtime):
+        runtime.learner.columns = lambda batch: {
+            "advantages": np.arange(batch.num_actions.sum(), dtype=np.float32)
+        }
+
+    small_run(WATCHED, prepare=keep_columns)
+
+    assert watcher.samples
+    for sample in watcher.samples:
+        tokens = sample.tokens
+        assert "".join(tokens.texts).replace("<eos>", "") == sample.prompt + sample.response
+        assert len(tokens.columns["advantages"]) == tokens.action_mask.sum()
+    assert watcher.samples[0].tokens.columns["advantages"].tolist()[:2] == [0.0, 1.0]
+    assert not any("tokens" in line for line in small_run.lines("samples.jsonl"))
+
+
+def test_nobody_hears_tokens_that_were_not_kept(small_run):
+    class Hears(Watcher):
+        def rollout_end(self, step, samples, metrics):
+            self.samples = samples
+
+    watcher = watched(small_run, Hears())
+
+    small_run(WATCHED)
+
+    assert [sample.tokens for sample in watcher.samples] == [None] * len(watcher.samples)
 
 
 def test_a_step_at_which_an_observer_ends_the_run_is_its_last_one(small_run):

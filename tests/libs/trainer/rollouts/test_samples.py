@@ -15,6 +15,9 @@ class Letters:
     def decode(self, token_ids, *, skip_special_tokens=True):
         return "".join(map(chr, token_ids))
 
+    def decode_batch(self, sequences, *, skip_special_tokens=True):
+        return [self.decode(token_ids) for token_ids in sequences]
+
 
 @pytest.fixture
 def batch(batch_of):
@@ -94,3 +97,35 @@ def test_the_end_of_an_episode_is_told_where_its_executor_says_it(batch):
     texts = sample_texts(batch, 5, Letters())
 
     assert [text.get("end") for text in texts] == ["turns", *["finished"] * 3, None]
+
+
+def test_tokens_come_with_the_columns_of_their_own_actions(batch_of):
+    batch = batch_of({(0, 0): "pAAeB", (1, 0): "pA", (2, 0): "pAAA"})  # 3, 1 and 3 actions
+    learned = {
+        "advantages": np.arange(7, dtype=np.float32),
+        "of_another_batch": np.zeros(9, np.float32),
+    }
+
+    first, last = (text["tokens"] for text in sample_texts(batch, 2, Letters(), learned))
+
+    assert first.texts == tuple("pAAeB")
+    assert first.token_ids.tolist() == list(map(ord, "pAAeB"))
+    assert first.action_mask.tolist() == [False, True, True, False, True]
+    assert first.columns["advantages"].tolist() == [0.0, 1.0, 2.0]
+    assert last.columns["advantages"].tolist() == [4.0, 5.0, 6.0]
+    assert first.columns.keys() == {"advantages", "rollout_logprobs"}
+    assert len(last.weight_version) == len(last.columns["rollout_logprobs"]) == 3
+
+
+def test_log_probs_of_the_sampler_do_not_pass_for_the_trainers(batch_of):
+    batch = batch_of({(0, 0): "pAA"})
+    ours, theirs = batch.rollout_logprobs + np.float32(0.5), batch.rollout_logprobs
+
+    for old, expected in ((ours, True), (theirs, False)):
+        (text,) = sample_texts(batch, 1, Letters(), {"old_logprobs": old})
+
+        assert ("old_logprobs" in text["tokens"].columns) is expected
+
+
+def test_no_sample_has_tokens_where_nobody_hears_them(batch):
+    assert not any("tokens" in text for text in sample_texts(batch, 9, Letters()))

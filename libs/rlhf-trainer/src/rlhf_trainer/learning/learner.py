@@ -14,6 +14,7 @@ from rlhf_config.checks.features import renormalizes
 from rlhf_config.resolved import Resolved
 from rlhf_core.batch.metric import Metrics, merge_metrics, merge_updates, metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.capabilities import HEARS_TOKENS
 from rlhf_core.contracts.backend import StepOutcome, StepPlan, TrainBatch
 from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
 from rlhf_core.contracts.loss import PreparingLoss
@@ -57,6 +58,7 @@ class BatchLearner:
         # Log-probs of older weights, or of a truncated distribution, rightly differ from the trainer's.
         is_comparable = run.rollout.max_staleness == 0 and not renormalizes(run)
         self._max_mismatch = run.rollout.max_mismatch if is_comparable else None
+        self._keeps_columns = resolved.provides("observers.use", HEARS_TOKENS)
         self._kl_label = resolved.one("algo.kl.estimator").label
         self._reward_weights = {
             selection.name: selection.reward.weight
@@ -83,6 +85,7 @@ class BatchLearner:
             policy_changed=trains_policy,
             supervised_taken=step.supervised_taken,
             skipped_updates=step.skipped_updates,
+            columns={**outputs.columns, **estimates} if self._keeps_columns else None,
         )
 
     def _estimates(self, request: LearnRequest, outputs: ModelOutputs) -> tuple[Columns, Metrics]:

@@ -19,7 +19,7 @@ from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.component import name_component
 from rlhf_core.concurrency import run_to_its_end
 from rlhf_core.errors import CheckpointError
-from rlhf_core.observer import RunInfo, RunResult
+from rlhf_core.observer import RolloutSample, RunInfo, RunResult
 from rlhf_core.plugins import Plugins
 from rlhf_core.problem import headline
 from rlhf_core.storage.atomic import set_aside
@@ -36,7 +36,7 @@ from .best import evaluated_on, note_best
 from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of
 from .exporting import export_models
-from .hearers import Loggers, Observers, build_observers, shown
+from .hearers import Loggers, Observers, build_observers
 from .input_digests import input_digests
 from .interrupts import Interrupts
 from .old_objects import OldObjects
@@ -270,8 +270,9 @@ class _Run(Generic[RunT, StateT]):
         self, step: int, samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
     ) -> None:
         for sample in samples:
-            self.samples.write({"step": step, **sample})
-        texts = [shown(sample, self.folder.root) for sample in samples]
+            plain = {name: value for name, value in sample.items() if name != "tokens"}
+            self.samples.write({"step": step, **plain})
+        texts = [RolloutSample.recorded(sample, self.folder.root) for sample in samples]
         self._tell("rollout_end", step=step, samples=texts, metrics=metrics)
         self.loggers.log_samples(step, texts)
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -171,13 +170,6 @@ def without_credentials(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [without_credentials(value) for value in tree]
     return _USER_OF_URL.sub("***@", tree) if isinstance(tree, str) else tree
-
-
-def shown(sample: Mapping[str, Any], folder: Path) -> RolloutSample:
-    """Return a recorded sample as observers and loggers get it."""
-    texts = {name: sample[name] for name in ("uid", "prompt", "response", "reward", "truncated")}
-    images = tuple(folder / image["file"] for image in sample.get("images", ()))
-    return RolloutSample(**texts, images=images)
 
 
 ASKED = frozenset({"step_end", "eval_end"})

@@ -67,6 +67,7 @@ class Trainer:
         fault_point("model_outputs", step)
         metrics = [rollouts.metrics]
         batch = rollouts.batch
+        columns = None
         to_learn = rollouts.to_learn(trains_unjudged=session.demands.trains_unjudged)
         if to_learn is None:
             metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
@@ -76,6 +77,7 @@ class Trainer:
             await self._make_room(step)
             outcome = await session.learner.learn(self._request(step, *to_learn))
             metrics.append(outcome.metrics)
+            columns = outcome.columns
             self._take_over(outcome)
             clock.record("score_s", outcome.score_s)
             clock.record("train_s", outcome.train_s)
@@ -107,9 +109,9 @@ class Trainer:
         self._remember(step)
         timing = clock.timing(batch, session.source.work_done - before)
         self.state.seconds += timing["step_s"]
-        samples = (
-            sample_texts(batch, run.log.samples, session.renderer) if batch is not None else []
-        )
+        samples = []
+        if batch is not None:
+            samples = sample_texts(batch, run.log.samples, session.renderer, columns)
         return FinishedStep(metrics=values, timing=timing, samples=samples)
 
     def _remember(self, step: int) -> None:

@@ -41,10 +41,7 @@ def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
         model_path=run.model.path,
         options=run.data.kept_in(_folder(resolved)),
         key=run.data.image_key,
-        draws=any(
-            SEVERAL_TURNS in executor.registered.component.provides
-            for executor in resolved.selections.get("rollout.executor", ())
-        ),
+        draws=resolved.provides("rollout.executor", SEVERAL_TURNS),
         trust_remote_code=run.model.trust_remote_code,
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.batch.ragged import offsets_of
+from rlhf_core.batch.sample_tokens import Learned, learned_of, tokens_entry
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.executor import Renderer
 from rlhf_core.storage.run_folder import MEDIA as MEDIA_FOLDER
@@ -22,10 +23,13 @@ POLICY, ENVIRONMENT = "policy", "environment"
 """Who wrote a part of a response."""
 
 
-def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> list[dict[str, Any]]:
-    """Return ``count`` samples, or all if there are fewer, spread evenly over the batch, as JSON values."""
+def sample_texts(
+    batch: TrajectoryColumns, count: int, renderer: Renderer, learned: Learned | None = None
+) -> list[dict[str, Any]]:
+    """Return ``count`` samples, or all if there are fewer, spread evenly over the batch, as JSON values; beside those,
+    where ``learned`` has columns of the batch, ``tokens``."""
     rows = np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).round().astype(int))
-    batch = batch.select(rows)
+    learned, batch = learned_of(learned, batch, rows), batch.select(rows)
     columns, total = batch.tokens.read(), batch.total_reward
     steps = offsets_of(batch.num_steps)
     texts = []
@@ -50,6 +54,7 @@ def sample_texts(batch: TrajectoryColumns, count: int, renderer: Renderer) -> li
                 **_images(batch, row),
                 **_end(batch, row),
                 **_step_rewards(batch, slice(steps[row], steps[row + 1])),
+                **tokens_entry(learned, batch, row, renderer.decode_batch),
             }
         )
     return texts

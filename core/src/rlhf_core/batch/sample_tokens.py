@@ -1,0 +1,80 @@
+"""Tokens of a sample with their columns, for observers that record them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..lazy import NDArray, np
+from .token_columns import Rows
+from .trajectory_columns import TrajectoryColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTokens:
+    """Tokens of one sample, and numbers at its actions. ``T`` tokens, ``A`` of them actions: those of the policy."""
+
+    token_ids: NDArray[np.int32]
+    """(T,)"""
+    texts: tuple[str, ...]
+    """T texts, each of one token alone, control words too: a character of several tokens is whole in none of them."""
+    action_mask: NDArray[np.bool_]
+    """(T,)"""
+    weight_version: NDArray[np.int32]
+    """(A,) version of the weights that sampled each action."""
+    columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """(A,) each: ``rollout_logprobs``, NaN where nobody asked the engine for them, and what the step computed before
+    its updates: ``advantages``, and those of ``old_logprobs``, ``ref_logprobs`` and ``values`` that the run demands."""
+
+
+Learned = Mapping[str, NDArray[np.float32]]
+"""Columns of (sum of A,) each."""
+
+
+def learned_of(learned: Learned | None, batch: TrajectoryColumns, rows: Rows) -> Learned | None:
+    """Return the columns of some rows of a batch; None where nobody hears tokens.
+
+    Columns of another batch, such as one with rows whose rewards did not count, are left out. So are ``old_logprobs``
+    that are the sampler's own, which a run may take in their place: they say nothing of the trainer.
+    """
+    if learned is None:
+        return None
+    actions, sampled = batch.action_index(rows), batch.rollout_logprobs
+    return {
+        name: column[actions]
+        for name, column in learned.items()
+        if len(column) == len(sampled)
+        and not (name == "old_logprobs" and np.array_equal(column, sampled))
+    }
+
+
+def tokens_entry(
+    learned: Learned | None,
+    batch: TrajectoryColumns,
+    row: int,
+    decode_batch: Callable[..., Sequence[str]],
+) -> dict[str, Any]:
+    """Return the tokens of a row as the entry ``tokens`` of a sample; nothing where nobody hears tokens.
+
+    Args:
+        learned: ``learned_of`` this batch.
+        decode_batch: ``contracts.Renderer.decode_batch``.
+    """
+    if learned is None:
+        return {}
+    read = batch.tokens.read()
+    span = slice(*batch.token_offsets[row : row + 2].tolist())
+    actions = slice(*batch.action_offsets[row : row + 2].tolist())
+    token_ids, sampled = read.token_ids[span], read.rollout_logprobs[actions]
+    columns = {name: column[actions] for name, column in learned.items()}
+    found, places = np.unique(token_ids, return_inverse=True)
+    texts = decode_batch([[token] for token in found.tolist()], skip_special_tokens=False)
+    tokens = SampleTokens(
+        token_ids=token_ids,
+        texts=tuple(texts[place] for place in places.tolist()),
+        action_mask=read.action_mask[span],
+        weight_version=read.weight_version[actions],
+        columns={**columns, "rollout_logprobs": sampled},
+    )
+    return {"tokens": tokens}

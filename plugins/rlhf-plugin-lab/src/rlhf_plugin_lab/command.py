@@ -1,0 +1,144 @@
+"""The command ``rlhf view``: it reads runs, and writes one page of them or serves it on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rlhf_core import ConfigError
+from rlhf_core.storage import written_whole
+
+from .paper.contents import Contents, contents_of
+from .paper.html import page
+from .serving import serve
+
+_START = b"<!DOCTYPE html>"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"rlhf view: {message}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's flags."""
+    own = _Parser(
+        prog="rlhf view",
+        description="Show runs as one page: curves, the options that differ, rollouts side by side, episodes by turns, "
+        "tokens where they are recorded. The page asks nobody for anything. Without --export it is served on "
+        "127.0.0.1, at an address that holds a token, until Ctrl-C.",
+        allow_abbrev=False,
+    )
+    own.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="run folder (a run's --output); several are compared",
+    )
+    own.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE.html",
+        help="write the page into a file, which opens from disk",
+    )
+    own.add_argument(
+        "--steps",
+        metavar="LIST",
+        help="steps whose rollouts are in the page, such as 1,10,100-200; unset: all. Curves have all steps",
+    )
+    own.add_argument(
+        "--max-mb",
+        type=int,
+        default=256,
+        help="largest size of the page's data in MB (256); the page says what is left out",
+    )
+    own.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; 0: a free one (0)")
+    return own
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page or serve it, and return the exit code 0.
+
+    Raises:
+        ConfigError: a flag is wrong, or a folder is no run folder.
+        StorageError: the file cannot be written.
+    """
+    own = parser().parse_args(list(arguments))
+    if own.max_mb < 1:
+        raise ConfigError(f"--max-mb {own.max_mb}: expected 1 or more")
+    if not 0 <= own.port <= 65535:
+        raise ConfigError(f"--port {own.port}: expected a number from 0 to 65535")
+    wanted = _wanted(own.steps)
+
+    def read() -> Contents:
+        return contents_of(own.runs, max_bytes=own.max_mb * 1_000_000, wanted=wanted)
+
+    if own.export is None:
+        serve(own.runs, read, own.port)
+    else:
+        _export(own.export, read())
+    return 0
+
+
+def _export(path: Path, contents: Contents) -> None:
+    """Write the page, and say what is in it and what is missing."""
+    _require_replaceable(path)
+    with written_whole(path) as file:
+        for piece in page(contents):
+            file.write(piece)
+    for run in contents.index["runs"]:
+        rollouts = sum(step["count"] for step in run["steps"])
+        print(
+            f"{run['folder']}: {run['last_step']} steps, {len(run['metrics'])} metrics, {rollouts} rollouts"
+        )
+        for problem in run["problems"]:
+            print(f"{run['folder']}: {problem}", file=sys.stderr)
+    print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB); it opens in a browser, from disk")
+
+
+def _require_replaceable(path: Path) -> None:
+    """Refuse to write over something that is no page.
+
+    Raises:
+        ConfigError: it is none, or the folder is not there.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"--export {path}: no such folder {path.parent}; create it, or choose another file"
+        )
+    if path.is_dir():
+        raise ConfigError(f"--export {path}: expected a file to write; it is a folder")
+    if path.exists():
+        with path.open("rb") as file:
+            is_page = file.read(len(_START)) == _START
+        if not is_page:
+            raise ConfigError(
+                f"--export {path}: the file is there already and is no page; choose another name or remove it"
+            )
+
+
+def _wanted(text: str | None) -> Callable[[int], bool]:
+    """Return whether a step is in a list such as ``1,10,100-200``; None is a list of all.
+
+    Raises:
+        ConfigError: it is no such list.
+    """
+    if text is None:
+        return lambda step: True
+    spans = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if (
+            not first.isdecimal()
+            or (dash and not last.isdecimal())
+            or (dash and int(last) < int(first))
+        ):
+            raise ConfigError(
+                f"--steps {text}: expected steps and spans of steps, such as 1,10,100-200; got {part!r}"
+            )
+        spans.append((int(first), int(last) if dash else int(first)))
+    return lambda step: any(first <= step <= last for first, last in spans)

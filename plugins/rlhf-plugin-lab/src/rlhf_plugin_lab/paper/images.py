@@ -1,0 +1,87 @@
+"""Images of rollouts within the page: files of the run's own store, of known kinds, within limits of bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..recorded.problems import Problems
+from .chunks import Chunks
+
+_KINDS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+    (b"BM", "image/bmp"),
+)
+"""First bytes -> type. Kinds that may hold a script, such as SVG, are none of them."""
+MEDIA = "media"
+MAX_IMAGE_BYTES = 4 << 20
+"""Largest image that is embedded."""
+
+
+class Images:
+    """Embedded images, each once.
+
+    Args:
+        limit: largest number of bytes of all images of the page together.
+    """
+
+    def __init__(self, chunks: Chunks, limit: int) -> None:
+        self._chunks = chunks
+        self._left = limit
+        self._known: dict[Path, dict[str, Any]] = {}
+
+    def embedded(self, run: Path, recorded: Any, problems: Problems) -> list[dict[str, Any]]:
+        """Return for each recorded image its size and place among tokens, with the name and type of its part of the
+        page, or the reason why it is not there."""
+        shown = []
+        for image in recorded if isinstance(recorded, list) else ():
+            if not isinstance(image, dict) or not isinstance(image.get("file"), str):
+                problems.note("images without a file are left out")
+                continue
+            place = {
+                key: image[key] for key in ("width", "height", "tokens") if _is_size(image.get(key))
+            }
+            shown.append({**place, **self._one(run, image["file"], problems)})
+        return shown
+
+    def _one(self, run: Path, name: str, problems: Problems) -> dict[str, Any]:
+        store = (run / MEDIA).resolve()
+        path = (run / name).resolve()
+        if store not in path.parents:
+            # A record is data: it may not bring a file from elsewhere into a page that is sent around.
+            problems.note("images outside of the run's folder media are not shown", name)
+            return {"why": "outside of the run's images"}
+        if path not in self._known:
+            self._known[path] = self._embed(path, problems)
+        return self._known[path]
+
+    def _embed(self, path: Path, problems: Problems) -> dict[str, Any]:
+        try:
+            if path.stat().st_size > MAX_IMAGE_BYTES:
+                problems.note(f"images above {MAX_IMAGE_BYTES >> 20} MiB are not shown", path.name)
+                return {"why": f"above {MAX_IMAGE_BYTES >> 20} MiB"}
+            data = path.read_bytes()
+        except OSError as error:
+            problems.note("image files cannot be read", f"{path.name}: {error.strerror}")
+            return {"why": "the file is gone or cannot be read"}
+        kind = next((kind for start, kind in _KINDS if data.startswith(start)), None)
+        if kind is None:
+            problems.note(
+                "images of other kinds than PNG, JPEG, GIF, WebP and BMP are not shown", path.name
+            )
+            return {"why": "no PNG, JPEG, GIF, WebP or BMP"}
+        part = self._chunks.add_bytes(data) if len(data) <= self._left else None
+        if part is None:
+            problems.note("images are left out, as the page is at its limit (--max-mb)")
+            return {"why": "the page is at its limit (--max-mb)"}
+        self._left -= len(data)
+        return {"part": part, "kind": kind}
+
+
+def _is_size(value: object) -> bool:
+    if isinstance(value, list):
+        return len(value) == 2 and all(type(each) is int for each in value)
+    return type(value) is int

@@ -1,0 +1,115 @@
+"""Columns of tokens, where a run recorded them: ``tokens/step-NNNNNNNN.parquet``, a row for each token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .problems import Problems
+
+FOLDER = "tokens"
+MAX_ROWS = 4_000_000
+"""Largest number of rows of a file that is read: a step has no more tokens in one file."""
+UID, TEXT, ID, ACTION = "uid", "text", "token_id", "action"
+NUMBERS = (
+    "rollout_logprob",
+    "trainer_logprob",
+    "reference_logprob",
+    "ratio",
+    "advantage",
+    "value",
+    "entropy",
+    "version",
+)
+"""Columns of numbers that the page can color by; any of them may be missing. Tokens that are no action have none."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenColumns:
+    """Tokens of one rollout; all lists have the same length."""
+
+    text: list[str]
+    columns: dict[str, list[float | None]]
+
+
+class TokenFiles:
+    """The files of a run's tokens, each read once, when the first rollout of its step is asked for."""
+
+    def __init__(self, run: Path, problems: Problems) -> None:
+        self._folder = run / FOLDER
+        self._problems = problems
+        self._step: int | None = None
+        self._rollouts: dict[str, TokenColumns] = {}
+
+    def of(self, step: int, uid: str) -> TokenColumns | None:
+        """Return the tokens of a rollout; None: none are recorded."""
+        if step != self._step:
+            self._step = step
+            self._rollouts = self._read(self._folder / f"step-{step:08d}.parquet")
+        return self._rollouts.get(uid)
+
+    def _read(self, path: Path) -> dict[str, TokenColumns]:
+        if not path.is_file():
+            return {}
+        # Only a run that recorded tokens needs it, and it takes half a second.
+        import pyarrow.parquet as parquet
+        from pyarrow import ArrowException
+
+        try:
+            file = parquet.ParquetFile(path)
+            if file.metadata.num_rows > MAX_ROWS:
+                self._problems.note(f"files of more than {MAX_ROWS} tokens are not read", path.name)
+                return {}
+            names = [
+                name
+                for name in (UID, TEXT, ID, ACTION, *NUMBERS)
+                if name in file.schema_arrow.names
+            ]
+            columns = file.read(columns=names).to_pydict()
+        except (OSError, ArrowException) as error:
+            self._problems.note("files of tokens cannot be read", f"{path.name}: {error}")
+            return {}
+        return self._by_rollout(path, columns)
+
+    def _by_rollout(self, path: Path, columns: dict[str, list[Any]]) -> dict[str, TokenColumns]:
+        uids = columns.get(UID)
+        ids = columns.get(ID, columns.get(TEXT, ()))
+        texts = columns.get(TEXT) or [""] * len(ids)
+        if not uids or len(texts) != len(uids):
+            self._problems.note(
+                "files of tokens have no column uid, or neither text nor token_id", path.name
+            )
+            return {}
+        numbers = {name: columns[name] for name in (*NUMBERS, ACTION) if name in columns}
+        found: dict[str, TokenColumns] = {}
+        for row, uid in enumerate(uids):
+            tokens = found.get(uid)
+            if tokens is None:
+                tokens = found[uid] = TokenColumns(text=[], columns={name: [] for name in numbers})
+            tokens.text.append(str(texts[row]) or f"[{ids[row]}]")
+            for name, column in numbers.items():
+                tokens.columns[name].append(_short(column[row]))
+        for tokens in found.values():
+            _add_ratio(tokens)
+        return found
+
+
+def _short(value: Any) -> float | None:
+    """Return a number with four digits, more than a color shows; None: there is none, or it is not finite."""
+    if value is None or isinstance(value, str) or not math.isfinite(value):
+        return None
+    number = float(f"{float(value):.4g}")
+    return int(number) if number.is_integer() else number
+
+
+def _add_ratio(tokens: TokenColumns) -> None:
+    """Add the ratio of the trainer's probability to the sampler's where both are known."""
+    ours, theirs = (tokens.columns.get(name) for name in ("trainer_logprob", "rollout_logprob"))
+    if ours is None or theirs is None or "ratio" in tokens.columns:
+        return
+    tokens.columns["ratio"] = [
+        None if a is None or b is None else _short(math.exp(min(a - b, 50.0)))
+        for a, b in zip(ours, theirs, strict=True)
+    ]
