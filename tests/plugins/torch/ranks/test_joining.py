@@ -53,6 +53,19 @@ def test_ranks_meet_on_this_machine_if_all_are_here(
     assert ["store" in how for how in joined] == [meets_here]
 
 
+def test_a_single_rank_forms_its_group_locally_too(joined, monkeypatch):
+    """gloo listens for a group of one as well, by itself at the address of the machine's name."""
+    formed = []
+    monkeypatch.setattr(ranks, "form_all_locally", lambda: formed.append(len(joined)))
+    for name in ranks.NEEDED:
+        monkeypatch.delenv(name, raising=False)
+
+    ranks.join(DEVICE)
+
+    assert formed == [0]
+    assert [how["world_size"] for how in joined] == [1]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is a port")
 def test_a_meeting_that_another_process_has_is_named(joined, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

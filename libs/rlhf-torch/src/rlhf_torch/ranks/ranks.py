@@ -104,6 +104,7 @@ def join(device: torch.device) -> Ranks:
         if given:
             _join_others(backend)
         else:
+            form_all_locally()
             store = dist.HashStore()  # type: ignore[attr-defined]  # absent from torch's stubs
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         atexit.register(leave)
