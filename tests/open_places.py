@@ -61,15 +61,22 @@ def address_of(text):
     return str(ip_address(b"".join(ordered)))
 
 
-def listening(root):
-    """Addresses at which a process and those below it listen; of Unix sockets their paths."""
+def ports(root):
+    """Addresses and ports of TCP at which a process and those below it listen."""
     own = inodes(processes(root))
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == LISTENS and words[9] in own:
-                found.add(address_of(words[1]))
+                found.add((address_of(words[1]), int(words[1].partition(":")[2], 16)))
+    return found
+
+
+def listening(root):
+    """Addresses at which a process and those below it listen; of Unix sockets their paths."""
+    own = inodes(processes(root))
+    found = {address for address, _ in ports(root)}
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         words = line.split()
         if int(words[3], 16) & ACCEPTS and words[6] in own:

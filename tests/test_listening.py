@@ -7,11 +7,14 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ("core", "cli", "libs", "plugins", "contrib")
 OPENS = re.compile(
     r"\b(?:create_server|start_server|start_unix_server|TCPStore|\w*HTTPServer|bind_unix_socket)\(|uvicorn\.(?:Config|run)\("
-    r"|(?:socket|listener|listening)\.(?:bind|listen)\(|\binit_process_group\(|\bray\.init\(|\"--fd\""
+    r"|(?:socket|listener|listening)\.(?:bind|listen)\(|\binit_process_group\(|\bcreate_device\(|\bray\.init\(|\"--fd\""
 )
 ROWS = {
     "rlhf_guard/environments/listening.py": "`rlhf env serve`",
     "rlhf_torch/ranks/ranks.py": "ranks of one machine",
+    "rlhf_weights/door.py": "weight links",
+    "rlhf_weights/group.py": "weight links",
+    "rlhf_weights/local_gloo.py": "weight links",
     "rlhf_weights/store.py": "weight links",
     "rlhf_plugin_endpoint/web/server.py": "executor `endpoint`",
     "rlhf_plugin_lab/serving.py": "`rlhf view`",
@@ -49,6 +52,7 @@ def test_another_way_to_listen_would_be_found():
         "uvicorn.run(app)",
         "self._socket.bind(('', 0))",
         "dist.TCPStore(host, port)",
+        "dist.ProcessGroupGloo.create_device(hostname=host)",
     ):
         assert OPENS.search(line), line
     assert not OPENS.search("signature.bind(*arguments)")

@@ -6,16 +6,17 @@ far, under a umask that takes nothing away.
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.deadlines import HANG_S
-from tests.open_places import listening, modes, processes, promised
+from tests.open_places import listening, modes, ports, processes, promised
 
 HOLD = """
 import pathlib, time
@@ -55,6 +56,20 @@ command._load = lambda options: command.ServedModel(lambda: "a model", list, lis
 sys.exit(command.serve_rm(["model", "--port", "0"]))
 """
 """``rlhf serve-rm`` whose model is none: what listens does not depend on it."""
+RANK = """
+import sys
+import torch, torch.distributed as dist
+from rlhf_torch.ranks.ranks import join
+join(torch.device("cpu"))
+mine = dist.new_group([0, 1])  # as DeepSpeed makes them
+numbers = torch.ones(1)
+for group in (None, mine):
+    dist.all_reduce(numbers, group=group)
+print("joined", float(numbers), flush=True)
+sys.stdin.readline()
+dist.all_reduce(numbers)
+print("summed", float(numbers), flush=True)
+"""
 
 pytestmark = [
     pytest.mark.slow,
@@ -143,6 +158,40 @@ def test_agents_get_a_loopback_port_and_a_folder_of_their_own(workspace):
     assert folders
     assert set(folders.values()) == {promised("Files", "an agent's folder").lstrip("0")}
     assert modes(workspace / "tmp") == {}
+
+
+def test_ranks_of_one_machine_listen_on_the_loopback_and_answer_nobody(tmp_path, monkeypatch):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = {"WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in place.items():
+        monkeypatch.setenv(name, str(value))
+    ranks = []
+    with ExitStack() as running:
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            (tmp_path / rank).mkdir()
+            ranks.append(running.enter_context(started(["-c", RANK], tmp_path / rank, 0o000)))
+        for process in ranks:
+            assert process.stdout.readline() == "joined 4.0\n"
+        for process in ranks:
+            assert listening(process.pid) == {"127.0.0.1"}
+            found = ports(process.pid)
+            assert len(found) == 2
+            for address in found:
+                with pytest.raises(TimeoutError):
+                    socket.create_connection(address, timeout=0.2)
+            assert modes(tmp_path / str(ranks.index(process)) / "tmp") == {}
+        for process in ranks:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in ranks:
+            assert process.communicate(timeout=HANG_S)[0] == "summed 8.0\n"
+
+    assert promised("What listens, and where", "ranks of one machine").startswith(
+        "127.0.0.1, a free port for each member"
+    )
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])

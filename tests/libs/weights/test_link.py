@@ -12,7 +12,7 @@ from tests.cases import one_in
 from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RLHFError
-from rlhf_weights import LinkBroken
+from rlhf_weights import ForeignConnection, LinkBroken, group
 
 PATHS = ["memory", "collective"]
 
@@ -111,6 +111,19 @@ def test_the_sender_giving_up_ends_the_receivers_wait(listener, link, path):
     asyncio.run(play())
 
     assert "given up by rank 0: engine 1 died" in other.error()
+
+
+def test_another_user_in_the_group_breaks_the_link(listener, link, monkeypatch):
+    def form_locally(*_):
+        raise ForeignConnection("got a connection from user 65534")
+
+    monkeypatch.setattr(group, "form_locally", form_locally)
+    sender = link("memory", 1)
+    other = listener(sender.invitation, 0)
+
+    with pytest.raises(LinkBroken, match="got a connection from user 65534"):
+        sender.connect()
+    assert "got a connection from user 65534" in other.error()
 
 
 def test_a_receiver_that_does_not_come_is_named(link):

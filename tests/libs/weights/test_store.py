@@ -1,40 +1,83 @@
-"""The store at which processes of one machine meet is reached by this machine alone."""
+"""The store at which processes of one machine meet is open to nobody else."""
 
+import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
+from tests.open_places import listening
 
-from rlhf_weights import is_loopback, open_store
+from rlhf_weights import is_loopback, open_store, reach_store
 
 LIMIT = timedelta(seconds=30)
 
 
-def listening_at(port):
-    lines = [
-        line.split()
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    return {
-        fields[1].split(":")[0]
-        for fields in lines
-        if fields[3] == "0A" and int(fields[1].split(":")[1], 16) == port
-    }
+@pytest.fixture
+def store():
+    made = open_store("127.0.0.1", 0, LIMIT)
+    yield made
+    made.close()
 
 
-def test_a_store_of_one_machine_listens_on_the_loopback_alone():
+def reached(store):
+    return reach_store("127.0.0.1", store.number, LIMIT)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is torch's, on the loopback")
+def test_a_store_of_one_machine_has_no_port():
+    before = listening(os.getpid())
     store = open_store("127.0.0.1", 0, LIMIT)
-    other = dist.TCPStore(
-        "127.0.0.1", store.port, is_master=False, wait_for_workers=False, timeout=LIMIT
-    )
+
+    (door,) = listening(os.getpid()) - before
+
+    assert door == f"@rlhf-meeting-{os.geteuid()}-{store.number}"
+    store.close()
+    assert door not in listening(os.getpid())
+
+
+def test_what_one_end_sets_the_other_gets(store):
+    other = reached(store)
 
     other.set("key", "value")
 
     assert store.get("key") == b"value"
-    if Path("/proc/net/tcp").exists():
-        assert listening_at(store.port) == {"0100007F"}
+    assert store.check(["key"])
+    assert not store.check(["key", "another"])
+    other.close()
+
+
+def test_stores_of_one_process_are_apart(store):
+    second = open_store("127.0.0.1", 0, LIMIT)
+    store.set("key", "first")
+
+    assert not second.check(["key"])
+    second.close()
+
+
+def test_who_waits_for_a_value_hears_of_the_openers_end_and_still_gets_what_is_there(store):
+    other = reached(store)
+    store.set("last", "words")
+
+    store.close()
+
+    assert other.get("last") == b"words"
+    with pytest.raises(RuntimeError, match="has closed it, or ended"):
+        other.check(["never set"])
+    other.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are counted there")
+def test_stores_that_come_and_go_leave_no_descriptors(store):
+    reached(store).close()
+    before = len(os.listdir("/proc/self/fd"))
+
+    for _ in range(3):
+        new = open_store("127.0.0.1", 0, LIMIT)
+        reached(new).close()
+        new.close()
+
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize(

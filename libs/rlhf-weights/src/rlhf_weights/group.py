@@ -23,7 +23,9 @@ from torch import Tensor
 
 from rlhf_core.errors import RLHFError
 
-from .store import open_store, reach_store
+from .connections import ForeignConnection
+from .local_gloo import form_locally
+from .store import MeetingStore, is_loopback, open_store, reach_store
 
 dist: Any = torch.distributed
 """Untyped: torch declares neither its stores nor its process groups as exported."""
@@ -57,7 +59,7 @@ class LinkMeeting:
     host: str
     """Address of the sender's machine."""
     port: int
-    """Port of the store in the sender's process."""
+    """Port of the store in the sender's process; on one machine the number by which it is reached there."""
     size: int
     """Number of members, the sender included."""
     timeout_s: float
@@ -67,7 +69,7 @@ class LinkMeeting:
 class LinkGroup:
     """One member's end of a process group. ``host`` makes the sender's, ``guest`` a receiver's; ``connect`` joins."""
 
-    def __init__(self, meeting: LinkMeeting, rank: int, store: Any) -> None:
+    def __init__(self, meeting: LinkMeeting, rank: int, store: MeetingStore) -> None:
         self.meeting = meeting
         self.rank = rank
         self._store = store
@@ -79,7 +81,7 @@ class LinkGroup:
 
     @classmethod
     def host(cls, name: str, host: str, size: int, timeout_s: float) -> LinkGroup:
-        """Open a meeting on a free port and return the sender's end.
+        """Open a meeting and return the sender's end.
 
         Args:
             name: name of the link for messages.
@@ -88,7 +90,9 @@ class LinkGroup:
             timeout_s: time limit of every single wait, in seconds.
         """
         store = open_store(host, 0, timedelta(seconds=timeout_s))
-        meeting = LinkMeeting(name=name, host=host, port=store.port, size=size, timeout_s=timeout_s)
+        meeting = LinkMeeting(
+            name=name, host=host, port=store.number, size=size, timeout_s=timeout_s
+        )
         return cls(meeting, SENDER, store)
 
     @classmethod
@@ -101,7 +105,7 @@ class LinkGroup:
         limit = timedelta(seconds=meeting.timeout_s)
         try:
             store = reach_store(meeting.host, meeting.port, limit)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OSError, ForeignConnection) as error:
             raise LinkBroken(
                 f"weight link {meeting.name}: nobody at {meeting.host}:{meeting.port}: {error}"
             ) from error
@@ -121,15 +125,10 @@ class LinkGroup:
             self._store.set(f"here/{self.rank}", "1")
             for pause in self._until_all_here():
                 time.sleep(pause)
-            store = dist.PrefixStore("control", self._store)
-            options = dist.ProcessGroupGloo._Options()
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
-            options._timeout = limit
-            self._control = dist.ProcessGroupGloo(store, self.rank, meeting.size, options)
-            self._data = self._control
+            self._control = self._data = self._gloo_group(limit)
         if device is not None and device.type == "cuda":
             self._data = _nccl_group(
-                dist.PrefixStore("data", self._store), self.rank, meeting.size, limit
+                dist.PrefixStore("data", self._store.torchs), self.rank, meeting.size, limit
             )
             # NCCL connects at its first operation. It is made here, so that it fails while the process groups form.
             self.wait(self.broadcast(torch.zeros(1, dtype=torch.uint8, device=device)), "the start")
@@ -201,6 +200,26 @@ class LinkGroup:
             _leak(self._data)
         self._control = self._data = None
         self._broken = self._broken or "it was closed"
+        self._store.close()
+
+    def _gloo_group(self, limit: timedelta) -> Any:
+        store, rank, size = (
+            dist.PrefixStore("control", self._store.torchs),
+            self.rank,
+            self.meeting.size,
+        )
+        if is_loopback(self.meeting.host):
+            return form_locally(
+                lambda options: dist.ProcessGroupGloo(store, rank, size, options),
+                store,
+                rank,
+                size,
+                limit,
+            )
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._own_address())]
+        options._timeout = limit
+        return dist.ProcessGroupGloo(store, rank, size, options)
 
     def _until_all_here(self) -> Pauses:
         keys = [f"here/{rank}" for rank in range(self.meeting.size)]
@@ -250,7 +269,8 @@ class LinkGroup:
         except LinkBroken as error:
             self.give_up(str(error))
             raise
-        except (RuntimeError, OSError) as error:  # torch raises these for a lost connection
+        # torch raises RuntimeError for a lost connection
+        except (RuntimeError, OSError, ForeignConnection) as error:
             # A member that gives up says why before its connections are lost.
             others = self._reason_of_another()
             self.give_up(str(error))

@@ -47,12 +47,12 @@ class SummingBackend(TorchBackend):
     def _sum_gradients_before(self, updater):
         update = updater.update
 
-        def update_with_sums():
+        def update_with_sums(lr_factor):
             for master in updater.masters.values():
                 if master.grad is None:
                     master.grad = torch.zeros_like(master)
                 dist.all_reduce(master.grad)
-            return update()
+            return update(lr_factor)
 
         updater.update = update_with_sums
 

@@ -11,12 +11,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlhf_core import ConfigError
-from rlhf_weights import is_loopback, open_store, reach_store
+from rlhf_weights import form_all_locally, is_loopback, open_store, reach_store
 
 from .leaving import leave
 
-AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""Variable of a launcher that holds the store at which ranks meet."""
+LOCAL_SIZE = "LOCAL_WORLD_SIZE"
+"""Variable of launchers: the number of ranks on this machine."""
+LOOPBACK = "127.0.0.1"
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = timedelta(minutes=30)
 """Time that a rank waits for the other ranks in one collective call."""
@@ -103,6 +104,7 @@ def join(device: torch.device) -> Ranks:
         if given:
             _join_others(backend)
         else:
+            form_all_locally()
             store = dist.HashStore()  # type: ignore[attr-defined]  # absent from torch's stubs
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         atexit.register(leave)
@@ -112,16 +114,34 @@ def join(device: torch.device) -> Ranks:
 
 
 def _join_others(backend: str) -> None:
-    """Join the process group of the environment's ranks; ranks of one machine meet on its loopback alone."""
-    host, rank, size = os.environ["MASTER_ADDR"], os.environ["RANK"], os.environ["WORLD_SIZE"]
-    # A launcher such as torchrun may hold the store itself, which torch's own way finds.
-    if not is_loopback(host) or AGENT_STORE in os.environ:
+    """Join the process group of the environment's ranks; nothing of ranks of one machine is open to its other users.
+
+    Raises:
+        ConfigError: another process has the meeting of this MASTER_PORT.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    # A launcher such as torchrun names the machine by an address that others reach, and its own store is open to them.
+    if os.environ.get(LOCAL_SIZE) == os.environ["WORLD_SIZE"]:
+        host = LOOPBACK
+    if not is_loopback(host):
         dist.init_process_group(backend, timeout=TIMEOUT)
         return
-    port = int(os.environ["MASTER_PORT"])
-    store = (open_store if int(rank) == 0 else reach_store)(host, port, TIMEOUT)
+    form_all_locally()
+    try:
+        store = (open_store if rank == 0 else reach_store)(host, port, TIMEOUT)
+    except OSError as error:
+        raise ConfigError(
+            f"rank {rank} expected to meet {size - 1} other ranks of this machine by MASTER_PORT {port}: {error}. "
+            "Give the ranks another MASTER_PORT"
+        ) from error
+    store.set(f"here/{rank}", "1")
+    if rank == 0:
+        for other in range(size):
+            store.get(f"here/{other}")
+    store.close()  # All who shall have the store have it.
     dist.init_process_group(
-        backend, store=store, rank=int(rank), world_size=int(size), timeout=TIMEOUT
+        backend, store=store.torchs, rank=rank, world_size=size, timeout=TIMEOUT
     )
 
 

@@ -98,7 +98,10 @@ class GroupPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMeeting:
-    """The address and port at which the ranks of a role form their process group."""
+    """The address and port at which the ranks of a role form their process group.
+
+    Nothing listens there if they are on one machine: the port is then the number by which they find each other.
+    """
 
     address: str
     port: int
