@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..lazy import NDArray, np
 from .token_columns import Rows
 from .trajectory_columns import TrajectoryColumns
+
+if TYPE_CHECKING:
+    from ..contracts.executor import Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +35,12 @@ Learned = Mapping[str, NDArray[np.float32]]
 """Columns of (sum of A,) each."""
 
 
-def learned_of(learned: Learned | None, batch: TrajectoryColumns, rows: Rows) -> Learned | None:
-    """Return the columns of some rows of a batch; None where nobody hears tokens.
+def learned_of(learned: Learned, batch: TrajectoryColumns, rows: Rows) -> Learned:
+    """Return the columns of some rows of a batch.
 
     Columns of another batch, such as one with rows whose rewards did not count, are left out. So are ``old_logprobs``
     that are the sampler's own, which a run may take in their place: they say nothing of the trainer.
     """
-    if learned is None:
-        return None
     actions, sampled = batch.action_index(rows), batch.rollout_logprobs
     return {
         name: column[actions]
@@ -50,26 +51,24 @@ def learned_of(learned: Learned | None, batch: TrajectoryColumns, rows: Rows) ->
 
 
 def tokens_entry(
-    learned: Learned | None,
+    learned: Learned,
     batch: TrajectoryColumns,
     row: int,
-    decode_batch: Callable[..., Sequence[str]],
+    renderer: Renderer,
 ) -> dict[str, Any]:
-    """Return the tokens of a row as the entry ``tokens`` of a sample; nothing where nobody hears tokens.
+    """Return the tokens of a row as the entry ``tokens`` of a sample.
 
     Args:
         learned: ``learned_of`` this batch.
-        decode_batch: ``contracts.Renderer.decode_batch``.
+        renderer: tells the text of each token.
     """
-    if learned is None:
-        return {}
     read = batch.tokens.read()
     span = slice(*batch.token_offsets[row : row + 2].tolist())
     actions = slice(*batch.action_offsets[row : row + 2].tolist())
     token_ids, sampled = read.token_ids[span], read.rollout_logprobs[actions]
     columns = {name: column[actions] for name, column in learned.items()}
     found, places = np.unique(token_ids, return_inverse=True)
-    texts = decode_batch([[token] for token in found.tolist()], skip_special_tokens=False)
+    texts = renderer.decode_batch([[token] for token in found.tolist()], skip_special_tokens=False)
     tokens = SampleTokens(
         token_ids=token_ids,
         texts=tuple(texts[place] for place in places.tolist()),

@@ -43,7 +43,7 @@ from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.trained_parts import trained_parts
-from rlhf_torch.training.update_metrics import update_metrics
+from rlhf_torch.training.updater import update_metrics
 
 from .config import DeepSpeedConfig
 from .files.loading import load_role

@@ -44,7 +44,7 @@ from rlhf_torch.rows.batch_columns import Pass, placed
 from rlhf_torch.scoring.leaving_role import LeavingRole
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.training.trained_parts import trained_parts
-from rlhf_torch.training.update_metrics import update_metrics
+from rlhf_torch.training.updater import update_metrics
 
 from .config import FsdpConfig
 from .sharding import ShardedRole, served, shard, whole

@@ -46,8 +46,7 @@ from rlhf_torch.scoring.leaving_role import LeavingRole
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
-from rlhf_torch.training.update_metrics import update_metrics
-from rlhf_torch.training.updater import Updater
+from rlhf_torch.training.updater import Updater, update_metrics
 
 from .config import TorchBackendConfig
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.contracts import Metric
-from rlhf_torch.training.update_metrics import update_metrics
+from rlhf_torch.training.updater import update_metrics
 
 
 @pytest.mark.parametrize("is_first", [True, False])

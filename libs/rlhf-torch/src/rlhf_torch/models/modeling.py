@@ -99,7 +99,8 @@ class CausalLM(nn.Module):
         """
         if images is not None:
             raise PluginError(f"{type(self.model).__name__} reads text alone, and was given images")
-        with self.autocast(), self.ropes.of(layout), self.noise.of(layout):
+        noise = self.noise.of(layout) if self.noise.is_on else nullcontext()
+        with self.autocast(), self.ropes.of(layout), noise:
             if self.whole_graph is not None:
                 return self.whole_graph(input_ids, position_ids, layout)
             output = self.model.base_model(

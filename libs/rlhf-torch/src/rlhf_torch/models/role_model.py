@@ -151,7 +151,8 @@ class RoleModel(nn.Module):
                 balancing loss.
         """
         routing = nullcontext() if self.routing is None else self.routing.update(tokens)
-        with routing, self.lm.noise.on(self.embedding_noise, seed):
+        alpha = self.embedding_noise
+        with routing, self.lm.noise.on(alpha, seed) if alpha else nullcontext():
             if self.adapter is None:
                 yield
                 return

@@ -47,6 +47,8 @@ class EmbeddingNoise:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self.is_on = False
+        """Whether embeddings are noisy, so that they need the layout of their tokens (``of``)."""
         self._layout: Layout | None = None
 
     @contextmanager
@@ -54,11 +56,8 @@ class EmbeddingNoise:
         """Return a context in which embeddings are noisy, by draws that depend on the seed and on the passes before.
 
         Args:
-            alpha: strength; 0: there is no noise.
+            alpha: strength.
         """
-        if not alpha:
-            yield
-            return
         module = self._model.get_input_embeddings()  # type: ignore[operator]
         device = next(self._model.parameters()).device
         generator = torch.Generator(device).manual_seed(seed % 2**63)
@@ -69,9 +68,11 @@ class EmbeddingNoise:
             return output + noise_of(output, lengths, alpha=alpha, generator=generator)
 
         hook = module.register_forward_hook(add_noise)
+        self.is_on = True
         try:
             yield
         finally:
+            self.is_on = False
             hook.remove()
 
     @contextmanager

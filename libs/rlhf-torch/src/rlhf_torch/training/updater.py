@@ -7,15 +7,24 @@ than half a bfloat16 step, and adding them to bfloat16 weights would change noth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from rlhf_core.contracts import Metric, Metrics, NamedParameters, Optimizer, RoleSpec
+from rlhf_core.contracts import (
+    Metric,
+    Metrics,
+    NamedParameters,
+    Optimizer,
+    RoleSpec,
+    TrainBatch,
+)
 from rlhf_core.math import lr_factor
+from rlhf_core.objective import read_metrics
 
+from ..experts.routing import Routing
 from .gradient_sums import add_gradient
 from .group_options import group_options
 from .trained_parts import log_groups, parameter_groups, peak_lrs, require_trainable
@@ -150,3 +159,35 @@ def _master_of(weight: nn.Parameter) -> nn.Parameter:
     if weight.dtype == torch.float32:
         return weight
     return nn.Parameter(weight.detach().float())
+
+
+def update_metrics(
+    role: str,
+    batch: TrainBatch,
+    parts: Sequence[Metrics],
+    update: Metrics,
+    routing: Routing | None,
+    *,
+    sum_: Callable[[list[Tensor]], None] | None = None,
+    is_first: bool = True,
+) -> Metrics:
+    """Return the metrics of a role's update as plain numbers, this rank's share of them.
+
+    Args:
+        parts: metrics of each micro-batch.
+        update: metrics of the updater, which get the role's name; those of experts come from ``routing``.
+        sum_: replaces tensors by their sums over ranks; a collective call where there are experts.
+        is_first: whether this rank reports the skipped update, which all ranks know and the runtime sums.
+    """
+    last: Metrics = {
+        "train/tokens": Metric(int(batch.trajectories.num_tokens.sum()), reduction="sum"),
+        "train/micro_batches": Metric(len(parts), reduction="sum"),
+    }
+    for name, metric in update.items():
+        if name != "skipped":
+            last[f"{role}/{name}"] = metric
+        elif is_first:
+            last["train/skipped_updates"] = metric
+    if routing is not None:
+        last |= routing.metrics(sum_)
+    return read_metrics([*parts, last])

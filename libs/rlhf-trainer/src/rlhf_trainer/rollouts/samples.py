@@ -29,7 +29,8 @@ def sample_texts(
     """Return ``count`` samples, or all if there are fewer, spread evenly over the batch, as JSON values; beside those,
     where ``learned`` has columns of the batch, ``tokens``."""
     rows = np.unique(np.linspace(0, len(batch) - 1, min(count, len(batch))).round().astype(int))
-    learned, batch = learned_of(learned, batch, rows), batch.select(rows)
+    learned = None if learned is None else learned_of(learned, batch, rows)
+    batch = batch.select(rows)
     columns, total = batch.tokens.read(), batch.total_reward
     steps = offsets_of(batch.num_steps)
     texts = []
@@ -54,7 +55,7 @@ def sample_texts(
                 **_images(batch, row),
                 **_end(batch, row),
                 **_step_rewards(batch, slice(steps[row], steps[row + 1])),
-                **tokens_entry(learned, batch, row, renderer.decode_batch),
+                **({} if learned is None else tokens_entry(learned, batch, row, renderer)),
             }
         )
     return texts
