@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..lazy import NDArray, np
 from .token_columns import Rows
 from .trajectory_columns import TrajectoryColumns
-
-if TYPE_CHECKING:
-    from ..contracts.executor import Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +26,16 @@ class SampleTokens:
     columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     """(A,) each: ``rollout_logprobs``, NaN where nobody asked the engine for them, and what the step computed before
     its updates: ``advantages``, and those of ``old_logprobs``, ``ref_logprobs`` and ``values`` that the run demands."""
+
+
+class Decodes(Protocol):
+    """Part of ``contracts.Renderer``, which stands above this room."""
+
+    def decode_batch(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> Sequence[str]:
+        """Return the text of each sequence."""
+        ...
 
 
 Learned = Mapping[str, NDArray[np.float32]]
@@ -54,7 +61,7 @@ def tokens_entry(
     learned: Learned,
     batch: TrajectoryColumns,
     row: int,
-    renderer: Renderer,
+    renderer: Decodes,
 ) -> dict[str, Any]:
     """Return the tokens of a row as the entry ``tokens`` of a sample.
 
