@@ -13,14 +13,16 @@ import torch.distributed as dist
 from tests.deadlines import HANG_S
 from tests.libs.weights.strangers import STRANGER, needs_root, stranger
 
+from rlhf_weights import local_gloo
 from rlhf_weights.connections import (
+    ESTABLISHED,
     LISTENS,
     ForeignConnection,
     connections,
     own_sockets,
     read_tables,
 )
-from rlhf_weights.local_gloo import form_all_locally, form_locally
+from rlhf_weights.local_gloo import form_all_locally, form_locally, kernel_tells
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells users")
 LIMIT = timedelta(seconds=HANG_S)
@@ -80,6 +82,28 @@ def test_a_group_sums_and_afterwards_answers_nobody():
     works = [member.group.allreduce([again.clone()], dist.AllreduceOptions()) for member in members]
     for work in works:
         work.wait()
+
+
+def test_the_kernel_tells_both_ends_of_a_connection():
+    assert kernel_tells.__wrapped__()
+
+
+def test_where_tables_name_nobody_a_group_forms_all_the_same_and_says_so(monkeypatch, caplog):
+    def nobody():
+        rows = [line.split() for line in read_tables().splitlines() if line]
+        return "\n".join(
+            " ".join([*row[:9], "0"] if row[3] == ESTABLISHED else row) for row in rows
+        )
+
+    monkeypatch.setattr(local_gloo, "read_tables", nobody)
+    monkeypatch.setattr(local_gloo, "kernel_tells", kernel_tells.__wrapped__)
+    store = dist.HashStore()
+
+    members = [Member(store, rank) for rank in range(2)]
+
+    assert [member.ended().error for member in members] == [None, None]
+    assert [member.total for member in members] == [3.0, 3.0]
+    assert "other users of the machine are not kept off the ports" in caplog.text
 
 
 @needs_root

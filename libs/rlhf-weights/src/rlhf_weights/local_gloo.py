@@ -9,13 +9,14 @@ is formed without all of this.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final, TypeVar
 
 import torch.distributed
@@ -29,6 +30,8 @@ from .connections import (
     own_sockets,
     read_tables,
 )
+
+log = logging.getLogger(__name__)
 
 dist: Any = torch.distributed
 """Untyped: torch declares no options of gloo."""
@@ -76,7 +79,7 @@ def form_locally(
     options = dist.ProcessGroupGloo._Options()
     options._devices, options._timeout = [device], timeout
     made = make(options)
-    if listening is None:
+    if listening is None or not kernel_tells():
         return made
     port = _let_nobody_in(listening)
     store.set(f"rlhf/listens/{rank}", str(port))
@@ -112,6 +115,25 @@ def form_all_locally() -> None:
     kind.__init__ = form
 
 
+@cache
+def kernel_tells() -> bool:
+    """Return whether the kernel's tables name the users at both ends of a connection, as those of Linux do.
+
+    A sandbox that plays the kernel may have the tables and leave out what is in them; then users are not compared.
+    """
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)), server.accept()[0]:
+            users = far_users(connections(read_tables()), own_sockets().keys(), {port})
+    tells = list(users.values()) == [os.geteuid()] * 2
+    if not tells:
+        log.warning(
+            "this system does not say whose processes are connected on the loopback: other users of the machine are "
+            "not kept off the ports of ranks and weight links (docs/security.md)"
+        )
+    return tells
+
+
 def _listening_device() -> tuple[Any, int | None]:
     """Return a device of gloo and the inode of the socket at which it listens; None: this system does not tell."""
     while True:
@@ -141,7 +163,10 @@ def _let_nobody_in(inode: int) -> int:
     drop = _Instruction(0x06, 0, 0, 0)  # BPF_RET | BPF_K: accept 0 bytes
     program = _Program(1, ctypes.pointer(drop))
     with socket.socket(fileno=os.dup(own_sockets()[inode])) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
+        except OSError as error:
+            log.warning("other users of the machine may connect to a port of gloo: %s", error)
         port: int = listening.getsockname()[1]
         return port
 
