@@ -39,15 +39,15 @@ class RLHFError(Exception):
     exit_code = 1
 
 
-class _UserMistake(RLHFError):
-    """Base of what whoever called can mend by another option or another row; the message says how."""
+class _UserMistake:
+    """Part of errors that whoever called can mend by another option or another row; the message says how."""
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows: the message, without the lines of this package through which it came."""
         return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 
-class ConfigError(_UserMistake, ValueError):
+class ConfigError(_UserMistake, RLHFError, ValueError):
     """The configuration cannot be run as written."""
 
     exit_code = 2
@@ -77,7 +77,7 @@ class FingerprintMismatch(PluginError):
     """Two processes of one run see different plugins or library versions."""
 
 
-class DataError(_UserMistake, ValueError):
+class DataError(_UserMistake, RLHFError, ValueError):
     """A data file, or a row in it, cannot be used."""
 
     exit_code = 2

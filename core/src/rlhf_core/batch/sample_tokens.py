@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ..lazy import NDArray, np
-from .token_columns import Rows
-from .trajectory_columns import TrajectoryColumns
+
+if TYPE_CHECKING:  # modules of numpy, which observers are declared without
+    from .token_columns import Rows
+    from .trajectory_columns import TrajectoryColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Decodes(Protocol):
         ...
 
 
-Learned = Mapping[str, NDArray[np.float32]]
+Learned: TypeAlias = "Mapping[str, NDArray[np.float32]]"
 """Columns of (sum of A,) each."""
 
 
