@@ -23,8 +23,12 @@ from .subject import HANGS_AFTER_S, Check, Subject
 from .tiny_policy import PlainModel, tiny_model, train_batch
 
 PROMPT = (5, 9, 12, 30)
-LAYERS, EXPERTS, TOP_K = 2, 4, 2
-"""Numbers of the tiny mixture: layers, experts of a layer, and experts of a token."""
+LAYERS = 2
+"""Layers of the tiny mixture."""
+EXPERTS = 4
+"""Experts of a layer."""
+TOP_K = 2
+"""Experts of a token."""
 
 
 class _Source:
