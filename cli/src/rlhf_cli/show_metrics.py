@@ -1,4 +1,4 @@
-"""``rlhf show RUN... --metrics``: a table in the form that is asked for, and charts."""
+"""Metrics of ``rlhf show RUN... --metrics``: a table in the form that is asked for, and charts."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Form(StrEnum):
 
 
 Value = str | int | float | None
-"""What stands in one column of CSV; None: nothing is known."""
+"""Value in one column of CSV; None: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Column:
     key: str = ""
     """Name for programs; empty: ``name``."""
     parts: tuple[str, ...] = ("",)
-    """What follows the key in the name of each value, as in ``reward``, ``reward_low``; of cells that are ``Parts``."""
+    """Words behind the key in the name of each value, as in ``reward``, ``reward_low``; of cells that are ``Parts``."""
     right: bool = False
     """Whether text is at the right edge."""
 
