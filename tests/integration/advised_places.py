@@ -37,7 +37,6 @@ REASONS = {
     "rlhf_cli/new.py": WORD,
     "rlhf_cli/plugins_command.py": WORD,
     "rlhf_cli/quickstart/": FOLDER,
-    "rlhf_cli/records.py": FOLDER,
     "rlhf_cli/show.py": FOLDER,
     "rlhf_cli/show_metrics.py": FOLDER,
     "rlhf_cli/template.py": FOLDER,

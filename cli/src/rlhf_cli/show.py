@@ -59,11 +59,15 @@ def show(
         Form | None, typer.Option("--table", help=f"with --metrics: {HELP} (text)")
     ] = None,
     plot: Annotated[
-        bool, typer.Option("--plot", help="with --metrics: a chart of each of a run's metrics, too")
+        bool,
+        typer.Option(
+            "--plot",
+            help="with --metrics: a chart of each of a run's metrics, too; rlhf curve RUN draws learning_curve.png",
+        ),
     ] = False,
     others: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="runs that --metrics compares with the first"),
+        typer.Argument(metavar="RUN", help="runs that --metrics compares with the first"),
     ] = None,
 ) -> None:
     """Show sample rollouts of a step: prompt, response, each reward, and where images are. Or metrics of runs."""
