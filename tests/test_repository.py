@@ -42,6 +42,7 @@ MAX_TRAINER_LINES = 7_500
 PUBLIC = {
     "rlhf_core",
     "rlhf_cli.runs",  # the run that a command line asks for, for commands of plugins
+    "rlhf_cli.tables",  # tables as text, Markdown, CSV and JSON, for what commands print
     "rlhf_cli.training",  # commands of plugins that train
     "rlhf_core.capabilities",  # the words by which runtimes and commands tell what a component provides
     "rlhf_core.code_reference",  # FILE.py:NAME in a component's own options

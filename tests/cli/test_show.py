@@ -145,6 +145,24 @@ def test_a_run_without_samples_says_what_it_has(run_of, tmp_path):
         read_samples(run, None)
 
 
+def test_a_run_without_samples_says_how_it_learned(run_of):
+    run = run_of()
+    lines = [
+        {
+            "step": step,
+            "metrics": {"sft/nll": nll, "preference/accuracy": 0.5, "timing/loss_s": 1.0},
+        }
+        for step, nll in ((1, 2.5), (2, 1.25))
+    ]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    with pytest.raises(
+        ConfigError,
+        match=r"First and last: sft/nll 2\.5 -> 1\.25, preference/accuracy 0\.5 -> 0\.5; rlhf show \S+ --metrics",
+    ):
+        read_samples(run, None)
+
+
 def test_half_a_last_line_is_left_out(run_of):
     run = run_of(sample(1, 0), tail='{"step": 2, "uid": "0.')
 

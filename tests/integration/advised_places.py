@@ -38,6 +38,7 @@ REASONS = {
     "rlhf_cli/plugins_command.py": WORD,
     "rlhf_cli/quickstart/": FOLDER,
     "rlhf_cli/show.py": FOLDER,
+    "rlhf_cli/show_metrics.py": FOLDER,
     "rlhf_cli/template.py": FOLDER,
     "rlhf_cli/training.py": WORD,
     "rlhf_config/checks/features.py:check_routes": WEIGHTS,

@@ -11,6 +11,8 @@ from typing import Any
 
 from rlhf_core.errors import ConfigError
 
+from .tables import Column, Parts, Table
+
 Point = tuple[int, float]
 """A step and a value."""
 _HEAD = ("metric", "first", "last", "lowest", "highest")
@@ -42,40 +44,57 @@ class Course:
         return json.dumps({"metric": self.name, **pairs})
 
 
-def courses_of(records: Iterable[Mapping[str, Any]], words: str, run: str) -> list[Course]:
-    """Return the courses of metrics, in the order of ``words`` and then in that of the records.
-
-    Args:
-        words: names, or parts of names, with commas between them. A whole name means this metric alone.
-        run: name of the run, for messages.
-
-    Raises:
-        ConfigError: a word is empty, or is in the name of no metric.
-    """
+def series_of(records: Iterable[Mapping[str, Any]]) -> dict[str, list[Point]]:
+    """Return the points of every metric by its name, of steps and of evaluations, in the order of the records."""
     points: dict[str, list[Point]] = {}
     for record in records:
         for section in ("metrics", "eval"):
             for name, value in record.get(section, {}).items():
                 if isinstance(value, int | float):
                     points.setdefault(name, []).append((record["step"], float(value)))
-    return [_course(name, points[name]) for name in _chosen(words, list(points), run)]
+    return points
 
 
-def table_of(courses: Sequence[Course]) -> list[str]:
-    """Return the lines of the table, with columns below each other."""
-    cells = [_HEAD, *((course.name, *map(_shown, course.points)) for course in courses)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEAD))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]
+def courses_of(records: Iterable[Mapping[str, Any]], words: str, run: str) -> list[Course]:
+    """Return the courses of metrics, in the order of ``words`` and then in that of the records.
+
+    Args:
+        words, run: see ``chosen``.
+
+    Raises:
+        ConfigError: a word is empty, or is in the name of no metric.
+    """
+    points = series_of(records)
+    return [course_of(name, points[name]) for name in chosen(words, list(points), run)]
 
 
-def _chosen(words: str, names: Sequence[str], run: str) -> list[str]:
-    chosen: dict[str, None] = {}
+def table_of(courses: Sequence[Course]) -> Table:
+    """Return the table, with a row for each metric."""
+    columns = [Column("metric"), *(point_column(name) for name in _HEAD[1:])]
+    return Table(columns, [(course.name, *map(point_cell, course.points)) for course in courses])
+
+
+def point_column(name: str, key: str = "") -> Column:
+    """Return the column of values with their steps."""
+    return Column(name, key=key, parts=("", "step"), right=True)
+
+
+def point_cell(point: Point | None) -> Parts | None:
+    """Return a value with its step as a cell, such as ``0.25 (3)``."""
+    return point and Parts(f"{point[1]:.4g} ({point[0]})", (point[1], point[0]))
+
+
+def chosen(words: str, names: Sequence[str], run: str) -> list[str]:
+    """Return the names that are meant, in the order of ``words`` and then in their own.
+
+    Args:
+        words: names, or parts of names, with commas between them. A whole name means this metric alone.
+        run: name of the run, for messages.
+
+    Raises:
+        ConfigError: a word is empty, or is in no name.
+    """
+    meant: dict[str, None] = {}
     for word in words.split(","):
         if not (sought := word.strip()):
             raise ConfigError(
@@ -86,11 +105,12 @@ def _chosen(words: str, names: Sequence[str], run: str) -> list[str]:
             near = difflib.get_close_matches(sought, names, n=3, cutoff=0.4) or list(names[:3])
             fix = f"Did you mean {', '.join(near)}?" if near else "It has finished no step yet."
             raise ConfigError(f"--metrics {sought}: {run} has no such metric. {fix}")
-        chosen |= dict.fromkeys(found)
-    return list(chosen)
+        meant |= dict.fromkeys(found)
+    return list(meant)
 
 
-def _course(name: str, points: Sequence[Point]) -> Course:
+def course_of(name: str, points: Sequence[Point]) -> Course:
+    """Return the course of a metric that has these points, of which there is one at least."""
     finite = [point for point in points if math.isfinite(point[1])]
     return Course(
         name=name,
@@ -99,7 +119,3 @@ def _course(name: str, points: Sequence[Point]) -> Course:
         lowest=min(finite, key=lambda point: point[1], default=None),
         highest=max(finite, key=lambda point: point[1], default=None),
     )
-
-
-def _shown(point: Point | None) -> str:
-    return "-" if point is None else f"{point[1]:.4g} ({point[0]})"

@@ -1,29 +1,30 @@
 """The command ``rlhf show``, which prints the samples of a step from the run folder's ``samples.jsonl``, those of an
-evaluation from ``eval_samples.jsonl``, or a table of its metrics."""
+evaluation from ``eval_samples.jsonl``, or metrics as a table or a chart."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from rlhf_core.errors import ConfigError
-from rlhf_core.outside.json_reader import parse_object
 from rlhf_core.storage.run_folder import RunFolder, complete
 
-from .metrics_table import courses_of, table_of
+from .records import METRICS, Record, records_of
+from .show_metrics import learned_words, show_metrics
+from .tables import HELP, Form
 
-SAMPLES, EVAL_SAMPLES, METRICS = "samples.jsonl", "eval_samples.jsonl", "metrics.jsonl"
+SAMPLES, EVAL_SAMPLES = "samples.jsonl", "eval_samples.jsonl"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-Sample = Mapping[str, Any]
+Sample = Record
 
 
 def show(
@@ -50,21 +51,42 @@ def show(
             "--metrics",
             metavar="NAMES",
             help="in place of samples the first, last, lowest and highest value of metrics, with their steps: names or "
-            "parts of names, with commas between them, such as reward/mean,kl",
+            "parts of names, with commas between them, such as reward/mean,kl. Of several runs beside each other, with "
+            "the options that differ",
         ),
     ] = None,
+    table: Annotated[
+        Form | None, typer.Option("--table", help=f"with --metrics: {HELP} (text)")
+    ] = None,
+    plot: Annotated[
+        bool,
+        typer.Option(
+            "--plot",
+            help="with --metrics: a chart of each of a run's metrics, too; rlhf curve RUN draws learning_curve.png",
+        ),
+    ] = False,
+    others: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN", help="runs that --metrics compares with the first"),
+    ] = None,
 ) -> None:
-    """Show sample rollouts of a step: prompt, response, each reward, and where images are. Or a table of metrics."""
+    """Show sample rollouts of a step: prompt, response, each reward, and where images are. Or metrics of runs."""
     if metrics is not None:
-        given = {
+        samples_flags = {
             "--step": step is not None,
             "--eval": evaluation,
-            "--limit": limit,
-            "--images": images,
+            "--limit": limit is not None,
+            "--images": images is not None,
         }
-        others = [flag for flag, value in given.items() if value]
-        _show_metrics(run, metrics, others, as_json=as_json)
+        if given := [flag for flag, is_given in samples_flags.items() if is_given]:
+            raise ConfigError(f"--metrics {metrics}: {given[0]} is about samples; leave it out")
+        show_metrics([run, *(others or ())], metrics, table, as_json=as_json, plot=plot)
         return
+    metrics_flags = {"a second run": bool(others), "--table": table is not None, "--plot": plot}
+    if given := [flag for flag, is_given in metrics_flags.items() if is_given]:
+        raise ConfigError(
+            f"{given[0]} is about metrics: expected --metrics NAMES too, such as --metrics reward/mean,kl"
+        )
     chosen, samples = read_samples(run, step, evaluation=evaluation)
     samples = samples[:limit]
     if images is not None:
@@ -80,32 +102,6 @@ def show(
         console.print(Text(_printable(end, console), style="dim"), soft_wrap=True)
     for sample in samples:
         _print_sample(console, sample, run)
-
-
-def _show_metrics(run: Path, words: str, others: Sequence[str], *, as_json: bool) -> None:
-    """Print the table of metrics, or an object a line.
-
-    Args:
-        others: flags about samples, which have no meaning here.
-    """
-    if others:
-        raise ConfigError(f"--metrics {words}: {others[0]} is about samples; leave it out")
-    path = run / METRICS
-    if not path.is_file():
-        raise ConfigError(
-            f"{run}: it has no {METRICS}; expected a run's --output, such as runs/run"
-        )
-    records = list(_lines(path))
-    courses = courses_of(records, words, str(run))
-    if as_json:
-        print("\n".join(course.to_json() for course in courses))
-        return
-    console = Console(highlight=False, markup=False, emoji=False)
-    count = max((record["step"] for record in records), default=0)
-    title = f"{run}: {count} step{'' if count == 1 else 's'}"
-    console.print(Text(_printable(title, console), style="bold"), soft_wrap=True)
-    for line in table_of(courses):
-        console.print(Text(_printable(line, console)), soft_wrap=True)
 
 
 def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:
@@ -144,7 +140,7 @@ def read_samples(
     chosen: int | None = None
     kept: list[Sample] = []
     steps: dict[int, None] = {}
-    for sample in _lines(path):
+    for sample in records_of(path):
         found: int = sample["step"]
         steps[found] = None
         if step is None and found != chosen:
@@ -175,7 +171,7 @@ def end_of(run: Path) -> str | None:
     """
     path = run / METRICS
     end, step = None, 0
-    for line in _lines(path) if path.is_file() else ():
+    for line in records_of(path) if path.is_file() else ():
         if "end" in line:
             end, step = f"the run was {line['end']}, after step {line['step']}", line["step"]
         elif line["step"] > step:
@@ -184,14 +180,18 @@ def end_of(run: Path) -> str | None:
 
 
 def _steps_of(run: Path) -> str:
-    """Return in a sentence how many steps a run has finished and what it can go on from; empty: none."""
+    """Return in sentences how many steps a run has, what it can go on from, and how it learned; empty: no step."""
     path = run / METRICS
-    done = max((line["step"] for line in _lines(path)), default=0) if path.is_file() else 0
+    done = max((line["step"] for line in records_of(path)), default=0) if path.is_file() else 0
     if not done:
         return ""
     saved = complete(RunFolder(run).checkpoints)
     newest = f"the newest checkpoint is {saved[-1].name}" if saved else "no checkpoint is there"
-    return f"It has finished {done} step{'' if done == 1 else 's'}, with numbers in {path}, and {newest}."
+    learned = learned_words(records_of(path))
+    shown = (
+        f" First and last: {learned}; rlhf show {run} --metrics NAMES has more." if learned else ""
+    )
+    return f"It has finished {done} step{'' if done == 1 else 's'}, with numbers in {path}, and {newest}.{shown}"
 
 
 def _samples_file(run: Path) -> Path:
@@ -218,21 +218,6 @@ def _eval_samples_file(run: Path) -> Path:
         f"{run}: it keeps no rollouts of evaluations; runs of rlhf train do, with --eval.data FILE, --eval.fraction "
         "0.05 or an environment's own tasks."
     )
-
-
-def _lines(path: Path) -> Iterator[Sample]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            # A run that is going on, or that was killed, may have half of its last line in the file.
-            if not line.endswith(b"\n"):
-                return
-            try:
-                sample = parse_object(line)
-            except ValueError as error:
-                raise ConfigError(f"{path}:{number}: expected a JSON object: {error}") from error
-            if not isinstance(sample.get("step"), int):
-                raise ConfigError(f"{path}:{number}: expected an object with a step")
-            yield sample
 
 
 def _ranges(steps: list[int]) -> str:

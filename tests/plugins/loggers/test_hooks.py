@@ -23,7 +23,7 @@ def plugins():
 
 
 def test_every_hook_is_declared_by_the_core(plugins):
-    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 8
+    assert len(plugins.manager.get_hookcallers(rlhf_plugin_loggers)) == 9
 
 
 def test_a_whole_run_is_shown_and_leaves_its_files(plugins, run_info, write_metrics, capsys):

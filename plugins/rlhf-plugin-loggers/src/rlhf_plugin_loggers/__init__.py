@@ -1,5 +1,5 @@
 """Displays of a run (progress line, TensorBoard events, learning curve, closing summary, warnings that it learns
-nothing), loggers to other places, and observers that end a run.
+nothing), loggers to other places, observers that end a run, and the command that draws a learning curve again.
 
 The observer hooks pass each event on to the displays of the current run. A failure of one display does not affect the
 others: a full disk that stops TensorBoard does not stop the progress line. Loggers and observers are components: the
@@ -56,6 +56,17 @@ def rlhf_loggers() -> list[Component[Any]]:
             summary="MLflow, on a tracking server or in a database file",
             extra="mlflow",
         ),
+    ]
+
+
+@hookimpl
+def rlhf_commands() -> list[Component[Any]]:
+    return [
+        Component(
+            name="curve",
+            factory="rlhf_plugin_loggers.curve_command:draw",
+            summary="Draw the learning curves of runs again.",
+        )
     ]
 
 

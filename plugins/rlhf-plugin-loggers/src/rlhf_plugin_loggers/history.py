@@ -38,9 +38,11 @@ class History:
 def read_history(path: Path) -> History:
     """Return the history in a file ``metrics.jsonl``. A metric's series has no entry for a step without this metric.
 
-    A missing file gives an empty history: a run that failed before its first step has no file.
+    A missing file gives an empty history: a run that failed before its first step has no file. A last line without an
+    end is left out: a run is writing it, or was killed.
     """
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()
     points: dict[str, list[tuple[int, float, float]]] = {}
     for record in map(parse_object, lines):
         values = _wanted(record["metrics"]) if "metrics" in record else record.get("eval", {})

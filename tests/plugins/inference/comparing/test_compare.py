@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from rlhf_cli.main import main
 from rlhf_core import ConfigError
+from rlhf_plugin_inference.comparing.command import compare
 from rlhf_plugin_inference.comparing.pairing import paired
 from rlhf_plugin_inference.comparing.report import compared
 from rlhf_plugin_inference.comparing.results import EMPTY, read_results
@@ -178,3 +181,42 @@ def test_bad_input_is_refused(write, tmp_path, monkeypatch, capsys, words, said)
     assert main(["eval", "compare", *words]) == 2
 
     assert said in capsys.readouterr().err
+
+
+def test_the_table_for_other_tools_has_a_line_for_each_quantity(write, capsys):
+    one, other = write("a", [[1], [0], [0]]), write("b", [[1], [1], [0]])
+
+    assert main(["eval", "compare", str(one), str(other), "--table", "csv"]) == 0
+
+    found = comparison(one, other)
+    reward, passed = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (reward["set"], reward["temperature"], reward["quantity"]) == ("s", "1.0", "reward")
+    assert float(reward["difference"]) == found.reward.paired.difference.value == 1 / 3
+    assert float(reward["difference_low"]) == found.reward.paired.difference.low
+    assert (reward["wins"], reward["losses"], reward["ties"]) == ("1", "0", "2")
+    assert passed["quantity"] == "passed (reward >= 1)"
+    assert float(passed["A"]) == found.passed.first.value
+
+
+def test_the_tasks_that_differ_are_a_table_of_their_own(write, capsys):
+    one, other = (
+        write("a", [[1], [0]], keys=["x", "y|z"]),
+        write("b", [[1], [1]], keys=["x", "y|z"]),
+    )
+
+    assert main(["eval", "compare", str(one), str(other), "--by-task", "--table", "markdown"]) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        "| set | T | task | A | B | B - A |",
+        "| --- | --- | --- | --- | --- | --- |",
+        r"| s | 1 | y\|z | 0 | 1 | 1 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--table", "tsv"], "invalid choice: 'tsv'"), (["--table", "csv", "--json"], "not allowed")],
+)
+def test_no_form_and_two_forms_are_refused(words, said):
+    with pytest.raises(ConfigError, match=said):
+        compare(["a", "b", *words])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -231,6 +233,25 @@ def test_the_table_has_intervals_and_lines_for_tasks(evaluate, capsys):
     for word in ("prompts, temperature 1", "pass@1 ", "pass@2 ", "pass@3 ", "ended by", "tokens/s"):
         assert word in out
     assert len([line for line in out.splitlines() if line.startswith("prompts  1 ")]) == 9
+
+
+def test_a_table_for_other_tools_is_alone_on_stdout(evaluate, capsys):
+    _, sets = evaluate(*DATA, "--eval.temperatures", "1", "--eval.n_samples", "2")
+    capsys.readouterr()
+
+    evaluate(*DATA, "--eval.temperatures", "1", "--eval.n_samples", "2", "--table", "json")
+    (row,) = json.loads(capsys.readouterr().out)
+    evaluate(
+        *DATA, "--eval.temperatures", "1", "--eval.n_samples", "2", "--table", "csv", "--by-task"
+    )
+    tasks = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+    assert (row["set"], row["temperature"], row["tasks"]) == ("prompts", 1.0, 9)
+    assert [row["pass@1"], row["pass@1_low"], row["pass@1_high"]] == [
+        sets[0]["pass_at"]["1"][name] for name in ("value", "low", "high")
+    ]
+    assert [task["task"] for task in tasks] == [str(number) for number in range(9)]
+    assert sum(int(task["passed"]) for task in tasks) == row["pass@1"] * 18
 
 
 def test_a_finished_folder_gives_its_table_again_without_playing(evaluate, capsys, monkeypatch):

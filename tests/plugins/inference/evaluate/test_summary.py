@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_plugin_inference.evaluate.records import EpisodeRecord
 from rlhf_plugin_inference.evaluate.summary import Evaluation, ks_up_to
+from rlhf_plugin_inference.evaluate.table import summary_table, task_table
 
 
 def episode(task, sample, reward, *, temperature=1.0, tokens=4, **values):
@@ -177,3 +178,46 @@ def test_intervals_of_pass_at_k_hold_the_truth_about_95_times_in_100(tasks, epis
 
     # 200 draws of a chance of 0.95 have a standard deviation of 1.5 %; 3.5 of them below.
     assert all(count >= 0.90 * 200 for count in hits.values()), hits
+
+
+def test_the_table_has_a_row_for_each_set_and_what_only_some_have():
+    # One of two passes; at temperature 0 there is a task without a reward, and a metric that is called as a column is.
+    rows = [episode(0, 0, 1.0), episode(0, 1, 0.0)]
+    rows.append(episode(0, 0, None, temperature=0.0, metrics={"tasks": 3.0, "legal": 0.5}))
+
+    first, second = summary_table(Evaluation(rows, threshold=1.0).summaries(0.95)).objects()
+
+    assert list(first)[:7] == [
+        "set",
+        "temperature",
+        "tasks",
+        "episodes",
+        "reward",
+        "reward_low",
+        "reward_high",
+    ]
+    assert (first["temperature"], first["tasks"], first["reward"], first["pass@2"]) == (
+        1.0,
+        1,
+        0.5,
+        1.0,
+    )
+    assert (first["legal"], first["metric tasks"], first["ended by finished"]) == (None, None, 2)
+    assert (second["tasks"], second["metric tasks"], second["legal"]) == (1, 3.0, 0.5)
+    assert (second["reward"], second["pass@1"], second["without a reward"]) == (None, None, 1)
+
+
+def test_the_table_of_tasks_has_passed_and_all():
+    (row,) = task_table(
+        Evaluation([episode(0, 0, 1.0), episode(0, 1, 0.0)], threshold=1.0).tasks()
+    ).objects()
+
+    assert row == {
+        "set": "s",
+        "temperature": 1.0,
+        "task": "t0",
+        "passed": 1,
+        "passed_of": 2,
+        "reward": 0.5,
+        "tokens": 4.0,
+    }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from rlhf_cli.tables import HELP, Form, print_table
 from rlhf_core import ConfigError
 
 
@@ -38,7 +39,16 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--by-task", action="store_true", help="list the tasks on which the models differ"
     )
-    own.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    forms = own.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    forms.add_argument(
+        "--table",
+        choices=[form.value for form in Form],
+        metavar="|".join(Form),
+        default=Form.TEXT.value,
+        help="print a table, with a line for each quantity of each set, or with --by-task for each task that differs; "
+        f"{HELP} (default text: blocks and intervals)",
+    )
     return own
 
 
@@ -58,7 +68,13 @@ def compare(words: Sequence[str]) -> int:
     from dataclasses import asdict
 
     from .pairing import paired
-    from .report import compared, comparison_block, difference_lines
+    from .report import (
+        compared,
+        comparison_block,
+        comparison_table,
+        difference_lines,
+        difference_table,
+    )
     from .results import read_results
 
     first, second = read_results(own.first), read_results(own.second)
@@ -75,6 +91,10 @@ def compare(words: Sequence[str]) -> int:
     if own.json:
         models = {"first": first.model, "second": second.model}
         print(json.dumps({**models, "sets": [asdict(one) for one in found]}, indent=1))
+        return 0
+    if own.table != Form.TEXT:
+        table = difference_table(pairs) if own.by_task else comparison_table(found)
+        print_table(table, Form(own.table))
         return 0
     print(f"A: {first.model} ({first.folder})\nB: {second.model} ({second.folder})")
     for tasks, comparison in zip(pairs, found, strict=True):

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..evaluate.table import with_interval
+from rlhf_cli.tables import Cell, Column, Form, Table
+
+from ..evaluate.table import interval_cell, interval_column, with_interval
 from ..statistics.intervals import Estimate, mean_estimate, rate_estimate
 from ..statistics.paired import PairedComparison, compare_tasks
 from .pairing import PairedTasks
@@ -81,20 +83,69 @@ def comparison_block(comparison: SetComparison) -> str:
     return "\n".join([head, *(f"  {name:<{width}}  {value}" for name, value in rows)])
 
 
+def comparison_table(comparisons: Sequence[SetComparison]) -> Table:
+    """Return a row for each set at each temperature and quantity."""
+    columns = [
+        Column("set"),
+        Column("T", key="temperature"),
+        Column("quantity"),
+        Column("tasks"),
+        Column("tasks without a reward", key="unscored"),
+        interval_column("A"),
+        interval_column("B"),
+        interval_column("B - A", key="difference"),
+        Column("p (sign flips)", key="p_value"),
+        Column("B wins", key="wins"),
+        Column("B loses", key="losses"),
+        Column("ties"),
+        Column("p (sign test)", key="sign_p_value"),
+    ]
+    return Table(columns, [row for each in comparisons for row in _table_rows(each)])
+
+
+def difference_table(pairs: Sequence[PairedTasks]) -> Table:
+    """Return a row for each task on which the models differ, of each set at each temperature those first on which the
+    second gains most."""
+    head = [Column("set"), Column("T", key="temperature"), Column("task")]
+    head += [Column("A"), Column("B"), Column("B - A", key="difference")]
+    return Table(head, [row for tasks in pairs for row in _difference_rows(tasks)])
+
+
 def difference_lines(tasks: PairedTasks) -> str:
-    """Return a table of the tasks on which the models differ, those first on which the second gains most."""
+    """Return a table of one set's tasks as text; see ``difference_table``."""
+    head = [Column("task"), Column("A"), Column("B"), Column("B - A")]
+    return Table(head, [row[2:] for row in _difference_rows(tasks)]).written(Form.TEXT)
+
+
+def _table_rows(comparison: SetComparison) -> Iterator[Sequence[Cell]]:
+    for name, values in (
+        ("reward", comparison.reward),
+        (f"passed (reward >= {comparison.threshold:g})", comparison.passed),
+    ):
+        paired = values.paired
+        yield (
+            comparison.set,
+            comparison.temperature,
+            name,
+            comparison.tasks,
+            comparison.unscored,
+            interval_cell(values.first),
+            interval_cell(values.second),
+            interval_cell(paired.difference),
+            paired.p_value,
+            paired.wins,
+            paired.losses,
+            paired.ties,
+            paired.sign_p_value,
+        )
+
+
+def _difference_rows(tasks: PairedTasks) -> Iterator[Sequence[Cell]]:
     first, second = tasks.means()
-    order = np.argsort(first - second, kind="stable")
-    moved = [int(index) for index in order if first[index] != second[index]]
-    rows: list[Sequence[str]] = [("task", "A", "B", "B - A")]
-    for at in moved:
-        numbers = (first[at], second[at], second[at] - first[at])
-        rows.append((tasks.names[at], *(f"{number:.4g}" for number in numbers)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    for at in map(int, np.argsort(first - second, kind="stable")):
+        if first[at] != second[at]:
+            numbers = (float(first[at]), float(second[at]), float(second[at] - first[at]))
+            yield tasks.set, tasks.temperature, tasks.names[at], *numbers
 
 
 def _episodes(rewards: Sequence[NDArray[np.float64]]) -> int:

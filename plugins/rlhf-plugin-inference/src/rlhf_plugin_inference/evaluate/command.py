@@ -20,6 +20,7 @@ _SHORT = {
     "--url": "--remote.url",
     "--model-name": "--remote.model",
     "--by-task": "--report.by_task",
+    "--table": "--report.table",
 }
 """Flags of this command alone, and the options that they stand for."""
 
@@ -39,6 +40,7 @@ The options of a component appear here once it is selected: rlhf eval --env NAME
   --url URL          --remote.url: an OpenAI-compatible server answers; its key is in OPENAI_API_KEY
   --model-name NAME  --remote.model
   --by-task          --report.by_task: a line for each task
+  --table FORM       --report.table: text, or markdown, csv or json for other tools
   --overwrite        begin anew, in place of the results that are in the folder
   --check            say whether the configuration is valid, and stop
   --dry-run          show what would be evaluated, and stop

@@ -77,6 +77,11 @@ class EnvironmentsToPlay(Config):
 class ReportOptions(Config):
     level: float = Field(0.95, gt=0.5, lt=1.0, description="confidence of the intervals")
     by_task: bool = Field(False, description="print a line for each task, too")
+    table: Literal["text", "markdown", "csv", "json"] = Field(
+        "text",
+        description="form of the results on stdout: text, or for other tools a table with a line for each set at each "
+        "temperature, with by_task for each task instead",
+    )
 
 
 class RemoteModel(Config):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from rlhf_cli.tables import Form, print_table
 from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import RunResult
 from rlhf_core.plugins import Plugins
@@ -54,7 +56,7 @@ from .records import EpisodeRecord, cut_lines, keep_whole_jobs, read_episodes
 from .remote.player import remote_player
 from .remote.texts import byte_renderer
 from .summary import Evaluation
-from .table import block, task_lines
+from .table import block, summary_table, task_table
 
 GOING_ON = GoingOn(
     free=re.compile(
@@ -99,9 +101,11 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
             )
             return _result("interrupted", progress.done, begin, message)
         _report(options, folder, metrics)
-    print(f"\nseconds of a task: {_seconds(folder / SECONDS)}")
-    print(f"episodes: {path}\nsummary: {folder / SUMMARY}")
-    print(f"{time.monotonic() - begin:,.1f} s, {progress.rate()}")
+    # A table for other tools is alone on stdout.
+    out = sys.stdout if options.report.table == "text" else sys.stderr
+    print(f"\nseconds of a task: {_seconds(folder / SECONDS)}", file=out)
+    print(f"episodes: {path}\nsummary: {folder / SUMMARY}", file=out)
+    print(f"{time.monotonic() - begin:,.1f} s, {progress.rate()}", file=out)
     return _result("finished", progress.done, begin)
 
 
@@ -173,9 +177,15 @@ def _report(options: EvalOptions, folder: Path, metrics: Sequence[NamedMetric]) 
     )
     fault_point("export", 0)
     write_text_atomically(folder / SUMMARY, f"{text}\n")
+    form = Form(options.report.table)
+    by_task = task_table(evaluation.tasks()) if options.report.by_task else None
+    if form is not Form.TEXT:
+        print_table(summary_table(summaries) if by_task is None else by_task, form)
+        return
     print("\n\n".join(map(block, summaries)))
-    if options.report.by_task:
-        print(f"\n{task_lines(evaluation.tasks())}")
+    if by_task is not None:
+        print()
+        print_table(by_task, form)
 
 
 def _seconds(path: Path) -> str:
