@@ -56,6 +56,18 @@ def test_a_balancing_loss_needs_a_model_with_experts(check, tmp_path):
     check(**{"actor.router_aux_loss": 0.1})
 
 
+def test_routes_are_replayed_in_a_model_with_experts_alone(check, tmp_path, monkeypatch):
+    # No backend of the sample plugin follows routes.
+    monkeypatch.setattr("rlhf_config.checks.features.check_routes", lambda *_: None)
+    words = {"algo.correction.replay_routes": "true"}
+
+    with pytest.raises(ConfigError, match=r"replay_routes true: expected a mixture of experts"):
+        check(**words)
+
+    (tmp_path / "model" / "config.json").write_text('{"num_experts": 4}')
+    check(**words)
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "part"),
     [

@@ -116,21 +116,28 @@ def _model_problems(
 
 
 def _expert_problems(run: Any, labels: Labels) -> Iterator[str]:
-    """Yield a message for each factor of a balancing loss whose model has no experts, by its config.json."""
-    for role in ("actor", "critic"):
-        trained = getattr(run, role, None)
-        wanted = getattr(trained, "router_aux_loss", None)
-        if wanted is None:
-            continue
-        path = getattr(trained, "path", None) or run.model.path
+    """Yield a message for each option that is about experts whose model has none, by its config.json."""
+    for option, value, path in _about_experts(run):
         try:
             config = model_config(path)
         except ConfigError:
             continue  # whoever loads the model says what is wrong with it
         text = config.get("text_config") or config
         if config and not any("experts" in key and value for key, value in text.items()):
-            option = labels(f"{role}.router_aux_loss")
-            yield f"{option} {wanted:g}: expected a mixture of experts; {path} has none. Leave it out."
+            yield f"{labels(option)} {value}: expected a mixture of experts; {path} has none. Leave it out."
+
+
+def _about_experts(run: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield the option, its value as text, and the model, of what is asked of a model's experts."""
+    for role in ("actor", "critic"):
+        trained = getattr(run, role, None)
+        factor = getattr(trained, "router_aux_loss", None)
+        if factor is not None:
+            path = getattr(trained, "path", None) or run.model.path
+            yield f"{role}.router_aux_loss", f"{factor:g}", path
+    correction = getattr(getattr(run, "algo", None), "correction", None)
+    if getattr(correction, "replay_routes", False):
+        yield "algo.correction.replay_routes", "true", run.model.path
 
 
 def _data_problems(sources: NamedPaths, labels: Labels) -> Iterator[str]:
