@@ -123,8 +123,8 @@ FAULTS = {
     "constant_reward": Fault(words=REWARD + "constant", expected=("dead_reward",)),
     "reward_of_a_missing_form": Fault(words=REWARD + "misread", expected=("dead_reward",)),
     "reward_too_rare": Fault(words=REWARD + "rare", expected=("dead_reward", "equal_groups")),
-    "one_token_to_draw": Fault(
-        words="--rollout.top_k 1 --algo.loss.entropy_coef 0",
+    "temperature_0.01": Fault(
+        words="--rollout.temperature 0.01 --algo.loss.entropy_coef 0",
         expected=("equal_groups", "same_samples", "other_weights"),
     ),
     "rate_x100": Fault(

@@ -85,7 +85,8 @@ DROPPED = {
 }
 KEPT: Fates = {step: fate | {"trained": 5} for step, fate in DROPPED.items()}
 
-BY_HEART = {"sft/nll": line(2, 1), "eval/nll": [2.0, 1.5, 1.66, 1.7]}
+BY_HEART = {"sft/nll": line(2, 1), "eval/nll": [2.0, 1.5, 1.81, 1.82, 1.9]}
+HELD_AT = {"eval/nll": [0, 30, 60, 80, 99]}
 
 CASES = {
     "dead_reward": (
@@ -161,8 +162,8 @@ CASES = {
         {"metrics": {"loss/ranking": [0.7] * STEPS, "ranking/accuracy": [0.53] * STEPS}},
     ),
     "overfits": (
-        {"metrics": BY_HEART, "steps_of": {"eval/nll": [0, 30, 60, 90]}},
-        {"metrics": BY_HEART | {"eval/nll": [2.0, 1.5, 1.64, 1.7]}, "steps_of": {"eval/nll": [0, 30, 60, 90]}},
+        {"metrics": BY_HEART, "steps_of": HELD_AT},
+        {"metrics": BY_HEART | {"eval/nll": [2.0, 1.5, 1.79, 1.82, 1.9]}, "steps_of": HELD_AT},
     ),
 }  # fmt: skip
 """Diagnosis -> a record that has the fault, and one at its border that has not."""
@@ -218,10 +219,10 @@ def test_a_phrase_counts_where_the_held_out_reward_stands_still():
 def test_a_surer_model_that_is_right_more_often_does_not_overfit():
     metrics = {
         "sft/nll": line(2, 1),
-        "eval/nll": [2.0, 1.5, 1.7, 1.8],
-        "eval/accuracy": [0.5, 0.6, 0.6, 0.7],
+        "eval/nll": [2.0, 1.5, 1.81, 1.82, 1.9],
+        "eval/accuracy": [0.5, 0.6, 0.6, 0.6, 0.7],
     }
-    steps = [0, 30, 60, 90]
+    steps = [0, 30, 60, 80, 99]
 
     assert not found(metrics, steps_of={"eval/nll": steps, "eval/accuracy": steps})
 
