@@ -167,7 +167,7 @@ FAULTS = {
     "sft_by_heart": Fault(
         command="sft",
         words=SFT % "few"
-        + " --actor.adam.lr 1e-2 --train.epochs 60 --eval.data held_out={task}/test.jsonl",
+        + " --actor.adam.lr 1e-2 --train.epochs 60 --eval.every 10 --eval.data held_out={task}/test.jsonl",
         expected=("overfits",),
     ),
     "rm_of_random_labels": Fault(
@@ -356,6 +356,8 @@ def write_rows(task: Path) -> None:
     for row in rows * 3:
         other = "".join(draw.choices("0123456789", k=3))
         wrong = "".join(draw.choices("0123456789", k=3))
+        if wrong in (other, row["answer"]):
+            continue
         pairs["pairs"].append({"prompt": row["prompt"], "chosen": row["answer"], "rejected": wrong})
         pairs["random_pairs"].append({"prompt": row["prompt"], "chosen": other, "rejected": wrong})
     for name, made in pairs.items():

@@ -1,4 +1,4 @@
-"""The command ``rlhf doctor``: what a run's records say is wrong with it, and what could not be looked at."""
+"""Command ``rlhf doctor``: what a run's records say is wrong with it, and what could not be looked at."""
 
 from __future__ import annotations
 

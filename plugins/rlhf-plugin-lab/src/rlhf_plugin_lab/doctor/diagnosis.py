@@ -1,4 +1,4 @@
-"""What a diagnosis is, and how all of them look at a record."""
+"""Diagnoses and findings as data, and the look of all diagnoses at a record."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .record import FEWEST, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is wrong with a run."""
+    """A fault of a run."""
 
     sentence: str
-    """What is so and why the run cannot learn from it, without the last period."""
+    """Description of what is so and why the run cannot learn from it, without the last period."""
     evidence: Mapping[str, float]
     """The numbers that say so, by what they are."""
     change: Sequence[str]
@@ -39,7 +39,7 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the diagnoses found, and what they could not look at."""
+    """Findings of the diagnoses, and names of those that could not look."""
 
     found: dict[str, Finding] = field(default_factory=dict)
     """Name of the diagnosis -> its finding."""

@@ -53,7 +53,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a run recorded."""
+    """Everything that a run recorded."""
 
     metrics: Metrics
     options: Mapping[str, str] = field(default_factory=dict)
