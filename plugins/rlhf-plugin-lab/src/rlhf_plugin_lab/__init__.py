@@ -1,4 +1,5 @@
-"""Registration of the command ``rlhf view``, which shows runs as a page, and of the observer ``token_files``."""
+"""Registration of ``rlhf view``, which shows runs as a page, of ``rlhf doctor``, which says why one does not learn, and
+of the observer ``token_files``."""
 
 from __future__ import annotations
 
@@ -11,13 +12,18 @@ from . import token_files
 
 @hookimpl
 def rlhf_commands() -> list[Component[Any]]:
-    """Return the ``view`` command; its module is imported when the command runs."""
+    """Return the commands; their modules are imported when they run."""
     return [
         Component(
             name="view",
             factory="rlhf_plugin_lab.command:main",
             summary="Show runs as one page: curves, options, rollouts, tokens. A file, or a local server.",
-        )
+        ),
+        Component(
+            name="doctor",
+            factory="rlhf_plugin_lab.doctor.command:main",
+            summary="Say from a run's records why it does not learn, or has collapsed, and what to change.",
+        ),
     ]
 
 

@@ -52,19 +52,22 @@ def contents_of(runs: Sequence[Path], *, max_bytes: int, wanted: Wanted) -> Cont
     return Contents(index={"form": 1, "runs": described}, chunks=chunks)
 
 
-def require_run(run: Path) -> None:
+def require_run(run: Path, command: str = "rlhf view") -> None:
     """Refuse a folder that has no record of a run.
+
+    Args:
+        command: who asks, for the message.
 
     Raises:
         ConfigError: it has none.
     """
     if not run.is_dir():
         raise ConfigError(
-            f"rlhf view {run}: no such folder; expected a run's --output, such as runs/run"
+            f"{command} {run}: no such folder; expected a run's --output, such as runs/run"
         )
     if not any((run / name).is_file() for name in (METRICS, SAMPLES, EVAL_SAMPLES)):
         raise ConfigError(
-            f"rlhf view {run}: expected a run folder, with {METRICS} or {SAMPLES}; it has neither. Name a run's "
+            f"{command} {run}: expected a run folder, with {METRICS} or {SAMPLES}; it has neither. Name a run's "
             "--output, such as runs/run"
         )
 

@@ -1,0 +1,140 @@
+"""Diagnoses of answers: cut off, empty, ever longer, or the same whatever the prompt is."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from .diagnosis import Diagnosis, Finding
+from .record import FEWEST, LAST, Record
+
+CUT_OFF = 0.95
+"""Share of answers that are cut off, on average over the last steps."""
+EMPTY = 1.0
+"""Mean number of tokens of answers that end at once."""
+LONGER = 2.0
+"""Growth of the mean length."""
+CUT_BEFORE, CUT_NOW = 0.1, 0.5
+"""Shares of answers that are cut off before and after a drift: growth that stays within the limit is no trouble."""
+SAME_TEXT = 0.95
+"""Share of prompts with one and the same answer, or of groups whose samples are all the same."""
+PROMPTS = 20
+"""Fewest prompts, or groups of several samples, that are compared."""
+LEFT = 0.5
+"""Reward below the best batch's, in standard deviations of samples, at which an answer is no solution."""
+
+
+def cut_off(record: Record) -> Finding | None:
+    """Return a finding where nearly all answers are cut off at their limit and the reward has not risen."""
+    share = record.last("response/truncated", FEWEST)
+    if share < CUT_OFF or record.rises or record.number("rollout.max_new_tokens") == 1:
+        return None
+    return Finding(
+        sentence=f"{100 * share:.0f} % of the answers were cut off at their limit, so the reward judges "
+        f"unfinished ones, "
+        "and it has not risen",
+        evidence={
+            "response/truncated": share,
+            "response/length_mean": record.last("response/length_mean"),
+            "rise of reward/mean": record.rise,
+        },
+        change=("rollout.max_new_tokens", "rollout.stop", "model.path"),
+        step=record.series("response/truncated").steps[-1],
+    )
+
+
+def empty_answers(record: Record) -> Finding | None:
+    """Return a finding where answers end with their first token and the reward has not risen."""
+    length = record.last("response/length_mean")
+    if length > EMPTY or record.rises or record.number("rollout.max_new_tokens") == 1:
+        return None
+    return Finding(
+        sentence=f"answers of the last {LAST} steps had {length:.3g} tokens on average: they end at once, and the "
+        f"reward "
+        "has not risen. The prompt's format likely tells the model to say nothing",
+        evidence={"response/length_mean": length, "rise of reward/mean": record.rise},
+        change=("data.template", "data.chat", "rollout.min_new_tokens"),
+        step=record.series("response/length_mean").steps[-1],
+    )
+
+
+def length_drift(record: Record) -> Finding | None:
+    """Return a finding where answers have grown into their limit and the reward has not risen."""
+    before, now = record.first("response/length_mean"), record.last("response/length_mean")
+    was, share = record.first("response/truncated"), record.last("response/truncated")
+    if now < LONGER * before or was > CUT_BEFORE or share < CUT_NOW or record.rises:
+        return None
+    return Finding(
+        sentence=f"answers have grown from {before:.3g} to {now:.3g} tokens and {100 * share:.0f} % are cut off, "
+        f"while the "
+        "reward has not risen: length itself is what the policy is moved by",
+        evidence={
+            "response/length_mean at first": before,
+            "response/length_mean at last": now,
+            "response/truncated at last": share,
+            "rise of reward/mean": record.rise,
+        },
+        change=("algo.loss.aggregation", "reward.shapers", "algo.kl.coef"),
+        step=record.series("response/length_mean").steps[-1],
+    )
+
+
+def one_answer(record: Record) -> Finding | None:
+    """Return a finding where nearly all prompts get the same answer, and it is not what the reward pays most for."""
+    groups = {text.group: text.answer for text in record.texts.last}
+    before = {text.group: text.answer for text in record.texts.first}
+    if len(groups) < PROMPTS or not before:
+        return None
+    answer, count = Counter(groups.values()).most_common(1)[0]
+    share = count / len(groups)
+    had = sum(each == answer for each in before.values()) / len(before)
+    if share < SAME_TEXT or _is_solved(record):
+        return None
+    return Finding(
+        sentence=f"{100 * share:.0f} % of the last recorded prompts got one and the same answer, though rewards differ "
+        f"between prompts: the policy no longer reads its prompt ({100 * had:.0f} % had that answer at first)",
+        evidence={"prompts": len(groups), "share with the same answer": share, "at first": had},
+        change=("actor.adam.lr", "algo.loss.entropy_coef", "algo.kl.coef"),
+        step=record.texts.last[-1].step,
+    )
+
+
+def same_samples(record: Record) -> Finding | None:
+    """Return a finding where the samples of a prompt are all the same text, before the task is solved."""
+    groups = defaultdict(list)
+    for text in record.texts.last:
+        groups[text.step, text.group].append(text.answer)
+    several = [answers for answers in groups.values() if len(answers) > 1]
+    if len(several) < PROMPTS:
+        return None
+    share = sum(len(set(answers)) == 1 for answers in several) / len(several)
+    if share < SAME_TEXT or _is_solved(record):
+        return None
+    return Finding(
+        sentence=f"in {100 * share:.0f} % of the last recorded groups all samples are the same text, and the task "
+        f"is not "
+        "solved: with nothing to compare, nothing is learned",
+        evidence={"groups": len(several), "share with equal samples": share},
+        change=("rollout.temperature", "algo.loss.entropy_coef", "actor.adam.lr"),
+        step=record.texts.last[-1].step,
+    )
+
+
+def _is_solved(record: Record) -> bool:
+    """Return whether rewards hardly differ any more and are as high as they ever were."""
+    best = max(record.values("reward/mean"))
+    below = best - record.last("reward/mean")
+    return not record.is_unsolved and below <= LEFT * record.spread
+
+
+_REWARDS = ("reward/mean", "reward/std")
+DIAGNOSES = (
+    Diagnosis(name="cut_off", needs=("response/truncated", *_REWARDS), find=cut_off),
+    Diagnosis(name="empty_answers", needs=("response/length_mean", *_REWARDS), find=empty_answers),
+    Diagnosis(
+        name="length_drift",
+        needs=("response/length_mean", "response/truncated", *_REWARDS),
+        find=length_drift,
+    ),
+    Diagnosis(name="one_answer", needs=_REWARDS, find=one_answer, texts=LAST),
+    Diagnosis(name="same_samples", needs=_REWARDS, find=same_samples, texts=LAST),
+)

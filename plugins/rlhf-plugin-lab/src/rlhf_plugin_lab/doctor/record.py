@@ -1,0 +1,176 @@
+"""The record of a run as diagnoses look at it: means over windows of steps, and texts of first and last steps."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..recorded.fates import Fates, read_fates
+from ..recorded.lines import lines_of, step_of
+from ..recorded.metrics import Metrics, Series, read_metrics
+from ..recorded.options import Options, read_options
+from ..recorded.problems import Problems
+
+LAST = 10
+"""Steps at the end of a run that a sign must have lasted for."""
+FEWEST = 20
+"""Steps before most diagnoses look: fewer are within what luck does to a batch."""
+WIDEST = 20
+"""Largest number of steps over which the reward is averaged, at a run's start and at its end."""
+RISEN = 0.1
+"""Rise of the mean reward that counts as learning, in standard deviations of the samples' rewards. It is the number of
+the warnings of a run that goes on."""
+UNSOLVED = 0.7
+"""Spread of rewards, as a share of the largest of the run, from which on prompts are left that get less than others:
+with rewards of 0 and 1 a batch of which 86 % are right is below."""
+_TEXT = 4000
+"""Characters of an answer that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A recorded rollout."""
+
+    step: int
+    group: str
+    answer: str
+    reward: float
+
+
+@dataclass(slots=True)
+class Texts:
+    """Rollouts of the first and of the last steps that recorded some."""
+
+    first: list[Text] = field(default_factory=list)
+    last: list[Text] = field(default_factory=list)
+    steps: int = 0
+    """Number of steps with rollouts, those between included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Everything that a run recorded."""
+
+    metrics: Metrics
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Path of each option -> its value as text."""
+    command: str = ""
+    """Name of the command; empty: it is not known."""
+    fates: Fates = field(default_factory=dict)
+    texts: Texts = field(default_factory=Texts)
+
+    def series(self, name: str) -> Series:
+        """Return a metric's series; an empty one where the run has none of the name."""
+        return self.metrics.series.get(name, Series())
+
+    def values(self, name: str) -> list[float]:
+        """Return the finite values of a metric, in order of steps."""
+        return [value for value in self.series(name).values if value is not None]
+
+    def last(self, name: str, count: int = LAST) -> float:
+        """Return the mean of a metric's last values; NaN: there are none."""
+        return mean(self.values(name)[-count:])
+
+    def first(self, name: str, count: int = LAST) -> float:
+        """Return the mean of a metric's first values; NaN: there are none."""
+        return mean(self.values(name)[:count])
+
+    def number(self, option: str) -> float | None:
+        """Return an option that is a number; None: it is none, or not there."""
+        try:
+            return float(self.options.get(option, ""))
+        except ValueError:
+            return None
+
+    @property
+    def spread(self) -> float:
+        """Largest mean standard deviation of the samples' rewards over a window, which is the unit of rises."""
+        return max(windows(self.values("reward/std")), default=0.0)
+
+    @property
+    def rise(self) -> float:
+        """Mean reward of the last window above that of the first one; NaN: the run has no rewards."""
+        means = self.values("reward/mean")
+        return self.last("reward/mean", width(means)) - self.first("reward/mean", width(means))
+
+    @property
+    def rises(self) -> bool:
+        """Whether the mean reward is higher than at the start, by more than luck does."""
+        return self.rise > RISEN * self.spread and self.rise > 0.0
+
+    @property
+    def is_unsolved(self) -> bool:
+        """Whether some samples still get much less than others."""
+        spreads = self.values("reward/std")
+        return bool(spreads) and mean(spreads[-width(spreads) :]) >= UNSOLVED * self.spread > 0.0
+
+    def evaluations(self, *ends: str) -> Iterator[tuple[str, Series]]:
+        """Yield name and series of the evaluations whose names end so."""
+        for name, series in self.metrics.series.items():
+            if name.startswith("eval/") and name.endswith(ends):
+                yield name, series
+
+
+def read_record(run: Path, problems: Problems) -> Record:
+    """Return the record of a run folder; what cannot be read is noted and left out."""
+    options: Options = read_options(run / "config.toml", problems)
+    samples = run / "samples.jsonl"
+    return Record(
+        metrics=read_metrics(run / "metrics.jsonl", problems),
+        options=options.values,
+        command=options.command,
+        fates=read_fates(run / "ledger.jsonl", problems),
+        texts=_texts(samples, problems) if samples.exists() else Texts(),
+    )
+
+
+def _texts(path: Path, problems: Problems) -> Texts:
+    texts, recent = Texts(), deque[list[Text]](maxlen=LAST)
+    step = None
+    for line in lines_of(path, problems):
+        found = _text(line.value)
+        if found is None:
+            problems.note(f"lines of {path.name} without step, text and reward are left out")
+            continue
+        if found.step != step:
+            step = found.step
+            texts.steps += 1
+            recent.append([])
+        recent[-1].append(found)
+        if texts.steps <= LAST:
+            texts.first.append(found)
+    texts.last = [text for texts_of_step in recent for text in texts_of_step]
+    return texts
+
+
+def _text(sample: Mapping[str, Any]) -> Text | None:
+    step, uid = step_of(dict(sample)), sample.get("uid")
+    answer, reward = sample.get("response"), sample.get("reward")
+    if step is None or not isinstance(uid, str) or not isinstance(answer, str):
+        return None
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        return None
+    return Text(
+        step=step, group=".".join(uid.split(".")[:2]), answer=answer[:_TEXT], reward=float(reward)
+    )
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN for no values."""
+    return sum(values) / len(values) if values else math.nan
+
+
+def width(values: Sequence[float]) -> int:
+    """Return the number of steps of a window: a fifth of a run, from 5 to ``WIDEST``."""
+    return min(max(len(values) // 5, 5), WIDEST)
+
+
+def windows(values: Sequence[float]) -> list[float]:
+    """Return the means of windows side by side, from the first value on; a last one that is not full is left out."""
+    size = width(values)
+    starts = range(0, len(values) - size + 1, size)
+    return [mean(values[start : start + size]) for start in starts]
