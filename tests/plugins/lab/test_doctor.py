@@ -177,11 +177,6 @@ def test_a_fault_is_found_and_its_border_is_not(name):
     assert name not in found(**has_not)
 
 
-def test_a_loss_that_rose_with_the_first_update_has_risen():
-    assert "loss_rises" in found({"sft/nll": [1.0] + [4.0, 4.1] * 30})
-    assert "loss_rises" not in found({"sft/nll": [1.0] + [1.4, 1.5] * 30})
-
-
 def test_every_diagnosis_has_a_case_here():
     both = record(FLAT), record({"sft/nll": [1.0]})
 

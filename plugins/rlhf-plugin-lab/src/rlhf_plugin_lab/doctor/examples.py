@@ -11,8 +11,6 @@ LOSSES = ("sft/nll", "loss/preference", "loss/ranking", "loss/steps", "distill/k
 ACCURACIES = ("preference/accuracy", "ranking/accuracy", "steps/accuracy")
 ROSE = 0.2
 """Rise of the loss from the first window to the last, as a share of the first."""
-FAR = 1.5
-"""Last window by first batch from which on the loss has risen, whatever the first window says."""
 NOISE = 5.0
 """Rise in standard errors of the difference of two windows: batches differ, and a few rows are harder."""
 CHANCE = 0.52
@@ -30,9 +28,7 @@ def loss_rises(record: Record) -> Finding | None:
     name = _of(record, LOSSES)
     values = record.values(name)
     size = width(values)
-    now = record.last(name, size)
-    # A rate that is far too high has lost all within the first window: only the first batch is as it was before.
-    before = values[0] if 0.0 < FAR * values[0] <= now else record.first(name, size)
+    before, now = record.first(name, size), record.last(name, size)
     apart = (statistics.variance(values[:size]) + statistics.variance(values[-size:])) / size
     if now - before < max(ROSE * abs(before), NOISE * apart**0.5) or now <= 0.0:
         return None
