@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rlhf_cli.show import _lines as shown_samples
+from rlhf_cli.records import records_of as shown_samples
 from rlhf_cli.template import _read_tools
 from rlhf_config.automatic.choosing import model_config
 from rlhf_config.common import _typed
