@@ -142,6 +142,16 @@ def test_the_extra_all_of_the_command_line_is_every_plugin_of_this_repository():
     assert [Requirement(text).name for text in extra] == PLUGINS
 
 
+def test_the_quickstart_installs_every_package_of_core_command_line_libraries_and_plugins():
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    members = [ROOT / "core", ROOT / "cli", *ROOT.glob("libs/*/"), *ROOT.glob("plugins/*/")]
+
+    wanted = {
+        f"-e ./{each.relative_to(ROOT)}" for each in members if (each / "pyproject.toml").exists()
+    }
+    assert {line for line in lines if not line.startswith("#")} == wanted
+
+
 def test_no_trainer_installs_the_conformance_kit():
     """What `rlhf-cli[all]` brings, and what that requires in its turn."""
     by_name = {project["name"]: project for project in PROJECTS.values()}
