@@ -67,6 +67,7 @@ def first_step(lines):
 
 
 @pytest.mark.slow
+@pytest.mark.learning
 @pytest.mark.parametrize("objective", one_in(3, ["ppo", "gspo", "critic"]))
 def test_it_learns_the_quickstart(learn, installed, objective):
     """A quarter of the quickstart's samples for 60 steps: the reward rises from 0.3 of 6."""
