@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from .comparing import assert_equal
 from .running_backend import running
 from .subject import HANGS_AFTER_S, Check, Subject
 from .tiny_policy import PlainModel, tiny_model, train_batch
+from .weight_source import WeightSource
 
 PROMPT = (5, 9, 12, 30)
 LAYERS = 2
@@ -29,20 +29,6 @@ EXPERTS = 4
 """Experts of a layer."""
 TOP_K = 2
 """Experts of a token."""
-
-
-class _Source:
-    """Source of weights in another process."""
-
-    def __init__(self, state: dict[str, Tensor]) -> None:
-        self.state = state
-
-    def module(self) -> None:
-        return None
-
-    def buckets(self) -> Iterator[dict[str, Tensor]]:
-        for name, tensor in self.state.items():
-            yield {name: tensor}
 
 
 class _Routers:
@@ -91,7 +77,7 @@ def check_routes_are_those_of_the_model(subject: Subject) -> None:
         )
         async with asyncio.timeout(HANGS_AFTER_S):
             try:
-                await engine.start(spec, _Source(plain.state()))
+                await engine.start(spec, WeightSource(plain.state()))
             except ConfigError:
                 return
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,12 @@ from .. import routes
 from ..comparing import assert_equal
 from ..subject import HANGS_AFTER_S, Check, Subject
 from ..tiny_policy import PlainModel, tiny_model
+from ..weight_source import WeightSource
 from .placing import suits
 
 PROMPTS = ((5, 9, 12), (7,), (30, 31, 32, 33, 34, 35, 36), (5, 9, 12, 40))
 SEEDS = (11, 2**63 + 5, 3)
 MAX_LENGTH = 64
-
-
-class _Source:
-    """Source of weights that behaves like a training backend in another process."""
-
-    def __init__(self, state: dict[str, Tensor]) -> None:
-        self.state = state
-
-    def module(self) -> None:
-        return None
-
-    def buckets(self) -> Iterator[dict[str, Tensor]]:
-        for name, tensor in self.state.items():
-            yield {name: tensor}
 
 
 Work = Callable[[Any, PlainModel], Awaitable[None]]
@@ -58,7 +45,7 @@ def _with_engine(subject: Subject, work: Work, *, eos: tuple[int, ...] = ()) -> 
             eos_token_ids=eos,
         )
         async with asyncio.timeout(HANGS_AFTER_S):
-            await engine.start(spec, _Source(plain.state()))
+            await engine.start(spec, WeightSource(plain.state()))
             try:
                 await work(engine, plain)
             finally:
@@ -158,7 +145,7 @@ def check_versions_are_recorded(subject: Subject) -> None:
         with torch.no_grad():
             for parameter in plain.model.parameters():
                 parameter.mul_(-1.0 if parameter.dim() > 1 else 1.0)
-        await engine.update_weights(3, _Source(plain.state()))
+        await engine.update_weights(3, WeightSource(plain.state()))
         (after,) = await engine.generate(_request(PROMPTS[0], (1,), temperature=0.0))
         count = len(after.token_ids)
         for name, column in (("log-probs", after.logprobs), ("versions", after.weight_version)):
