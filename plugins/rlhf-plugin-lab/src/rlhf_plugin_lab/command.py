@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rlhf_core import ConfigError
 from rlhf_core.storage import written_whole
 
+from .flags import FlagParser
 from .paper.contents import Contents, contents_of
 from .paper.html import page
 from .serving import serve
@@ -18,14 +18,9 @@ from .serving import serve
 _START = b"<!DOCTYPE html>"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf view: {message}")
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
-    own = _Parser(
+    own = FlagParser(
         prog="rlhf view",
         description="Show runs as one page: curves, the options that differ, rollouts side by side, episodes by turns, "
         "tokens where they are recorded. The page asks nobody for anything. Without --export it is served on "

@@ -7,11 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import quote
 
-from rlhf_core import ConfigError
-
+from ..flags import FlagParser
 from ..paper.contents import require_run
 from ..recorded.problems import Problems
 from . import answers, examples, policy, rewards, sampling
@@ -22,14 +20,9 @@ _OF_ROLLOUTS = (*rewards.DIAGNOSES, *policy.DIAGNOSES, *answers.DIAGNOSES, *samp
 _OF_BOTH = ("not_finite",)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf doctor: {message}")
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
-    own = _Parser(
+    own = FlagParser(
         prog="rlhf doctor",
         description="Say whether a run, finished, killed or going on, cannot learn, has collapsed or is about to, "
         "from its own records, with the numbers and the option to change. Exit code 0: nothing found, 1: found.",
