@@ -1,18 +1,39 @@
 """TRL's step of supervised fine-tuning, for ``sft_step.py``: prints one line of JSON with the seconds of each step.
 
-Run in a process of its own: TRL brings its own trainer stack. On a GPU it computes in bfloat16, attention is torch's,
-and the optimizer is torch's fused AdamW.
+Run in a process of its own, or by torchrun in one for each GPU: TRL brings its own trainer stack. On a GPU it computes
+in bfloat16, attention is torch's, and the optimizer is torch's fused AdamW.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from typing import Any
 
 from peer_trl_adapter import adapter, loading
+
+PARALLEL: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "deepspeed": {
+        "deepspeed": {
+            "zero_optimization": {"stage": 2},
+            "zero_allow_untested_optimizer": True,
+            "bf16": {"enabled": "auto"},
+            "train_batch_size": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto",
+        }
+    },
+    "fsdp2": {
+        "fsdp": "full_shard auto_wrap",
+        "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+    },
+}
+"""Arguments of TRL's trainer on several GPUs."""
 
 
 def main() -> None:
@@ -29,10 +50,13 @@ def main() -> None:
     parser.add_argument(
         "--recompute", action="store_true", help="activations, in the backward pass: TRL's default"
     )
+    parser.add_argument("--parallel", choices=("deepspeed", "fsdp2"), help="under torchrun")
     parser.add_argument("--adapter", choices=("lora", "qlora"))
     parser.add_argument("--rank", type=int, default=16)
     arguments = parser.parse_args()
-    print("TRL " + json.dumps(measured(arguments)), flush=True)
+    found = measured(arguments)
+    if os.environ.get("RANK", "0") == "0":
+        print("TRL " + json.dumps(found), flush=True)
 
 
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -52,6 +76,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
             seconds.append(now(torch) - self.started)
 
     on_gpu = torch.cuda.is_available()
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
     with open(arguments.data, encoding="utf-8") as file:
         rows = Dataset.from_list([json.loads(line) for line in file])
     trainer = SFTTrainer(
@@ -60,7 +85,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
             output_dir=tempfile.mkdtemp(),
             max_length=arguments.tokens,
             per_device_train_batch_size=arguments.micro_batch,
-            gradient_accumulation_steps=arguments.rows // arguments.micro_batch,
+            gradient_accumulation_steps=arguments.rows // arguments.micro_batch // processes,
             max_steps=arguments.steps,
             learning_rate=1e-5,
             optim="adamw_torch_fused",
@@ -71,6 +96,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
             save_strategy="no",
             report_to="none",
             disable_tqdm=True,
+            **PARALLEL[arguments.parallel],
             model_init_kwargs=loading(arguments, arguments.weights if on_gpu else "float32"),
         ),
         peft_config=adapter(arguments),

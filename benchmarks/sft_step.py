@@ -3,6 +3,7 @@
     python benchmarks/sft_step.py --shape 0.5b --peer 8 16 8:float32 8:recompute --json result.json
     python benchmarks/sft_step.py --shape 7b --adapter qlora --peer 8
     python benchmarks/sft_step.py --shape tiny --rows 16 --tokens 128 --rounds 2 --peer 8
+    python benchmarks/sft_step.py --shape 7b --gpus 2 --peer 8:recompute --peer-parallel fsdp2
 
 Random weights of a published shape; rows of plain text of one length, so neither side pads. Each side runs in processes
 of its own, in turns; the first steps of each process are left out (compilation). The limit is the time of the matrix
@@ -13,6 +14,9 @@ adapter's own products are left out.
 Ours keeps weights and Adam's state in float32 beside the weights in bfloat16. So does TRL with ``float32``, by
 autocast; with weights in bfloat16 it has Adam's state in bfloat16 too, which is less work, and loses updates that are
 smaller than their rounding. TRL's own default is the dtype of the checkpoint, 8 rows, and recomputation.
+
+With ``--gpus`` ours is ``rlhf sft --gpus N``, and TRL's trainer has DeepSpeed's ZeRO stage 2 (its state in float32, as
+ours) or FSDP2. Rows of a step are those of all GPUs, rows of a micro-batch those of one.
 """
 
 from __future__ import annotations
@@ -84,6 +88,11 @@ def main() -> None:
         metavar="ROWS[:float32][:recompute]",
         help="measure TRL too, with micro-batches of so many rows, and PEFT's adapter if any",
     )
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument(
+        "--peer-parallel", choices=("deepspeed", "fsdp2"), default="deepspeed", help="with --gpus"
+    )
+    parser.add_argument("--models", type=Path, help="where models are kept; a temporary folder")
     parser.add_argument("--json", type=Path)
     parser.add_argument("options", nargs="*", help="NAME=VALUE: options of rlhf sft")
     arguments = parser.parse_args()
@@ -95,9 +104,11 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run both sides in turns; print and return seconds, ratio and share of the limit."""
-    model = folder / "model"
-    code = f"import shapes, pathlib; shapes.write_model({arguments.shape!r}, pathlib.Path({str(model)!r}))"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE)
+    model = (arguments.models or folder) / arguments.shape
+    if not (model / "config.json").exists():
+        words = f"{arguments.shape!r}, pathlib.Path({str(model)!r})"
+        code = f"import shapes, pathlib; shapes.write_model({words})"
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE)
     data = folder / "rows.jsonl"
     draw = random.Random(0)
     # A text gets a token for its end, so it is one character shorter than its row.
@@ -118,7 +129,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             theirs[peer] += found["step_s"][LEFT_OUT:]
             print(f"round {round_}, {peer}: {found['step_s'][LEFT_OUT:]}", flush=True)
             memory[str(peer)] = found["peak_gib"]
-    report = {"shape": arguments.shape, "gpu": gpu(), "memory_gib": memory}
+    report = {"shape": arguments.shape, "gpu": gpu(), "gpus": arguments.gpus, "memory_gib": memory}
     report["adapter"] = f"{arguments.adapter}, rank {arguments.rank}" if arguments.adapter else None
     report["ours_s"] = statistics.median(ours)
     report["trl_s"] = {str(peer): statistics.median(found) for peer, found in theirs.items()}
@@ -131,6 +142,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     per_weight = 4 if arguments.adapter else 6
     limit = limit_s(model, arguments.rows, arguments.tokens, report["gpu"], per_weight)
     if limit is not None:
+        limit /= arguments.gpus
         report["limit_s"] = limit
         print(f"  {'limit':36} {limit:8.4f} s   ours is at {limit / report['ours_s']:.0%} of it")
     for name, seconds in report["trl_s"].items():
@@ -144,8 +156,12 @@ def peer_command(arguments: argparse.Namespace, model: Path, data: Path, peer: P
     words = [f"--{name}={getattr(arguments, name)}" for name in ("rows", "tokens", "steps")]
     if arguments.adapter:
         words += [f"--adapter={arguments.adapter}", f"--rank={arguments.rank}"]
-    command = [sys.executable, str(HERE / "peer_trl_sft.py"), f"--model={model}", f"--data={data}"]
-    return [*command, *peer.words(), *words]
+    command = [str(HERE / "peer_trl_sft.py"), f"--model={model}", f"--data={data}"]
+    if arguments.gpus == 1:
+        return [sys.executable, *command, *peer.words(), *words]
+    words.append(f"--parallel={arguments.peer_parallel}")
+    start = ["-m", "torch.distributed.run", f"--nproc-per-node={arguments.gpus}"]
+    return [sys.executable, *start, *command, *peer.words(), *words]
 
 
 def run_ours(
@@ -162,7 +178,11 @@ def run_ours(
         words += ["--actor.adapter", arguments.adapter]
         words += [f"--actor.{arguments.adapter}.rank", str(arguments.rank)]
     if on_gpu:
-        words += ["--model.dtype", "bfloat16", "--backend.torch.compile", "true"]
+        words += ["--model.dtype", "bfloat16"]
+    if arguments.gpus > 1:
+        words += ["--gpus", str(arguments.gpus)]
+    elif on_gpu:
+        words += ["--backend.torch.compile", "true"]
     for option in arguments.options:
         name, _, value = option.partition("=")
         words += [f"--{name}", value]

@@ -26,7 +26,7 @@ PIXELS_OF_A_TOKEN = 28
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a Qwen2.5, Qwen2.5-VL or Qwen3.5 model, as its ``config.json`` has them."""
+    """Dimensions of a Qwen2.5, Qwen2.5-VL, Qwen3.5 or Qwen3-MoE model, as its ``config.json`` has them."""
 
     hidden: int
     intermediate: int
@@ -39,6 +39,8 @@ class Shape:
     linear_heads: int = 0
     """Of the gated linear attention in three of four layers of a Qwen3.5; 0 for the other families."""
     vocabulary: int = VOCABULARY
+    experts: int = 0
+    """Of each layer of a Qwen3-MoE, of which a token has 8; 0 for models whose layers are dense."""
 
     @property
     def sees(self) -> bool:
@@ -52,6 +54,8 @@ SHAPES = {
     "7b": Shape(3584, 18944, 28, 28, 4, tied=False),
     "32b": Shape(5120, 27648, 64, 40, 8, tied=False),
     "qwen3.5-0.8b": Shape(1024, 3584, 24, 8, 2, linear_heads=16, vocabulary=248320),
+    # A quarter of the layers and of the experts of Qwen3-30B-A3B, whose widths it has.
+    "moe-3b": Shape(2048, 768, 12, 32, 4, tied=False, experts=32),
     "vl-3b": Shape(2048, 11008, 36, 16, 2, vision_layers=32),
     SEEING_TINY: Shape(256, 512, 2, 2, 1, vision_layers=2),
 }
@@ -95,6 +99,8 @@ def image_tokens(side: int) -> int:
 def _model(shape: Shape) -> Any:
     if shape.linear_heads:
         return _hybrid_model(shape)
+    if shape.experts:
+        return _mixture(shape)
     return _seeing_model(shape) if shape.sees else _text_model(shape)
 
 
@@ -108,6 +114,25 @@ def _hybrid_model(shape: Shape) -> Any:
         head_dim=256,
         linear_num_key_heads=shape.linear_heads,
         linear_num_value_heads=shape.linear_heads,
+        tie_word_embeddings=shape.tied,
+        dtype="bfloat16",
+        **_special_ids(),
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+def _mixture(shape: Shape) -> Any:
+    """Return a Qwen3-MoE, whose feed-forward size is that of an expert."""
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+    config = Qwen3MoeConfig(
+        **_dimensions(shape),
+        head_dim=128,
+        moe_intermediate_size=shape.intermediate,
+        num_experts=shape.experts,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
         tie_word_embeddings=shape.tied,
         dtype="bfloat16",
         **_special_ids(),
