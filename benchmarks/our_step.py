@@ -184,7 +184,7 @@ def step_records(options: dict[str, Any]) -> list[dict[str, Any]]:
         code = rlhf(["train", *_words(options)])
     if code:
         raise SystemExit(code)
-    lines = (options["output"] / "metrics.jsonl").read_text().splitlines()
+    lines = (Path(options["output"]) / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     return [record for record in records if "timing" in record]
 
