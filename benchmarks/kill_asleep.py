@@ -3,8 +3,8 @@
     python benchmarks/kill_asleep.py [--gpus 2] [--folder DIR]
 
 Ray, vLLM and DeepSpeed, `runtime.sleep = always`: while engines generate, weights, gradients and Adam's state of the
-ranks lie in pinned host memory. One run is done as a whole. Of another one the first rank is killed in the middle
-of a step's generation, and the run is resumed. Prints how the killed one ended, rewards and losses of both by step
+ranks lie in pinned host memory. Of one run the first rank is killed in the middle
+of a step's generation, and the run is resumed; another one is done as a whole. Prints how the killed one ended, rewards and losses of both by step
 (ranks add in an order of their own, so late digits may differ), and what is left: processes, and files in /dev/shm.
 """
 
@@ -38,15 +38,15 @@ def main() -> None:
     folder = arguments.folder or Path(tempfile.mkdtemp())
     (folder / "tmp").mkdir(parents=True)
     material(folder)
-    whole = started(folder, "whole", arguments.gpus)
-    print("whole run: status", whole.wait(HANG_S), flush=True)
     killed = started(folder, "killed", arguments.gpus)
     where = kill_a_rank(folder, killed)
     print(f"killed a rank {where}; the run ended with status", killed.wait(HANG_S), flush=True)
     print(f"left by it: {left(folder)}", flush=True)
     again = started(folder, "killed", arguments.gpus, "--resume", "auto")
     print("resumed: status", again.wait(HANG_S), flush=True)
-    print(f"left: {left(folder)}")
+    print(f"left: {left(folder)}", flush=True)
+    whole = started(folder, "whole", arguments.gpus)
+    print("whole run: status", whole.wait(HANG_S), flush=True)
     print(compared(records(folder / "whole"), records(folder / "killed")))
 
 
