@@ -11,6 +11,7 @@ METADATA := pyproject.toml requirements.txt requirements-dev.txt constraints/cpu
 # order of tests/conftest.py, longest first, and not by their number of tests.
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
+QUICK := not slow and not gpu and not scale and not learning and not matrix
 
 # Hundreds of processes import this checkout; each would compile it anew where the environment forbids to keep bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,11 +54,11 @@ quickstart: $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(BASE))  ## install what
 	$(BIN)/rlhf quickstart --folder runs/quickstart
 
 test: $(INSTALLED)  ## install, then run all tests but the slow ones
-	$(PARALLEL) -m "not slow and not gpu and not scale"
+	$(PARALLEL) -m "$(QUICK)"
 
 # Sums in float32 depend on the width of a processor's vectors. Bounds that were read off one processor fail here.
 test-other-processor: $(INSTALLED)  ## numeric tests with torch's kernels for processors without AVX; a minute
-	ATEN_CPU_CAPABILITY=default $(PARALLEL) -m "not slow and not gpu and not scale" tests/core/math tests/core/objective \
+	ATEN_CPU_CAPABILITY=default $(PARALLEL) -m "$(QUICK)" tests/core/math tests/core/objective \
 	    $(addprefix tests/plugins/,algorithms/advantages algorithms/losses algorithms/preference torch/heads torch/packed reward_model/test_reward.py)
 
 test-slow: $(INSTALLED)  ## only the slow tests: whole runs of most commands, pairs of algorithms, learning, a kill at every point

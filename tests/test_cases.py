@@ -1,5 +1,6 @@
 """Which files a run collects, and in which order."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,14 @@ def test_all_markers_are_known(pytestconfig):
 
 def test_the_files_that_start_first_exist():
     assert [name for name in LONGEST if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("target", ["test", "test-other-processor"])
+def test_quick_tests_are_none_with_a_marker(target):
+    """Cases of the matrix are often quick one by one, and there are hundreds: they are those of ``make test-all``."""
+    makefile = (ROOT / "Makefile").read_text()
+    quick = re.search(r"^QUICK := (.*)$", makefile, re.MULTILINE)[1]
+    recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)[1]
+
+    assert {part.removeprefix("not ") for part in quick.split(" and ")} == MARKERS
+    assert '-m "$(QUICK)"' in recipe

@@ -1,7 +1,4 @@
-"""Every command that trains takes a model with gated linear attention, and its export loads in plain Transformers.
-
-Most are marked ``matrix``: what differs between commands is not what differs between families.
-"""
+"""Every command that trains takes a model with gated linear attention, and its export loads in plain Transformers."""
 
 import json
 
@@ -49,13 +46,9 @@ COMMANDS = {
     "prm": (STEPS, ("prm", *LEARNED)),
     "distill": (ANSWERS, ("distill", *LEARNED, "--teacher.path", "teacher")),
 }
-QUICK = "train"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name == QUICK else pytest.param(name, marks=pytest.mark.matrix) for name in COMMANDS],
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_trains_and_exports_the_model(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for seed, model in enumerate(("model", "teacher")):

@@ -1,7 +1,7 @@
 """What Transformers' processors of the real classes make of conversations and images is what the policy reads, and what
 they make of an exported folder is what they made of its base.
 
-Families beyond the first ones have the marker ``matrix``.
+Every family is read in CI: a page of images and texts takes milliseconds.
 """
 
 import json
@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.images import noisy
 from tests.plugins.vlm.processors import processor_of, write_model
-from tests.plugins.vlm.vlm_material import EVERY_FAMILY, SIZED
+from tests.plugins.vlm.vlm_material import SIZED
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
@@ -27,17 +27,18 @@ from rlhf_data.learned.tokens import SpanTokenizer
 from rlhf_data.tokenizer import load_tokenizer
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
-from rlhf_testing.tiny_vision import QWEN, TILE
+from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, QWEN, TILE, VISION_FAMILIES
 from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 
+FAMILIES = (*VISION_FAMILIES, *MORE_VISION_FAMILIES)
 NEED_TORCHVISION = ("glm4v", "glm46v", "internvl", "mistral3", "smolvlm", *QWEN)
 """Families whose processor Transformers imports with torchvision alone, most of them since it reads videos too."""
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
 PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
 
 
-@pytest.fixture(scope="module", params=EVERY_FAMILY)
+@pytest.fixture(scope="module", params=FAMILIES)
 def family(request) -> str:
     if request.param in NEED_TORCHVISION and not is_torchvision_available():
         pytest.skip("the processor of images and texts needs torchvision")
@@ -202,7 +203,7 @@ def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form,
     assert ids[ids.index(own[0]) :][: len(own)] == list(own)
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives(tmp_path, family):
     folder = write_model(tmp_path / family, family)
     made = family_of(folder)
@@ -265,7 +266,7 @@ def write_export(source: Path, folder: Path, **options) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", EVERY_FAMILY)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_image_processor_of_an_export_sees_what_that_of_its_base_sees(tmp_path, family):
     """Of all families, where torchvision is missing too; the processor's other parts are compared as files."""
     source = write_model(tmp_path / "model", family)

@@ -296,7 +296,7 @@ def test_an_update_follows_routes_in_recomputed_layers_too(policy, play, other_c
     assert all((found[0][name] - weights[name]).abs().max() > 1e-4 for name in gates)
 
 
-@pytest.mark.matrix
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Inductor itself uses what torch has deprecated.
 @pytest.mark.parametrize("decode", ["resident"])
 def test_compiled_layers_follow_routes(policy, play, other_choices, caplog):
