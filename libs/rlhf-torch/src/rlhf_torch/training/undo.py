@@ -16,7 +16,7 @@ from .updater import Updater
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What was kept at one update."""
+    """State that was kept at one update."""
 
     number: int
     """Number of updates that had begun before."""
