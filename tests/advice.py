@@ -1,6 +1,7 @@
 """Advice that errors give: options that a message tells to set, to leave or to rename, and the words of who follows."""
 
 import re
+import shlex
 
 _FLAG = r"--[a-z][\w.-]*\w"
 _VERBS = (
@@ -24,7 +25,7 @@ _VERBS = (
 )
 ADVICE = re.compile(
     rf"\b(?:{'|'.join(_VERBS)}) (?P<flag>{_FLAG})"
-    r"(?:(?: to)? (?!in place)(?P<value>[\w./:-]*\w))?"
+    r"(?:(?: to)? (?!in place)(?P<value>''|[\w./:-]*\w))?"
     rf"(?: in place of (?P<instead>{_FLAG}))?"
 )
 LEAVE = re.compile(
@@ -39,10 +40,15 @@ EXPECTED = re.compile(
 FOR_EXAMPLE = re.compile(rf"such as (?:(?P<flag>{_FLAG}) )?(?P<value>[a-z\d][\w/,-]*)")
 NEAR = re.compile(rf"(?P<flag>{_FLAG}) [^:]*: [^\n]*Did you mean (?P<value>[a-z][\w/]*)")
 BACK = re.compile(rf"(?P<flag>{_FLAG}) is \S+, but [^\n]* made with (?P<value>\S+)\. Set it back")
-ROOM = re.compile(rf"ha(?:s|ve) (?P<value>\d+) tokens[^;\n]*, (?P<flag>{_FLAG}) allows")
+ROOM = re.compile(
+    rf"(?:has|have|are) (?P<value>\d+) (?:tokens|bytes|images)[^;\n]*, (?P<flag>{_FLAG}) allows"
+)
 ANOTHER = re.compile(rf"another (?:(?P<flag>{_FLAG})|(?:file|folder|name)\b)")
 TOO = re.compile(rf"expected (?P<flag>{_FLAG}) [A-Z]+ too")
-STRAY = re.compile(rf"'?(?P<word>[^\s':]+)'?: expected an option such as (?P<flag>{_FLAG})")
+STRAY = re.compile(
+    r"'?(?P<word>[^\s':]+)'?: expected (?:an option|--section.option or a short name) such as "
+    rf"(?P<flag>{_FLAG})"
+)
 OUTPUT = re.compile(
     r"(?:^|\s)(?P<word>[\w./-]+)(?::| is) [^\n]*(?P<what>(?:a run's|the) --output(?: of rlhf eval)?)"
 )
@@ -111,7 +117,7 @@ def _told(words, message, values):
         if value is None or value in _OTHER_WORDS or value in PLACEHOLDERS:
             value = values.get(flag, PLACEHOLDERS.get(value))
         if value is not None:
-            yield flag, [*rest, flag, *value.split()]
+            yield flag, [*rest, flag, *shlex.split(value)]
     for found in LEAVE.finditer(message):
         before = [flag for at, flag in named if at < found.start()]
         typed = [word for word in words if any(_is_of(word, flag) for flag in before)]

@@ -6,7 +6,7 @@ is among the reasons of ``advised_places``.
 
 COMMON = {
     "sft": "--model model --data rows.jsonl --steps 1 --train.batch_size 2",
-    "prm": "--model model --data rows.jsonl --steps 1 --train.batch_size 2",
+    "dpo": "--model model --data rows.jsonl --steps 1 --train.batch_size 2",
     "distill": "--model model --data rows.jsonl --steps 1 --train.batch_size 2 --teacher.path model",
     "train": "--model model --data rows.jsonl --reward reward.py:score --steps 1 --rollout.batch_size 2 "
     "--rollout.n_samples_per_prompt 2 --rollout.max_new_tokens 3",
@@ -19,6 +19,10 @@ PLAYED = "train --executor multi_turn --reward none --data none --rollout.max_le
 TOOLS = {
     "rlhf_cli/check.py:_hooks": ["check exact --kind bogus"],
     "rlhf_cli/check.py:_of_file": ["check reward.py:score"],
+    "rlhf_cli/data.py:_format": [
+        "data check rows.jsonl --template {prompt} --system-prompt x",
+        "data show rows.jsonl --template {prompt} --system-prompt x",
+    ],
     "rlhf_cli/env/trying.py:_answers": ["env try frozen_lake --policy x"],
     "rlhf_cli/gpus.py:_count": ["train --check --gpus 0"],
     "rlhf_cli/metrics_table.py:chosen": ["show run --metrics ,", "show run --metrics men"],
@@ -34,6 +38,7 @@ TOOLS = {
         "show run --metrics reward/mean --table csv --json",
     ],
     "rlhf_cli/training.py:split_arguments": ["train --check --gpus"],
+    "rlhf_config/flags.py:_path": ["train --.x 3 --check"],
     "rlhf_config/flags.py:parse_flags": ["train model --check", "train -x 3 --check"],
     "rlhf_data/forms/recognizing.py:check_name": ["data check rows.jsonl --form bogus"],
     "rlhf_plugin_inference/chat/options.py:_check": [
@@ -67,6 +72,9 @@ TOOLS = {
     "rlhf_plugin_plan/memory/placement.py:place": [
         "plan --runtime ray --backend deepspeed --runtime.ray.ranks.policy 64 --nodes 2"
     ],
+    "rlhf_plugin_plan/prediction.py:require_sane": [
+        "plan --prompt-tokens 90000 --response-tokens 90000"
+    ],
     "rlhf_plugin_plan/prediction.py:with_sleep": [
         "plan --runtime ray --backend deepspeed --runtime.sleep always --runtime.ray.colocate none"
     ],
@@ -90,9 +98,13 @@ STARTS = {
     "rlhf_plugin_inference/evaluate/jobs.py:_made_sets": [
         "eval model --data none --env frozen_lake --eval.environment_split x --rollout.max_length 999"
     ],
+    "rlhf_plugin_local/engine/resident/sizing.py:cache_pages": [
+        "train --engine.embedded.decode resident --engine.embedded.kv_cache_gib 1e-5"
+    ],
     "rlhf_plugin_loggers/wandb_logger.py:__init__": ["train --log.to wandb"],
     "rlhf_plugin_vlm/model.py:family": ["sft --model.vision vlm --data.chat true"],
     "rlhf_torch/models/device.py:choose_device": ["train --backend.torch.device cuda"],
+    "rlhf_torch/packed/rope.py:require_constant": ["train --model dynamic"],
     "rlhf_trainer/loop/resume.py:_compare": ["train --output run --resume auto --seed 3"],
     "rlhf_trainer/loop/session.py:_eval_metrics": [
         f"{PLAYED} frozen_lake --eval.every 2 --eval.environment_split x"
@@ -109,7 +121,22 @@ ANSWERED = {"role": "assistant", "content": "2"}
 SYSTEM = {"role": "system", "content": "3"}
 ADD = {"type": "function", "function": {"name": "add", "parameters": {}}}
 
+IMAGE = {**PLAIN, "image": "x.png"}
+SEEING = "sft --model seeing --model.vision vlm"
+
 ROWS = {
+    "rlhf_core/media/given.py:_from_text": [
+        (f"{SEEING} --data.chat true", {**PLAIN, "image": "http://127.0.0.1:9/x.png"})
+    ],
+    "rlhf_core/media/inspecting.py:check_bytes": [
+        (f"{SEEING} --data.chat true --data.max_image_bytes 9", IMAGE)
+    ],
+    "rlhf_core/media/inspecting.py:check_count": [
+        (
+            f"{SEEING} --data.chat true --data.max_images 1",
+            {**PLAIN, "images": ["x.png", "x.png"]},
+        )
+    ],
     "rlhf_data/held_out/trained_rows.py:refuse_trained_rows": [
         ("sft --eval.data rows.jsonl", PLAIN)
     ],
@@ -124,6 +151,12 @@ ROWS = {
     ],
     "rlhf_data/learned/messages.py:with_system_prompt": [
         ("sft --data.system_prompt x", {"messages": [SYSTEM, ASKED, ANSWERED]})
+    ],
+    "rlhf_data/learned/pairs.py:sequences": [
+        (
+            "dpo --data.max_length 4 --data.on_too_long truncate",
+            {"prompt": "1", "chosen": "2345678", "rejected": "234567"},
+        )
     ],
     "rlhf_data/learned/renderings/two_renderings.py:texts": [
         ("distill --teacher.system_prompt x", PLAIN)
@@ -141,8 +174,27 @@ ROWS = {
             {"prompt": "1", "response": "2" * 20},
         )
     ],
+    "rlhf_data/row_images.py:_prompt": [
+        (SEEING, IMAGE),
+        (SEEING, {"prompt": "<image> 1", "response": "2"}),
+    ],
+    "rlhf_data/row_images.py:check_seen": [
+        (f"{SEEING} --data.chat true", {**PLAIN, "picture": "x.png"})
+    ],
+    "rlhf_data/row_images.py:column": [
+        (f"{SEEING} --data.chat true", {**IMAGE, "picture": "x.png", "images": ["x.png"]})
+    ],
+    "rlhf_data/rows.py:__post_init__": [
+        ("sft --data.template {prompt} --data.system_prompt x", PLAIN)
+    ],
     "rlhf_data/rows.py:_column": [("train --data.prompt_key x", {"question": "1"})],
     "rlhf_data/rows.py:prompt": [("train --data.system_prompt x", PLAIN)],
+    "rlhf_plugin_vlm/families/loading.py:require_no_tiles": [
+        (f"{SEEING} --data.chat true --model.vlm.max_tiles 3", IMAGE)
+    ],
+    "rlhf_plugin_vlm/families/qwen_vl.py:_limit": [
+        (f"{SEEING} --data.chat true --model.vlm.min_pixels 9999 --model.vlm.max_pixels 99", IMAGE)
+    ],
 }
 """As ``STARTS``, each with the row of which there are eight."""
 
@@ -164,6 +216,9 @@ EPISODES = {
     "rlhf_plugin_tools/offered.py:begin": [
         "train --executor multi_turn --rollout.max_length 2048 --env tools --env.tools.sandboxed_python true"
     ],
+    "rlhf_trainer/learning/checks.py:has_penalty_counted": [
+        "train --algo.kl.mode reward --algo.kl.coef 0.1 --estimator blind.py:blind"
+    ],
     "rlhf_trainer/learning/checks.py:require_agreement": ["train --rollout.max_mismatch 1e-12"],
 }
 """Runs of one step."""
@@ -173,7 +228,11 @@ CASES = TOOLS | STARTS | ROWS | EPISODES
 
 VALUES = {
     "--data": "rows.jsonl",
+    "--chat": "",
+    "--data.allow_image_urls": "true",
     "--data.chat": "true",
+    "--data.image_key": "picture",
+    "--data.max_length": "99",
     "--data.max_samples": "4",
     "--data.prompt_key": "question",
     "--data.response_key": "answer",

@@ -8,6 +8,7 @@ import shlex
 import shutil
 
 import pytest
+from PIL import Image
 from tests.advice import require_progress
 from tests.advised_messages import raised_messages
 
@@ -15,6 +16,7 @@ from rlhf_cli.main import main
 from rlhf_core import RLHFError
 from rlhf_plugin_local.runtime import LocalRuntime
 from rlhf_testing.tiny import write_tiny_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 from .advised_calls import COMMON, EPISODES, ROWS, STARTS, TOOLS, VALUES
 from .forked_runs import QUIET
@@ -66,6 +68,15 @@ class Untrained(Four):
 """
 
 
+BLIND = """
+from rlhf_core.contracts import Advantages
+
+
+def blind(batch):
+    return Advantages(advantages=batch.rewards[:, None] * batch.action_mask)
+"""
+
+
 def completed(words):
     """Return the words of a case with the common ones of its command that it does not set itself."""
     found = shlex.split(words)
@@ -93,6 +104,10 @@ def workspace(tmp_path_factory):
     write_tiny_model(folder / "model", hidden_size=16, num_layers=1, num_heads=2)
     (folder / "reward.py").write_text("def score(response):\n    return float(len(response))\n")
     (folder / "played.py").write_text(PLAYED)
+    (folder / "blind.py").write_text(BLIND)
+    write_tiny_vision_model(folder / "seeing")
+    Image.new("RGB", (32, 32)).save(folder / "x.png")
+    write_model_of_changing_frequencies(folder)
     write_rows(folder / "rows.jsonl", {"prompt": "1", "response": "2"})
     write_rows(folder / "held.jsonl", {"prompt": "7", "response": "8"})
     (folder / "rlhf-plugin-mine").mkdir()
@@ -101,6 +116,14 @@ def workspace(tmp_path_factory):
         assert main([*completed("train --output run"), *QUIET]) == 0
         assert main(completed("eval model --output evaluated --rollout.max_new_tokens 3")) == 0
     return folder
+
+
+def write_model_of_changing_frequencies(folder):
+    shutil.copytree(folder / "model", folder / "dynamic")
+    file = folder / "dynamic/config.json"
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    changes = {"max_position_embeddings": 64, "rope_parameters": rope}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def write_rows(path, row):
