@@ -13,8 +13,9 @@ COMMON = {
     "eval": "--data rows.jsonl --reward reward.py:score",
     "plan": "--model model --data rows.jsonl --reward reward.py:score --steps 1",
 }
-"""Command -> options that a case has too where it does not set them itself."""
-PLAYED = "train --executor multi_turn --reward none --data none --rollout.max_length 2048 --env"
+"""Command -> options that a case has too where it does not set them itself; with an environment, rows and rewards are
+none of them."""
+PLAYED = "train --executor multi_turn --rollout.max_length 2048 --env"
 
 TOOLS = {
     "rlhf_cli/check.py:_hooks": ["check exact --kind bogus"],
@@ -96,7 +97,7 @@ STARTS = {
         f"{PLAYED} played.py:Endless --eval.max_samples 2 --data.sampler curriculum"
     ],
     "rlhf_plugin_inference/evaluate/jobs.py:_made_sets": [
-        "eval model --data none --env frozen_lake --eval.environment_split x --rollout.max_length 999"
+        "eval model --env frozen_lake --eval.environment_split x --rollout.max_length 999"
     ],
     "rlhf_plugin_local/engine/resident/sizing.py:cache_pages": [
         "train --engine.embedded.decode resident --engine.embedded.kv_cache_gib 1e-5"
@@ -203,8 +204,7 @@ EPISODES = {
         f"{PLAYED} played.py:Slow --rollout.multi_turn.turn_timeout_s 0.0001"
     ],
     "rlhf_plugin_agents/observing.py:first_prompt": [
-        "train --executor multi_turn --rollout.max_length 20 --data none --eval.max_samples 1 "
-        "--env frozen_lake"
+        "train --executor multi_turn --rollout.max_length 20 --eval.max_samples 1 --env frozen_lake"
     ],
     "rlhf_plugin_agents/observing.py:first_tokens": [f"{PLAYED} played.py:Silent"],
     "rlhf_plugin_agents/play.py:_guard": [
@@ -214,7 +214,8 @@ EPISODES = {
         "train --reward.shapers overlong --reward.overlong.buffer 1000"
     ],
     "rlhf_plugin_tools/offered.py:begin": [
-        "train --executor multi_turn --rollout.max_length 2048 --env tools --env.tools.sandboxed_python true"
+        "train --executor multi_turn --rollout.max_length 2048 --env tools --env.tools.sandboxed_python true "
+        "--data rows.jsonl --reward reward.py:score"
     ],
     "rlhf_trainer/learning/checks.py:has_penalty_counted": [
         "train --algo.kl.mode reward --algo.kl.coef 0.1 --estimator blind.py:blind"
