@@ -1,19 +1,31 @@
 """Advice that errors give: options that a message tells to set, to leave or to rename, and the words of who follows."""
 
 import re
+import shlex
 
 _FLAG = r"--[a-z][\w.-]*\w"
 _VERBS = (
     "[Ss]et(?: for example)?",
     "[Aa]dd(?: one with)?",
-    *("[Cc]hoose", "[Tt]ry", "[Ll]eave", "[Uu]se", "[Gg]ive", "[Rr]aise", "[Nn]ame", "or", "by"),
+    *(
+        "[Cc]hoose",
+        "[Tt]ry",
+        "[Ll]eave(?: out)?",
+        "without",
+        "[Uu]se",
+        "[Gg]ive",
+        "[Rr]aise",
+        "[Nn]ame",
+        "or",
+        "by",
+    ),
     # The means of something else that is told.
-    "(?:[Cc]hoose|[Cc]ut|[Gg]ive|[Nn]ame) [^.;,]* with",
+    "(?:[Cc]hoose|[Cc]ut|[Gg]ive|[Nn]ame|leave out|set|write|wait) [^.;,]* with",
     "(?:[Ss]et|[Cc]hoose|[Uu]se) [^.;,:]*:",
 )
 ADVICE = re.compile(
     rf"\b(?:{'|'.join(_VERBS)}) (?P<flag>{_FLAG})"
-    r"(?:(?: to)? (?!in place)(?P<value>[\w./:-]*\w))?"
+    r"(?:(?: to)? (?!in place)(?P<value>''|[\w./:-]*\w))?"
     rf"(?: in place of (?P<instead>{_FLAG}))?"
 )
 LEAVE = re.compile(
@@ -21,12 +33,29 @@ LEAVE = re.compile(
 )
 EXPECTED = re.compile(
     rf"(?P<flag>{_FLAG})(?: is [^;]*;|: | [^:;]*: )\s*expected "
-    rf"(?:(?:at least|at most) (?:{_FLAG} = )?|a [a-z ]+: |)(?P<value>[\d.]*\d|[\w]+/[\w@/]+)(?=[ ,]|$)"
+    rf"(?:(?:at least|at most) (?:{_FLAG}(?: = |, which is ))?|a [a-z ]+: |a number from |one of |)"
+    r"(?P<value>[\d.]*\d|[\w]+/[\w@/]+|[a-z]+:[A-Z]+|(?<=one of )[\w-]+)(?=[ ,]|$)"
 )
 """What stands in place of a value that an option cannot have: a bound, or the first of a list."""
+FOR_EXAMPLE = re.compile(rf"such as (?:(?P<flag>{_FLAG}) )?(?P<value>[a-z\d][\w/,-]*)")
+NEAR = re.compile(rf"(?P<flag>{_FLAG}) [^:]*: [^\n]*Did you mean (?P<value>[a-z][\w/]*)")
+BACK = re.compile(rf"(?P<flag>{_FLAG}) is \S+, but [^\n]* made with (?P<value>\S+)\. Set it back")
+ROOM = re.compile(
+    rf"(?:has|have|are) (?P<value>\d+) (?:tokens|bytes|images)[^;\n]*, (?P<flag>{_FLAG}) allows"
+)
+ANOTHER = re.compile(rf"another (?:(?P<flag>{_FLAG})|(?:file|folder|name)\b)")
+TOO = re.compile(rf"expected (?P<flag>{_FLAG}) [A-Z]+ too")
+STRAY = re.compile(
+    r"'?(?P<word>[^\s':]+)'?: expected (?:an option|--section.option or a short name) such as "
+    rf"(?P<flag>{_FLAG})"
+)
+OUTPUT = re.compile(
+    r"(?:^|\s)(?P<word>[\w./-]+)(?::| is) [^\n]*(?P<what>(?:a run's|the) --output(?: of rlhf eval)?)"
+)
+"""A folder that is not what the command reads, and whose it should be."""
 NOT_BOTH = re.compile(rf"(?P<one>{_FLAG}) and (?P<other>{_FLAG}): [^.]*, not both")
 NO_EFFECT = re.compile(rf"(?P<flag>{_FLAG}) would change nothing")
-SET_IT = re.compile(r"\b(?:[Ss]et|[Aa]dd) it(?: to\b(?: (?P<value>\d+))?|[.,])")
+SET_IT = re.compile(r"\b(?:[Ss]et|[Aa]dd|raise) it(?: to\b(?: (?P<value>\d+))?|[.,])")
 RENAME = re.compile(rf"Did you mean (?P<flags>{_FLAG}(?:(?:, | or ){_FLAG})*)\?")
 PLACEHOLDERS = {
     "FILE": "file.jsonl",
@@ -37,6 +66,8 @@ PLACEHOLDERS = {
     "X": None,
 }
 """Words of messages that stand for something of the user's; None: what depends on the option."""
+LEAVING = re.compile(r"(?:leave(?: out)?|without) --", re.IGNORECASE)
+"""Beginning of advice not to give an option."""
 _OTHER_WORDS = {"to", "too", "or", "and", "is", "in", "below", "above", "of", "out", "with", "as"}
 """Words behind an option that are no value of it."""
 
@@ -80,13 +111,13 @@ def _told(words, message, values):
     for found in ADVICE.finditer(message):
         flag, value = found["flag"], found["value"]
         rest = without(without(words, flag), found["instead"])
-        if found[0].lower().startswith("leave"):
+        if LEAVING.match(found[0]):
             yield flag, rest
             continue
         if value is None or value in _OTHER_WORDS or value in PLACEHOLDERS:
             value = values.get(flag, PLACEHOLDERS.get(value))
         if value is not None:
-            yield flag, [*rest, flag, *value.split()]
+            yield flag, [*rest, flag, *shlex.split(value)]
     for found in LEAVE.finditer(message):
         before = [flag for at, flag in named if at < found.start()]
         typed = [word for word in words if any(_is_of(word, flag) for flag in before)]
@@ -105,6 +136,35 @@ def _told(words, message, values):
     for found in RENAME.finditer(message):
         for flag in re.findall(_FLAG, found["flags"]):
             yield flag, [flag if word == named[0][1] else word for word in words]
+    yield from _values_told(words, message, values)
+    yield from _other_words(words, message, values)
+
+
+def _values_told(words, message, values):
+    """Yield the changes to an option that is named with the wrong value or without one."""
+    for form in (NEAR, BACK, ROOM):
+        for found in form.finditer(message):
+            yield found["flag"], [*without(words, found["flag"]), found["flag"], found["value"]]
+    for found in (*FOR_EXAMPLE.finditer(message), *ANOTHER.finditer(message)):
+        before = re.findall(_FLAG, message[: found.start()])
+        flag = found["flag"] or (before[-1] if before else None)
+        value = values.get(flag) if found.re is ANOTHER else found["value"]
+        if flag and value and not OUTPUT.search(message):
+            yield flag, [*without(words, flag), flag, value]
+    for found in TOO.finditer(message):
+        if (value := values.get(found["flag"])) is not None:
+            yield found["flag"], [*words, found["flag"], value]
+
+
+def _other_words(words, message, values):
+    """Yield the changes to words that belong to no option."""
+    for found in STRAY.finditer(message):
+        flag, rest = found["flag"], [word for word in words if word != found["word"]]
+        if flag in values:
+            yield flag, [*without(rest, flag), flag, values[flag]]
+    for found in OUTPUT.finditer(message):
+        if (folder := values.get(found["what"])) is not None:
+            yield found["what"], [folder if word == found["word"] else word for word in words]
 
 
 def arrives(error_of, words, values, steps=4):

@@ -20,49 +20,40 @@ FOLLOWED = {
     ),
     "rlhf_plugin_tools/offered.py:_toolbox": "tools of no tool",
 }
-"""Module and function -> the case of ``test_advice_of_commands``, whose error is one of that place."""
+"""Module and function -> the case of ``test_advice_of_commands``, whose error is one of that place. Those that are
+followed by their place are in ``advised_calls``."""
 
-ROWS = "it is said of a row of data, which the tests of the module write; the words of a command do not mend a row"
-IMAGES = "it needs rows with images and a model that reads them, which the tests of the module have"
-WEIGHTS = "it needs weights, or a GPU or several ranks, which the tests of the module have"
+ROWS = "what has to be mended is a row, a split, a chat template or a tokenizer, and no word of the command"
+IMAGES = "what has to be mended is an image, or it is about a family of models; the tests of the module have it"
+WEIGHTS = "it needs weights of a kind, such as a quantized base or experts, which the tests of the module have"
 RUNNING = "it is said while a run, a server or a request goes on, after its start"
 FOLDER = "it is about files that are there or gone, and the fix is another name; the tests of the module write them"
-WORD = "it says which words an option of one word takes, and has no other advice"
+VALUE = "it says that a value is not there; which other one is meant is the user's to say"
+GPUS = "it needs GPUs of this machine"
+PACKAGE = "it needs DeepSpeed, FSDP, Ray or vLLM at work, which the tests of the package have"
 
 REASONS = {
-    "rlhf_cli/check.py": WORD,
-    "rlhf_cli/env/": WORD,
-    "rlhf_cli/gpus.py": WEIGHTS,
-    "rlhf_cli/metrics_table.py": WORD,
-    "rlhf_cli/new.py": WORD,
-    "rlhf_cli/plugins_command.py": WORD,
+    "rlhf_cli/env/": VALUE,
+    "rlhf_cli/gpus.py": GPUS,
     "rlhf_cli/quickstart/": FOLDER,
     "rlhf_cli/show.py": FOLDER,
-    "rlhf_cli/show_metrics.py": FOLDER,
     "rlhf_cli/template.py": FOLDER,
-    "rlhf_cli/training.py": WORD,
     "rlhf_config/checks/features.py:check_routes": WEIGHTS,
-    "rlhf_config/flags.py": WORD,
     "rlhf_core/media/": IMAGES,
     "rlhf_core/plugins.py": "it is about what pip has installed",
-    "rlhf_core/storage/": FOLDER,
     "rlhf_data/arrow_sets.py": ROWS,
     "rlhf_data/chat/": ROWS,
     "rlhf_data/forms/": ROWS,
-    "rlhf_data/held_out/": ROWS,
     "rlhf_data/learned/": ROWS,
     "rlhf_data/made/": ROWS,
     "rlhf_data/prompts.py": ROWS,
-    "rlhf_data/responses.py": ROWS,
-    "rlhf_data/row_images.py": IMAGES,
-    "rlhf_data/rows.py": ROWS,
     "rlhf_data/tokenizer.py": WEIGHTS,
     "rlhf_guard/environments/": RUNNING,
     "rlhf_plugin_agents/": RUNNING,
     "rlhf_plugin_algorithms/": RUNNING,
-    "rlhf_plugin_deepspeed/": WEIGHTS,
+    "rlhf_plugin_deepspeed/": PACKAGE,
     "rlhf_plugin_endpoint/": RUNNING,
-    "rlhf_plugin_fsdp/": WEIGHTS,
+    "rlhf_plugin_fsdp/": PACKAGE,
     "rlhf_plugin_inference/chat/": RUNNING,
     "rlhf_plugin_inference/comparing/": FOLDER,
     "rlhf_plugin_inference/evaluate/": FOLDER,
@@ -72,18 +63,15 @@ REASONS = {
     "rlhf_plugin_local/": WEIGHTS,
     "rlhf_plugin_loggers/": RUNNING,
     "rlhf_plugin_lora/": WEIGHTS,
-    "rlhf_plugin_plan/machine/": WORD,
     "rlhf_plugin_plan/memory/": WEIGHTS,
     "rlhf_plugin_plan/model/": FOLDER,
-    "rlhf_plugin_plan/prediction.py": WEIGHTS,
-    "rlhf_plugin_ray/": WEIGHTS,
+    "rlhf_plugin_ray/": PACKAGE,
     "rlhf_plugin_reward_model/": WEIGHTS,
     "rlhf_plugin_sources/": FOLDER,
     "rlhf_plugin_supervised/training/drawn.py": FOLDER,
     "rlhf_plugin_supervised/training/imitation/distill.py": WEIGHTS,
     "rlhf_plugin_supervised/training/imitation/teacher_rendering.py": FOLDER,
-    "rlhf_plugin_tools/offered.py:begin": ROWS,
-    "rlhf_plugin_vllm/": WEIGHTS,
+    "rlhf_plugin_vllm/": PACKAGE,
     "rlhf_plugin_vlm/": IMAGES,
     "rlhf_torch/": WEIGHTS,
     "rlhf_trainer/durable/": FOLDER,

@@ -3,13 +3,14 @@ the message is one that a test of advice follows, or its place is among those th
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
-from tests.advice import ADVICE, PLACEHOLDERS
+from tests.advice import ADVICE, LEAVING, PLACEHOLDERS
 from tests.advised_messages import HOLE, raised_messages
 
 from rlhf_cli.runs import training_commands
 from rlhf_config.sections import fields_of
 from rlhf_core.plugins import load
 
+from .advised_calls import CASES
 from .advised_places import FOLLOWED, REASONS
 from .test_advised_options import trees
 
@@ -48,7 +49,7 @@ def set_by(message):
     for found in ADVICE.finditer(message.template.replace(HOLE, "...")):
         value = found["value"]
         literal = value is not None and value not in PLACEHOLDERS and value[0] != "."
-        if literal and "." in found["flag"] and not found[0].lower().startswith("leave"):
+        if literal and "." in found["flag"] and not LEAVING.match(found[0]):
             yield found["flag"].removeprefix("--"), value
 
 
@@ -91,9 +92,10 @@ def test_a_value_that_an_option_cannot_have_would_be_found(fields):
 
 def test_every_message_that_names_an_option_is_followed_or_has_a_reason():
     places = {one.place for one in raised_messages()}
-    followed = set(FOLLOWED)
+    followed = {*FOLLOWED, *CASES}
 
     assert not followed - places, "places that are gone"
+    assert not FOLLOWED.keys() & CASES.keys(), "places that are followed twice"
     left = sorted(places - followed)
     assert [place for place in left if not any(map(place.startswith, REASONS))] == []
     assert [start for start in REASONS if not any(one.startswith(start) for one in left)] == []

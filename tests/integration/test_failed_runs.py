@@ -2,6 +2,7 @@
 numbers of one that did not fail."""
 
 import json
+import shutil
 
 import pytest
 
@@ -87,27 +88,50 @@ def test_a_run_whose_reward_fails_goes_on_from_its_last_whole_step(workspace):
     check_goes_on(workspace, "reward")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("update", "is_whole"), [(1, True), (2, False)])
-def test_a_run_whose_loss_fails_is_saved_unless_the_step_has_changed_weights(
-    workspace, update, is_whole
-):
-    """Step 3 fails, before anything has changed or after its first update."""
-    # Without a critic, whose update comes before the policy's.
-    flags = ("--loss", "broken_loss.py:loss", "--estimator", "reinforce")
-    name = f"loss-{update}"
-    (workspace / "broken_call").write_text(str(2 * UPDATES + update))
+WAYS = {
+    "adam": ("--estimator", "reinforce"),
+    "adam-16": ("--estimator", "reinforce", "--model.dtype", "bfloat16"),
+    "muon": ("--estimator", "reinforce", "--optim", "muon"),
+    "lora": ("--estimator", "reinforce", "--actor.adapter", "lora"),
+    # Its critic is updated before the policy, and once more than this.
+    "critic": (),
+}
+"""What a step changes, by name: the options of a run."""
+
+
+def fail_at_update(workspace, name, step, update, *flags):
+    """Have a run's loss fail at an update of a step of the policy."""
+    (workspace / "broken_call").write_text(str((step - 1) * UPDATES + update))
     try:
-        assert train_in_a_fork(workspace, name, *flags) != 0
+        assert train_in_a_fork(workspace, name, "--loss", "broken_loss.py:loss", *flags) != 0
     finally:
         (workspace / "broken_call").unlink()
-
     assert "this loss is broken" in (workspace / f"{name}.log").read_text()
-    assert saved_steps(workspace / name) == ([2] if is_whole else [])
-    if is_whole:
-        check_goes_on(workspace, name, *flags)
-    else:
-        assert train_in_a_fork(workspace, name, *flags, "--resume", "auto") != 0
-        assert "--resume restart begins anew" in (workspace / f"{name}.log").read_text()
-        assert train_in_a_fork(workspace, name, *flags, "--resume", "restart") == 0
-        assert len(records(workspace / name / "earlier-1", "metrics")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "step", "update"),
+    [("adam", 3, 1), *((way, 3, 2) for way in WAYS), ("critic", 2, UPDATES)],
+)
+def test_a_run_whose_loss_fails_goes_on_from_its_last_whole_step(workspace, way, step, update):
+    """Before anything of a step has changed, after its first update, and before its last."""
+    name = f"loss-{way}"
+    shutil.rmtree(workspace / name, ignore_errors=True)
+    fail_at_update(workspace, name, step, update, *WAYS[way])
+
+    assert saved_steps(workspace / name) == [step - 1]
+    check_goes_on(workspace, name, "--loss", "broken_loss.py:loss", *WAYS[way])
+
+
+@pytest.mark.slow
+def test_a_run_that_keeps_no_copy_says_how_far_back_a_failure_between_updates_throws_it(workspace):
+    flags = (*WAYS["adam"], "--checkpoint.undo_gib", "0")
+    fail_at_update(workspace, "no-copy", 3, 2, *flags)
+
+    assert saved_steps(workspace / "no-copy") == []
+    flags = ("--loss", "broken_loss.py:loss", *flags)
+    assert train_in_a_fork(workspace, "no-copy", *flags, "--resume", "auto") != 0
+    assert "--resume restart begins anew" in (workspace / "no-copy.log").read_text()
+    assert train_in_a_fork(workspace, "no-copy", *flags, "--resume", "restart") == 0
+    assert len(records(workspace / "no-copy" / "earlier-1", "metrics")) == 2

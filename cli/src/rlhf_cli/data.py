@@ -202,6 +202,11 @@ def _format(
 ) -> PromptFormat:
     from rlhf_data.rows import PromptFormat
 
+    if template is not None and system_prompt is not None and not chat:
+        raise ConfigError(
+            "--system-prompt: a template makes plain text, which has no place for it. Add --chat, or put it into the "
+            "template."
+        )
     return PromptFormat(
         prompt_key=prompt_key,
         template=template,

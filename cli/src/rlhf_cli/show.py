@@ -79,7 +79,9 @@ def show(
             "--images": images is not None,
         }
         if given := [flag for flag, is_given in samples_flags.items() if is_given]:
-            raise ConfigError(f"--metrics {metrics}: {given[0]} is about samples; leave it out")
+            raise ConfigError(
+                f"--metrics {metrics}: {given[0]} is about samples; leave {given[0]} out"
+            )
         show_metrics([run, *(others or ())], metrics, table, as_json=as_json, plot=plot)
         return
     metrics_flags = {"a second run": bool(others), "--table": table is not None, "--plot": plot}

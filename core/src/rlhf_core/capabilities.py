@@ -96,6 +96,9 @@ EXPERT_ROUTES = "expert_routes"
 REPLAYS_ROUTES = "replays_routes"
 """Word of a training backend whose roles can send tokens to the experts that the engine chose
 (``RoleSpec.replays_routes``)."""
+UNDOES_UPDATES = "undoes_updates"
+"""Word of a training backend that can go back to the state before a step's updates (``Undoes``), and of a runtime whose
+handles pass that on. ``checkpoint.undo_gib`` counts where both have it."""
 
 SUPPLIED_BY_THE_LOOP: Mapping[str, str] = {
     "values": "a critic is built and trained",
@@ -207,6 +210,7 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     LENDS_BASES: "the training backend lends weights that no role trains to rewards in its process",
     EXPERT_ROUTES: "the engine tells to which experts of a mixture each token went",
     REPLAYS_ROUTES: "the training backend can send tokens to the experts that the engine chose",
+    UNDOES_UPDATES: "backend and runtime can go back to the state before the updates of a step that failed",
     PLANS_MEMORY: "the command predicts whether a run fits into its accelerators (MemoryPlanner)",
     HEARS_TOKENS: "the observer hears the tokens of samples (RolloutSample.tokens)",
     WRAPS_CODE: "the component wraps a function in a file that the user names",

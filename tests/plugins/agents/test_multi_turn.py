@@ -185,7 +185,7 @@ def test_an_empty_task_starts_with_the_first_observation(stage, counting):
 
 
 def test_nothing_to_read_first_is_an_error(stage, counting):
-    with pytest.raises(RolloutError, match=r"0\.1\.0\.0: reset gave no observation"):
+    with pytest.raises(RolloutError, match=r"0\.1\.0\.0: reset gave no .* --eval\.data"):
         run(Task(uid=Uid(0, 1)), [0], stage.context(counting))
 
 

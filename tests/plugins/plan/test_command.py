@@ -157,7 +157,7 @@ def test_sequence_parallelism_lets_ranks_share_a_sequence(run):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--gpu", "abacus"], "--gpu abacus: not known"),
+        (["--gpu", "abacus"], "--gpu abacus: expected one of h200"),
         (["--nodes", "0"], "--nodes 0"),
         (["--prompt-tokens", "-3"], "--prompt-tokens"),
         (["--response-tokens", "9999"], "exceed the longest sequence of the run, 1280"),

@@ -37,6 +37,7 @@ from .backend import (
     TopTokens,
     TrainBackend,
     TrainBatch,
+    Undoes,
     ValueObjective,
 )
 from .correction import Correction, IsCorrection
@@ -255,6 +256,7 @@ __all__ = [
     "Turn",
     "TurnSampling",
     "Uid",
+    "Undoes",
     "ValueObjective",
     "VisionModel",
     "VisionSpec",

@@ -186,6 +186,9 @@ class StepPlan:
     lr_factor: float = 1.0
     """Multiplies the learning rate of every parameter group in this step, after the schedule. 0 leaves the weights as
     they are."""
+    undo_bytes: int = 0
+    """Before this update, the role's first of a step, a backend that is ``Undoes`` copies what updates change, if that
+    has at most so many bytes. 0: it copies nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,5 +313,20 @@ class SharesBase(Protocol):
 
         Args:
             others: backends of this process whose roles are set up already.
+        """
+        ...
+
+
+@runtime_checkable
+class Undoes(Protocol):
+    """Training backend that can go back to the state before the first update of a step (``StepPlan.undo_bytes``)."""
+
+    updates_begun: int
+    """Number of updates so far, each counted before it may change anything."""
+
+    def undo(self, updates_begun: int) -> bool:
+        """Bring back weights and state of training, to the bit, as they were when so many updates had begun.
+
+        Returns False, and changes nothing, if these were not kept.
         """
         ...

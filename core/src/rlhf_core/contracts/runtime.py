@@ -34,6 +34,7 @@ class RoleHandle(Protocol):
 
     A handle may have ``changes``, a number that grows before weights or state of training are changed, by
     ``train_step`` or ``load``. When a step fails and the number is that of the step before, the loop saves that step.
+    One that is another asks ``async undo(changes) -> bool``, if the handle has it, to go back to where it was that.
     """
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:

@@ -37,8 +37,8 @@ def first_tokens(
         tokens = _plain_tokens(observation, context) or task.prompt_ids
     if not tokens:
         raise RolloutError(
-            f"{uid}: reset gave no observation and the task has no prompt; expected one of them. Give --data, or an "
-            "environment whose reset returns the first observation"
+            f"{uid}: reset gave no observation and the task has no prompt; expected one of them. Give --data, and "
+            "--eval.data for evaluations, or an environment whose reset returns the first observation"
         )
     return tokens
 

@@ -106,7 +106,7 @@ def _require_replaceable(path: Path) -> None:
             f"--export {path}: no such folder {path.parent}; create it, or choose another file"
         )
     if path.is_dir():
-        raise ConfigError(f"--export {path}: expected a file to write; it is a folder")
+        raise ConfigError(f"--export {path}: it is a folder; choose another name")
     if path.exists():
         with path.open("rb") as file:
             is_page = file.read(len(_START)) == _START

@@ -16,6 +16,7 @@ from rlhf_core.capabilities import (
     SERVES_ADAPTERS,
     SERVES_FOUR_BITS,
     SHARES_WEIGHTS,
+    UNDOES_UPDATES,
 )
 
 from .config import LocalRuntimeConfig, TorchBackendConfig
@@ -46,7 +47,7 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=TorchBackendConfig,
             factory="rlhf_plugin_local.torch_backend:TorchBackend",
             summary="trains any Transformers causal LM on packed sequences, on one CPU or GPU",
-            provides=frozenset({BACKEND_SEES, LENDS_BASES, REPLAYS_ROUTES}),
+            provides=frozenset({BACKEND_SEES, LENDS_BASES, REPLAYS_ROUTES, UNDOES_UPDATES}),
         )
     ]
 
@@ -59,6 +60,6 @@ def rlhf_runtimes() -> list[Component[Any]]:
             config=LocalRuntimeConfig,
             factory="rlhf_plugin_local.runtime:LocalRuntime",
             summary="everything in one process, by direct calls",
-            provides=frozenset({IN_PROCESS, RUNTIME_SEES}),
+            provides=frozenset({IN_PROCESS, RUNTIME_SEES, UNDOES_UPDATES}),
         )
     ]

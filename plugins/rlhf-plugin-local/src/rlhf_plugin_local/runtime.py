@@ -25,6 +25,7 @@ from rlhf_core.contracts import (
     TrainBackend,
     TrainBatch,
     TrajectoryColumns,
+    Undoes,
     WeightSource,
 )
 from rlhf_core.plugins import Plugins
@@ -75,6 +76,11 @@ class LocalRole:
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         self._steps += 1
         return await self._call(lambda: self._backend.train_step(batch, plan))
+
+    async def undo(self, changes: int) -> bool:
+        """See ``RoleHandle``."""
+        backend, begun = self._backend, changes - self._loads
+        return isinstance(backend, Undoes) and await self._call(lambda: backend.undo(begun))
 
     async def checksum(self) -> str:
         return await self._call(self._backend.checksum)

@@ -46,6 +46,7 @@ from rlhf_torch.scoring.leaving_role import LeavingRole
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.training.state_files import load_state, save_state
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.undo import Undo
 from rlhf_torch.training.updater import Updater, update_metrics
 
 from .config import TorchBackendConfig
@@ -60,6 +61,7 @@ class TorchBackend(LeavingRole):
         self._config = config
         self._leaves_from(choose_device(config.device))
         self._updater: Updater | None = None
+        self._undo: Undo | None = None
         self._objective: BuiltObjective | None = None
         self.updates_begun = 0
         """Number of optimizer updates of this process, from the moment on at which they may change weights."""
@@ -98,6 +100,7 @@ class TorchBackend(LeavingRole):
             self._objective, optimizer = trained_parts(spec, plugins)
             self._open.reader.serve(self._objective)
             self._updater = updater = Updater(model.named_trainable(), spec, optimizer)
+            self._undo = Undo(model, updater)
             if spec.leaving != "nothing":
                 self._prepare_state(updater.masters.values(), updater.optimizer)
 
@@ -122,10 +125,17 @@ class TorchBackend(LeavingRole):
             objective.rows_per_unit,
         )
         self._state_out.finish_return()  # until here nothing has needed it
+        if plan.undo_bytes and self._undo is not None:
+            self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
         metrics = update_metrics(self._spec.role, batch, parts, update, self._model.routing)
         return StepOutcome(metrics=metrics, logprobs=seen.logprobs)
+
+    def undo(self, updates_begun: int) -> bool:
+        """Go back to the state before the update that was kept when so many had begun."""
+        self._wait_for_state()
+        return self._undo is not None and self._undo.restore(updates_begun)
 
     def _gradients(
         self, batch: TrainBatch, plan: StepPlan, rows_per_unit: int
@@ -282,5 +292,5 @@ class TorchBackend(LeavingRole):
 
     def close(self) -> None:
         """Drop model and optimizer."""
-        self._updater = self._open = self._objective = None
+        self._updater = self._undo = self._open = self._objective = None
         self._drop_host_memory()

@@ -206,7 +206,8 @@ def require_sane(workload: Workload, longest: int) -> None:
     if workload.length > longest:
         raise ConfigError(
             f"--prompt-tokens {workload.prompt_tokens} and --response-tokens {workload.response_tokens} together "
-            f"exceed the longest sequence of the run, {longest} tokens"
+            f"exceed the longest sequence of the run, {longest} tokens. Ask about fewer, or set --rollout.max_length "
+            f"{workload.length}"
         )
 
 

@@ -289,6 +289,40 @@ def test_a_step_that_failed_with_changed_weights_is_not_saved_as_the_one_before(
     ) in log
 
 
+def test_a_step_that_failed_with_changed_weights_is_undone_by_roles_that_can(
+    add, tmp_path, monkeypatch
+):
+    asked = []
+
+    async def undo(self, changes):
+        asked.append(changes)
+        return True
+
+    monkeypatch.setattr(Total, "undo", undo, raising=False)
+    with pytest.raises(ValueError, match="broken at 4"):
+        add(halfway=failing_at(4))
+
+    assert asked == [3]
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000003"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(False, "begins anew"), (None, "step 3 could not be saved: no way back")]
+)
+def test_a_step_that_is_not_undone_is_not_saved(add, tmp_path, monkeypatch, answer, said):
+    async def undo(self, changes):
+        if answer is None:
+            raise RuntimeError("no way back")
+        return answer
+
+    monkeypatch.setattr(Total, "undo", undo, raising=False)
+    with pytest.raises(ValueError, match="broken at 4"):
+        add(halfway=failing_at(4))
+
+    assert not (tmp_path / "run/checkpoints").exists()
+    assert said in (tmp_path / "run/run.log").read_text()
+
+
 def test_after_a_step_that_cannot_be_saved_a_resume_falls_back_as_far_as_the_error_says(
     add, tmp_path
 ):

@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from rlhf_core.contracts import RoleSpec
-from rlhf_plugin_algorithms.optimizers import MuonConfig, SgdConfig
+from rlhf_plugin_algorithms.optimizers import AdamConfig, MuonConfig, SgdConfig
+from rlhf_plugin_algorithms.optimizers.adam import Adam
 from rlhf_plugin_algorithms.optimizers.muon import Muon
 from rlhf_plugin_algorithms.optimizers.sgd import Sgd
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.training.host_memory import HostMemory
 from rlhf_torch.training.state_files import load_state, save_state
+from rlhf_torch.training.undo import Undo
 from rlhf_torch.training.updater import Updater
 
 OPTIMIZERS = {
+    "adam": lambda: Adam(AdamConfig(lr=0.01)),
     "muon": lambda: Muon(MuonConfig(lr=0.01, weight_decay=0.1)),
     "sgd": lambda: Sgd(SgdConfig(lr=0.01, momentum=0.9)),
     "sgd without state": lambda: Sgd(SgdConfig(lr=0.01)),
@@ -33,7 +36,7 @@ def start(folder):
 
     def build(name):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        spec = RoleSpec(role="policy", model_path=str(folder))
+        spec = RoleSpec(role="policy", model_path=str(folder), ema_decay=0.9)
         updater = Updater(list(model.named_parameters()), spec, OPTIMIZERS[name]())
         return SimpleNamespace(model=model, updater=updater, state=model.state_dict)
 
@@ -64,6 +67,49 @@ def test_a_run_restored_from_files_goes_on_to_the_bit(start, tmp_path, name):
         assert torch.equal(master, resumed.updater.masters[key]), key
     for key, tensor in straight.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[key]), key
+
+
+ENOUGH = 2**30
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_role_goes_back_to_what_it_kept_to_the_bit(start, tmp_path, name, before):
+    """Also to where the optimizer has no state yet; its files are those of a role that has had no further updates."""
+    straight, undone = start(name), start(name)
+    for role in (straight, undone):
+        for seed in range(before):
+            update(role, seed)
+    undo = Undo(undone.model, undone.updater)
+    for _ in range(2):  # the second copy is written over the first
+        undo.keep(before, ENOUGH)
+        for seed in (7, 8):
+            update(undone, seed)
+        assert undo.restore(before)
+
+    for role, folder in ((straight, "straight"), (undone, "undone")):
+        save_state(tmp_path / folder, role, role.updater)
+        update(role, 3)
+        save_state(tmp_path / f"{folder}-later", role, role.updater)
+    for folder in ("", "-later"):
+        for file in (tmp_path / f"straight{folder}").iterdir():
+            other = tmp_path / f"undone{folder}" / file.name
+            assert file.read_bytes() == other.read_bytes(), file
+
+
+def test_a_role_changes_nothing_where_that_state_was_not_kept(start):
+    role = start("adam")
+    undo = Undo(role.model, role.updater)
+    num_weights = sum(weight.numel() for weight in role.model.parameters())
+    # bfloat16 weights with float32 copies and averages; buffers come on top.
+    undo.keep(0, 10 * num_weights - 1)
+    update(role, 0)
+    changed = {key: master.clone() for key, master in role.updater.masters.items()}
+
+    assert not undo.restore(0)
+    undo.keep(1, ENOUGH)
+    assert not undo.restore(0)
+    assert all(torch.equal(changed[key], now) for key, now in role.updater.masters.items())
 
 
 def test_state_is_offloaded_and_comes_back(start):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rlhf_core.capabilities import ENDS_AT_FLOOR, SEVERAL_TURNS
+from rlhf_core.capabilities import ENDS_AT_FLOOR, SEVERAL_TURNS, UNDOES_UPDATES
 from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import RESTART
 
@@ -114,6 +114,11 @@ def _without_effect(
     yield from _losses_without_effect(run, needs(selections, labels))
     yield from _evaluation_without_effect(run)
     yield from shared_without_effect(run, selections)
+    for path in ("backend.name", "runtime.name"):
+        (chosen,) = selections[path]
+        if UNDOES_UPDATES not in chosen.registered.component.provides:
+            reason = f"{labels(path)} {chosen.name} cannot undo updates. Leave it out."
+            yield "checkpoint.undo_gib", reason
     yield from schedule_without_effect("actor", selections)
     yield from schedule_without_effect("critic", selections)
     if not run.log.samples:

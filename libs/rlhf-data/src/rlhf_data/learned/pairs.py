@@ -88,7 +88,11 @@ class Pairs:
             raise RowProblem(
                 "no difference",
                 "the preferred answer and the other are the same tokens"
-                + (", up to --data.max_length" if chosen.truncated else ""),
+                + (
+                    ", up to --data.max_length; raise it, or leave the row out"
+                    if chosen.truncated
+                    else ""
+                ),
             )
         margin = self._margin(row)
         return [

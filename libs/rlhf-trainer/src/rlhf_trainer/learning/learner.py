@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ class _Step:
     request: LearnRequest
     supervised_taken: int
     skipped_updates: dict[str, int]
+    begun: set[str] = field(default_factory=set)
+    """Roles that have had an update."""
 
 
 class BatchLearner:
@@ -206,7 +208,10 @@ class BatchLearner:
     async def _update_role(
         self, role: str, data: TrainBatch, plan: StepPlan, step: _Step
     ) -> StepOutcome:
-        plan = replace(plan, lr_factor=step.request.lr_factors.get(role, 1.0))
+        undo_gib = 0.0 if role in step.begun else self._run.checkpoint.undo_gib
+        step.begun.add(role)
+        factor = step.request.lr_factors.get(role, 1.0)
+        plan = replace(plan, lr_factor=factor, undo_bytes=int(undo_gib * 2**30))
         outcome = await self._roles[role].train_step(data, plan)
         step.skipped_updates[role] = count_skipped(
             step.skipped_updates.get(role, 0),

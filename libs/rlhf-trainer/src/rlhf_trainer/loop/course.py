@@ -136,6 +136,16 @@ def changes_of(course: Course) -> dict[str, int | None]:
     return {name: getattr(role, "changes", None) for name, role in course.saved_roles.items()}
 
 
+async def go_back(course: Course, changes: Mapping[str, int | None]) -> bool:
+    """Return whether the roles are where ``changes_of`` was ``changes``, after undoing what came later if they can."""
+    for name, role in course.saved_roles.items():
+        before, undo = changes[name], getattr(role, "undo", None)
+        is_there = before == getattr(role, "changes", None)
+        if before is None or not (is_there or (undo is not None and await undo(before))):
+            return False
+    return True
+
+
 OpenCourse = Callable[
     [ResolvedOptions[RunT], Plugins, RunFolder, StateT, AsyncExitStack], Awaitable[Course]
 ]

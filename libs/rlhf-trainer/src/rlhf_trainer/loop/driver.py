@@ -34,7 +34,7 @@ from ..durable.records import RecordFile, RunningDigest
 from ..durable.run_log import Notes, run_log
 from .best import evaluated_on, note_best
 from .control import Control
-from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of
+from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of, go_back
 from .exporting import export_models
 from .hearers import Loggers, Observers, build_observers
 from .input_digests import input_digests
@@ -303,16 +303,16 @@ class _Run(Generic[RunT, StateT]):
         }
 
     async def _save_after(self, error: BaseException, course: Course) -> None:
-        """Save the last whole step of a run that failed, if it is not saved and the roles still have it."""
+        """Save the last whole step of a run that failed, if it is not saved and the roles still have it or undo what
+        came later."""
         step = self.whole.state.step
         if step == self.saved_step or isinstance(error, CheckpointError):
             return
-        changes = changes_of(course)
-        if None in changes.values() or changes != self.whole.changes:
-            since_s = time.perf_counter() - self.saved_at
-            log.warning("%s", how_far_back(step, self.saved_step, since_s))
-            return
         try:
+            if not await go_back(course, self.whole.changes):
+                since_s = time.perf_counter() - self.saved_at
+                log.warning("%s", how_far_back(step, self.saved_step, since_s))
+                return
             await self._save(course, self.whole)
         except (Exception, SystemExit) as second:  # the run fails with the first error
             log.warning("step %s could not be saved: %s", step, headline(second))

@@ -149,11 +149,8 @@ class Sleeping:
 
     def _leaves_whole(self, name: str) -> bool:
         """Return True if the role's weights move too: the engine does not compute with them."""
-        if self._leaving != "all":
-            return False
-        if not self._engine.shares_weights:
-            return True
-        return name != POLICY and not self._adapted
+        is_shared = self._engine.shares_weights and (name == POLICY or self._adapted)
+        return self._leaving == "all" and not is_shared
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -174,6 +171,12 @@ class LoadedRole:
     def changes(self) -> int | None:
         """See ``RoleHandle.changes``."""
         return getattr(self.role, "changes", None)
+
+    async def undo(self, changes: int) -> bool:
+        """See ``RoleHandle``."""
+        if undo := getattr(self.role, "undo", None):
+            await self.sleeping.for_roles(self.step)
+        return undo is not None and bool(await undo(changes))
 
     async def save(self, folder: Path) -> None:
         """Write the role's state."""
@@ -247,9 +250,8 @@ def with_sleep(resolved: Resolved, spec: RuntimeSpec, plugins: Plugins) -> Runti
     choice = resolved.run.runtime.sleep
     if choice in LEAVING:
         return asleep_while_it_learns(resolved, spec, LEAVING[choice])
-    if choice == "never" or resolved.run.rollout.max_staleness:
-        return spec
-    if not roles_beside_the_engine(resolved, list(spec.roles)):
+    never = choice == "never" or resolved.run.rollout.max_staleness
+    if never or not roles_beside_the_engine(resolved, list(spec.roles)):
         return spec
     advice = _advice(spec, plugins)
     if advice is None:
@@ -261,9 +263,7 @@ def with_sleep(resolved: Resolved, spec: RuntimeSpec, plugins: Plugins) -> Runti
 def _advice(spec: RuntimeSpec, plugins: Plugins) -> SleepAdvice | None:
     """Return the advice of the first installed planner that has one."""
     for entry in plugins.registries["rlhf_commands"]:
-        if PLANS_MEMORY not in entry.component.provides:
-            continue
-        command = entry.load()
+        command = entry.load() if PLANS_MEMORY in entry.component.provides else None
         if not isinstance(command, MemoryPlanner):
             continue
         try:

@@ -60,7 +60,9 @@ def compare(words: Sequence[str]) -> int:
     """
     own = parser().parse_args(list(words))
     if not 0.5 < own.level < 1.0:
-        raise ConfigError(f"--level {own.level:g}: expected more than 0.5 and less than 1")
+        raise ConfigError(
+            f"--level {own.level:g}: expected more than 0.5 and less than 1, such as 0.95"
+        )
     if own.seed < 0:
         raise ConfigError(f"--seed {own.seed}: expected 0 or more")
     # Imported here: help needs no NumPy.
