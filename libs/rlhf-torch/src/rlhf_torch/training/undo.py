@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .group_options import NOT_SAVED, GroupOptions, group_options
 from .updater import Updater
 
 
@@ -24,7 +23,8 @@ class _Kept:
     """The tensors as objects of the role, whose values are in the copies."""
     optimizer: Mapping[Tensor, Mapping[str, Any]]
     """State of the optimizer: its tensors, which are among ``tensors``, and its plain values."""
-    groups: GroupOptions
+    groups: Sequence[Mapping[str, Any]]
+    """Of its parameter groups: everything but the parameters."""
     updates: int
 
 
@@ -62,7 +62,7 @@ class Undo:
             number,
             tensors,
             {parameter: _plain(values) for parameter, values in updater.optimizer.state.items()},
-            group_options(updater.optimizer),
+            [_options(group) for group in updater.optimizer.param_groups],
             updater.updates,
         )
 
@@ -94,11 +94,15 @@ class Undo:
         for parameter, values in kept.optimizer.items():
             optimizer.state[parameter] = _plain(values)
         for group, options in zip(optimizer.param_groups, kept.groups, strict=True):
-            for new in group.keys() - options.keys() - set(NOT_SAVED):
+            for new in group.keys() - options.keys() - {"params"}:
                 del group[new]
             group.update(deepcopy(options))
         updater.updates = kept.updates
         return True
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: deepcopy(value) for key, value in group.items() if key != "params"}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
