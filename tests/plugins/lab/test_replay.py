@@ -212,5 +212,5 @@ def test_a_filter_that_drops_more_groups_than_the_run_has_samples_says_so(run):
             "--rollout.filters",
             "dynamic_sampling",
             "--rollout.dynamic_sampling.low",
-            "5",
+            "0.99",
         )

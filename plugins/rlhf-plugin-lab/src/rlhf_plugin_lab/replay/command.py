@@ -14,7 +14,7 @@ from rlhf_cli.runs import planned, training_command
 from rlhf_cli.tables import HELP, Form, print_table
 from rlhf_cli.training import TrainingCommand
 from rlhf_config import ResolvedOptions
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, RolloutError
 from rlhf_core.plugins import Plugins, load
 
 from ..flags import FlagParser
@@ -120,7 +120,14 @@ def _play_changed(
             "this one plays them elsewhere, so no option can be changed on the same samples. Without changed options "
             "the span can be replayed."
         )
-    play(command, with_executor(resolved, partial(RecordedExecutor, kept=kept)), plugins, span.last)
+    recorded = with_executor(resolved, partial(RecordedExecutor, kept=kept))
+    try:
+        play(command, recorded, plugins, span.last)
+    except RolloutError as error:
+        raise RolloutError(
+            f"rlhf replay: with the changed options a step needs other samples than the run had for it: {error} "
+            "Where filters or rewards drop other groups, later prompts move to other steps: choose an earlier --to."
+        ) from error
 
 
 def _wants_logprobs(resolved: ResolvedOptions[Any]) -> bool:

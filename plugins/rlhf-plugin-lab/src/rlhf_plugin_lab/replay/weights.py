@@ -6,9 +6,10 @@ Norms are Euclidean, over everything that a role's checkpoint has as weights (of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rlhf_core import ConfigError
 from rlhf_core.lazy import torch
@@ -61,6 +62,14 @@ def moves(*, start: Path, before: tuple[Path, Path], after: tuple[Path, Path]) -
     )
 
 
+class _Weights(Protocol):
+    """The part of an open file of safetensors that is used here."""
+
+    def keys(self) -> Iterable[str]: ...
+
+    def get_tensor(self, name: str) -> torch.Tensor: ...
+
+
 def _ratio(above: float, below: float) -> float:
     return above / below if below else math.nan
 
@@ -71,7 +80,7 @@ def _together(*checkpoints: Path) -> Iterator[list[torch.Tensor]]:
 
     names = _files(checkpoints[0])
     for name in names:
-        opened = [safe_open(path / "policy" / name, "pt") for path in checkpoints]
+        opened: list[_Weights] = [safe_open(path / "policy" / name, "pt") for path in checkpoints]
         keys = [sorted(file.keys()) for file in opened]
         if any(each != keys[0] for each in keys):
             raise ConfigError(
