@@ -26,7 +26,7 @@ _RECORDS: Mapping[str, Any] = {
     "log.curve": False,
     "log.to": [],
 }
-"""What a replay records: weights of every step, and nothing for other places. None of it reaches a weight."""
+"""Options of what a replay records: weights of every step, and nothing for other places. None reaches a weight."""
 
 
 def options_of(

@@ -96,7 +96,7 @@ def _moves_of(
 
 
 def _pair(original: Value, changed: Value) -> Parts:
-    return Parts(f"{_text(original)} > {_text(changed)}", (original, changed))
+    return Parts(f"{_text(original)} / {_text(changed)}", (original, changed))
 
 
 def _text(value: Value) -> str:

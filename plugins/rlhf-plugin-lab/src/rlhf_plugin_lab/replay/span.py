@@ -30,7 +30,7 @@ class Span:
     checkpoints: dict[int, Path]
     """The run's own checkpoints by step."""
     metrics: Metrics
-    """What the run recorded."""
+    """Metrics that the run recorded."""
 
     @property
     def start(self) -> Path | None:
