@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from rlhf_cli.main import main as rlhf
+from rlhf_core.contracts import RunResult
 from rlhf_testing.tiny import write_tiny_model
 
 STEPS = 5
@@ -79,3 +80,8 @@ def digests(run: Path, step: int) -> dict[str, str]:
     """Digests of the files of the roles after a step."""
     manifest = json.loads((run / f"checkpoints/step-{step:08d}/manifest.json").read_text())
     return {name: digest for name, digest in manifest["files"].items() if "/" in name}
+
+
+def interrupted(resolved, plugins, control):
+    """The run of a command that a signal ends behind its second step."""
+    return RunResult(status="interrupted", steps=2, seconds=1.0, message="stopped by SIGINT")

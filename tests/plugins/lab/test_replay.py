@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from tests.plugins.lab.replayed_runs import STEPS, digests, go_on, train, write_task
 from tests.plugins.lab.run_folders import write_run
 
+from rlhf_cli.training import TrainingCommand
+from rlhf_config import TRAIN
 from rlhf_core import ConfigError, RLHFError
 from rlhf_plugin_lab.replay.command import main
+from rlhf_plugin_lab.replay.playing import play
 from rlhf_plugin_lab.replay.sameness import checks_of
 from rlhf_plugin_lab.replay.span import find_span
 
@@ -92,7 +96,13 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, id=name, marks=[] if name == "learning rate" else pytest.mark.slow)
+        for name, change in CHANGES.items()
+    ],
+)
 def test_the_first_changed_step_is_that_of_a_run_that_goes_on_with_the_option(
     run, tmp_path, change, capsys, request
 ):
@@ -214,3 +224,16 @@ def test_a_filter_that_drops_more_groups_than_the_run_has_samples_says_so(run):
             "--rollout.dynamic_sampling.low",
             "0.99",
         )
+
+
+def test_a_replay_that_a_signal_ends_compares_nothing():
+    command = TrainingCommand(
+        options=TRAIN,
+        defaults=Path(),
+        describe="",
+        run="tests.plugins.lab.replayed_runs:interrupted",
+    )
+
+    play(command, None, None, 2)
+    with pytest.raises(KeyboardInterrupt):
+        play(command, None, None, 3)

@@ -53,7 +53,7 @@ def test_a_span_is_replayed_and_its_first_changed_step_is_that_of_a_resumed_run(
     assert digests(tmp_path / "out/changed", 3) != digests(run, 3)
 
 
-def test_pairs_are_replayed_to_the_bit_and_with_another_beta(tmp_path, capsys):
+def test_pairs_are_replayed_to_the_bit_and_with_another_learning_rate(tmp_path, capsys):
     write_task(tmp_path)
     rows = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": str(n + 2)} for n in range(16)]
     (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

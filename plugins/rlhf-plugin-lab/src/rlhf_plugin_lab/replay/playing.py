@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rlhf_cli.training import TrainingCommand, function_of
 from rlhf_config import ResolvedOptions
+from rlhf_core.contracts import RunResult
 from rlhf_core.plugins import Plugins
 
 
@@ -40,5 +41,8 @@ def play(
 
     Raises:
         RLHFError: the run could not start, or failed.
+        KeyboardInterrupt: a signal ended it before, so that there is nothing to compare.
     """
-    function_of(command.run)(resolved, plugins, EndOfSpan(last))
+    result: RunResult = function_of(command.run)(resolved, plugins, EndOfSpan(last))
+    if result.steps < last:
+        raise KeyboardInterrupt
