@@ -30,7 +30,7 @@ class Undo:
         self._copies: list[Tensor] = []
         """Host memory, which is written again at each step: making it takes longer than the copy."""
         self._state: Mapping[Tensor, Mapping[str, Any]] = {}
-        """Of the optimizer: its tensors, which are among ``_tensors``, and its plain values."""
+        """State of the optimizer: its tensors, which are among ``_tensors``, and its plain values."""
         self._groups: Sequence[Mapping[str, Any]] = ()
         """Values of its parameter groups, but not the parameters."""
         self._updates = 0
