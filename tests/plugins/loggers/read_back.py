@@ -29,6 +29,8 @@ class Logged:
     """Of the latest start."""
     tables: dict[int, list[list[Any]]] = field(default_factory=dict)
     """Step -> rows of its samples."""
+    groups: dict[int, list[list[Any]]] = field(default_factory=dict)
+    """Step -> rows of its groups."""
     images: dict[tuple[int, str], Path] = field(default_factory=dict)
     """Step and name -> the file of an image of samples."""
     status: str = ""
@@ -77,9 +79,10 @@ def _read_wandb_file(file: Path, found: Logged) -> None:
                 for item in record.history.item
             }
             step = items[("step",)]
-            if ("samples", "path") in items:
-                table = json.loads((file.parent / "files" / items["samples", "path"]).read_text())
-                found.tables[step] = table["data"]
+            for name, tables in (("samples", found.tables), ("groups", found.groups)):
+                if (name, "path") in items:
+                    table = json.loads((file.parent / "files" / items[name, "path"]).read_text())
+                    tables[step] = table["data"]
             for key in [
                 key for key in items if key[0].startswith("samples/image") and key[-1] == "path"
             ]:
@@ -129,9 +132,10 @@ def read_trackio(folder: Path, project: str) -> Logged:
             if run not in found.runs:
                 found.runs.append(run)
             values = json.loads(text)
-            if "samples" in values:
-                table = values.pop("samples")["_value"]
-                found.tables[step] = [list(row.values()) for row in table]
+            for name, tables in (("samples", found.tables), ("groups", found.groups)):
+                if name in values:
+                    table = values.pop(name)["_value"]
+                    tables[step] = [list(row.values()) for row in table]
             for name in [name for name in values if name.startswith("samples/image")]:
                 picture = values.pop(name)
                 found.images[step, name] = folder / "media" / picture["file_path"]
@@ -169,10 +173,10 @@ def read_mlflow(uri: str) -> Logged:
         for file in artifacts.glob("images/*.png"):
             name, _, step, *_ = file.stem.split("+")
             found.images[int(step), name.replace("~", "/")] = file
-        for file in sorted(artifacts.glob("samples/step_*.json")):
-            found.tables[int(file.stem.removeprefix("step_"))] = json.loads(file.read_text())[
-                "data"
-            ]
+        for name, tables in (("samples", found.tables), ("groups", found.groups)):
+            for file in sorted(artifacts.glob(f"{name}/step_*.json")):
+                step = int(file.stem.removeprefix("step_"))
+                tables[step] = json.loads(file.read_text())["data"]
     return found
 
 

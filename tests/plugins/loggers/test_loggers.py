@@ -210,6 +210,24 @@ def test_texts_of_samples_come_back_as_they_are(place, tmp_path):
     assert [row[2:4] for row in table] == [[text, text[::-1]] for text in texts]
 
 
+def test_samples_of_one_prompt_are_a_line_of_the_table_of_groups(place, tmp_path):
+    samples = [
+        RolloutSample(uid=f"0.3.{n}.0", prompt="p", response=text, reward=reward, truncated=False)
+        for n, (text, reward) in enumerate([("bad", 0.0), ("good", 1.0)])
+    ]
+    logger = place.made()
+    logger.start(run_info(tmp_path / "run"))
+    logger.log_samples(7, samples)
+    logger.log_metrics(7, {"reward/mean": 0.5})
+    logger.log_samples(8, samples[:1])
+    logger.finish(end())
+
+    found = place.read(tmp_path / "run")
+    row = [7, "0.3", 2, 0.5, 0.5**0.5, 0.0, 1.0, 0.0, "p", "good", "bad"]
+    assert found.groups == {7: [pytest.approx(row)]}
+    assert sorted(found.tables) == [7, 8]
+
+
 def test_the_first_images_of_a_few_samples_come_back(place, tmp_path):
     """As many as ``log.images`` says, which is 2 here; samples without an image are passed over."""
     files = [tmp_path / f"{number}.png" for number in range(4)]

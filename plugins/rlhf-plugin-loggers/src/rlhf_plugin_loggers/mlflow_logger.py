@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .config import MlflowConfig
+from .group_table import GROUP_COLUMNS, group_rows
 from .remembered import remember, remembered
 from .sample_table import COLUMNS, rows, shown_images
 
@@ -76,6 +77,9 @@ class MlflowLogger:
         assert self._client is not None
         table = {"columns": list(COLUMNS), "data": rows(step, samples)}
         self._client.log_dict(self._run_id, table, f"samples/step_{step:08d}.json")
+        if groups := group_rows(step, samples):
+            table = {"columns": list(GROUP_COLUMNS), "data": groups}
+            self._client.log_dict(self._run_id, table, f"groups/step_{step:08d}.json")
         pictures = shown_images(samples, self._num_images)
         if pictures:
             # Without Pillow no sample has an image.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .config import TrackioConfig
+from .group_table import GROUP_COLUMNS, group_rows
 from .remembered import remember, remembered
 from .sample_table import COLUMNS, rows, shown_images
 
@@ -66,7 +67,10 @@ class TrackioLogger:
             shown.name: trackio.Image(shown.file, caption=shown.uid)
             for shown in shown_images(samples, self._num_images)
         }
-        self._run.log({"samples": table, **pictures}, step=step)
+        tables = {"samples": table}
+        if groups := group_rows(step, samples):
+            tables["groups"] = trackio.Table(columns=list(GROUP_COLUMNS), data=groups)
+        self._run.log({**tables, **pictures}, step=step)
 
     def finish(self, result: RunResult) -> None:
         import trackio

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from rlhf_core import ConfigError
 
 from .config import WandbConfig
+from .group_table import GROUP_COLUMNS, group_rows
 from .remembered import remember, remembered
 from .sample_table import COLUMNS, rows, shown_images
 
@@ -93,7 +94,10 @@ class WandbLogger:
             shown.name: wandb.Image(str(shown.file), caption=shown.uid)
             for shown in shown_images(samples, self._num_images)
         }
-        self._run.log({"step": step, "samples": table, **pictures})
+        tables = {"samples": table}
+        if groups := group_rows(step, samples):
+            tables["groups"] = wandb.Table(columns=list(GROUP_COLUMNS), data=groups)
+        self._run.log({"step": step, **tables, **pictures})
 
     def finish(self, result: RunResult) -> None:
         assert self._run is not None
