@@ -37,6 +37,7 @@ from .display import NotebookView, notebook
 from .options import Given, PythonOptions
 from .result import TrainingResult
 from .run import Run
+from .words import in_python_words
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ class CallableCommand:
         """Train, and return how it ended; see ``train``."""
         return self.train(config, callbacks=callbacks, **options)
 
+    @in_python_words()
     def train(
         self,
         config: Given | Sequence[Given] | None = None,
@@ -147,6 +149,7 @@ class CallableCommand:
             run.finish()
         return run.result
 
+    @in_python_words()
     def start(
         self,
         config: Given | Sequence[Given] | None = None,
@@ -162,6 +165,7 @@ class CallableCommand:
         """
         return _Prepared(self._command, config, options, callbacks).run()
 
+    @in_python_words()
     def describe(self, config: Given | Sequence[Given] | None = None, /, **options: Any) -> str:
         """Return what a run with these options would build, as ``--dry-run`` prints it. Writes nothing.
 
