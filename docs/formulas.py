@@ -1,7 +1,7 @@
 """Formulas of the site's pages: a fence ``math`` with LaTeX becomes MathML at build time, without scripts.
 
-Code hosts set the same fences with MathJax. ``latex2mathml`` passes over what it does not know, so `math_of` refuses what
-would be left as text; and it knows no spaces around functions, which `_spaced` adds.
+Code hosts set the same fences with MathJax. ``latex2mathml`` passes over what it does not know, so `math_of`
+refuses what would be left as text. It knows no spaces around functions either, which `_spaced` adds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ BLOCK = re.compile(r"^```math\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 """Fence with a formula, whose LaTeX is the group."""
 NAME = re.compile(r"\\math(rm|tt)\{((?:[^{}\\]|\\_)+)\}")
 """Name of a quantity (``\\mathrm``) or an option (``\\mathtt``), which the converter would take apart into letters."""
+MARKS = "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+MARKED = re.compile(f"<mtext>{MARKS[0]}(rm|tt)(?: |&#x000A0;)(.*?){MARKS[1]}</mtext>")
+"""Name on its way through the converter. It may not stay text: beside an operator, text counts as a space."""
+OPTION = ' class="option"'
 FUNCTION = re.compile(
     r"(</m(?:i|n|text|sub|frac|row)>)?<m[io]>(log|exp|min|max)</m[io]>(?=(<mo [^>]*>(?:&#x00028;|\())?)"
 )
@@ -34,14 +38,14 @@ def math_of(latex: str) -> str:
     if braces.count("{") != braces.count("}"):
         raise ValueError(f"{braces.count('{')} opening braces and {braces.count('}')} closing ones")
     # The converter's name for an environment that lines up at ampersands and counts no equations.
-    named = NAME.sub(_as_text, latex.strip().replace("{aligned}", "{align*}"))
+    named = NAME.sub(_marked, latex.strip().replace("{aligned}", "{align*}"))
     try:
         mathml = convert(named, display="block")
     except Exception as error:  # Its errors have no common class, nor a message.
         raise ValueError(f"latex2mathml: {type(error).__name__} {error}".strip()) from error
     if left := re.search(r">[^<]*?(\\\w*|&(?!#?\w+;))", mathml):
         raise ValueError(f"latex2mathml does not know {left[1]}")
-    return _spaced(mathml)
+    return _spaced(MARKED.sub(_identifier, mathml))
 
 
 def problems(markdown: str) -> Iterator[tuple[int, str]]:
@@ -58,9 +62,13 @@ def fence(source: str, *_: Any, **__: Any) -> str:
     return f'<div class="formula">{math_of(source)}</div>'
 
 
-def _as_text(found: re.Match[str]) -> str:
+def _marked(found: re.Match[str]) -> str:
     name = found[2].replace(r"\_", "_")
-    return rf"\{'text' if found[1] == 'rm' else 'texttt'}{{{name}}}"
+    return rf"\text{{{MARKS[0]}{found[1]} {name}{MARKS[1]}}}"
+
+
+def _identifier(found: re.Match[str]) -> str:
+    return f'<mi mathvariant="normal"{OPTION if found[1] == "tt" else ""}>{found[2]}</mi>'
 
 
 def _spaced(mathml: str) -> str:

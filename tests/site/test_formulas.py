@@ -62,8 +62,8 @@ def test_names_stay_whole_and_lines_stand_in_columns():
         "\\begin{aligned}\nx &= \\mathrm{ratio} \\\\\ny &= \\mathtt{clip\\_low}\n\\end{aligned}"
     )
 
-    assert "<mtext>ratio</mtext>" in mathml
-    assert '<mtext mathvariant="monospace">clip_low</mtext>' in mathml
+    assert '<mi mathvariant="normal">ratio</mi>' in mathml
+    assert '<mi mathvariant="normal" class="option">clip_low</mi>' in mathml
     assert mathml.count("<mtr>") == 2
     assert mathml.count("<mtd ") == 4
 
