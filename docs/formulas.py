@@ -21,7 +21,7 @@ MARKED = re.compile(f"<mtext>{MARKS[0]}(rm|tt)(?: |&#x000A0;)(.*?){MARKS[1]}</mt
 """Name on its way through the converter. It may not stay text: beside an operator, text counts as a space."""
 OPTION = ' class="option"'
 FUNCTION = re.compile(
-    r"(</m(?:i|n|text|sub|frac|row)>)?<m[io]>(log|exp|min|max)</m[io]>(?=(<mo [^>]*>(?:&#x00028;|\())?)"
+    r"(</m(?:i|n|text|sub|frac|row)>|&#x00029;</mo>)?<m[io]>(log|exp|min|max)</m[io]>(?=(<mo [^>]*>(?:&#x00028;|\())?)"
 )
 """Function after what it may multiply (group 1), and before the parenthesis of its argument (group 3)."""
 SIGN = re.compile(r"(<mo[^>]*>(?:&#x0003D;|&#x00028;|&#x0002C;|\()</mo>)<mo>&#x02212;</mo>")
