@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pygments import highlight
@@ -23,6 +24,7 @@ from pygments.util import ClassNotFound
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import formulas
 from api_modules import LIBRARIES, ROOT, SHADOWED, file_of, public_modules
 
 PAGES = (
@@ -57,7 +59,9 @@ LINE_ANCHOR = re.compile(r"^#L(\d+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the API reference and the algorithms to the navigation."""
+    """Add the API reference and the algorithms to the navigation, and let formulas be set."""
+    fences = config.mdx_configs["pymdownx.superfences"]["custom_fences"]
+    fences.append({"name": "math", "class": "formula", "format": formulas.fence})
     for section in config.nav or []:
         if "Reference" in section:
             section["Reference"] += [{"API": [f"{REFERENCE}/README.md", *_navigation()]}]
@@ -84,8 +88,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to folders and to sources lead to their pages."""
+    """Let links to folders and to sources lead to their pages.
+
+    Raises:
+        PluginError: a formula that cannot be set, with its page and line.
+    """
     path = ROOT / page.file.src_uri
+    for line, problem in formulas.problems(markdown):
+        raise PluginError(f"{page.file.src_uri}:{line}: this formula cannot be set: {problem}")
     boosts = (each for start, each in BOOSTS.items() if page.file.src_uri.startswith(start))
     page.meta.setdefault("search", {"boost": next(boosts, 1.0)})
     if not path.is_file():

@@ -1,6 +1,6 @@
 """Every Markdown page of the repository: its links and their anchors, and what its fenced blocks are.
 
-A block with a language is run or read by a test; one without is no code: a formula, a table, what a command prints.
+A block with a language is run or read by a test; one without is no code: a table, what a command prints.
 """
 
 import json
@@ -22,7 +22,8 @@ READ = {
 }
 """Languages of fenced blocks -> what a test does with them."""
 NOT_READ = {
-    "": "formulas, tables, and what commands print",
+    "": "tables, and what commands print",
+    "math": "formulas; tests/site sets each of them as the site does",
     "mermaid": "diagrams, which code hosts and the site draw",
     "sh": "a launch script of another framework, as rlhf migrate reads it; tests/plugins/migrate has such scripts",
     "text": "what a chat template makes",
