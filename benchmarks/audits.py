@@ -1,6 +1,6 @@
-"""What ``rlhf audit`` names: faults planted in a sampler's recorded log-probs, and healthy runs, none of which is blamed.
+"""What ``rlhf audit`` names: faults planted in a sampler's recorded log-probs, and healthy runs, not to be blamed.
 
-    python benchmarks/audits.py --healthy 10
+    python benchmarks/audits.py --healthy 40
 
 The runs are real steps of ``rlhf train`` on the task of ``rlhf quickstart``. A fault replaces the sampler's column by
 what a perturbed engine computes: own code with a cache, token by token, which shares nothing with the audit. That of

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How log-probs are computed from a sequence. The defaults with the run's temperature are the plain forward."""
+    """A way to compute log-probs from a sequence. The defaults with the run's temperature are the plain forward."""
 
     model: PreTrainedModel
     temperature: float

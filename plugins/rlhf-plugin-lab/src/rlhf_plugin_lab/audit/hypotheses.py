@@ -28,7 +28,7 @@ MOST_PADS, MOST_GAP, MOST_KEPT = 8, 8, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is recomputed: the plain reading, and what a hypothesis may need beside it."""
+    """A plain reading of sequences, and what a hypothesis may need beside it."""
 
     plain: Reading
     sequences: Sequence[Recorded]
@@ -39,7 +39,7 @@ class Case:
 
 
 Variants = Iterator[tuple[str, Reading]]
-"""What is so, in words, and the reading."""
+"""A cause in words, and its reading."""
 
 
 def temperature(case: Case) -> Variants:

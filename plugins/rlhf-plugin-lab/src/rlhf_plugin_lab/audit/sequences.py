@@ -12,7 +12,7 @@ from rlhf_core.lazy import NDArray, np
 from ..recorded.tokens import FOLDER
 
 SIDES = {"sampler": "rollout_logprob", "trainer": "trainer_logprob"}
-"""Who computed log-probs -> the column of the files."""
+"""Side that computed log-probs -> the column of the files."""
 _NEEDED = ("uid", "token_id", "action", "version")
 
 

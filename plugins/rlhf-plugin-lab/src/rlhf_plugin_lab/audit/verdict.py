@@ -21,7 +21,7 @@ ROUNDED = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What an audit says of a side."""
+    """Judgement of a side."""
 
     side: str
     gap: float
@@ -35,7 +35,7 @@ class Verdict:
     left: float = 0.0
     """Mean gap that the best reading leaves."""
     pattern: str = ""
-    """Where the gap is, in words; empty: healthy."""
+    """Places of the gap in words; empty: healthy."""
 
     @property
     def healthy(self) -> bool:
