@@ -3,8 +3,8 @@
     python benchmarks/kill_asleep.py [--gpus 2] [--folder DIR]
 
 Ray, vLLM and DeepSpeed, `runtime.sleep = always`: while engines generate, weights, gradients and Adam's state of the
-ranks lie in pinned host memory. Of one run the first rank is killed in the middle
-of a step's generation, and the run is resumed; another one is done as a whole. Prints how the killed one ended, rewards and losses of both by step
+ranks lie in pinned host memory. Of one run the first rank is killed in the middle of a step's generation, and the run
+is resumed; another one is done as a whole. Prints how the killed one ended, rewards and gradients of both by step
 (ranks add in an order of their own, so late digits may differ), and what is left: processes, and files in /dev/shm.
 """
 

@@ -10,7 +10,6 @@ from tests.plugins.torch.conftest import FAST_ADAM, make_batch, make_plan
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ComponentRef, ScheduleSpec
-from rlhf_core.math import lr_factor
 
 
 def optimizer_of(name, **options):
@@ -34,7 +33,7 @@ def test_updates_are_those_of_pefts_own_optimizer(start, spec_of, models, train,
 
     for seed, factor in ((0, 1.0), (1, 0.5)):
         batch = make_batch(seed=seed)
-        assert lr_factor(spec.schedule, seed) == factor
+        assert spec.schedule.factor(seed) == factor
         backend.train_step(batch, make_plan(batch))
         theirs.zero_grad()
         peft_gradient(peft, batch)

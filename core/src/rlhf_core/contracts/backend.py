@@ -36,12 +36,16 @@ weights too."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """Learning-rate schedule of a role, worked out for all its updates: see ``math.lr_factor``."""
+    """Learning-rate schedule of a role, worked out for all its updates."""
 
     factors: tuple[float, ...] = field(default=(1.0,), repr=False)
     """Share of the peak learning rate at each update; the last one is that of all further updates."""
     name: str = ""
     """Name of the schedule, for messages; empty: the peak rate after the warm-up."""
+
+    def factor(self, update: int) -> float:
+        """Return the share of the peak learning rate for the given update (0 is the first); the last one goes on."""
+        return self.factors[min(update, len(self.factors) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,5 +6,5 @@ from ..contracts.backend import ScheduleSpec
 
 
 def lr_factor(schedule: ScheduleSpec, update: int) -> float:
-    """Return the share of the peak learning rate for the given update (0 is the first); the last one goes on."""
-    return schedule.factors[min(update, len(schedule.factors) - 1)]
+    """Return ``schedule.factor(update)``, for backends that were written before schedules had the method."""
+    return schedule.factor(update)

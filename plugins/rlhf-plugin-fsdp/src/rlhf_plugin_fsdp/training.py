@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
-from rlhf_core.math import lr_factor
 from rlhf_torch.cut.average import holding_average, move_average
 from rlhf_torch.cut.flattening import whole_parameters
 from rlhf_torch.cut.fragment import Fragment
@@ -146,7 +145,7 @@ class FsdpTraining:
         Args:
             factor_of_plan: ``StepPlan.lr_factor``.
         """
-        factor = lr_factor(self._spec.schedule, self.updates) * factor_of_plan
+        factor = self._spec.schedule.factor(self.updates) * factor_of_plan
         self.updates += 1
         for name, parameter in self.named.items():
             if parameter.grad is not None:

@@ -1,5 +1,6 @@
 """Registration of ``rlhf view``, which shows runs as a page, of ``rlhf doctor``, which says why one does not learn, of
-``rlhf audit``, which says why log-probs of sampler and trainer differ, and of the observer ``token_files``."""
+``rlhf audit``, which says why log-probs of sampler and trainer differ, of ``rlhf replay``, which trains steps of one
+again, and of the observer ``token_files``."""
 
 from __future__ import annotations
 
@@ -28,6 +29,11 @@ def rlhf_commands() -> list[Component[Any]]:
             name="audit",
             factory="rlhf_plugin_lab.audit.command:main",
             summary="Say from recorded tokens why log-probs of sampler and trainer differ, by a plain forward.",
+        ),
+        Component(
+            name="replay",
+            factory="rlhf_plugin_lab.replay.command:main",
+            summary="Train steps of a run again: to the bit, or with options changed on the same samples.",
         ),
     ]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf_config.resolved import Selection
-from rlhf_core import Component, Config, RolloutError
+from rlhf_core import Component, Config, PluginError, RolloutError
 from rlhf_core.component import Registered
 from rlhf_core.contracts import EnvironmentManifest, Task, Uid
 from rlhf_core.plugins import empty
@@ -28,6 +28,12 @@ class Board:
     def __init__(self, config):
         self.config = config
 
+    async def reset(self, task, seed): ...
+
+    async def step(self, action): ...
+
+    async def close(self): ...
+
 
 @pytest.fixture
 def selections():
@@ -45,6 +51,25 @@ def selections():
 
 def task(environment):
     return Task(uid=Uid(0, 7), environment=environment)
+
+
+def test_an_environment_without_one_of_its_methods_is_named_before_its_first_episode(selections):
+    class Endless:
+        def __init__(self, config):
+            pass
+
+        async def reset(self, task, seed): ...
+
+        async def step(self, action): ...
+
+    entry = Registered(Component(name="endless", factory=Endless, config=SizeConfig), "games")
+    chosen = [replace(selections[0], registered=entry)]
+    made = environments_of(chosen)
+
+    with pytest.raises(
+        PluginError, match=r"Endless has no close\..* async def close\(self\): pass"
+    ):
+        made(task("small"))
 
 
 def test_a_task_gets_a_fresh_environment_of_the_kind_that_it_names(selections):

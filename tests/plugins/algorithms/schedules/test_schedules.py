@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from rlhf_config.common import ActorConfig
 from rlhf_config.resolved import Selection
 from rlhf_core.contracts import SchedulePoint
-from rlhf_core.math import lr_factor
 from rlhf_core.plugins import load
 from rlhf_plugin_algorithms.schedules.cosine import cosine
 from rlhf_plugin_algorithms.schedules.inverse_sqrt import inverse_sqrt
@@ -35,7 +34,7 @@ def factors(installed):
             optim="any", warmup_ratio=min(1.0, (warmup + 0.01) / total), min_lr_ratio=floor
         )
         spec = schedule_of(selection, role, total)
-        return [lr_factor(spec, update) for update in updates]
+        return [spec.factor(update) for update in updates]
 
     return at
 

@@ -17,13 +17,14 @@ from rlhf_core.component import ComponentRef, Config, Registered
 from rlhf_core.contracts.environment import Environment, MakesTasks, manifest_of
 from rlhf_core.contracts.external import ExternalConfig
 from rlhf_core.contracts.runtime import EnvironmentSpec
-from rlhf_core.errors import RolloutError
+from rlhf_core.errors import PluginError, RolloutError
 from rlhf_core.plugins import Plugins
 
 from .host import EnvironmentHost
 from .tasks import IsolatedTasks
 
 SLOT, HOOK = "env.use", "rlhf_environments"
+_METHODS = ("reset", "step", "close")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,19 @@ class ChosenEnvironment:
     """The workers or servers that play its episodes; None: this process does."""
 
     def __call__(self) -> Environment:
-        """Return a fresh environment."""
-        return self.make(self.options)
+        """Return a fresh environment.
+
+        Raises:
+            PluginError: it lacks a method of ``Environment``.
+        """
+        made = self.make(self.options)
+        if missing := [name for name in _METHODS if not callable(getattr(made, name, None))]:
+            raise PluginError(
+                f"{self.label}: expected an environment with the coroutine functions {', '.join(_METHODS)}; "
+                f"{type(made).__name__} has no {' and no '.join(missing)}. Where nothing has to be closed, write "
+                "async def close(self): pass"
+            )
+        return made
 
     @property
     def label(self) -> str:

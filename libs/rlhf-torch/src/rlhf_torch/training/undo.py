@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .group_options import NOT_SAVED, GroupOptions, group_options
 from .updater import Updater
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """State that was kept at one update."""
-
-    number: int
-    """Number of updates that had begun before."""
-    tensors: Sequence[Tensor]
-    """The tensors as objects of the role, whose values are in the copies."""
-    optimizer: Mapping[Tensor, Mapping[str, Any]]
-    """State of the optimizer: its tensors, which are among ``tensors``, and its plain values."""
-    groups: GroupOptions
-    updates: int
 
 
 class Undo:
@@ -39,9 +23,17 @@ class Undo:
     def __init__(self, model: nn.Module, updater: Updater) -> None:
         self._model = model
         self._updater = updater
+        self._number: int | None = None
+        """Number of updates that had begun when the state was kept; None: nothing is kept."""
+        self._tensors: Sequence[Tensor] = ()
+        """The tensors as objects of the role, whose values are in the copies."""
         self._copies: list[Tensor] = []
         """Host memory, which is written again at each step: making it takes longer than the copy."""
-        self._kept: _Kept | None = None
+        self._state: Mapping[Tensor, Mapping[str, Any]] = {}
+        """Of the optimizer: its tensors, which are among ``_tensors``, and its plain values."""
+        self._groups: Sequence[Mapping[str, Any]] = ()
+        """Values of its parameter groups, but not the parameters."""
+        self._updates = 0
 
     def keep(self, number: int, max_bytes: int) -> None:
         """Keep the present state if it has at most so many bytes, in place of what was kept before.
@@ -49,7 +41,7 @@ class Undo:
         Args:
             number: of updates that have begun so far; ``restore`` names the state by it.
         """
-        self._kept = None
+        self._number = None
         updater = self._updater
         tensors = [*updater.weights.values(), *self._model.buffers(), *updater.state()]
         if sum(tensor.nbytes for tensor in tensors) > max_bytes:
@@ -58,13 +50,12 @@ class Undo:
         for at, tensor in enumerate(tensors):
             self._copy(at, tensor.detach())
         del self._copies[len(tensors) :]
-        self._kept = _Kept(
-            number,
-            tensors,
-            {parameter: _plain(values) for parameter, values in updater.optimizer.state.items()},
-            group_options(updater.optimizer),
-            updater.updates,
-        )
+        optimizer = updater.optimizer
+        self._tensors = tensors
+        self._state = {parameter: _plain(values) for parameter, values in optimizer.state.items()}
+        self._groups = [_options(group) for group in optimizer.param_groups]
+        self._updates = updater.updates
+        self._number = number
 
     def _copy(self, at: int, tensor: Tensor) -> None:
         copies = self._copies
@@ -83,22 +74,26 @@ class Undo:
     @torch.no_grad()
     def restore(self, number: int) -> bool:
         """Bring the state back that was kept when so many updates had begun, to the bit; False: it was not kept."""
-        kept, updater = self._kept, self._updater
-        if kept is None or kept.number != number:
+        updater = self._updater
+        if self._number != number:
             return False
         updater.drop_gradients()
-        for tensor, copy in zip(kept.tensors, self._copies, strict=True):
+        for tensor, copy in zip(self._tensors, self._copies, strict=True):
             tensor.detach().copy_(copy)
         optimizer = updater.optimizer
         optimizer.state.clear()
-        for parameter, values in kept.optimizer.items():
+        for parameter, values in self._state.items():
             optimizer.state[parameter] = _plain(values)
-        for group, options in zip(optimizer.param_groups, kept.groups, strict=True):
-            for new in group.keys() - options.keys() - set(NOT_SAVED):
+        for group, options in zip(optimizer.param_groups, self._groups, strict=True):
+            for new in group.keys() - options.keys() - {"params"}:
                 del group[new]
             group.update(deepcopy(options))
-        updater.updates = kept.updates
+        updater.updates = self._updates
         return True
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: deepcopy(value) for key, value in group.items() if key != "params"}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from rlhf_core.contracts import (
     RoleSpec,
     TrainBatch,
 )
-from rlhf_core.math import lr_factor
 from rlhf_core.objective import read_metrics
 
 from ..experts.routing import Routing
@@ -107,7 +106,7 @@ class Updater:
         Args:
             factor_of_plan: ``StepPlan.lr_factor``.
         """
-        factor = lr_factor(self._spec.schedule, self.updates) * factor_of_plan
+        factor = self._spec.schedule.factor(self.updates) * factor_of_plan
         self.updates += 1
         with_grad = [master for master in self.masters.values() if master.grad is not None]
         grads = [master.grad for master in with_grad if master.grad is not None]

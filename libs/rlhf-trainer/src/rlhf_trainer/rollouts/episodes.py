@@ -149,7 +149,7 @@ class EpisodeRequests(Sequence[RewardRequest]):
                 action_mask=tuple(trajectory.action_mask.tolist()),
                 turns=trajectory.turns,
                 truncated=trajectory.truncated,
-                media=sample_images(trajectory.media, self._images),
+                media=sample_images(trajectory.media, self._images) if trajectory.media else (),
             )
             for (task, trajectory), row, prompt, response in zip(
                 played, tokens, prompts, responses, strict=True

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import Metric, Metrics, Optimizer, ParameterGroup, RoleSpec
-from rlhf_core.math import lr_factor
 from rlhf_torch.cut.average import holding_average, move_average
 from rlhf_torch.cut.flattening import whole_parameters
 from rlhf_torch.cut.whole_updates import WholeUpdates
@@ -185,7 +184,7 @@ class ZeroTraining:
         Args:
             factor_of_plan: ``StepPlan.lr_factor``.
         """
-        factor = lr_factor(self._spec.schedule, self.updates) * factor_of_plan
+        factor = self._spec.schedule.factor(self.updates) * factor_of_plan
         self.updates += 1
         for group, peak in zip(self.optimizer.param_groups, self.peak_lrs, strict=True):
             group["lr"] = peak * factor
