@@ -8,11 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlhf_core import ConfigError
+from rlhf_plugin_lab.audit.case import Case
+from rlhf_plugin_lab.audit.changed import with_rounded_weights
 from rlhf_plugin_lab.audit.command import main
-from rlhf_plugin_lab.audit.forward import Reading, logprobs_of, with_rounded_weights, within_top_p
-from rlhf_plugin_lab.audit.hypotheses import Case
+from rlhf_plugin_lab.audit.forward import Reading, logprobs_of
+from rlhf_plugin_lab.audit.precision import PRECISION
 from rlhf_plugin_lab.audit.sequences import Recorded
-from rlhf_plugin_lab.audit.verdict import PRECISION, judge
+from rlhf_plugin_lab.audit.truncation import truncated
+from rlhf_plugin_lab.audit.verdict import judge
 from rlhf_testing.tiny import write_tiny_model
 
 
@@ -27,8 +30,9 @@ def case_of(model, **fault):
     plain = Reading(model=model, temperature=1.0)
     sequences = []
     for seed in range(4):
-        ids = np.random.default_rng(seed).integers(5, 90, size=14)
-        mask = np.arange(14) >= 6
+        size = 14 + seed
+        ids = np.random.default_rng(seed).integers(5, 90, size=size)
+        mask = np.arange(size) >= 6 + seed
         blank = Recorded(token_ids=ids, action_mask=mask, logprobs={})
         logprobs = logprobs_of(dataclasses.replace(plain, **fault), blank)
         sequences.append(dataclasses.replace(blank, logprobs={"sampler": logprobs}))
@@ -38,7 +42,7 @@ def case_of(model, **fault):
 def test_top_p_renormalizes_the_smallest_set():
     logprobs = torch.tensor([[0.5, 0.3, 0.2]]).log()
 
-    actual = within_top_p(logprobs, 0.7).exp()  # 0.5 + 0.3 >= 0.7: 0.5/0.8, 0.3/0.8
+    actual = truncated(logprobs, top_p=0.7).exp()  # 0.5 + 0.3 >= 0.7: 0.5/0.8, 0.3/0.8
 
     torch.testing.assert_close(actual, torch.tensor([[0.625, 0.375, 0.0]]))
 
@@ -76,7 +80,7 @@ def test_equal_log_probs_are_healthy(model):
     ("cause", "fault"),
     [
         ("temperature", {"temperature": 0.7}),
-        ("padding", {"pads": (0, 0)}),
+        ("padding", {"front": (0, 0)}),
         ("positions", {"position_gap": 3}),
         ("template", {"drop_first": 1}),
         ("context", {"keep_prompt": 2}),
@@ -93,7 +97,7 @@ def test_a_fault_is_named(model, cause, fault):
 def test_random_gaps_are_blamed_on_nothing(model):
     case, noise = case_of(model), np.random.default_rng(0)
     for each in case.sequences:
-        each.logprobs["sampler"] += noise.normal(size=14)
+        each.logprobs["sampler"] += noise.normal(size=len(each.token_ids))
 
     verdict = judge("sampler", case, PRECISION)
 

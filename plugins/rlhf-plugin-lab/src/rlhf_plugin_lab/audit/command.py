@@ -5,27 +5,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_core import ConfigError
-from rlhf_core.lazy import np, torch
 
 from ..flags import FlagParser
 from ..paper.contents import CONFIG, require_run
-from ..recorded.options import read_options
-from ..recorded.problems import Problems
-from .forward import Reading, logprobs_of, with_dtype
-from .hypotheses import HYPOTHESES, Case
-from .sequences import SIDES, read_sequences
-from .verdict import PRECISION, Verdict, judge
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-_BF16_MARGIN = 3.0
-"""Gap in bfloat16, as a multiple of the one of a bfloat16 forward: another kernel rounds otherwise."""
+from .case import Case
+from .forward import Reading
+from .hypotheses import HYPOTHESES
+from .loading import load, options_of, sampling_of, special_of
+from .precision import BFLOAT16, DTYPES, allowed_of, without_edges
+from .sequences import SAMPLER, SIDES, has_logprobs, read_sequences
+from .verdict import Verdict, judge
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--other", type=Path, nargs="*", default=[], help="other weights that a side may have had"
     )
-    own.add_argument("--dtype", choices=("float32", "bfloat16"), help="of the run (model.dtype)")
+    own.add_argument("--dtype", choices=DTYPES, help="of the run (model.dtype)")
     own.add_argument("--samples", type=int, default=16, help="sequences that are recomputed (16)")
     own.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
     return own
@@ -69,30 +62,45 @@ def main(arguments: Sequence[str]) -> int:
 
 def audit(own: argparse.Namespace) -> list[Verdict]:
     """Return the verdicts on the sides that are recorded."""
-    options = read_options(own.run / CONFIG, Problems()).values
-    temperature, top_p = _sampling(own.run, options)
-    folder = own.model or Path(options.get("model.path", ""))
     if own.step > 1 and own.model is None:
         raise ConfigError(
             f"rlhf audit: step {own.step} was sampled by trained weights; name their folder with --model"
         )
     sequences = read_sequences(own.run, own.step, None if own.model else 0, own.samples)
-    model = _load(folder)
+    options = options_of(own.run)
+    sampling = sampling_of(own.run, options)
+    loaded = load(own.model or Path(options.values.get("model.path", "")))
     case = Case(
-        plain=Reading(model=model, temperature=temperature),
+        plain=Reading(model=loaded.model, temperature=sampling.temperature),
         sequences=sequences,
-        special=_special(model),
-        others={str(path): _load(path) for path in own.other},
+        special=special_of(loaded.model),
+        others={str(path): load(path).model for path in own.other},
+        base=loaded.base,
     )
-    dtype = own.dtype or options.get("model.dtype", "float32")
+    dtype = own.dtype or options.values.get("model.dtype", "")
+    if dtype not in DTYPES:
+        raise ConfigError(
+            f"rlhf audit {own.run}: model.dtype is {dtype or 'not'} in {CONFIG}; expected {' or '.join(DTYPES)}. Name "
+            "it with --dtype"
+        )
+
+    def plain_of(side: str) -> Reading:
+        # The trainer's log-probs are those of all tokens, not within the sampler's set.
+        if side != SAMPLER:
+            return case.plain
+        return dataclasses.replace(
+            case.plain, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p
+        )
+
     verdicts = []
     for side in SIDES:
-        if not any(np.isfinite(each.logprobs.get(side, np.nan)).any() for each in sequences):
+        recorded = [each for each in sequences if has_logprobs(each, side)]
+        if not recorded:
             continue
-        # Only the sampler's log-probs are those within its top-p set; the trainer's are of all tokens.
-        plain = dataclasses.replace(case.plain, top_p=top_p if side == "sampler" else 1.0)
-        of_side = dataclasses.replace(case, plain=plain)
-        verdicts.append(judge(side, of_side, _allowed(of_side, dtype)))
+        of_side = dataclasses.replace(case, plain=plain_of(side), sequences=recorded)
+        if dtype == BFLOAT16:
+            of_side = without_edges(side, of_side)
+        verdicts.append(judge(side, of_side, allowed_of(of_side, dtype)))
     if not verdicts:
         raise ConfigError(
             f"rlhf audit {own.run}: expected log-probs of the sampler or the trainer, and none is recorded. Record "
@@ -101,55 +109,12 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
     return verdicts
 
 
-def _allowed(case: Case, dtype: str) -> float:
-    """Return the gap that a dtype explains: in bfloat16 a multiple of that of a plain forward in it."""
-    if dtype != "bfloat16":
-        return PRECISION
-    low = dataclasses.replace(case.plain, model=with_dtype(case.plain.model, torch.bfloat16))
-    gaps = [
-        np.abs(logprobs_of(low, each) - logprobs_of(case.plain, each))[each.action_mask]
-        for each in case.sequences
-    ]
-    return max(PRECISION, _BF16_MARGIN * float(np.mean(np.concatenate(gaps))))
-
-
-def _sampling(run: Path, options: Mapping[str, str]) -> tuple[float, float]:
-    """Return temperature and top-p of a run, and refuse what no reading recomputes."""
-    for name, off in (("top_k", ("-1", "0")), ("min_p", ("0", "0.0"))):
-        if options.get(f"rollout.{name}", off[0]) not in off:
-            raise ConfigError(
-                f"rlhf audit {run}: rollout.{name} is {options[f'rollout.{name}']}; expected it to be off, as an "
-                "audit does not recompute it. Record a step without it"
-            )
-    return float(options.get("rollout.temperature", "1")), float(options.get("rollout.top_p", "1"))
-
-
-def _load(folder: Path) -> PreTrainedModel:
-    """Return a folder's text model in float32."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"rlhf audit: no model in {str(folder)!r}; expected a folder with config.json. Name it with --model"
-        )
-    if getattr(AutoConfig.from_pretrained(folder), "vision_config", None) is not None:
-        raise ConfigError(
-            f"rlhf audit: {folder} is a model of images; expected one of text, as pixels are not recorded"
-        )
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval()
-
-
-def _special(model: PreTrainedModel) -> dict[str, int]:
-    ids = {name: getattr(model.config, f"{name}_token_id", None) for name in ("pad", "eos")}
-    return {name: value for name, value in ids.items() if isinstance(value, int)}
-
-
 def _line(verdict: Verdict) -> str:
     head = f"{verdict.side}: gap {verdict.gap:.3g} nats per action"
     if verdict.healthy:
         return f"{head}, healthy (within {verdict.allowed:.3g})"
     where = f"\n  where: {verdict.pattern}"
     if verdict.cause:
-        return f"{head}; {verdict.cause}: {verdict.detail}, which leaves {verdict.left:.3g}{where}"
-    return f"{head}; none of {', '.join(HYPOTHESES)} explains it (best leaves {verdict.left:.3g}){where}"
+        also = f"; {', '.join(verdict.also)} would explain it as well" if verdict.also else ""
+        return f"{head}; {verdict.cause}: {verdict.detail}, which leaves {verdict.left:.3g}{also}{where}"
+    return f"{head}; none of {', '.join((*HYPOTHESES, 'dropout'))} explains it (best leaves {verdict.left:.3g}){where}"

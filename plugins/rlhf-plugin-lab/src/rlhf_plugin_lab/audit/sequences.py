@@ -11,7 +11,8 @@ from rlhf_core.lazy import NDArray, np
 
 from ..recorded.tokens import FOLDER
 
-SIDES = {"sampler": "rollout_logprob", "trainer": "trainer_logprob"}
+SAMPLER = "sampler"
+SIDES = {SAMPLER: "rollout_logprob", "trainer": "trainer_logprob"}
 """Side that computed log-probs -> the column of the files."""
 _NEEDED = ("uid", "token_id", "action", "version")
 
@@ -65,6 +66,11 @@ def read_sequences(run: Path, step: int, version: int | None, limit: int) -> lis
     return kept[:limit]
 
 
+def has_logprobs(sequence: Recorded, side: str) -> bool:
+    """Return whether a side recorded log-probs of a sequence."""
+    return side in sequence.logprobs and bool(np.isfinite(sequence.logprobs[side]).any())
+
+
 def _columns(path: Path) -> dict[str, list[Any]]:
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException
@@ -75,7 +81,7 @@ def _columns(path: Path) -> dict[str, list[Any]]:
         raise ConfigError(
             f"rlhf audit: {path} cannot be read as Parquet ({error}). Record the step again"
         ) from error
-    missing = [name for name in (*_NEEDED, SIDES["sampler"]) if name not in columns]
+    missing = [name for name in (*_NEEDED, SIDES[SAMPLER]) if name not in columns]
     if missing:
         raise ConfigError(
             f"rlhf audit: {path} has no column {', '.join(missing)}; expected a file of the observer token_files. "
