@@ -73,9 +73,9 @@ def load(folder: Path) -> PreTrainedModel:
 def train(task: Path, run: Path, options: Sequence[str], family: str = "qwen3") -> None:
     """Run one step that records tokens with the log-probs of sampler and trainer."""
     words = f"""train --model.path {task}/{family} --data.train {task}/rows.jsonl --reward.use {task}/reward.py:score
-        --rollout.batch_size 4 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens 8 --train.steps 1
+        --rollout.batch_size 6 --rollout.n_samples_per_prompt 8 --rollout.max_new_tokens 8 --train.steps 1
         --rollout.compared_share 1 --algo.loss.old_logprobs recompute
-        --observers.use token_files --log.samples 16 --checkpoint.at_end false
+        --observers.use token_files --log.samples 48 --checkpoint.at_end false
         --checkpoint.export false --log.progress off --log.summary false --output {run}"""
     quiet = io.StringIO()
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):

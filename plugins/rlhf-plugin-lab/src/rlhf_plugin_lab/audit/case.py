@@ -28,6 +28,8 @@ class Case:
     """Ids of the tokens ``pad``, ``bos`` and ``eos``, where the model's folder has them."""
     others: Mapping[str, PreTrainedModel]
     """Name -> other weights that a side may have had."""
+    recorded: Sequence[Recorded] = ()
+    """All sequences of the step with the side's log-probs, of which ``sequences`` are a part; empty: they are all."""
     base: PreTrainedModel | None = None
     """The plain reading's model without its adapter; None: it has none."""
 

@@ -17,7 +17,7 @@ from .forward import Reading
 from .hypotheses import HYPOTHESES
 from .loading import load, options_of, sampling_of, special_of
 from .precision import BFLOAT16, DTYPES, allowed_of, without_edges
-from .sequences import SAMPLER, SIDES, has_logprobs, read_sequences
+from .sequences import SAMPLER, SIDES, has_logprobs, read_sequences, spread_over
 from .verdict import Verdict, judge
 
 
@@ -66,7 +66,7 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         raise ConfigError(
             f"rlhf audit: step {own.step} was sampled by trained weights; name their folder with --model"
         )
-    sequences = read_sequences(own.run, own.step, None if own.model else 0, own.samples)
+    sequences = read_sequences(own.run, own.step, None if own.model else 0)
     options = options_of(own.run)
     sampling = sampling_of(own.run, options)
     loaded = load(own.model or Path(options.values.get("model.path", "")))
@@ -97,7 +97,12 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         recorded = [each for each in sequences if has_logprobs(each, side)]
         if not recorded:
             continue
-        of_side = dataclasses.replace(case, plain=plain_of(side), sequences=recorded)
+        of_side = dataclasses.replace(
+            case,
+            plain=plain_of(side),
+            sequences=spread_over(recorded, own.samples),
+            recorded=recorded,
+        )
         if dtype == BFLOAT16:
             of_side = without_edges(side, of_side)
         verdicts.append(judge(side, of_side, allowed_of(of_side, dtype)))

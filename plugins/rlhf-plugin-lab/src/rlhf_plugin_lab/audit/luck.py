@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _RATES = log_grid(0.01, 0.6, 14)
 _PASSES, _FEW = 3, 8
 """Passes of each of a few sequences."""
-_LEAST_REPEATS = 4
 _SPREAD_SHARE = 0.2
 """Part of the gap that equal beginnings must differ by: under dropout all of it is chance; a mean of few is less."""
 _ALL = 0.7
@@ -52,30 +51,42 @@ def repeats_of(side: str, sequences: Sequence[Recorded]) -> Repeats:
     return Repeats(count=len(off), spread=float(np.mean(off)) if off else 0.0)
 
 
-def dropout_of(side: str, case: Case, gap: float, allowed: float) -> str:
-    """Return dropout in words, with the rate whose gaps are as large; empty where the records do not look like it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Luck:
+    """What the records say of dropout."""
 
-    It is named where most actions are off, equal beginnings have unequal log-probs, and passes of the model with
-    dropout have gaps of the same sizes (distance of their distribution functions).
+    words: str = ""
+    """Empty: they do not look like it."""
+    certain: bool = False
+    """Whether equal beginnings tell it from other weights, whose gaps have such sizes too."""
+
+
+def dropout_of(side: str, case: Case, gap: float, allowed: float) -> Luck:
+    """Return whether the records look like dropout, with the rate whose gaps are as large.
+
+    They do where most actions are off, no equal beginnings have equal log-probs, and passes of the model with dropout
+    have gaps of the same sizes (distance of their distribution functions).
     """
-    repeats = repeats_of(side, case.sequences)
+    repeats = repeats_of(side, case.recorded or case.sequences)
     recorded = _sizes(side, case.plain, case.sequences)
-    if (
-        repeats.count < _LEAST_REPEATS
-        or repeats.spread < max(allowed, _SPREAD_SHARE * gap)
-        or np.mean(recorded > allowed) < _ALL
-    ):
-        return ""
+    equal = repeats.count and repeats.spread < max(allowed, _SPREAD_SHARE * gap)
+    if equal or np.mean(recorded > allowed) < _ALL:
+        return Luck()
     distance, rate, place = min(
         (distance, rate, place)
         for place in ("feed-forward layers", "attention", "layers")
         for distance, rate in [_closest(case, recorded, place)]
     )
     if distance > _ALIKE:
-        return ""
-    return (
-        f"{repeats.count} repeated beginnings differ by {repeats.spread:.3g}, so log-probs are random; gaps are as "
-        f"large as those of dropout {rate:.2g} in {place} (distance {distance:.2g})"
+        return Luck()
+    sizes = f"gaps are as large as those of dropout {rate:.2g} in {place} (distance {distance:.2g})"
+    if not repeats.count:
+        return Luck(
+            words=f"{sizes}, or of other weights: no beginning is recorded twice, which would tell which"
+        )
+    return Luck(
+        words=f"{repeats.count} repeated beginnings differ by {repeats.spread:.3g}, so log-probs are random; {sizes}",
+        certain=True,
     )
 
 

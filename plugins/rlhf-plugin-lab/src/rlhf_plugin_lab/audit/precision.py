@@ -17,8 +17,10 @@ PRECISION = 1e-4
 """Mean gap in nats that two computations in float32 may have; tiny models have 1e-7 to 1e-6, deep ones more."""
 _MARGIN = 3.0
 """Gap in bfloat16, as a multiple of the one of a bfloat16 forward: another kernel rounds otherwise."""
-_EDGE = 0.03
+_EDGE = 0.02
 """Relative change of a bound of probability that bfloat16 may make."""
+_UNDECIDED = 0.01
+"""Nats by which that changes the log-prob of an action that is left out."""
 
 
 def allowed_of(case: Case, dtype: str) -> float:
@@ -48,7 +50,7 @@ def without_edges(side: str, case: Case) -> Case:
     kept = []
     for each in case.sequences:
         own, others = logprobs_of(plain, each), [logprobs_of(other, each) for other in near]
-        sure = np.all([np.isclose(own, other) for other in others], axis=0) | (not near)
+        sure = np.all([np.abs(own - other) <= _UNDECIDED for other in others], axis=0) | (not near)
         logprobs = {**each.logprobs, side: np.where(sure, each.logprobs[side], np.nan)}
         if np.isfinite(logprobs[side]).any():
             kept.append(replace(each, logprobs=logprobs))

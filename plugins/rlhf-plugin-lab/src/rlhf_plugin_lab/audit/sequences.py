@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,11 @@ class Recorded:
         return int(np.argmax(self.action_mask))
 
 
-def read_sequences(run: Path, step: int, version: int | None, limit: int) -> list[Recorded]:
-    """Return the first sequences of a step that have actions and log-probs.
+def read_sequences(run: Path, step: int, version: int | None) -> list[Recorded]:
+    """Return the sequences of a step that have actions and log-probs.
 
     Args:
         version: version of the weights that must have sampled every action; None: any.
-        limit: largest number of sequences.
 
     Raises:
         ConfigError: the step has no file, or the file lacks what an audit needs.
@@ -63,7 +63,14 @@ def read_sequences(run: Path, step: int, version: int | None, limit: int) -> lis
             f"rlhf audit {run}: expected sequences with actions{asked} in {path}, and there is none. Name another "
             "step with --step, and with --model the weights that sampled it"
         )
-    return kept[:limit]
+    return kept
+
+
+def spread_over(sequences: Sequence[Recorded], limit: int) -> list[Recorded]:
+    """Return at most ``limit`` sequences, from all over the list: neighbors are often of one prompt."""
+    if len(sequences) <= limit:
+        return list(sequences)
+    return [sequences[index * len(sequences) // limit] for index in range(limit)]
 
 
 def has_logprobs(sequence: Recorded, side: str) -> bool:

@@ -74,13 +74,13 @@ def judge(
     if found:
         return replace(_best(found, unknown), allowed=allowed)
     unknown = replace(unknown, left=closest)
-    for cause, detail in (
-        ("tokenizer", unlikely_of(side, case)),
-        ("dropout", dropout_of(side, case, gap, allowed)),
-    ):
-        if detail:
-            return replace(unknown, cause=cause, detail=detail)
-    return unknown
+    detail = unlikely_of(side, case)
+    if detail:
+        return replace(unknown, cause="tokenizer", detail=detail)
+    luck = dropout_of(side, case, gap, allowed)
+    if luck.certain:
+        return replace(unknown, cause="dropout", detail=luck.words)
+    return replace(unknown, pattern=f"{pattern}; {luck.words}" if luck.words else pattern)
 
 
 def _best(found: Sequence[Verdict], unknown: Verdict) -> Verdict:
