@@ -35,7 +35,7 @@ from rlhf_testing.tiny import write_tiny_model
 
 TOKENS = "tokens/step-00000001.parquet"
 FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe", "qwen3_5")
-TURNS = "--executor multi_turn --env echo_after_hint --rollout.max_length 40"
+TURNS = "--executor multi_turn --env echo_after_hint --rollout.max_length 40 --data.max_prompt_tokens 16"
 Table = dict[str, list[object]]
 
 

@@ -223,8 +223,8 @@ def test_the_distance_of_samples_is_that_of_their_distribution_functions():
 
 
 def test_actions_at_the_edge_of_top_p_are_left_out_for_bfloat16(model):
-    case = case_of(model, top_p=0.9)
-    case = dataclasses.replace(case, plain=dataclasses.replace(case.plain, top_p=0.9))
+    case = case_of(model, answers=(40, 40, 40, 40), top_p=0.4)
+    case = dataclasses.replace(case, plain=dataclasses.replace(case.plain, top_p=0.4))
     count = sum(int(np.isfinite(each.logprobs["sampler"]).sum()) for each in case.sequences)
 
     left = without_edges("sampler", case)

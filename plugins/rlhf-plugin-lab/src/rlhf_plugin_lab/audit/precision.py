@@ -17,9 +17,9 @@ PRECISION = 1e-4
 """Mean gap in nats that two computations in float32 may have; tiny models have 1e-7 to 1e-6, deep ones more."""
 _MARGIN = 3.0
 """Gap in bfloat16, as a multiple of the one of a bfloat16 forward: another kernel rounds otherwise."""
-_EDGE = 0.02
+_EDGE = 0.01
 """Relative change of a bound of probability that bfloat16 may make."""
-_UNDECIDED = 0.01
+_UNDECIDED = 0.02
 """Nats by which that changes the log-prob of an action that is left out."""
 
 
