@@ -1,5 +1,6 @@
 """Registration of ``rlhf view``, which shows runs as a page, of ``rlhf doctor``, which says why one does not learn, of
-``rlhf replay``, which trains steps of one again, and of the observer ``token_files``."""
+``rlhf audit``, which says why log-probs of sampler and trainer differ, of ``rlhf replay``, which trains steps of one
+again, and of the observer ``token_files``."""
 
 from __future__ import annotations
 
@@ -23,6 +24,11 @@ def rlhf_commands() -> list[Component[Any]]:
             name="doctor",
             factory="rlhf_plugin_lab.doctor.command:main",
             summary="Say from a run's records why it does not learn, or has collapsed, and what to change.",
+        ),
+        Component(
+            name="audit",
+            factory="rlhf_plugin_lab.audit.command:main",
+            summary="Say from recorded tokens why log-probs of sampler and trainer differ, by a plain forward.",
         ),
         Component(
             name="replay",

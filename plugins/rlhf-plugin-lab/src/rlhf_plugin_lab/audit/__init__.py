@@ -1,0 +1,1 @@
+"""Audits of recorded log-probs: which of sampler and trainer differs from a plain forward, and what explains it."""

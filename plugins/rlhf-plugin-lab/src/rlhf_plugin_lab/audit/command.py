@@ -1,0 +1,125 @@
+"""Command ``rlhf audit``: which recorded log-probs differ from a plain forward, and which cause explains it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf_core import ConfigError
+
+from ..flags import FlagParser
+from ..paper.contents import CONFIG, require_run
+from .case import Case
+from .forward import Reading
+from .hypotheses import HYPOTHESES
+from .loading import load, options_of, sampling_of, special_of
+from .precision import BFLOAT16, DTYPES, allowed_of, without_edges
+from .sequences import SAMPLER, SIDES, has_logprobs, read_sequences, spread_over
+from .verdict import Verdict, judge
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's flags."""
+    own = FlagParser(
+        prog="rlhf audit",
+        description="Recompute the recorded log-probs of sampler and trainer by a plain forward in float32, and name "
+        "what explains a gap. Exit code 0: no gap beyond the precision, 1: a gap.",
+        allow_abbrev=False,
+    )
+    own.add_argument("run", type=Path, metavar="RUN", help="run folder with tokens (token_files)")
+    own.add_argument("--step", type=int, default=1, help="recorded step (1)")
+    own.add_argument("--model", type=Path, help="weights at that step; step 1 has model.path")
+    own.add_argument(
+        "--other", type=Path, nargs="*", default=[], help="other weights that a side may have had"
+    )
+    own.add_argument("--dtype", choices=DTYPES, help="of the run (model.dtype)")
+    own.add_argument("--samples", type=int, default=16, help="sequences that are recomputed (16)")
+    own.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    return own
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the verdict on each side, and return the exit code: 0 for no gap, 1 for one.
+
+    Raises:
+        ConfigError: a flag is wrong, tokens or a model are missing, or the run samples as no reading does.
+    """
+    own = parser().parse_args(list(arguments))
+    require_run(own.run, "rlhf audit")
+    if own.samples < 1:
+        raise ConfigError(f"rlhf audit: --samples is {own.samples}; expected 1 or more")
+    verdicts = audit(own)
+    if own.as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2))
+    else:
+        for each in verdicts:
+            print(_line(each))
+    return 0 if all(each.healthy for each in verdicts) else 1
+
+
+def audit(own: argparse.Namespace) -> list[Verdict]:
+    """Return the verdicts on the sides that are recorded."""
+    if own.step > 1 and own.model is None:
+        raise ConfigError(
+            f"rlhf audit: step {own.step} was sampled by trained weights; name their folder with --model"
+        )
+    sequences = read_sequences(own.run, own.step, None if own.model else 0)
+    options = options_of(own.run)
+    sampling = sampling_of(own.run, options)
+    loaded = load(own.model or Path(options.values.get("model.path", "")))
+    case = Case(
+        plain=Reading(model=loaded.model, temperature=sampling.temperature),
+        sequences=sequences,
+        special=special_of(loaded.model),
+        others={str(path): load(path).model for path in own.other},
+        base=loaded.base,
+    )
+    dtype = own.dtype or options.values.get("model.dtype", "")
+    if dtype not in DTYPES:
+        raise ConfigError(
+            f"rlhf audit {own.run}: model.dtype is {dtype or 'not'} in {CONFIG}; expected {' or '.join(DTYPES)}. Name "
+            "it with --dtype"
+        )
+
+    def plain_of(side: str) -> Reading:
+        # The trainer's log-probs are those of all tokens, not within the sampler's set.
+        if side != SAMPLER:
+            return case.plain
+        return dataclasses.replace(
+            case.plain, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p
+        )
+
+    verdicts = []
+    for side in SIDES:
+        recorded = [each for each in sequences if has_logprobs(each, side)]
+        if not recorded:
+            continue
+        of_side = dataclasses.replace(
+            case,
+            plain=plain_of(side),
+            sequences=spread_over(recorded, own.samples),
+            recorded=recorded,
+        )
+        if dtype == BFLOAT16:
+            of_side = without_edges(side, of_side)
+        verdicts.append(judge(side, of_side, allowed_of(of_side, dtype)))
+    if not verdicts:
+        raise ConfigError(
+            f"rlhf audit {own.run}: expected log-probs of the sampler or the trainer, and none is recorded. Record "
+            "both: --rollout.compared_share 1 --algo.loss.old_logprobs recompute --observers.use token_files"
+        )
+    return verdicts
+
+
+def _line(verdict: Verdict) -> str:
+    head = f"{verdict.side}: gap {verdict.gap:.3g} nats per action"
+    if verdict.healthy:
+        return f"{head}, healthy (within {verdict.allowed:.3g})"
+    where = f"\n  where: {verdict.pattern}"
+    if verdict.cause:
+        also = f"; {', '.join(verdict.also)} would explain it as well" if verdict.also else ""
+        return f"{head}; {verdict.cause}: {verdict.detail}, which leaves {verdict.left:.3g}{also}{where}"
+    return f"{head}; none of {', '.join((*HYPOTHESES, 'dropout'))} explains it (best leaves {verdict.left:.3g}){where}"

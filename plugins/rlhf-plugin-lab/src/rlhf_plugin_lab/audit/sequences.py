@@ -1,0 +1,125 @@
+"""Recorded sequences with the log-probs of sampler and trainer, from the files of the observer ``token_files``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core import ConfigError
+from rlhf_core.lazy import NDArray, np
+
+from ..recorded.tokens import FOLDER
+
+SAMPLER = "sampler"
+SIDES = {SAMPLER: "rollout_logprob", "trainer": "trainer_logprob"}
+"""Side that computed log-probs -> the column of the files."""
+_NEEDED = ("uid", "token_id", "action", "version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One sequence of ``T`` tokens. No action is its first token, which nothing precedes."""
+
+    token_ids: NDArray[np.int64]
+    """(T,)"""
+    action_mask: NDArray[np.bool_]
+    """(T,)"""
+    logprobs: dict[str, NDArray[np.float64]]
+    """Side -> (T,) recorded log-probs, NaN where there is none."""
+
+    @property
+    def num_prompt(self) -> int:
+        """Number of tokens before the first action."""
+        return int(np.argmax(self.action_mask))
+
+
+def read_sequences(run: Path, step: int, version: int | None) -> list[Recorded]:
+    """Return the sequences of a step that have actions and log-probs.
+
+    Args:
+        version: version of the weights that must have sampled every action; None: any.
+
+    Raises:
+        ConfigError: the step has no file, or the file lacks what an audit needs.
+    """
+    path = run / FOLDER / f"step-{step:08d}.parquet"
+    if not path.is_file():
+        raise ConfigError(
+            f"rlhf audit {run}: expected the tokens of step {step} in {path}, which is not there. Record them: "
+            "rlhf train ... --observers.use token_files --log.samples 16 (or name a recorded step with --step)"
+        )
+    columns = _columns(path)
+    found = [_recorded(columns, rows) for rows in _rows(columns["uid"])]
+    kept = [
+        sequence
+        for sequence, versions in found
+        if sequence is not None and (version is None or versions == {version})
+    ]
+    if not kept:
+        asked = "" if version is None else f" that weights of version {version} sampled"
+        raise ConfigError(
+            f"rlhf audit {run}: expected sequences with actions{asked} in {path}, and there is none. Name another "
+            "step with --step, and with --model the weights that sampled it"
+        )
+    return kept
+
+
+def spread_over(sequences: Sequence[Recorded], limit: int) -> list[Recorded]:
+    """Return at most ``limit`` sequences, from all over the list: neighbors are often of one prompt."""
+    if len(sequences) <= limit:
+        return list(sequences)
+    return [sequences[index * len(sequences) // limit] for index in range(limit)]
+
+
+def has_logprobs(sequence: Recorded, side: str) -> bool:
+    """Return whether a side recorded log-probs of a sequence."""
+    return side in sequence.logprobs and bool(np.isfinite(sequence.logprobs[side]).any())
+
+
+def _columns(path: Path) -> dict[str, list[Any]]:
+    import pyarrow.parquet as parquet
+    from pyarrow import ArrowException
+
+    try:
+        columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+    except (OSError, ArrowException) as error:
+        raise ConfigError(
+            f"rlhf audit: {path} cannot be read as Parquet ({error}). Record the step again"
+        ) from error
+    missing = [name for name in (*_NEEDED, SIDES[SAMPLER]) if name not in columns]
+    if missing:
+        raise ConfigError(
+            f"rlhf audit: {path} has no column {', '.join(missing)}; expected a file of the observer token_files. "
+            "Record it with this version: --observers.use token_files"
+        )
+    return columns
+
+
+def _rows(uids: list[str]) -> list[list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, uid in enumerate(uids):
+        rows.setdefault(uid, []).append(row)
+    return list(rows.values())
+
+
+def _recorded(columns: dict[str, list[Any]], rows: list[int]) -> tuple[Recorded | None, set[int]]:
+    """Return a sequence, None where it has no actions, and the versions that sampled it."""
+    action_mask = np.array([bool(columns["action"][row]) for row in rows])
+    if not action_mask[1:].any() or action_mask[0]:
+        return None, set()
+    logprobs = {
+        side: np.array([_number(columns[name][row]) for row in rows])
+        for side, name in SIDES.items()
+        if name in columns
+    }
+    versions = {
+        columns["version"][row] for row, acts in zip(rows, action_mask, strict=True) if acts
+    }
+    token_ids = np.array([columns["token_id"][row] for row in rows], dtype=np.int64)
+    return Recorded(token_ids=token_ids, action_mask=action_mask, logprobs=logprobs), versions
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
