@@ -39,7 +39,7 @@ SOURCES = "source"
 """Folder of the site with the source files that pages link to."""
 REFERENCE = "api"
 BOOSTS = {
-    "docs/options.md": 0.25,
+    "docs/options": 0.25,
     "docs/conformance.md": 0.25,
     "docs/migrating.md": 0.1,
     "docs/": 4.0,
@@ -59,15 +59,19 @@ LINE_ANCHOR = re.compile(r"^#L(\d+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the API reference and the algorithms to the navigation, and let formulas be set."""
+    """Add the API reference, the algorithms and pages of options to the navigation, and let formulas be set."""
     fences = config.mdx_configs["pymdownx.superfences"]["custom_fences"]
     fences.append({"name": "math", "class": "formula", "format": formulas.fence})
     for section in config.nav or []:
         if "Reference" in section:
+            options = section["Reference"].index("docs/options.md")
+            section["Reference"][options] = {
+                "Options": ["docs/options.md", *_paths("docs/options/*.md")]
+            }
             section["Reference"] += [{"API": [f"{REFERENCE}/README.md", *_navigation()]}]
         if "Algorithms" in section:
             written = set(section["Algorithms"])
-            pages = (path.relative_to(ROOT).as_posix() for path in _found("docs/algorithms/*.md"))
+            pages = _paths("docs/algorithms/*.md")
             section["Algorithms"] += [page for page in pages if page not in written]
     return config
 
@@ -117,6 +121,10 @@ def _found(pattern: str) -> list[Path]:
         and not hidden & set(path.relative_to(ROOT).parts)
         and not path.is_relative_to(OWN)
     ]
+
+
+def _paths(pattern: str) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in _found(pattern)]
 
 
 def _mirrored(path: Path, config: MkDocsConfig) -> File:
