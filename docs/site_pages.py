@@ -55,6 +55,7 @@ OWN = ROOT / "docs/site"
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 """Target of a link to another file of the repository: its path, and the anchor if it has one."""
 FENCE = re.compile(r"(^```.*?^```$)", flags=re.MULTILINE | re.DOTALL)
+CELL = re.compile(r"<td[^>]*>.*?</td>", flags=re.DOTALL)
 LINE_ANCHOR = re.compile(r"^#L(\d+)")
 
 
@@ -109,6 +110,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return _site_link(path, found[1], found[2] or "")
 
     return _outside_of_fences(markdown, lambda text: LINK.sub(rewritten, text))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let code in a table's cell show ``a|b`` where Markdown has to write ``a\\|b``, as code hosts do."""
+    return CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
 
 
 def _found(pattern: str) -> list[Path]:
