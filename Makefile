@@ -104,7 +104,7 @@ format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be do
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generated: $(INSTALLED)  ## rewrite docs/options.md, docs/gallery.md, the tables of docs/architecture.md, links from algorithms to code
+generated: $(INSTALLED)  ## rewrite docs/options.md and its pages, docs/gallery.md, the tables of docs/architecture.md, links from algorithms to code
 	$(BIN)/python docs/generate_options.py
 	$(BIN)/python docs/generate_architecture.py
 	$(BIN)/python docs/generate_gallery.py

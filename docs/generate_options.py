@@ -1,6 +1,7 @@
-"""Writes docs/options.md from the options models of the core and of the plugins of this repository.
+"""Writes docs/options.md and a page for each section below docs/options/, from the options models of this repository.
 
-Run with ``make generated`` after an option has changed; a test compares the file with what this would write.
+Run with ``make generated`` after an option has changed; a test compares the files with what this would write. A new
+section needs a sentence in `PURPOSES`.
 """
 
 from __future__ import annotations
@@ -29,48 +30,99 @@ from rlhf_core.plugins import Plugins
 from rlhf_plugin_supervised.training.command import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-TARGET = ROOT / "docs/options.md"
+DOCS = ROOT / "docs"
+INDEX = "options.md"
+FOLDER = "options"
 
 HEAD = """\
 # Options
 
-Written by `make generated` from the options models. How options are set: [configuration.md](configuration.md). Defaults
-of selectors are those of the command line. `...` after a type means a list.
+Written by `make generated` from the options models, a page a section. How options are set:
+[configuration.md](configuration.md). Defaults of selectors are those of the command line. `...` after a type means a
+list.
+
+A component's options stand on the page of its section, in one named after the component, beside the selector that picks
+it. Optimizers and model adapters stand in `critic.<name>` likewise, policy losses in `algo.terms.<name>` when they are
+further terms.
 """
+PURPOSES = {
+    "run": "The preset, the seed, the run folder: what stands in no section.",
+    "model": "The model that is trained: where it is, its tokenizer and precision, what reads its images.",
+    "data": "Prompts: where they are, which columns count and in which order they come.",
+    "rollout": "Sampling of episodes: how, how many and how long, who plays them, which prompts are kept.",
+    "env": "Environments that the policy acts in.",
+    "reward": "What scores an episode, and what changes a score before anything else sees it.",
+    "algo.advantage": "The estimator of advantages.",
+    "algo.loss": "The policy loss, its aggregation and what is added to it.",
+    "algo.kl": "The penalty on the divergence from the reference model.",
+    "algo.terms": "Further losses beside the policy loss.",
+    "algo.correction": "The correction between the sampler's policy and the trainer's.",
+    "algo.teacher": "The model that distillation learns from.",
+    "actor": "Training of the policy: optimizer, schedule of the learning rate, adapter.",
+    "critic": "The value model of an estimator that needs one.",
+    "ref": "The reference model.",
+    "supervised": "Given responses that a run trains on beside its rollouts.",
+    "train": "Steps, batches, updates and the seed.",
+    "eval": "Evaluation on held-out prompts.",
+    "checkpoint": "What is saved, and when.",
+    "observers": "What watches a run.",
+    "log": "Records of a run, and where they go.",
+    "resume": "Going on from a checkpoint.",
+    "engine": "What generates.",
+    "backend": "What trains.",
+    "runtime": "Where the processes of a run are.",
+}
+"""Sections that have a page -> what they are about."""
 TABLE = ["| option | type | default | |", "| --- | --- | --- | --- |"]
 
 
-def page(plugins: Plugins, selected: dict[str, Any]) -> str:
-    """Return the page: the core's sections, then the components' by the selector that picks them.
+def pages(plugins: Plugins, selected: dict[str, Any]) -> dict[str, str]:
+    """Pages by their path below docs/: the index, those of sections, and those of commands that train on examples.
 
     Args:
         selected: the command line's defaults, as a nested tree.
     """
-    lines = [HEAD, "## Core"]
+    bodies = {name: [f"# {name}", "", purpose] for name, purpose in PURPOSES.items()}
     for section, fields in sections(RunConfig):
-        lines += ["", f"### {section or 'run'}", "", *TABLE]
-        for name, info in fields:
-            path = f"{section}.{name}" if section else name
-            lines.append(row(path, info, lookup(selected, path)))
-    lines += ["", "## Components", ""]
-    lines.append("In a section named after the component, beside the selector that picks it.")
-    lines.append("Optimizers and model adapters stand in `critic.<name>` likewise.")
-    lines.append("Policy losses stand in `algo.terms.<name>` when they are further terms.")
+        paths = [(f"{section}.{name}" if section else name, info) for name, info in fields]
+        rows = [row(path, info, lookup(selected, path)) for path, info in paths]
+        bodies[section or "run"] += ["", *TABLE, *rows]
+    for title, name, place, model in (
+        ("Every reward", "reward", "in the same section", RewardOptions),
+        ("Every further loss", "algo.terms", "in `algo.terms.<name>`", TermOptions),
+    ):
+        bodies[name] += ["", f"## {title}", "", f"Beside its own options, {place}.", "", *TABLE]
+        bodies[name] += [row(option, info) for option, info in fields_of(model)]
     for slot in SLOTS:
         if slot.path in ("critic.optim", "critic.adapter", "algo.terms.use"):
             continue  # The same components as actor.optim, actor.adapter and algo.loss.policy.
         entries = [entry for entry in plugins.registries[slot.hook] if _is_ours(entry)]
         for entry in entries:
-            lines += ["", *component(slot.section, COMPONENT_HOOKS[slot.hook], entry)]
-    lines += ["", "## Every reward", ""]
-    lines.append("Beside a reward's own options, in the same section.")
-    lines += ["", *TABLE, *(row(name, info) for name, info in fields_of(RewardOptions))]
-    lines += ["", "## Every further loss", ""]
-    lines.append("Beside its own options, in `algo.terms.<name>`.")
-    lines += ["", *TABLE, *(row(name, info) for name, info in fields_of(TermOptions))]
+            described = component(slot.section, COMPONENT_HOOKS[slot.hook], entry)
+            bodies[page_of(slot.section)] += ["", *described]
     for command in COMMANDS.values():
-        lines += ["", *examples_command(plugins, command)]
+        tree = command.options
+        bodies[f"rlhf-{tree.command}"] = examples_command(plugins, command)
+    written = {f"{FOLDER}/{name}.md": "\n".join(lines) + "\n" for name, lines in bodies.items()}
+    return {INDEX: index(), **written}
+
+
+def index() -> str:
+    """The page that lists sections and commands."""
+    lines = [HEAD, "## Sections of rlhf train", "", "| section | |", "| --- | --- |"]
+    lines += [f"| [{name}]({FOLDER}/{name}.md) | {text} |" for name, text in PURPOSES.items()]
+    lines += ["", "## Commands that train on examples", "", "| command | |", "| --- | --- |"]
+    for tree in (command.options for command in COMMANDS.values()):
+        name = tree.command
+        lines.append(f"| [rlhf {name}]({FOLDER}/rlhf-{name}.md) | {tree.purpose} |")
     return "\n".join(lines) + "\n"
+
+
+def page_of(section: str) -> str:
+    """Name of a section's page: that of the longest section with a page that it is, or lies in."""
+    while section not in PURPOSES:
+        section = section.rpartition(".")[0]
+    return section
 
 
 def examples_command(plugins: Plugins, command: TrainingCommand[Any]) -> list[str]:
@@ -78,7 +130,7 @@ def examples_command(plugins: Plugins, command: TrainingCommand[Any]) -> list[st
     tree = command.options
     selected = tomllib.loads(command.defaults.read_text(encoding="utf-8"))
     shared = {(path, *_described(info)) for path, info in fields_of(RunConfig)}
-    lines = [f"## rlhf {tree.command}", "", tree.purpose]
+    lines = [f"# rlhf {tree.command}", "", tree.purpose]
     lines.append(
         "Options that `rlhf train` has too, with the same meaning and default, are not repeated."
     )
@@ -86,7 +138,7 @@ def examples_command(plugins: Plugins, command: TrainingCommand[Any]) -> list[st
         named = [(f"{section}.{name}" if section else name, info) for name, info in fields]
         own = [(path, info) for path, info in named if (path, *_described(info)) not in shared]
         if own:
-            lines += ["", f"### rlhf {tree.command}: {section or 'run'}", "", *TABLE]
+            lines += ["", f"## rlhf {tree.command}: {section or 'run'}", "", *TABLE]
             lines += [row(path, info, lookup(selected, path)) for path, info in own]
     known = {slot.hook for slot in SLOTS}
     for slot in tree.selectors:
@@ -116,7 +168,7 @@ def sections(
 def component(section: str, kind: str, entry: Registered[Any]) -> list[str]:
     """Heading, summary and options of one component."""
     aliases = "".join(f", `{alias}`" for alias in entry.component.aliases)
-    lines = [f"### {section}.{entry.name}", ""]
+    lines = [f"## {section}.{entry.name}", ""]
     lines.append(f"{kind} `{entry.name}`{aliases} of {entry.plugin}: {entry.component.summary}.")
     if needs := sorted(entry.component.needs):
         lines.append(f"Needs {', '.join(f'`{need}`' for need in needs)}.")
@@ -157,10 +209,16 @@ def _is_ours(entry: Registered[Any]) -> bool:
     return (ROOT / "plugins" / entry.distribution.metadata["Name"]).is_dir()
 
 
-def current() -> str:
-    """The page for what is installed."""
-    return page(plugin_loader.load(""), tomllib.loads(DEFAULTS.read_text(encoding="utf-8")))
+def current() -> dict[str, str]:
+    """The pages for what is installed."""
+    return pages(plugin_loader.load(""), tomllib.loads(DEFAULTS.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
-    TARGET.write_text(current(), encoding="utf-8")
+    written = current()
+    for path in (DOCS / FOLDER).glob("*.md"):
+        if path.relative_to(DOCS).as_posix() not in written:
+            path.unlink()
+    (DOCS / FOLDER).mkdir(exist_ok=True)
+    for name, text in written.items():
+        (DOCS / name).write_text(text, encoding="utf-8")

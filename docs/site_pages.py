@@ -39,7 +39,7 @@ SOURCES = "source"
 """Folder of the site with the source files that pages link to."""
 REFERENCE = "api"
 BOOSTS = {
-    "docs/options.md": 0.25,
+    "docs/options": 0.25,
     "docs/conformance.md": 0.25,
     "docs/migrating.md": 0.1,
     "docs/": 4.0,
@@ -55,19 +55,24 @@ OWN = ROOT / "docs/site"
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 """Target of a link to another file of the repository: its path, and the anchor if it has one."""
 FENCE = re.compile(r"(^```.*?^```$)", flags=re.MULTILINE | re.DOTALL)
+CELL = re.compile(r"<td[^>]*>.*?</td>", flags=re.DOTALL)
 LINE_ANCHOR = re.compile(r"^#L(\d+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the API reference and the algorithms to the navigation, and let formulas be set."""
+    """Add the API reference, the algorithms and pages of options to the navigation, and let formulas be set."""
     fences = config.mdx_configs["pymdownx.superfences"]["custom_fences"]
     fences.append({"name": "math", "class": "formula", "format": formulas.fence})
     for section in config.nav or []:
         if "Reference" in section:
+            options = section["Reference"].index("docs/options.md")
+            section["Reference"][options] = {
+                "Options": ["docs/options.md", *_paths("docs/options/*.md")]
+            }
             section["Reference"] += [{"API": [f"{REFERENCE}/README.md", *_navigation()]}]
         if "Algorithms" in section:
             written = set(section["Algorithms"])
-            pages = (path.relative_to(ROOT).as_posix() for path in _found("docs/algorithms/*.md"))
+            pages = _paths("docs/algorithms/*.md")
             section["Algorithms"] += [page for page in pages if page not in written]
     return config
 
@@ -107,6 +112,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _outside_of_fences(markdown, lambda text: LINK.sub(rewritten, text))
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let code in a table's cell show ``a|b`` where Markdown has to write ``a\\|b``, as code hosts do."""
+    return CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
+
+
 def _found(pattern: str) -> list[Path]:
     """Files of the repository, without what builds and environments leave in it."""
     hidden = {".venv", "dist", "runs"}
@@ -117,6 +127,10 @@ def _found(pattern: str) -> list[Path]:
         and not hidden & set(path.relative_to(ROOT).parts)
         and not path.is_relative_to(OWN)
     ]
+
+
+def _paths(pattern: str) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in _found(pattern)]
 
 
 def _mirrored(path: Path, config: MkDocsConfig) -> File:

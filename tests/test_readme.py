@@ -32,6 +32,7 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/algorithms").glob("*.md")),
+    *sorted((ROOT / "docs/options").glob("*.md")),
     *sorted(ROOT.glob("c*/README.md")),  # core, cli and contrib
     *sorted(ROOT.glob("examples/README.md")),
     *(

@@ -49,8 +49,8 @@ WORDS = {
 
 
 @pytest.fixture(scope="module")
-def first_page():
-    """Find the first page for words as the theme's search does: titles weigh more, each word has to be there."""
+def found_pages():
+    """Find pages for words as the theme's search does: titles weigh more, each word has to be there."""
     if "REQUIRE_SITE" not in os.environ:
         pytest.skip("a site that lies here may be an older one; make site builds it and runs this")
     from lunr import lunr
@@ -71,11 +71,23 @@ def first_page():
     def find(words):
         kept = [word for word in words.split() if word not in NOT_INDEXED]
         found = index.search(" ".join(f"+{word}" for word in kept))
-        return places[int(found[0]["ref"])]["location"]
+        return [places[int(each["ref"])]["location"] for each in found]
 
     return find
 
 
 @pytest.mark.parametrize(("words", "page"), WORDS.items())
-def test_words_find_the_page_about_them_first(first_page, words, page):
-    assert first_page(words).startswith(page)
+def test_words_find_the_page_about_them_first(found_pages, words, page):
+    assert found_pages(words)[0].startswith(page)
+
+
+@pytest.mark.parametrize(
+    ("option", "page"),
+    [
+        ("max_new_tokens", "docs/options/rollout/"),
+        ("desirable_weight", "docs/options/rlhf-dpo/"),
+        ("clip_high", "docs/options/algo.loss/"),
+    ],
+)
+def test_an_option_is_found_on_the_page_of_its_section(found_pages, option, page):
+    assert any(found.startswith(page) for found in found_pages(option))

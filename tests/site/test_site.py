@@ -84,6 +84,13 @@ def test_an_algorithms_page_leads_to_its_line_of_the_source(entries):
     assert source[int(line[2]) - 1] == "class Rloo:"
 
 
+def test_a_choice_in_a_table_shows_bars_without_backslashes(entries):
+    page = (SITE / "docs/options/rollout/index.html").read_text()
+
+    assert "<code>true|false</code>" in page
+    assert "\\|" not in page
+
+
 def test_what_is_said_of_a_field_is_on_its_page(entries):
     page = (SITE / "api/rlhf_core.contracts/index.html").read_text()
 
