@@ -17,7 +17,7 @@ Engine = Callable[[PreTrainedModel, list[int], int], torch.Tensor]
 """Model, token ids and length of the prompt -> (T, V) log-probs, row t those of token t + 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     """An engine whose log-probs replace the sampler's column."""
 
@@ -264,75 +264,44 @@ def faults_of(
 
     return {
         "dtype": Fault(
-            cause="dtype",
-            detail=str(kind).removeprefix("torch."),
-            engine=changed(lambda model: model.to(kind)),
+            "dtype", str(kind).removeprefix("torch."), changed(lambda model: model.to(kind))
         ),
-        "temperature": Fault(
-            cause="temperature", detail=f"{temperature:.4g}", engine=scaled(1 / temperature)
-        ),
-        "logit scale": Fault(
-            cause="temperature", detail=f"times {factor:.4g}", engine=scaled(factor)
-        ),
-        "rope": Fault(cause="rope", detail=f"theta {theta:.4g}", engine=changed(other_rope(theta))),
-        "quantized base": Fault(
-            cause="quantized", detail=f"{bits} bits", engine=changed(low_bits(bits))
-        ),
-        "tied head": Fault(cause="tied_head", detail="", engine=changed(tied)),
-        "stale weights": Fault(
-            cause="weights", detail="", engine=lambda model, ids, prompt: plain(stale, ids)
-        ),
-        "stale prefix": Fault(
-            cause="stale_prefix", detail=f"blocks of {block}", engine=stale_prefix(stale, block)
-        ),
+        "temperature": Fault("temperature", f"{temperature:.4g}", scaled(1 / temperature)),
+        "logit scale": Fault("temperature", f"times {factor:.4g}", scaled(factor)),
+        "rope": Fault("rope", f"theta {theta:.4g}", changed(other_rope(theta))),
+        "quantized base": Fault("quantized", f"{bits} bits", changed(low_bits(bits))),
+        "tied head": Fault("tied_head", "", changed(tied)),
+        "stale weights": Fault("weights", "", lambda model, ids, prompt: plain(stale, ids)),
+        "stale prefix": Fault("stale_prefix", f"blocks of {block}", stale_prefix(stale, block)),
         "positions": Fault(
-            cause="positions",
-            detail=f"gap of {gap}",
-            engine=moved(
-                lambda prompt, length: [*range(prompt), *range(prompt + gap, length + gap)]
-            ),
+            "positions",
+            f"gap of {gap}",
+            moved(lambda prompt, length: [*range(prompt), *range(prompt + gap, length + gap)]),
         ),
         "positions anew": Fault(
-            cause="positions",
-            detail="from 0 at the answer",
-            engine=moved(lambda prompt, length: [*range(prompt), *range(length - prompt)]),
+            "positions",
+            "from 0 at the answer",
+            moved(lambda prompt, length: [*range(prompt), *range(length - prompt)]),
         ),
-        "padding": Fault(
-            cause="padding", detail=f"{pads} pads", engine=behind(lambda prompt: [pad] * pads)
-        ),
+        "padding": Fault("padding", f"{pads} pads", behind(lambda prompt: [pad] * pads)),
         "padding to a length": Fault(
-            cause="padding",
-            detail=f"prompts of {fill}",
-            engine=behind(lambda prompt: [pad] * (fill - prompt)),
+            "padding", f"prompts of {fill}", behind(lambda prompt: [pad] * (fill - prompt))
         ),
         "template": Fault(
-            cause="template",
-            detail="first token missing" if first else f"last {last} missing",
-            engine=without(template),
+            "template",
+            "first token missing" if first else f"last {last} missing",
+            without(template),
         ),
         "context": Fault(
-            cause="context",
-            detail=f"last {kept} tokens",
-            engine=without(lambda prompt: range(prompt - kept)),
+            "context", f"last {kept} tokens", without(lambda prompt: range(prompt - kept))
         ),
-        "eos": Fault(cause="eos", detail="banned", engine=banned(eos), skips=frozenset({eos})),
-        "kernel: window": Fault(cause="kernel", detail=f"{window} tokens", engine=windowed(window)),
-        "kernel: not causal": Fault(
-            cause="kernel", detail="in the prompt", engine=prompt_sees_itself
-        ),
-        "kernel: scale": Fault(
-            cause="kernel", detail=f"times {scale:.4g}", engine=scores_times(scale)
-        ),
-        "dropout": Fault(
-            cause="dropout", detail=f"{rate:.2g}, {place}", engine=dropped_out(rate, place)
-        ),
+        "eos": Fault("eos", "banned", banned(eos), skips=frozenset({eos})),
+        "kernel: window": Fault("kernel", f"{window} tokens", windowed(window)),
+        "kernel: not causal": Fault("kernel", "in the prompt", prompt_sees_itself),
+        "kernel: scale": Fault("kernel", f"times {scale:.4g}", scores_times(scale)),
+        "dropout": Fault("dropout", f"{rate:.2g}, {place}", dropped_out(rate, place)),
         "routes: count": Fault(
-            cause="routes",
-            detail=f"{chosen} experts, not 2",
-            engine=routed(chosen, 0),
-            family="qwen3_moe",
+            "routes", f"{chosen} experts, not 2", routed(chosen, 0), family="qwen3_moe"
         ),
-        "routes: ids": Fault(
-            cause="routes", detail=f"off by {shift}", engine=routed(2, shift), family="qwen3_moe"
-        ),
+        "routes: ids": Fault("routes", f"off by {shift}", routed(2, shift), family="qwen3_moe"),
     }

@@ -29,7 +29,7 @@ class Case:
     others: Mapping[str, PreTrainedModel]
     """Name -> other weights that a side may have had."""
     recorded: Sequence[Recorded] = ()
-    """All sequences of the step with the side's log-probs, of which ``sequences`` are a part; empty: they are all."""
+    """Sequences of the whole step with the side's log-probs, of which ``sequences`` are a part; empty: they are all."""
     base: PreTrainedModel | None = None
     """The plain reading's model without its adapter; None: it has none."""
 

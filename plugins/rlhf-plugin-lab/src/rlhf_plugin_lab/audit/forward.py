@@ -22,7 +22,7 @@ class Sight(StrEnum):
     PROMPT = "prompt"
     """The prompt sees all of itself."""
     ALL = "all"
-    """Each token sees all others, later ones too."""
+    """Tokens see all others, later ones too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What an audit reads beside tokens: how a run samples, and models with or without an adapter."""
+"""Inputs of an audit beside tokens: a run's sampling, and models with or without an adapter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND = "train"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a run's sampler makes a distribution of logits."""
+    """Parameters by which a run's sampler makes a distribution of logits."""
 
     temperature: float
     top_k: int

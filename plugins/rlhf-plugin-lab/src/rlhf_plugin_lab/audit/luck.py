@@ -53,7 +53,7 @@ def repeats_of(side: str, sequences: Sequence[Recorded]) -> Repeats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Luck:
-    """What the records say of dropout."""
+    """Evidence for dropout."""
 
     words: str = ""
     """Empty: they do not look like it."""
