@@ -74,7 +74,8 @@ def test_the_page_opens_from_disk_and_a_hostile_rollout_does_not_run(tmp_path):
     page = tmp_path / "page.html"
     main([str(run), "--export", str(page)])
     words = {
-        "/curves": "reward/mean", "/runs": "actor.adam.lr", "/step/0//1": "groups with one reward0 of 1", "/group/0//1/0.5": "391",
+        "/curves": "reward/mean", "/runs": "actor.adam.lr", "/group/0//1/0.5": "391",
+        "/step/0//1": "groups with one reward0 of 1",
         "/rollout/0//1/0.6.0.0/t1": "document.title", "/search/pwned": "1 rollout",
     }  # fmt: skip
 
