@@ -174,9 +174,10 @@ def write_tasks(task: Path) -> None:
         (task / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     (task / "rewards.py").write_text(REWARDS, encoding="utf-8")
     shutil.rmtree(task / "model")
-    sizes = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "seed": 0}
-    write_tiny_model(task / "model", alphabet=ALPHABET, **sizes)
-    write_tiny_model(task / "two_turn", alphabet="0123456789:=?hint", **sizes)
+    for name, alphabet in (("model", ALPHABET), ("two_turn", "0123456789:=?hint")):
+        write_tiny_model(
+            task / name, alphabet=alphabet, hidden_size=64, num_layers=2, num_heads=4, seed=0
+        )
 
 
 def train(planted: Planted, task: Path, run: Path) -> Path:
