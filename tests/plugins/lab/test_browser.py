@@ -63,13 +63,19 @@ def test_the_page_opens_from_disk_and_a_hostile_rollout_does_not_run(tmp_path):
     run = write_run(tmp_path / "run", [sample(), sample("0.5.1.0", reward=0.0), hostile])
     (run / "tokens").mkdir()
     tokens = pa.table(
-        {"uid": ["0.6.0.0"] * 2, "text": [HOSTILE, "last"], "rollout_logprob": [-1.5, -0.25]}
+        {
+            "uid": ["0.6.0.0"] * 2,
+            "text": [HOSTILE, "last"],
+            "rollout_logprob": [-1.5, -0.25],
+            "action": [True, False],
+        }
     )
     parquet.write_table(tokens, run / "tokens/step-00000001.parquet")
     page = tmp_path / "page.html"
     main([str(run), "--export", str(page)])
     words = {
-        "/curves": "reward/mean", "/runs": "actor.adam.lr", "/step/0//1": "2 rollouts", "/group/0//1/0.5": "391",
+        "/curves": "reward/mean", "/runs": "actor.adam.lr", "/group/0//1/0.5": "391",
+        "/step/0//1": "groups with one reward0 of 1",
         "/rollout/0//1/0.6.0.0/t1": "document.title", "/search/pwned": "1 rollout",
     }  # fmt: skip
 
@@ -84,4 +90,5 @@ def test_the_page_opens_from_disk_and_a_hostile_rollout_does_not_run(tmp_path):
                 found.text.count("<img src=x onerror=") == 5
             )  # reward, end, prompt, response, token
             assert "RLO" in found.text
+            assert "2 tokens, 1 of them the policy's" in found.text
             assert "token 1 last" in found.text

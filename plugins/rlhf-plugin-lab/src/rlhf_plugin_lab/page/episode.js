@@ -21,7 +21,7 @@ async function episodeView(run, set, number_, uid, place) {
       button("›", keys.right, { "aria-label": "next rollout", disabled: at === group.length - 1 })),
     paths.length > 1 ? el("p", {}, "Paths of this episode (forks and sub-agents): ", paths.map((each) => [each === row ? el("strong", {}, each.uid) : link(to(each), each.uid), " "])) : null,
     facts(row, text), imagesBox(text.images ?? []), turnsBox(text),
-    data ? el("div", { class: "card wide" }, el("h2", {}, plural(data.text.length, "token")), tokensBox(data, chosen, (token) => {
+    data ? el("div", { class: "card wide" }, el("h2", {}, plural(data.text.length, "token"), el("small", { class: "dim" }, trainedOf(data))), tokensBox(data, chosen, (token) => {
       history.replaceState(null, "", hashOf("rollout", run, set, step.step, uid, `t${token}`));
     })) : null);
 }
@@ -56,4 +56,10 @@ function turnsBox(text) {
       el("h4", {}, rest, role && writer !== "prompt" ? el("small", {}, ` by the ${writer}`) : null), textBox(each, { query }));
   });
   return el("div", { class: "turns" }, turns);
+}
+
+// How many tokens the mask counts as the policy's: the others have no color and no gradient.
+function trainedOf(data) {
+  const mask = data.columns.action;
+  return mask ? `, ${mask.filter((value) => value === 1).length} of them the policy's` : "";
 }

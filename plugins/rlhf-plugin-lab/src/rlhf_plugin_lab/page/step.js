@@ -107,11 +107,14 @@ function summary(rows, fate, set) {
     }
   }
   const mean = (values) => number(values.reduce((a, b) => a + b, 0) / values.length);
+  const groups = groupsOf(rows, "recorded").map((group) => group.of.map((row) => row.reward).filter((value) => value !== null)).filter((known) => known.length > 1);
+  const equal = groups.filter((known) => known.every((value) => value === known[0])).length;
   const dropped = set === TRAINING && fate ? Object.entries(fate.dropped) : [];
   return el("div", { class: "facts" },
     el("div", {}, el("h3", {}, "reward"), known.length ? histogram(known) : "none recorded"),
     el("dl", {}, [...sources].slice(0, 12).map(([name, values]) => [el("dt", {}, `reward/${name}`), el("dd", {}, mean(values))]),
       [...ends].sort((a, b) => b[1] - a[1]).map(([name, count]) => [el("dt", {}, `ends: ${name}`), el("dd", {}, `${count} (${((100 * count) / rows.length).toFixed(0)} %)`)]),
+      groups.length ? [el("dt", {}, "groups with one reward"), el("dd", { title: "their samples have nothing to compare" }, `${equal} of ${groups.length}`)] : null,
       dropped.map(([reason, what]) => [el("dt", {}, `dropped: ${reason}`), el("dd", { title: what.groups.join(", ") }, plural(what.number, "group"))])));
 }
 
