@@ -258,6 +258,12 @@ class Maze:
     def __init__(self, options):
         self.options = options
 
+    async def reset(self, task, seed): ...
+
+    async def step(self, action): ...
+
+    async def close(self): ...
+
 
 MAZE = {
     "env": {"use": ["maze"]},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core import ConfigError
 from rlhf_core.lazy import torch
+from rlhf_core.outside.json_reader import read_object
 
 from .changed import shared_copy
 
@@ -34,12 +34,7 @@ def adapter_config(folder: Path) -> dict[str, Any]:
     Raises:
         ConfigError: they are no settings of a plain LoRA.
     """
-    try:
-        values: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"rlhf audit: {folder / CONFIG} cannot be read ({error}). Export the adapter again"
-        ) from error
+    values = read_object(folder / CONFIG, "the adapter_config.json of an exported adapter")
     used = [name for name in _UNKNOWN if values.get(name)]
     if values.get("peft_type") != "LORA" or used:
         raise ConfigError(
