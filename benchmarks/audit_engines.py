@@ -209,17 +209,24 @@ def dropped_out(rate: float, place: str) -> Engine:
         if place == "attention":
             with own_attention(rate=rate):
                 return plain(model, ids)
-        hooks = [
-            layer.mlp.register_forward_hook(lambda *each: torch.dropout(each[-1], rate, True))
-            for layer in model.model.layers
-        ]
-        try:
+        with hooked(
+            [layer.mlp for layer in model.model.layers],
+            lambda *each: torch.dropout(each[-1], rate, True),
+        ):
             return plain(model, ids)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     return engine
+
+
+@contextmanager
+def hooked(modules: Sequence[torch.nn.Module], hook: Callable[..., object]) -> Iterator[None]:
+    """Give modules a hook that replaces their output, for as long as the context lasts."""
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def routed(chosen: int, shift: int) -> Engine:
@@ -233,12 +240,8 @@ def routed(chosen: int, shift: int) -> Engine:
                 weights = weights / weights.sum(-1, keepdim=True)
             return scores, weights, (experts + shift) % scores.shape[-1]
 
-        hooks = [layer.mlp.gate.register_forward_hook(route) for layer in model.model.layers]
-        try:
+        with hooked([layer.mlp.gate for layer in model.model.layers], route):
             return plain(model, ids)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     return engine
 
