@@ -98,7 +98,7 @@ def test_several_sequences_of_one_length_go_to_the_kernel_for_them(monkeypatch, 
         calls.append("varlen")
         return query.transpose(1, 2)
 
-    monkeypatch.setattr(packing, "_has_varlen_kernel", lambda query: True)
+    monkeypatch.setattr(packing, "has_varlen_kernel", lambda query: True)
     monkeypatch.setattr(packing, "_cudnn_is_faster", lambda device: True)
     monkeypatch.setattr(PackedLayout, "_varlen", noted)
     offsets = [0, *itertools.accumulate(lengths)]

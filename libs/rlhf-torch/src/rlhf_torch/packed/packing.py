@@ -15,10 +15,8 @@ Axes beyond the project's table: ``H_kv`` heads of keys and values, ``D_head`` s
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +30,7 @@ from ..recurrent.packed import PackedSequences
 from ..recurrent.padding import Padding
 from .attention import as_matmul_inputs
 from .score_matrix import materialized_attention, prefers_materialized
+from .varlen import Extents, has_varlen_kernel, varlen_attention
 
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 """Kernels in the order in which torch tries them."""
@@ -93,7 +92,7 @@ class PackedLayout:
         query, key, value = as_matmul_inputs(query, key, value)
         window = sliding_window if sliding_window and sliding_window < self.longest else None
         is_causal = window is None and self.blocks is None
-        has_kernel = softcap is None and self.blocks is None and _has_varlen_kernel(query)
+        has_kernel = softcap is None and self.blocks is None and has_varlen_kernel(query)
         in_cudnn = has_kernel and is_causal and self.is_even and _cudnn_is_faster(self.device)
         if has_kernel and not in_cudnn:
             return self._varlen(query, key, value, scaling, window)
@@ -130,24 +129,9 @@ class PackedLayout:
     def _varlen(
         self, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None
     ) -> Tensor:
-        from torch.nn.attention.varlen import varlen_attn
-
-        # The kernel lets query heads share keys and values; torch 2.12 and later need the flag for that.
-        options: dict[str, Any] = {"enable_gqa": True} if _varlen_takes_gqa() else {}
-        output = varlen_attn(
-            query.squeeze(0).transpose(0, 1),  # (N, H, D_head)
-            key.squeeze(0).transpose(0, 1),
-            value.squeeze(0).transpose(0, 1),
-            self.cu_seqlens,
-            self.cu_seqlens,
-            self.longest,
-            self.longest,
-            scale=scaling,
-            window_size=((window or 0) - 1, 0),  # -1: as far back as the sequence goes
-            **options,
-        )
-        assert isinstance(output, Tensor)
-        return output[None]
+        extents = Extents(self.cu_seqlens, self.longest)
+        query, key, value = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
+        return varlen_attention(query, key, value, extents, extents, scaling, window)[None]
 
     def _mask(self, window: int | None) -> Tensor:
         """Return a mask (T, T), or with blocks (b, 1, T, T): True where the query (first axis) may see the key."""
@@ -184,16 +168,6 @@ def _repeated(shared: Tensor, query: Tensor) -> Tensor:
     return shared.repeat_interleave(groups, dim=1) if groups > 1 else shared
 
 
-def _has_varlen_kernel(query: Tensor) -> bool:
-    return (
-        query.device.type == "cuda"
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and query.shape[-1] <= 256
-        and query.shape[-1] % 8 == 0
-        and _varlen_is_there()
-    )
-
-
 @cache
 def _cudnn_is_faster(device: torch.device) -> bool:
     """Return True from Hopper on: cuDNN is faster on an H200 for heads of 64 and 128; older GPUs were not measured."""
@@ -201,19 +175,3 @@ def _cudnn_is_faster(device: torch.device) -> bool:
         9,
         0,
     )
-
-
-@cache
-def _varlen_is_there() -> bool:
-    try:
-        from torch.nn.attention.varlen import varlen_attn  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-@cache
-def _varlen_takes_gqa() -> bool:
-    from torch.nn.attention.varlen import varlen_attn
-
-    return "enable_gqa" in inspect.signature(varlen_attn).parameters

@@ -23,7 +23,7 @@ from .next_token.drawing import DrawKind, draw_rows
 from .next_token.guides import Guide
 from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
 from .routes import CachedRoutes
-from .sequence import FLOATS, INTEGERS, Finished, Sequence
+from .sequence import FLOATS, INTEGERS, Finished, Prompt, Sequence
 from .states import DecodeSequences, PrefillSequences, RecurrentStates
 
 if TYPE_CHECKING:
@@ -98,6 +98,10 @@ class Batch:
     def most_pages(self, sequence: Sequence) -> int:
         """Return 0: the cache has rows, no pages."""
         return 0
+
+    def num_new(self, prompt: Prompt) -> int:
+        """Return the number of a prompt's tokens: the cache keeps no histories."""
+        return len(prompt.token_ids)
 
     def has_room(self, pages: int) -> bool:
         """Return True: the cache grows with what is admitted."""

@@ -25,7 +25,10 @@ class EmbeddedEngineConfig(Config):
         description="tokens by which the part of the KV cache that is read grows",
     )
     prefill_tokens: int = Field(
-        8192, ge=1, description="prompt tokens of one prefill pass; a longer prompt is one pass"
+        8192,
+        ge=1,
+        description="prompt tokens that one prefill pass computes, without those of a history that is in the cache; a "
+        "longer prompt is one pass",
     )
     share_prefixes: bool = Field(
         True,

@@ -34,6 +34,9 @@ from .sequence import Finished, Prompt, Sequence
 from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights, device_of
 
+MOST_READ = 16
+"""Tokens whose keys one pass may read, for each token that it may compute: it copies the keys out of their pages."""
+
 
 class EmbeddedState(StrEnum):
     """State of the engine. ``NEW`` -> ``SERVING`` <-> ``PAUSED``, ``ASLEEP``; ``CLOSED`` is final."""
@@ -336,12 +339,13 @@ class EmbeddedEngine:
             return []
         wave: list[Sequence] = []
         prompts: set[Prompt] = set()
-        num_tokens = pages = 0
+        num_new = num_read = pages = 0
         while self._queue and len(wave) < free:
             prompt = self._queue[0].prompt
             if prompt not in prompts or not self._config.share_prefixes:
-                num_tokens += len(prompt.token_ids)
-                if wave and num_tokens > self._config.prefill_tokens:
+                num_new += self._batch.num_new(prompt)
+                num_read += len(prompt.token_ids)
+                if wave and self._is_too_much(num_new, num_read):
                     break
                 prompts.add(prompt)
             pages += self._batch.most_pages(self._queue[0])
@@ -349,6 +353,11 @@ class EmbeddedEngine:
                 break
             wave.append(self._queue.popleft())
         return wave
+
+    def _is_too_much(self, num_new: int, num_read: int) -> bool:
+        """Return whether a pass should not compute so many tokens, or read the keys of so many."""
+        most = self._config.prefill_tokens
+        return num_new > most or num_read > MOST_READ * most
 
     def _deliver(self, item: Finished) -> None:
         call = self._calls.get(item.sequence.call)

@@ -23,7 +23,10 @@ from ..processes.actor import Actor
 from ..processes.process import Driver, ProcessInfo, children_apart
 from ..weights.packed_weights import FetchedWeights, LinkedWeights, Published
 
-HOST = torch.device("cpu")
+
+def reading_device() -> torch.device:
+    """Return the device on which this process reads weights for an engine: its GPU if Ray gave it one, else the CPU."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 class EngineActor(Actor):
@@ -58,7 +61,7 @@ class EngineActor(Actor):
                 await self._engine.start_empty(spec)
             self._is_started = True
             return await self._engine.receivers() if direct else ()
-        return (place_of(HOST),) if direct else ()
+        return (place_of(reading_device()),) if direct else ()
 
     async def take(self, weights: Published) -> None:
         """Serve weights that are in the object store.
@@ -80,7 +83,7 @@ class EngineActor(Actor):
             return
         if self._link is not None:
             self._link.close()
-        self._link = ReceivingLink(invitation, 0, HOST)
+        self._link = ReceivingLink(invitation, 0, reading_device())
         # In a thread, so that this actor answers other calls while the other ends join.
         await asyncio.to_thread(self._link.connect)
 

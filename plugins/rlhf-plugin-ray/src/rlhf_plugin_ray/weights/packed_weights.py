@@ -111,8 +111,8 @@ class LinkedWeights:
 
     Args:
         buckets: slots and bytes of each bucket, as they arrive.
-        keep: copy all buckets first, so that they can be read twice. Otherwise they can be read once, and the tensors
-            of a bucket are valid until the next bucket comes.
+        keep: copy all buckets first, to the host's memory, so that they can be read twice. Otherwise they can be read
+            once, and the tensors of a bucket are valid until the next bucket comes.
     """
 
     def __init__(
@@ -122,7 +122,9 @@ class LinkedWeights:
         self._kept: list[dict[str, Tensor]] | None = None
         self._coming = views
         if keep:
-            self._kept = [{name: view.clone() for name, view in part.items()} for part in views]
+            self._kept = [
+                {name: view.to("cpu", copy=True) for name, view in part.items()} for part in views
+            ]
 
     def module(self) -> None:
         """Return None: the live module is in another process."""

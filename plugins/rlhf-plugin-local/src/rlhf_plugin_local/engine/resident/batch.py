@@ -154,6 +154,10 @@ class ResidentBatch:
         """Return the pages of a sequence that writes all that it may and shares nothing."""
         return pages_of(len(sequence.prompt_ids) + sequence.limit)
 
+    def num_new(self, prompt: Prompt) -> int:
+        """Return the number of a prompt's tokens that no history has, and that have to be computed."""
+        return len(prompt.token_ids) - PAGE * len(self._known(prompt))
+
     def has_room(self, pages: int) -> bool:
         """Return whether so many pages are free, histories given up for them."""
         return self._histories.make_room(pages)
@@ -188,7 +192,8 @@ class ResidentBatch:
         targets = wave.targets(packed, firsts, first, self.lm.device)
         states = self._states
         carried = PrefillSequences(packed, states, owner, first) if states else None
-        layout = self._prefill(packed, targets, known, carried)
+        seated = {prompt: first + number for number, prompt in reversed([*enumerate(owner)])}
+        layout = self._prefill(packed, targets, known, seated, carried)
         hidden = self._step.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
@@ -260,14 +265,22 @@ class ResidentBatch:
         packed: PackedPrompts,
         targets: CacheTargets,
         known: list[list[int]],
+        seated: dict[int, int],
         carried: PrefillSequences | None,
     ) -> PrefillLayout | ResumedPrefill:
-        """Return the attention of a wave of prompts; known pages of each are in the cache."""
+        """Return the attention of a wave of prompts.
+
+        Args:
+            known: of each prompt, the pages of its beginning that are in the cache.
+            seated: of each prompt, the row of its first sequence.
+        """
         if not any(known):
             return PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype, carried)
         resumed = [
-            Resumed(length=length, pages=known[prompt])
-            for prompt, length in zip(packed.order, packed.padded_lengths, strict=True)
+            Resumed(length=length, pages=known[prompt], num_new=num_new, row=seated[prompt])
+            for prompt, length, num_new in zip(
+                packed.order, packed.padded_lengths, packed.lengths, strict=True
+            )
         ]
         return ResumedPrefill(resumed, targets, self._cache, self.lm.compute_dtype)
 

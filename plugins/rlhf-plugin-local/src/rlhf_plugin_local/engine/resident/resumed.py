@@ -1,21 +1,25 @@
 """Prompts whose beginning is in the cache: only what follows is computed, with the keys of all.
 
-Axes: ``m`` computed tokens of a prompt, ``T`` its tokens, ``N`` computed tokens of all prompts, ``K`` head dimension.
+Axes: ``P`` prompts, ``m`` computed tokens of a prompt, ``T`` its tokens, ``N`` computed tokens of all prompts, ``M``
+tokens of all prompts, ``K`` head dimension.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_torch.packed.score_matrix import materialized_attention, tail_mask
+from rlhf_torch.packed.varlen import Extents, has_varlen_kernel, varlen_attention
 
 from ..prefill import CacheTargets, CacheWriter
 from .paged_cache import PagedCache
+from .pages import PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +30,22 @@ class Resumed:
     """Tokens of it in the row, those that fill up a multiple among them."""
     pages: Sequence[int]
     """Pages of its beginning, all of them full; empty where nothing is known."""
+    num_new: int
+    """Tokens of it in the row that are its own."""
+    row: int
+    """Row of the cache whose pages get the new tokens."""
+
+    @property
+    def known(self) -> int:
+        """Number of its tokens in ``pages``."""
+        return PAGE * len(self.pages)
 
 
 class ResumedPrefill:
     """Causal attention of each prompt's new tokens with its whole; their keys and values also go to the cache.
 
-    Each prompt is a call of its own, since beginnings differ in length. That is plain torch on every device.
+    One call computes all prompts where torch's kernel for different lengths is. Elsewhere each prompt is a call of its
+    own, since beginnings differ in length.
 
     Args:
         prompts: in the order of the row.
@@ -53,6 +67,7 @@ class ResumedPrefill:
             torch.tensor(prompt.pages, dtype=torch.int64, device=cache.device) for prompt in prompts
         ]
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self._prompts = prompts
 
     def sequence_lengths(self, at_least: int) -> Tensor:
         """(N,) ``at_least`` everywhere: what the engine serves is no longer than lengths that matter."""
@@ -72,6 +87,8 @@ class ResumedPrefill:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
         self._writer.write(layer, key, value)
         query, key, value = (part.to(self.compute_dtype) for part in (query, key, value))
+        if softcap is None and has_varlen_kernel(query):
+            return self._all.attend(layer, query, scaling, sliding_window)
         split = (part.split(self._lengths, dim=2) for part in (query, key, value))
         outputs = []
         for pages, own_query, own_key, own_value in zip(self._pages, *split, strict=True):
@@ -80,6 +97,10 @@ class ResumedPrefill:
             mask = self._mask(own_query.shape[2], all_keys.shape[2], sliding_window)
             outputs.append(_attention(own_query, all_keys, all_values, mask, scaling, softcap))
         return torch.cat(outputs, dim=2).transpose(1, 2)
+
+    @cached_property
+    def _all(self) -> _AllPrompts:
+        return _AllPrompts(self._prompts, self.cache)
 
     def _with_beginning(self, store: Tensor, pages: Tensor, own: Tensor) -> Tensor:
         """Return the keys or values (1, H_kv, T, K) of a whole prompt."""
@@ -94,6 +115,43 @@ class ResumedPrefill:
         if shape not in self._masks:
             self._masks[shape] = tail_mask(*shape, self.cache.device)
         return self._masks[shape]
+
+
+class _AllPrompts:
+    """The prompts as one call of the kernel sees them, which reads all keys and values out of the cache."""
+
+    def __init__(self, prompts: Sequence[Resumed], cache: PagedCache) -> None:
+        self._cache = cache
+        new = torch.tensor([prompt.length for prompt in prompts])  # (P,)
+        known = torch.tensor([prompt.known for prompt in prompts])
+        self._queries = Extents.of(new, cache.device)
+        self._keys = Extents.of(known + new, cache.device)
+        lengths = known + new
+        starts = lengths.cumsum(0) - lengths
+        positions = torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)  # (M,)
+        # What fills up a multiple is not in the cache. It may see any key: no token of a prompt sees it.
+        last = known + torch.tensor([prompt.num_new for prompt in prompts]) - 1
+        self._positions = positions.minimum(last.repeat_interleave(lengths)).to(cache.device)
+        rows = torch.tensor([prompt.row for prompt in prompts])
+        self._rows = rows.repeat_interleave(lengths).to(cache.device)
+        self._places: dict[int, Tensor] = {}
+
+    def attend(self, layer: int, query: Tensor, scaling: float, window: int | None) -> Tensor:
+        """Return (1, N, H, K) for query (1, H, N, K); the layer's new keys and values are in the cache."""
+        stores = (self._cache.keys[layer], self._cache.values[layer])
+        keys, values = (self._read(store).to(query.dtype) for store in stores)
+        rows = query[0].transpose(0, 1)  # (N, H, K)
+        return varlen_attention(rows, keys, values, self._queries, self._keys, scaling, window)[
+            None
+        ]
+
+    def _read(self, store: Tensor) -> Tensor:
+        """Return the keys or values (M, H_kv, K) of all prompts."""
+        heads = store.shape[1]
+        if heads not in self._places:
+            self._places[heads] = self._cache.index(heads, self._rows, self._positions)
+        found = store.view(-1, store.shape[-1]).index_select(0, self._places[heads])
+        return found.view(-1, heads, store.shape[-1])
 
 
 def _attention(

@@ -1,0 +1,97 @@
+"""Later turns attended to in one call are what they are one after the other, and what a whole prompt gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlhf_plugin_local.engine.prefill import CacheTargets
+from rlhf_plugin_local.engine.resident import resumed
+from rlhf_plugin_local.engine.resident.paged_cache import PagedCache
+from rlhf_plugin_local.engine.resident.pages import PAGE
+from rlhf_plugin_local.engine.resident.resumed import Resumed, ResumedPrefill
+from rlhf_torch.packed.packing import PackedLayout
+
+CPU = torch.device("cpu")
+H, H_KV, K = 4, 2, 16
+PROMPTS = (
+    Resumed(length=8, pages=(3, 1), num_new=5, row=2),
+    Resumed(length=16, pages=(), num_new=16, row=0),
+    Resumed(length=24, pages=(4,), num_new=17, row=1),
+)
+OWN_PAGES = {2: (3, 1, 5), 0: (6,), 1: (4, 7)}
+"""All pages of each row."""
+
+
+def attention(prompt_keys, prompt_values, query, known, window, scaling=0.3):
+    """Return the attention (N, H, K) of whole prompts, of which the last queries are kept."""
+    output = PackedLayout([0, query.shape[2]], CPU).attend(
+        0, query, prompt_keys, prompt_values, scaling=scaling, sliding_window=window, softcap=None
+    )
+    return output[0, known:]
+
+
+def in_turns(query, key, value, queries, keys, scaling, window):
+    """What torch's kernel means, for one sequence after the other."""
+    outputs = []
+    for number in range(len(queries.offsets) - 1):
+        q = query[queries.offsets[number] : queries.offsets[number + 1]]
+        k, v = (
+            part[keys.offsets[number] : keys.offsets[number + 1]].transpose(0, 1)[None]
+            for part in (key, value)
+        )
+        known = k.shape[2] - len(q)
+        whole = torch.cat([q.new_zeros(known, *q.shape[1:]), q]).transpose(0, 1)[None]
+        outputs.append(attention(k, v, whole, known, window, scaling))
+    assert queries.longest == max(queries.offsets.diff())
+    assert keys.longest == max(keys.offsets.diff())
+    return torch.cat(outputs)
+
+
+def filled_cache() -> PagedCache:
+    cache = PagedCache(3, 3, 9, torch.float32, CPU)
+    for row, pages in OWN_PAGES.items():
+        cache.seat(row, [pages])
+    draw = torch.Generator().manual_seed(1)
+    shape = (9, H_KV, PAGE, K)
+    cache.keys[0], cache.values[0] = (torch.randn(*shape, generator=draw) for _ in range(2))
+    return cache
+
+
+def targets() -> CacheTargets:
+    """The new tokens of each prompt, without those that fill up a multiple."""
+    source, rows, positions, start = [], [], [], 0
+    for prompt in PROMPTS:
+        source += range(start, start + prompt.num_new)
+        rows += [prompt.row] * prompt.num_new
+        positions += range(prompt.known, prompt.known + prompt.num_new)
+        start += prompt.length
+    return CacheTargets(
+        source=torch.tensor(source), rows=torch.tensor(rows), positions=torch.tensor(positions)
+    )
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_one_call_gives_what_a_call_for_each_prompt_gives(window, monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    num_tokens = sum(prompt.length for prompt in PROMPTS)
+    query = torch.randn(1, H, num_tokens, K, generator=draw)
+    key, value = (torch.randn(1, H_KV, num_tokens, K, generator=draw) for _ in range(2))
+
+    def attended():
+        prefill = ResumedPrefill(PROMPTS, targets(), filled_cache(), torch.float32)
+        output = prefill.attend(
+            0, query, key, value, scaling=0.3, sliding_window=window, softcap=None
+        )
+        return [
+            part[: p.num_new] for part, p in zip(output[0].split(lengths), PROMPTS, strict=True)
+        ]
+
+    lengths = [prompt.length for prompt in PROMPTS]
+    one_by_one = attended()
+    monkeypatch.setattr(resumed, "has_varlen_kernel", lambda query: True)
+    monkeypatch.setattr(resumed, "varlen_attention", in_turns)
+    at_once = attended()
+
+    for own, other in zip(at_once, one_by_one, strict=True):
+        torch.testing.assert_close(own, other, atol=1e-6, rtol=1e-5)
