@@ -114,6 +114,21 @@ def test_a_request_that_fails_without_a_token_keeps_those_it_had(scheduler):
     assert one.new_logprobs.logprobs.shape == (1, 1)
 
 
+def test_routes_wait_with_their_tokens(scheduler):
+    """vLLM sends those of the prompt with the first token, and those of each further token with the token."""
+    from vllm.v1.engine import FinishReason
+
+    routes = np.arange(24, dtype=np.int16).reshape(
+        4, 3, 2
+    )  # of 4 tokens, in 3 layers, 2 experts of each
+    assert step(scheduler, output("a", 1, routed_experts=routes[:2])) == []
+    assert step(scheduler, output("a", 2, routed_experts=routes[2:3])) == []
+    last = output("a", 3, routed_experts=routes[3:], finish_reason=FinishReason.STOP)
+    (one,) = scheduler.update_from_output(None, [last])[0].outputs
+    assert one.new_token_ids == [1, 2, 3]
+    assert one.routed_experts.tolist() == routes.tolist()
+
+
 def test_what_is_more_than_tokens_goes_at_once(scheduler):
     step(scheduler, output("a", 1))
     assert step(scheduler, output("a", 2, kv_transfer_params={"x": 1})) == [("a", [1, 2])]

@@ -33,7 +33,7 @@ from .writers import StepLogprobs, Writer
 
 measure_where_told()
 
-MERGED = {"request_id", "new_token_ids", "new_logprobs"}
+MERGED = {"request_id", "new_token_ids", "new_logprobs", "routed_experts"}
 """Fields of an output that ``Writer`` merges over several outputs of a request."""
 OTHERS = [name for name in EngineCoreOutput.__struct_fields__ if name not in MERGED]
 """All other fields of an output, such as its finish reason."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request
@@ -37,6 +38,7 @@ class Writer:
         "num_logprobs",
         "num_preemptions",
         "request",
+        "routes",
         "rows",
         "steps",
         "stops",
@@ -51,6 +53,7 @@ class Writer:
         # Step of each token, and the token's row in the step. A list of pairs would burden the garbage collector.
         self.steps: list[StepLogprobs] = []
         self.rows: list[int] = []
+        self.routes: list[NDArray[np.signedinteger]] = []
         self.num_preemptions = request.num_preemptions
         self.num_logprobs = params.num_logprobs
         self.last = min(request.max_tokens, max_model_len - request.num_prompt_tokens)
@@ -64,20 +67,25 @@ class Writer:
         )
 
     def hold(self, output: EngineCoreOutput) -> None:
-        """Keep the tokens and log-probs of an output that vLLM would have sent."""
+        """Keep the tokens, log-probs and routes of an output that vLLM would have sent."""
         self.tokens += output.new_token_ids
+        if output.routed_experts is not None:
+            self.routes.append(output.routed_experts)
         if output.new_logprobs is not None:
             step = StepLogprobs(output.new_logprobs)
             self.rows += range(len(step.ranks))
             self.steps += [step] * len(step.ranks)
 
     def release(self, output: EngineCoreOutput | None = None) -> EngineCoreOutput:
-        """Return an output with all tokens and log-probs that were kept; ``output`` itself if it is given."""
+        """Return an output with all tokens, log-probs and routes that were kept; ``output`` itself if it is given."""
         output = output or EngineCoreOutput(self.request.request_id, [])
         output.new_token_ids, self.tokens = self.tokens, []
         if self.rows:
             output.new_logprobs = self._logprobs()
             self.steps, self.rows = [], []
+        if self.routes:
+            output.routed_experts = np.concatenate(self.routes)
+            self.routes = []
         return output
 
     def _logprobs(self) -> LogprobsLists:

@@ -20,6 +20,9 @@ CHILD = "import sys, time\nfrom multiprocessing import shared_memory, resource_t
 CHILD += "block = shared_memory.SharedMemory(name=sys.argv[1])\n"
 CHILD += "resource_tracker.unregister(block._name, 'shared_memory')\nprint('ready', flush=True)\n"
 CHILD += "time.sleep(3600)\n"
+MAKER = "import sys, time\nfrom multiprocessing import shared_memory\n"
+MAKER += "block = shared_memory.SharedMemory(create=True, size=64)\nblock.close()\n"
+MAKER += "print(block.name, flush=True)\ntime.sleep(3600)\n"
 DRIVER = "import subprocess, sys, time\n"
 DRIVER += "subprocess.Popen([sys.executable, '-I', '-S', *sys.argv[1:]])\ntime.sleep(3600)\n"
 
@@ -117,3 +120,22 @@ def test_a_reaper_that_is_asked_ends_workers_at_once_and_leaves_the_folder(folde
     assert worker.wait(HANG_S) == -signal.SIGKILL
     assert folder.exists()
     assert not left.exists()
+
+
+def test_a_segment_that_only_its_resource_tracker_knows_goes_too(folder):
+    """As one that a process makes after the reaper's last look: no map shows it."""
+    environment = {**os.environ, "RLHF_TEMPORARY": str(folder), "RAY_RAYLET_PID": "1"}
+    worker = subprocess.Popen(
+        [sys.executable, "-c", MAKER], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    made = Path(program.SHARED) / worker.stdout.readline().strip()
+    worker.stdout.close()
+    assert made.exists()
+    reaper = program.start_reaper(os.getpid(), folder)
+    time.sleep(2.0)  # it has set up its signals
+
+    reaper.send_signal(signal.SIGTERM)
+
+    assert reaper.wait(HANG_S) == 0
+    assert worker.wait(HANG_S) == -signal.SIGKILL
+    assert not made.exists()

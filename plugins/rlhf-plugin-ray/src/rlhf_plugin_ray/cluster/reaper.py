@@ -4,7 +4,9 @@ Ray's servers die with the driver that started them. The node's two agents notic
 seconds to report it to a server that is gone. Ray has no option for this time. And nobody removes its folder.
 
 A worker whose raylet is killed ends at once, and leaves its own children and its shared memory. Who had a segment of
-shared memory can be seen only while they live, so the reaper notes the segments from time to time.
+shared memory can be seen only while they live, so the reaper notes the segments from time to time. Python's resource
+trackers know the segments made since: they remove them once all processes that could have them have ended, so they
+are the last that the reaper kills.
 
 This file is also the reaper's program, ``python -I -S reaper.py PARENT FOLDER SECONDS``, so it imports the standard
 library only.
@@ -29,6 +31,8 @@ LOOK_S = 5.0
 GRACE_S = 5.0
 """Seconds for Ray's processes to end by themselves, once the driver is gone."""
 SHARED = "/dev/shm/"
+TRACKER = b"multiprocessing.resource_tracker"
+"""Words in the command line of Python's resource trackers."""
 WORKERS_VARIABLE = b"RAY_RAYLET_PID="
 """Variable that Ray gives its workers, and that their children inherit."""
 
@@ -79,6 +83,14 @@ def kill_all(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _is_tracker(pid: int) -> bool:
+    """Return whether a process is one of Python's resource trackers."""
+    try:
+        return TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
+
+
 def _is_of_a_worker(environment: bytes, folder: bytes) -> bool:
     """Return whether an environment is that of a worker of this cluster: the driver's own children have the folder in
     theirs too, and no raylet."""
@@ -120,14 +132,24 @@ class _Reaper:
                 self._note()
                 look = time.monotonic() + self._look_s
             time.sleep(POLL_S)
-        patience = time.monotonic() + (0.0 if self._is_asked else GRACE_S)
-        while left := self._note():
-            if time.monotonic() > patience:
-                kill_all(left)
-            time.sleep(POLL_S)
+        self._end(time.monotonic() + (0.0 if self._is_asked else GRACE_S))
         self._remove_segments()
         if not self._is_asked:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self, patience: float) -> None:
+        """Wait for the processes of the folder, and kill those that are there after ``patience``; trackers only where
+        they outlive all others for long."""
+        while left := self._note():
+            others = [pid for pid in left if not _is_tracker(pid)]
+            now = time.monotonic()
+            if others and now > patience:
+                kill_all(others)
+            elif not others and now > patience + GRACE_S:
+                kill_all(left)
+            if others:
+                patience = max(patience, now)
+            time.sleep(POLL_S)
 
     def _note(self) -> list[int]:
         """Return the processes of the folder, and keep in mind what memory they share; the driver is none of them."""
