@@ -30,12 +30,10 @@ from .next_token.guides import Guide, GuideMaker
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
 from .routes import choices_for
-from .sequence import Finished, Prompt, Sequence
+from .sequence import Finished, Sequence
 from .stop import Decode, StopWatcher, decoder_of
+from .waves import next_wave
 from .weights import ServedWeights, device_of
-
-MOST_READ = 16
-"""Tokens whose keys one pass may read, for each token that it may compute: it copies the keys out of their pages."""
 
 
 class EmbeddedState(StrEnum):
@@ -303,7 +301,9 @@ class EmbeddedEngine:
         if self._state is not EmbeddedState.SERVING:
             return False
         try:
-            finished = await self._lane.call(partial(self._step, self._next_wave()))
+            finished = await self._lane.call(
+                partial(self._step, next_wave(self._queue, self._batch, self._config))
+            )
         except Exception as error:
             # Whatever the model raises belongs to the requests that caused it.
             if not self._is_closed():
@@ -329,35 +329,6 @@ class EmbeddedEngine:
         if self._batch.active:
             finished += self._batch.step()
         return finished
-
-    def _next_wave(self) -> list[Sequence]:
-        """Take from the queue what is to be admitted now."""
-        free = self._batch.num_free
-        # A prefill for each slot that falls free would cost as much as a step of the whole batch; so some gather first.
-        enough = min(len(self._queue), max(1, self._batch.num_slots // 16))
-        if not self._queue or (self._batch.active and free < enough):
-            return []
-        wave: list[Sequence] = []
-        prompts: set[Prompt] = set()
-        num_new = num_read = pages = 0
-        while self._queue and len(wave) < free:
-            prompt = self._queue[0].prompt
-            if prompt not in prompts or not self._config.share_prefixes:
-                num_new += self._batch.num_new(prompt)
-                num_read += len(prompt.token_ids)
-                if wave and self._is_too_much(num_new, num_read):
-                    break
-                prompts.add(prompt)
-            pages += self._batch.most_pages(self._queue[0])
-            if not self._batch.has_room(pages):
-                break
-            wave.append(self._queue.popleft())
-        return wave
-
-    def _is_too_much(self, num_new: int, num_read: int) -> bool:
-        """Return whether a pass should not compute so many tokens, or read the keys of so many."""
-        most = self._config.prefill_tokens
-        return num_new > most or num_read > MOST_READ * most
 
     def _deliver(self, item: Finished) -> None:
         call = self._calls.get(item.sequence.call)
