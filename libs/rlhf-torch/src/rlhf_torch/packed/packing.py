@@ -30,7 +30,7 @@ from ..recurrent.packed import PackedSequences
 from ..recurrent.padding import Padding
 from .attention import as_matmul_inputs
 from .score_matrix import materialized_attention, prefers_materialized
-from .varlen import Extents, has_varlen_kernel, varlen_attention
+from .varlen import Extents, is_there, varlen_attention
 
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 """Kernels in the order in which torch tries them."""
@@ -166,6 +166,17 @@ def _repeated(shared: Tensor, query: Tensor) -> Tensor:
     """Return keys or values with one head for each query head: (b, H_kv, T, D_head) to (b, H, T, D_head)."""
     groups = query.shape[1] // shared.shape[1]
     return shared.repeat_interleave(groups, dim=1) if groups > 1 else shared
+
+
+def has_varlen_kernel(query: Tensor) -> bool:
+    """Return whether the kernel takes queries (..., D_head) of this device and dtype."""
+    return (
+        query.device.type == "cuda"
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and query.shape[-1] <= 256
+        and query.shape[-1] % 8 == 0
+        and is_there()
+    )
 
 
 @cache

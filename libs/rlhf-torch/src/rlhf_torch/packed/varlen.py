@@ -31,17 +31,6 @@ class Extents(NamedTuple):
         return cls(on_device(offsets.to(torch.int32), device), int(lengths.max()))
 
 
-def has_varlen_kernel(query: Tensor) -> bool:
-    """Return whether the kernel takes queries (..., D_head) of this device and dtype."""
-    return (
-        query.device.type == "cuda"
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and query.shape[-1] <= 256
-        and query.shape[-1] % 8 == 0
-        and _is_there()
-    )
-
-
 def varlen_attention(
     query: Tensor,
     key: Tensor,
@@ -80,7 +69,8 @@ def varlen_attention(
 
 
 @cache
-def _is_there() -> bool:
+def is_there() -> bool:
+    """Return whether this torch has the kernel."""
     try:
         from torch.nn.attention.varlen import varlen_attn  # noqa: F401
     except ImportError:

@@ -27,12 +27,12 @@ from .beside.lanes import EventLoopLane, OwnLane
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
 from .next_token.guides import Guide, GuideMaker
+from .prefill import next_wave
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
 from .routes import choices_for
 from .sequence import Finished, Sequence
 from .stop import Decode, StopWatcher, decoder_of
-from .waves import next_wave
 from .weights import ServedWeights, device_of
 
 

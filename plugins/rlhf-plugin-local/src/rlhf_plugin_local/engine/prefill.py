@@ -5,10 +5,11 @@ Axes: ``P`` distinct prompts, ``N`` tokens of the packed row, ``M`` tokens copie
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,11 +20,19 @@ from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_image
 
 from .cache import round_up
 from .sequence import Prompt
+from .sequence import Sequence as OwnSequence
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .config import EmbeddedEngineConfig
+    from .resident.batch import ResidentBatch
 
 ROW_MULTIPLE = 8
 """Rows of a matrix product come in multiples of this. With it the CPU kernels give each row the same bits whatever
 the other rows are (measured for float32 and bfloat16, 1 to 16 threads); with fewer than 4 rows, or some odd numbers
 of them, they do not."""
+MOST_READ = 16
+"""Tokens whose keys one pass may read, for each token that it may compute: it copies the keys out of their pages."""
 
 
 class KeyValueStore(Protocol):
@@ -194,6 +203,37 @@ def distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], l
     number: dict[Prompt, int] = {}
     owner = [number.setdefault(prompt, len(number)) for prompt in prompts]
     return list(number), owner
+
+
+def next_wave(
+    queue: deque[OwnSequence], batch: Batch | ResidentBatch, config: EmbeddedEngineConfig
+) -> list[OwnSequence]:
+    """Take from the queue what is to be admitted now; nothing while more should gather.
+
+    A wave fits into the free slots and pages, and into ``prefill_tokens``; a longer prompt is a wave of its own.
+    """
+    free = batch.num_free
+    # A prefill for each slot that falls free would cost as much as a step of the whole batch; so some gather first.
+    enough = min(len(queue), max(1, batch.num_slots // 16))
+    if not queue or (batch.active and free < enough):
+        return []
+    wave: list[OwnSequence] = []
+    prompts: set[Prompt] = set()
+    num_new = num_read = pages = 0
+    while queue and len(wave) < free:
+        prompt = queue[0].prompt
+        if prompt not in prompts or not config.share_prefixes:
+            num_new += batch.num_new(prompt)
+            num_read += len(prompt.token_ids)
+            most = config.prefill_tokens
+            if wave and (num_new > most or num_read > MOST_READ * most):
+                break
+            prompts.add(prompt)
+        pages += batch.most_pages(queue[0])
+        if not batch.has_room(pages):
+            break
+        wave.append(queue.popleft())
+    return wave
 
 
 class CacheWriter:

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_torch.packed.packing import has_varlen_kernel
 from rlhf_torch.packed.score_matrix import materialized_attention, tail_mask
-from rlhf_torch.packed.varlen import Extents, has_varlen_kernel, varlen_attention
+from rlhf_torch.packed.varlen import Extents, varlen_attention
 
 from ..prefill import CacheTargets, CacheWriter
 from .paged_cache import PagedCache
