@@ -32,6 +32,16 @@ NAMES = {
 """Column of the step -> its name in the files. The first is in every file, the others where the run computes them."""
 
 
+FORM: dict[str, Any] = {
+    "compression": "lz4",
+    # Names and texts come again and again, numbers do not. What a step has of both is too little to search by range.
+    "use_dictionary": ["uid", "text"],
+    "write_statistics": False,
+    "store_schema": False,
+}
+"""How files are written: a step's file should cost little of a step of 60 ms."""
+
+
 class TokensConfig(Config):
     """Size of the files."""
 
@@ -75,7 +85,7 @@ class TokensObserver(Observer):
         import pyarrow.parquet as parquet  # half a second, for runs that record tokens alone
 
         with made_whole(self._folder / f"step-{step:08d}.parquet") as path:
-            parquet.write_table(_table(kept), path, compression="zstd")
+            parquet.write_table(_table(kept), path, **FORM)
 
 
 Kept = list[tuple[str, SampleTokens]]
