@@ -74,6 +74,7 @@ ACCEPTED: Mapping[str, Mapping[str, Any]] = {
     "glm": {"head_dim": 8},
     "gpt2": {},
     "gpt_neox": {},
+    "gpt_oss": {**WINDOWED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
     "granite": {
         "embedding_multiplier": 3.0,
         "attention_multiplier": 0.2,
@@ -106,10 +107,6 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "bloom": (OWN_ATTENTION, {}),  # ALiBi
     "falcon": (OWN_ATTENTION, {"num_kv_heads": 2, "alibi": False}),
     "gpt_neo": (OWN_ATTENTION, {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}),
-    "gpt_oss": (
-        "attention sinks",
-        {**WINDOWED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
-    ),
     "gptj": (OWN_ATTENTION, {"rotary_dim": 8}),
     "jamba": ("linear_attention", {"attn_layer_period": 2, "attn_layer_offset": 1}),
     "llama4_text": (

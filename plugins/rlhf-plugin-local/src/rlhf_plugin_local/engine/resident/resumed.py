@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlhf_torch.packed.score_matrix import materialized_attention, tail_mask
+from rlhf_torch.packed.score_matrix import attention_with_sinks, materialized_attention, tail_mask
 
 from ..prefill import CacheTargets, CacheWriter
 from .paged_cache import PagedCache
@@ -68,6 +68,7 @@ class ResumedPrefill:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
         self._writer.write(layer, key, value)
@@ -78,7 +79,8 @@ class ResumedPrefill:
             all_keys = self._with_beginning(self.cache.keys[layer], pages, own_key)
             all_values = self._with_beginning(self.cache.values[layer], pages, own_value)
             mask = self._mask(own_query.shape[2], all_keys.shape[2], sliding_window)
-            outputs.append(_attention(own_query, all_keys, all_values, mask, scaling, softcap))
+            parts = (own_query, all_keys, all_values)
+            outputs.append(_attention(*parts, mask, scaling, softcap, sinks))
         return torch.cat(outputs, dim=2).transpose(1, 2)
 
     def _with_beginning(self, store: Tensor, pages: Tensor, own: Tensor) -> Tensor:
@@ -97,10 +99,18 @@ class ResumedPrefill:
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """softmax(cap(scaling q k^T) + mask) v for query (1, H, m, K), key and value (1, H_kv, T, K)."""
     with torch.autocast(query.device.type, enabled=False):
+        if sinks is not None:
+            return attention_with_sinks(query, key, value, mask, scaling, softcap, sinks)
         if softcap is not None:
             return materialized_attention(query, key, value, mask, scaling, softcap)
         groups = query.shape[1] // key.shape[1]
