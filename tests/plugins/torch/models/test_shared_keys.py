@@ -47,8 +47,8 @@ def test_one_step_is_that_of_a_plain_loop(
     moved = {name: before[name] - each.detach() for name, each in backend._model.named_weights()}
     still = {name: weight for name, weight in moved.items() if name not in expected}
     assert all(not weight.any() for weight in still.values())
-    # Transformers' own float32 gradients are 4e-6 from those in float64 here: five layers with experts amplify a hundred
-    # roundings, of 6e-8 each, of numbers as large as the largest gradient.
+    # Transformers' own float32 gradients are 4e-6 from those in float64 here: five layers with experts amplify a
+    # hundred roundings, of 6e-8 each, of numbers as large as the largest gradient.
     near = max(1e-6, 1e-5 * max(float(each.abs().max()) for each in expected.values()))
     torch.testing.assert_close(
         {name: moved[name] for name in expected}, expected, atol=near, rtol=1e-4
