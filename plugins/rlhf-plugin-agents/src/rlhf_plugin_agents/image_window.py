@@ -14,7 +14,7 @@ from .config import MultiTurnConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageWindow:
-    """What of an episode's images a turn shows."""
+    """The part of an episode's images that a turn shows."""
 
     last: int
     """Number of images that are shown, the last ones."""
