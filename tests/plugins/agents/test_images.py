@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.images import noisy
 
-from rlhf_core import RolloutError
+from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import (
     Completion,
     Observation,
@@ -34,6 +34,7 @@ from rlhf_core.media import (
 )
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_plugin_agents.config import MultiTurnConfig, SingleTurnConfig
+from rlhf_plugin_agents.image_window import ImageWindow
 from rlhf_plugin_agents.multi_turn import MultiTurn
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_testing.tiny_vision import tiny_vision_tokenizer
@@ -252,3 +253,84 @@ def test_tokens_that_an_environment_expanded_itself_are_refused(tmp_path):
     told = context(Writer(), tmp_path, lambda: Expands([["a"]]))
     with pytest.raises(RolloutError, match="0 images and 2 places"):
         asyncio.run(executor.run(Task(uid=Uid(0, 0)), [0], told))
+
+
+def windowed(observations, folder, last, **options):
+    engine = Writer()
+    config = {"last_images": last, **options.pop("config", {})}
+    executor = MultiTurn(MultiTurnConfig(**config))
+    told = context(engine, folder, lambda: Shows(observations), **options)
+    return engine, asyncio.run(executor.run(Task(uid=Uid(0, 0)), [0], told))
+
+
+def test_a_turn_shows_the_last_images_and_a_text_for_older_ones(tmp_path):
+    engine, rows = windowed([[3, "one"], [2], [4, 5]], tmp_path, 2)
+
+    widths = [[span.image.width for span in request.media] for request in engine.requests]
+    assert widths == [[3], [3, 2], [4, 5]]
+    mark = RENDERER.encode("[earlier image]")
+    last = list(engine.requests[-1].prompt_ids)
+    marks = [i for i in range(len(last)) if last[i : i + len(mark)] == mark]
+    assert len(marks) == 2
+    assert last.count(PAD) == 9
+    # The first two turns are one row; the third reads other tokens where images stood, and is a row of its own.
+    assert [len(row.turns) for row in rows] == [2, 1]
+    assert [[span.image.width for span in row.media] for row in rows] == [[3, 2], [4, 5]]
+    for row, request in zip(rows, (engine.requests[1], engine.requests[2]), strict=True):
+        assert tuple(row.token_ids[: len(request.prompt_ids)].tolist()) == request.prompt_ids
+    assert rows[0].metrics["graph/forks"] == 1
+
+
+def test_each_sampled_token_is_an_action_once_and_later_turns_read_it(tmp_path):
+    observations = [[3], [2], [4], ["no image"], [5]]
+    engine, rows = windowed(observations, tmp_path, 1)
+
+    sampled = [(*WORDS[: 1 + (3 * turn) % 4], END) for turn in range(5)]
+    actions = [
+        tuple(row.token_ids[turn.start : turn.end].tolist()) for row in rows for turn in row.turns
+    ]
+    assert sorted(actions) == sorted(sampled)
+    # A turn without a new image goes on where the one before it ended.
+    assert [len(row.turns) for row in rows] == [1, 1, 2, 1]
+    whole = tuple(engine.requests[-1].prompt_ids)
+    at = 0
+    for answer in sampled[:-1]:
+        starts = [i for i in range(at, len(whole)) if whole[i : i + len(answer)] == answer]
+        assert starts, "an earlier answer is missing"
+        at = starts[0]
+
+
+def test_a_window_that_holds_all_images_changes_nothing(tmp_path):
+    observations = [[3, "one"], [2], [4, 5]]
+
+    _, rows = windowed(observations, tmp_path, 4)
+
+    (row,) = rows
+    plain = play(observations, tmp_path)
+    np.testing.assert_array_equal(row.token_ids, plain.token_ids)
+    assert row.media == plain.media
+
+
+def test_the_window_bounds_the_images_of_a_sequence(tmp_path):
+    _, rows = windowed([[2], [3], [4], [5]], tmp_path, 1, max_images=1)
+
+    assert sum(len(row.turns) for row in rows) == 4
+
+
+def test_edges_of_an_older_image_go_with_it():
+    """Edges 1 and 2 stand around markers 9; a word 7 stays."""
+    window = ImageWindow(last=1, mark=(5, 6), marker_id=9, beside=frozenset({1, 2, 9}))
+
+    tokens, images = window.applied([7, 1, 9, 2, 1, 9, 2, 7, 1, 9, 2], ["a", "b", "c"])
+
+    assert tokens == [7, 5, 6, 5, 6, 7, 1, 9, 2]
+    assert images == ["c"]
+
+
+def test_a_window_without_images_is_refused_by_its_option(tmp_path):
+    with pytest.raises(ConfigError, match=r"last_images 2.*--model\.vision"):
+        windowed([["text"]], tmp_path, 2, images=False)
+    with pytest.raises(ConfigError, match=r"last_images 5.*at most data\.max_images 4"):
+        windowed([[2]], tmp_path, 5, max_images=4)
+    with pytest.raises(ValueError, match="expected last_images"):
+        MultiTurnConfig(older_image="gone")

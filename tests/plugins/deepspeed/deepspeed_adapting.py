@@ -16,14 +16,18 @@ from transformers import AutoModelForCausalLM
 from rlhf_core.contracts import ValueObjective
 from rlhf_weights import weights_digest
 
+TOKENS = (7, 30, 11)
+"""Tokens whose embeddings are trained, in the head too, which is tied."""
 ADAPTERS: dict[str, Any] = {
     "lora": adapter("lora", rank=4),
     "merged": adapter("lora", rank=4, serve="merged"),
     "dora": adapter("dora", rank=4),
+    "rows": adapter("lora", rank=4, trainable_token_indices=TOKENS, serve="merged"),
 }
 DROPPING = adapter("lora", rank=4, dropout=0.3, modules_to_save=("model.norm",), serve="merged")
 SAVED: dict[str, dict[str, Any]] = {
     "float32": {"adapter": DROPPING},
+    "rows": {"adapter": ADAPTERS["rows"]},
     "bfloat16": {"adapter": DROPPING, "dtype": "bfloat16"},
     "critic": {
         "adapter": adapter("lora", rank=4),

@@ -17,8 +17,8 @@ from rlhf_plugin_local.torch_backend import TorchBackend
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("deepspeed")
 stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
-adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun"])
-saved = pytest.mark.parametrize("kind", ["float32", "bfloat16", "critic"])
+adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun", "rows"])
+saved = pytest.mark.parametrize("kind", ["float32", "rows", "bfloat16", "critic"])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 
 
@@ -94,7 +94,7 @@ def test_engines_get_factors_alone_unless_they_are_merged(found, models, stage):
     names = {name.rpartition(".")[2] for name in rank.weights("lora")}
 
     assert names == {"lora_A", "lora_B"}
-    for adapter in ("merged", "dora"):
+    for adapter in ("merged", "dora", "rows"):
         assert {name.partition("/")[2] for name in rank.weights(adapter)} == set(base)
 
 

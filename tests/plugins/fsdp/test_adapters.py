@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.slow
-adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun"])
+adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun", "rows"])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 
 
@@ -46,11 +46,11 @@ def test_engines_get_factors_alone_unless_they_are_merged(ranks, models):
     names = {name.rpartition(".")[2] for name in ranks[0].weights("lora")}
 
     assert names == {"lora_A", "lora_B"}
-    for adapter in ("merged", "dora"):
+    for adapter in ("merged", "dora", "rows"):
         assert {name.partition("/")[2] for name in ranks[0].weights(adapter)} == set(base)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "critic"])
+@pytest.mark.parametrize("kind", ["float32", "rows", "bfloat16", "critic"])
 def test_what_is_trained_moves_is_saved_and_goes_on_to_the_bit(folder, read_ranks, kind):
     rank = read_ranks(folder, "moving_adapters")[0]
     moved = {

@@ -153,7 +153,7 @@ REFUSED = {
     "bias": {"bias": "lora_only"},
     "lora_bias": {"lora_bias": True},
     "target_parameters": {"target_parameters": ["mlp.down_proj.weight"], "target_modules": []},
-    "trainable_token_indices": {"trainable_token_indices": [5]},
+    "trainable_token_indices of named modules": {"trainable_token_indices": {"embed_tokens": [5]}},
     "init_lora_weights 'pissa'": {"init_lora_weights": "pissa"},
     "use_dora": {"use_dora": True},
     "layer_replication": {"layer_replication": [[0, 2], [0, 2]]},

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from tests.plugins.vlm.vlm_material import SIZED
-from transformers import Idefics2Config
+from transformers import AutoConfig, Idefics2Config
 
 from rlhf_core import ConfigError
 from rlhf_plugin_vlm.config import VlmConfig
@@ -113,6 +113,24 @@ def test_crops_of_gemma_are_refused(family, copied):
 
     with pytest.raises(ConfigError, match=r"cuts images into crops \(do_pan_and_scan\)"):
         tokens_of(copied)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("gemma3n", "embeddings of the tokens themselves"),
+        ("gemma4", "embeddings of the tokens themselves"),
+        ("llava_onevision", "how many images the conversation has"),
+    ],
+)
+def test_families_that_cannot_be_held_are_refused_with_the_reason(tmp_path, kind, reason):
+    config = AutoConfig.for_model(kind).to_dict()
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"vision_config": config["vision_config"] or {}})
+    )
+
+    with pytest.raises(ConfigError, match=rf"of the family {kind}, whose images .*{reason}"):
+        tokens_of(tmp_path)
 
 
 def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):

@@ -164,6 +164,7 @@ class Stage:
         samples: int = 2,
         max_length: int = 400,
         environment: Callable[[], object] = Pictures,
+        config: MultiTurnConfig | None = None,
         **options,
     ) -> TrajectoryColumns:
         """Play episodes of several turns with the embedded engine, on the backend's own weights."""
@@ -177,6 +178,7 @@ class Stage:
                 samples=samples,
                 max_length=max_length,
                 environment=environment,
+                config=config,
             )
             await engine.close()
             return played
@@ -201,9 +203,10 @@ class Stage:
         samples: int = 2,
         max_length: int = 400,
         environment: Callable[[], object] = Pictures,
+        config: MultiTurnConfig | None = None,
     ) -> TrajectoryColumns:
         """Play episodes of several turns with an engine that has started."""
-        executor = MultiTurn(MultiTurnConfig())
+        executor = MultiTurn(config or MultiTurnConfig())
 
         def context(prompt: int) -> RolloutContext:
             return RolloutContext(

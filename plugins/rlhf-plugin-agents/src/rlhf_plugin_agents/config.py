@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlhf_core import Config
 
@@ -34,6 +34,18 @@ class MultiTurnConfig(Config):
         description="how a chat's earlier turns are read: as they were sampled, or as the template shows a history "
         "(without thoughts, say), which forks the episode there",
     )
+    last_images: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="images that a turn shows, the last ones of the episode; where one moves out, the episode forks, "
+        "and the turn is a row of its own; unset: all of them",
+    )
+    older_image: str = Field(
+        "[earlier image]",
+        max_length=1000,
+        description="last_images: text in the place of each older image",
+    )
     environment_timeout_s: float = Field(
         300.0,
         gt=0.0,
@@ -57,6 +69,12 @@ class MultiTurnConfig(Config):
         le=1e6,
         description="on_error value: added to the reward of the last turn before the failure",
     )
+
+    @model_validator(mode="after")
+    def _older_images_have_a_window(self) -> Self:
+        if "older_image" in self.model_fields_set and self.last_images is None:
+            raise ValueError("older_image: expected last_images beside it; all images are shown")
+        return self
 
 
 class EchoAfterHintConfig(Config):

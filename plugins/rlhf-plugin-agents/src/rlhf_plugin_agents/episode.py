@@ -1,7 +1,8 @@
 """One episode of ``multi_turn``: the policy and its environment take turns until one of the ends is reached.
 
 The requests are nodes of an ``EpisodeGraph``. What the policy reads before a turn is all that was read and sampled so
-far and the new observation, so an episode is one path; with ``history`` as_template a turn may fork.
+far and the new observation, so an episode is one path. With ``history`` as_template, and where an image moves out of
+the window of ``last_images``, a turn may fork.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rlhf_episodes import EpisodeGraph, RequestNode
 from .budgets import Clock, OutOfTime, limited
 from .config import MultiTurnConfig
 from .conversation import Conversation
+from .image_window import window_of
 from .images import admitted, check_sampled, has_room_for_images
 from .observing import (
     all_tokens,
@@ -50,12 +52,13 @@ class Episode:
         self._clock = Clock(uid, config)
         one_token = context.sampling.max_new_tokens == 1
         self._graph = EpisodeGraph(uid, one_token_turns=one_token)
+        self._window = window_of(config, context)
         self._tokens: list[int] = []
         """All tokens so far, with one marker for each image."""
         self._images: list[MediaRef] = []
         """All images so far, in the order of their markers."""
         self._prompt = Expanded((), ())
-        """All that the policy reads before its next turn: ``_tokens`` with all tokens of the images."""
+        """All that the policy reads before its next turn: ``_tokens`` with all tokens of the images that are shown."""
         self._num_written = 0
         self._last: RequestNode | None = None
         """The policy's last turn."""
@@ -97,7 +100,7 @@ class Episode:
         metrics["turns"] = float(self.num_turns)
         if self._conversation.was_chat:
             metrics["whole_chats"] = float(self._num_shown_whole)
-        if self._config.history == "as_template":
+        if self._config.history == "as_template" or self._window is not None:
             metrics |= self._graph.metrics()
         return self._graph.trajectories(metrics=metrics, rewards=self._episode_rewards)
 
@@ -110,7 +113,7 @@ class Episode:
             self._conversation = Conversation(task, observation)
             self._tokens += first_tokens(uid, task, observation, context)
             self._images += first_images(task, observation)
-            self._prompt = first_prompt(uid, self._tokens, self._images, context)
+            self._prompt = first_prompt(uid, *self._shown(self._tokens, self._images), context)
         except EnvironmentFailure as failure:
             raise play.located(failure, "reset") from failure
         for turn in range(self._config.max_turns):
@@ -194,6 +197,14 @@ class Episode:
         most = self._config.max_episode_tokens
         return room if most is None else min(room, most - self._num_written)
 
+    def _shown(
+        self, token_ids: Sequence[int], images: Sequence[MediaRef]
+    ) -> tuple[Sequence[int], Sequence[MediaRef]]:
+        """Return what of all tokens and images the next turn shows."""
+        if self._window is None:
+            return token_ids, images
+        return self._window.applied(token_ids, images)
+
     def _note(self, result: StepResult) -> None:
         assert self._last is not None
         self._graph.reward(self._last, result.reward + sum(result.rewards.values()))
@@ -203,7 +214,8 @@ class Episode:
     def _has_room_for_images(self, observation: Observation) -> bool:
         """Return whether the episode may have the images of an observation too; if not, mark the truncation."""
         assert self._last is not None
-        has_room = has_room_for_images(len(self._images), observation, self._context)
+        kept = len(self._images) if self._window is None else 0
+        has_room = has_room_for_images(kept, observation, self._context)
         if not has_room:
             self._graph.mark_stop(self._last, Stop.LENGTH)
         return has_room
@@ -220,7 +232,7 @@ class Episode:
             as_template=self._config.history == "as_template",
         )
         images = [*self._images, *references_in(observation.messages)]
-        prompt = next_prompt(read.token_ids, images, self._context)
+        prompt = next_prompt(*self._shown(read.token_ids, images), self._context)
         if len(prompt.token_ids) >= self._context.max_length or self._room <= 0:
             self._graph.mark_stop(self._last, Stop.LENGTH)
             return False

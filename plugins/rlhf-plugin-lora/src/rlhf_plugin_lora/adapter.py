@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
@@ -18,13 +18,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
+from rlhf_torch.adapters.folder import AdapterFolder
 
 from . import going_on
 from . import weights as held
+from .beginning import TOKENS
 from .options import LowRankOptions
 from .principal import begin_principal, doubled
 from .quantized import compute_in_the_dtype_of_inputs, unpacked
 from .targets import LINEAR, adapted_modules, floating_dtype, require_patterns, saved_modules
+from .token_rows import TENSOR, TokenRows, embeddings_of, put_rows
 
 PREFIX = "base_model.model."
 """Beginning of the names in PEFT's files, before the names of the plain model."""
@@ -75,6 +78,9 @@ class PeftAdapter:
             config = going_on.config_of(folder, _base_name(model), self._options.dropout)
         compute_in_the_dtype_of_inputs(model)
         self._inject(model, config, seed, names)
+        if tokens := self._tokens(folder):
+            begins = [held.NAME] if folder is None else [held.NAME, held.BEGINNING]
+            put_rows(model, tokens, begins, [*names, *held.saved_modules(model)])
         if folder is not None:
             going_on.load(folder, model, list(model.peft_config))
         return model
@@ -106,6 +112,11 @@ class PeftAdapter:
                 layer.lora_B.to(dtype)
         if self._is_principal:
             begin_principal(adapted)
+
+    def _tokens(self, folder: AdapterFolder | None) -> Sequence[int]:
+        """Return the ids of the tokens whose embeddings are trained."""
+        own = self._options.trainable_token_indices
+        return own if folder is None else folder.config.get(TOKENS) or ()
 
     def _second(self, config: LoraConfig) -> LoraConfig:
         """Return the config of the adapter that is never trained."""
@@ -210,6 +221,11 @@ class PeftAdapter:
                 a = torch.cat([layer.lora_A[pair].weight.detach() for pair in pairs])
                 b = torch.cat([layer.lora_B[pair].weight.detach() for pair in pairs], dim=1)
                 found |= {f"{name}.lora_A.weight": a, f"{name}.lora_B.weight": b}
+        if (embeddings := embeddings_of(model)) is not None:
+            name, table = embeddings
+            found[f"{name}.{TENSOR}"] = table.trainable_tokens_delta[held.NAME].detach()
+            config = copy(config)
+            config.trainable_token_indices = table.token_ids.tolist()
         tensors = {f"{PREFIX}{_key(name)}": tensor.contiguous() for name, tensor in found.items()}
         save_file(tensors, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(folder)
@@ -223,12 +239,13 @@ def _key(name: str) -> str:
 
 def _layers(model: nn.Module) -> list[Any]:
     """Return what PEFT put into the model."""
-    return [m for m in model.modules() if isinstance(m, BaseTunerLayer | ModulesToSaveWrapper)]
+    kinds = (BaseTunerLayer, ModulesToSaveWrapper, TokenRows)
+    return [m for m in model.modules() if isinstance(m, kinds)]
 
 
 def _own_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that the adapter added."""
-    marks = (".lora_", ".modules_to_save.")
+    marks = (".lora_", ".modules_to_save.", ".trainable_tokens_delta.")
     return [p for name, p in model.named_parameters() if any(mark in name for mark in marks)]
 
 

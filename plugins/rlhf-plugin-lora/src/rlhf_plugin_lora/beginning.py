@@ -28,6 +28,8 @@ KEPT = (
     "fan_in_fan_out",
 )
 """Keys of PEFT's config by which the adapter is built again."""
+TOKENS = "trainable_token_indices"
+"""Key of the tokens whose embeddings are trained, which PEFT's own layers do not compute here."""
 _OF_NO_EFFECT = frozenset(
     {
         "auto_mapping",
@@ -63,6 +65,7 @@ DECIDED = {
     "alpha_pattern": "alpha_pattern",
     "modules_to_save": "modules_to_save",
     "use_rslora": "use_rslora",
+    TOKENS: TOKENS,
 }
 """Options that a folder decides -> its key."""
 _FACTORS = (".lora_A.", ".lora_embedding_A")
@@ -113,7 +116,9 @@ def _unknown(config: Mapping[str, Any]) -> Iterator[str]:
         if key in _PLAIN:
             if value not in _PLAIN[key]:
                 yield f"it has {key} {value!r}; expected {_PLAIN[key][0]!r}. {_WAYS_OUT.get(key, _MERGE)}"
-        elif value and key not in (*KEPT, *_OF_NO_EFFECT):
+        elif key == TOKENS and isinstance(value, dict):
+            yield f"it has {TOKENS} of named modules; expected a list of ids. {_MERGE}"
+        elif value and key not in (*KEPT, *_OF_NO_EFFECT, TOKENS):
             yield f"it has {key}, which no adapter here computes. {_MERGE}"
 
 

@@ -16,8 +16,9 @@ from rlhf_core import ConfigError
 from rlhf_torch.adapters.fitting import check_fit, check_loaded
 from rlhf_torch.adapters.folder import PREFIX, WEIGHTS, AdapterFolder
 
-from .beginning import KEPT
+from .beginning import KEPT, TOKENS
 from .targets import check_tied
+from .token_rows import TENSOR, TokenRows, embeddings_of
 
 _COPY = "write its path into base_model_name_or_path of adapter_config.json."
 _OF_BASE = ".base_layer."
@@ -69,6 +70,9 @@ def load(folder: AdapterFolder, model: PreTrainedModel, names: Sequence[str]) ->
     if any(parameter.is_meta for parameter in model.parameters()):
         return  # shapes alone are counted
     tensors = _tensors(folder)
+    if (embeddings := embeddings_of(model)) is not None:
+        name, table = embeddings
+        _take_rows(folder, name, tensors.pop(f"{name}.{TENSOR}", None), table, names)
     for name in [name for name in tensors if _OF_BASE in name]:
         _require_same(folder, name, tensors.pop(name), model)
     for adapter in names:
@@ -85,6 +89,20 @@ def load(folder: AdapterFolder, model: PreTrainedModel, names: Sequence[str]) ->
                 "that its config names has such a tensor"
             )
     check_loaded(folder, base, model)
+
+
+def _take_rows(
+    folder: AdapterFolder, name: str, rows: Tensor | None, table: TokenRows, names: Sequence[str]
+) -> None:
+    for adapter in names:
+        own = table.trainable_tokens_delta[adapter]
+        if rows is None or own.shape != rows.shape:
+            held = "none" if rows is None else str(tuple(rows.shape))
+            raise ConfigError(
+                f"adapter {folder.path} does not fit its base: by {TOKENS} of its config {name} has trained rows "
+                f"{tuple(own.shape)}; its file has {held}"
+            )
+        own.data.copy_(rows)
 
 
 def _tensors(folder: AdapterFolder) -> dict[str, Tensor]:

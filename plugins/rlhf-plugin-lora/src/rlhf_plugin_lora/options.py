@@ -65,6 +65,11 @@ class LowRankOptions(Config):
     modules_to_save: tuple[str, ...] = Field(
         (), description="modules that are trained whole, as a copy beside the base's"
     )
+    trainable_token_indices: tuple[int, ...] = Field(
+        (),
+        description="ids of tokens whose embeddings learn beside the adapter, such as new ones; a head that shares the "
+        "embeddings' matrix has the same rows",
+    )
     use_rslora: bool | None = Field(
         None,
         description="scale B A by alpha / sqrt(rank), which suits high ranks; unset: no, or as init_from does",
@@ -80,6 +85,15 @@ class LowRankOptions(Config):
             raise ValueError(f"rank_pattern {self.rank_pattern}: expected ranks of 1 to 1024")
         if any(not 0 < alpha < float("inf") for alpha in self.alphas().values()):
             raise ValueError(f"alpha_pattern {self.alpha_pattern}: expected alphas above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_ids(self) -> Self:
+        ids = self.trainable_token_indices
+        if any(token < 0 for token in ids) or len(set(ids)) < len(ids):
+            raise ValueError(
+                f"trainable_token_indices {ids}: expected ids of tokens from 0 on, each once"
+            )
         return self
 
     def ranks(self) -> dict[str, int | float]:

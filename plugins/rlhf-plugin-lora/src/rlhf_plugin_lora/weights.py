@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
 
+from .token_rows import TokenRows, row_tables
+
 NAME = "default"
 """PEFT's name of the adapter that is trained."""
 BEGINNING = "beginning"
@@ -46,7 +48,7 @@ def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     if unserved:
         raise ConfigError(
             f"the adapter trains {unserved[0]}, which is no linear layer inside of the model, and engines serve "
-            "factors of those alone. Set --actor.lora.serve merged."
+            f"factors of those alone. {_way_out(model)}"
         )
     pairs = [(layer, pair) for layer in layers.values() for pair in active(layer)]
     # In one call, which computes in float32 and rounds once.
@@ -72,16 +74,23 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     Raises:
         ConfigError: the base is quantized.
     """
-    layers, saved = lora_layers(model), saved_modules(model)
+    layers, saved, tables = lora_layers(model), saved_modules(model), row_tables(model)
+    tied: dict[int, Tensor] = {}
     for key, tensor in model.state_dict().items():
         name, _, rest = key.partition(".base_layer.")
+        if rest == "weight" and name in tables:
+            rows = tables[name].trainable_tokens_delta[NAME]
+            # Embeddings and head that share a matrix are one tensor in the plain model too.
+            yield f"{name}.weight", tied.setdefault(id(rows), tables[name].merged(NAME))
+            continue
         if rest:
-            yield f"{name}.{rest}", _merged(layers[name], tensor) if rest == "weight" else tensor
+            is_adapted = rest == "weight" and name in layers
+            yield f"{name}.{rest}", _merged(layers[name], tensor) if is_adapted else tensor
             continue
         name, _, rest = key.partition(".original_module.")
         if rest:
             yield f"{name}.{rest}", saved[name].modules_to_save[NAME].state_dict()[rest]
-        elif not _is_adapters_own(key, layers, saved):
+        elif not _is_adapters_own(key, layers, saved, tables):
             yield key, tensor
 
 
@@ -94,9 +103,15 @@ def active(layer: LoraLayer) -> tuple[str, ...]:
 def _adapted_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return what the adapter put into the model by the names in the plain model; an adapter never changes later."""
     if model not in _found:
-        kinds = (LoraLayer, ModulesToSaveWrapper)
+        kinds = (LoraLayer, ModulesToSaveWrapper, TokenRows)
         _found[model] = {n: m for n, m in model.named_modules() if isinstance(m, kinds)}
     return _found[model]
+
+
+def _way_out(model: PreTrainedModel) -> str:
+    if getattr(model.config, "quantization_config", None) is not None:
+        return "Choose --actor.adapter lora with --actor.lora.serve merged."
+    return "Set --actor.lora.serve merged."
 
 
 def _is_served(module: nn.Module, head: nn.Module) -> bool:

@@ -177,7 +177,7 @@ def test_a_projector_is_trained_beside_a_frozen_tower(pencil):
         ({"vision_config": CLIP | {"hidden_size": 0}}, "vision_config: hidden_size is 0"),
         ({"vision_config": CLIP | {"patch_size": None}}, "patch_size is None; expected a size"),
         ({"vision_feature_layer": [-2, -1]}, "vision_feature_layer names several layers"),
-        ({"text_config": {"model_type": "mixtral"}}, "model_type 'mixtral' is not modeled"),
+        ({"text_config": {"model_type": "phimoe"}}, "model_type 'phimoe' is not modeled"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(changes, message):

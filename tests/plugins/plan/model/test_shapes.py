@@ -67,7 +67,7 @@ def test_counts_are_those_of_transformers(published):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mixtral"}, "model_type 'mixtral' is not modeled"),
+        ({"model_type": "phimoe"}, "model_type 'phimoe' is not modeled"),
         ({"model_type": None}, "is not modeled"),
         ({"hidden_size": 0}, "hidden_size is 0; expected a positive integer"),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),

@@ -46,6 +46,24 @@ DELTA_RULE = {
     "linear_value_head_dim": 12,
 }
 
+SHARED_KEYS = {
+    "num_hidden_layers": 5,
+    "layer_types": [
+        "sliding_attention",
+        "full_attention",
+        "sliding_attention",
+        "sliding_attention",
+        "full_attention",
+    ],
+    "num_kv_shared_layers": 2,
+    "sliding_window": 8,
+    "head_dim": 8,
+    "vocab_size_per_layer_input": 100,
+    "hidden_size_per_layer_input": 8,
+    "final_logit_softcapping": 30.0,
+}
+"""The last layers compute with the keys and values of earlier ones, and each has embeddings of its own."""
+
 ACCEPTED: Mapping[str, Mapping[str, Any]] = {
     "cohere": {"use_qk_norm": True, "logit_scale": 0.25},
     "cohere2": {**WINDOWED, "logit_scale": 0.25},
@@ -71,9 +89,25 @@ ACCEPTED: Mapping[str, Mapping[str, Any]] = {
         "final_logit_softcapping": 3.0,
     },
     "gemma3_text": {**WINDOWED, "head_dim": 8, "query_pre_attn_scalar": 8},
+    "gemma3n_text": {
+        **SHARED_KEYS,
+        "intermediate_size": [64] * 5,
+        "activation_sparsity_pattern": [0.9, 0.9, 0.0, 0.0, 0.0],
+        "laurel_rank": 4,
+    },
+    "gemma4_text": {
+        **SHARED_KEYS,
+        "global_head_dim": 16,
+        "num_global_key_value_heads": 1,
+        "enable_moe_block": True,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 16,
+    },
     "glm": {"head_dim": 8},
     "gpt2": {},
     "gpt_neox": {},
+    "gpt_oss": {**WINDOWED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
     "granite": {
         "embedding_multiplier": 3.0,
         "attention_multiplier": 0.2,
@@ -106,10 +140,6 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "bloom": (OWN_ATTENTION, {}),  # ALiBi
     "falcon": (OWN_ATTENTION, {"num_kv_heads": 2, "alibi": False}),
     "gpt_neo": (OWN_ATTENTION, {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}),
-    "gpt_oss": (
-        "attention sinks",
-        {**WINDOWED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
-    ),
     "gptj": (OWN_ATTENTION, {"rotary_dim": 8}),
     "jamba": ("linear_attention", {"attn_layer_period": 2, "attn_layer_offset": 1}),
     "llama4_text": (

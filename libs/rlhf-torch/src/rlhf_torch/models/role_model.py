@@ -346,7 +346,7 @@ def _value_head(spec: RoleSpec, lm: CausalLM) -> nn.Linear:
 
 def _freeze_unused_head(lm: CausalLM) -> None:
     """Freeze an output head that makes no logits, and so gets no gradient, unless it is tied."""
-    embeddings = lm.model.get_input_embeddings().weight
+    embeddings = {id(parameter) for parameter in lm.model.get_input_embeddings().parameters()}
     for parameter in lm.model.get_output_embeddings().parameters():
-        if parameter is not embeddings:
+        if id(parameter) not in embeddings:
             parameter.requires_grad_(False)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from rlhf_core import PluginError
+
 NAME = "rlhf_layout"
 IN_GRAPH = "rlhf_layout_in_graph"
 """Name for a model whose layers are one graph; ``keep_out_of_graphs`` does not change it."""
@@ -33,8 +35,13 @@ class Layout(Protocol):
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
+        """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head).
+
+        Args:
+            sinks: (H,) score of each head that takes a share of the weights away (GPT-OSS); None: there are none.
+        """
         ...
 
     def sequence_lengths(self, at_least: int) -> Tensor:
@@ -51,6 +58,21 @@ def as_matmul_inputs(*parts: Tensor) -> tuple[Tensor, ...]:
     if not torch.is_autocast_enabled(device):
         return parts
     return tuple(part.to(torch.get_autocast_dtype(device)) for part in parts)
+
+
+def refuse_sinks(sinks: Tensor | None, option: str) -> None:
+    """Refuse attention sinks in a layout that does not compute them.
+
+    Args:
+        option: what to set, so that another layout is used.
+
+    Raises:
+        PluginError: there are sinks.
+    """
+    if sinks is not None:
+        raise PluginError(
+            f"the model has attention sinks, which are computed for whole sequences of one rank alone. {option}"
+        )
 
 
 def layout_attention(
@@ -71,17 +93,12 @@ def layout_attention(
     """Return one layer's attention, computed by the layout of this forward pass.
 
     Raises:
-        RuntimeError: the model passes no layout, has attention sinks, or has dropout in its attention.
+        RuntimeError: the model passes no layout, or has dropout in its attention.
     """
     if layout is None:
         raise RuntimeError(
             f"{type(module).__name__} did not pass the keyword 'layout' to its attention, so sequences that are "
             "packed in one row would see each other. Choose another model."
-        )
-    if s_aux is not None:
-        raise RuntimeError(
-            f"{type(module).__name__} has attention sinks, which packed attention does not compute; choose "
-            "another model"
         )
     if dropout:
         raise RuntimeError(
@@ -90,7 +107,14 @@ def layout_attention(
     layer: int = module.layer_idx  # type: ignore[assignment]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     output = layout.attend(
-        layer, query, key, value, scaling=scale, sliding_window=sliding_window, softcap=softcap
+        layer,
+        query,
+        key,
+        value,
+        scaling=scale,
+        sliding_window=sliding_window,
+        softcap=softcap,
+        **({} if s_aux is None else {"sinks": s_aux}),
     )
     return output, None
 

@@ -21,7 +21,12 @@ from torch import Tensor
 
 from .attention import as_matmul_inputs
 from .packing import PackedLayout
-from .score_matrix import materialized_attention, prefers_materialized, tail_mask
+from .score_matrix import (
+    attention_with_sinks,
+    materialized_attention,
+    prefers_materialized,
+    tail_mask,
+)
 from .shared_starts import Copies, Places, lengths_of_kept
 
 COST_OF_A_BRANCH = 4096
@@ -89,6 +94,7 @@ class BranchLayout:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
@@ -99,8 +105,7 @@ class BranchLayout:
             strict=True,
         )
         outputs = [
-            self._branch(*branch, scaling=scaling, window=sliding_window, softcap=softcap)
-            for branch in branches
+            self._branch(*branch, scaling, sliding_window, softcap, sinks) for branch in branches
         ]
         return torch.cat([output.transpose(1, 2) for output in outputs], dim=1)
 
@@ -109,10 +114,10 @@ class BranchLayout:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        *,
         scaling: float,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         """Return (1, H, m, D_head) for a branch's queries and the T keys and values of its sequence."""
         own, length = query.shape[2], key.shape[2]
@@ -121,6 +126,9 @@ class BranchLayout:
             length = own + window - 1
             key, value = key[:, :, -length:], value[:, :, -length:]
         shape = _Shape(own, length, window if window and window < length else None)
+        if sinks is not None:
+            mask = self._mask(shape)
+            return attention_with_sinks(query, key, value, mask, scaling, softcap, sinks)
         if softcap is not None or prefers_materialized(query, length):
             return materialized_attention(query, key, value, self._mask(shape), scaling, softcap)
         is_causal = own == length and shape.window is None

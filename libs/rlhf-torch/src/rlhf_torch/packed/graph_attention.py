@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import Layout, as_matmul_inputs
+from .attention import Layout, as_matmul_inputs, refuse_sinks
 
 _present: dict[int, Layout] = {}
 """The layout of the latest pass of each model, by the number of its ``GraphLayout``."""
@@ -51,8 +51,10 @@ class GraphLayout:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
+        refuse_sinks(sinks, "Set deep_compile to false.")
         query, key, value = as_matmul_inputs(query, key, value)
         output: Tensor = attention(
             query, key, value, self._number, layer, scaling, sliding_window, softcap

@@ -29,7 +29,7 @@ from rlhf_core.objective import on_device
 from ..recurrent.packed import PackedSequences
 from ..recurrent.padding import Padding
 from .attention import as_matmul_inputs
-from .score_matrix import materialized_attention, prefers_materialized
+from .score_matrix import attention_with_sinks, materialized_attention, prefers_materialized
 from .varlen import Extents, is_there, varlen_attention
 
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
@@ -87,18 +87,23 @@ class PackedLayout:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         window = sliding_window if sliding_window and sliding_window < self.longest else None
         is_causal = window is None and self.blocks is None
-        has_kernel = softcap is None and self.blocks is None and has_varlen_kernel(query)
+        is_plain = softcap is None and sinks is None and self.blocks is None
+        has_kernel = is_plain and has_varlen_kernel(query)
         in_cudnn = has_kernel and is_causal and self.is_even and _cudnn_is_faster(self.device)
         if has_kernel and not in_cudnn:
             return self._varlen(query, key, value, scaling, window)
         query, key, value = (self._padded(part) for part in (query, key, value))
         if in_cudnn:
             output = _cudnn_attention(query, key, value, scaling)
+        elif sinks is not None:
+            mask = self._mask(window)
+            output = attention_with_sinks(query, key, value, mask, scaling, softcap, sinks)
         elif softcap is not None or prefers_materialized(query, self.longest):
             mask = self._mask(window)
             output = materialized_attention(query, key, value, mask, scaling, softcap)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlhf_core import ConfigError
 from rlhf_torch.models.modeling import CausalLM
-from rlhf_torch.packed.attention import Layout, as_matmul_inputs
+from rlhf_torch.packed.attention import Layout, as_matmul_inputs, refuse_sinks
 
 from .rank_group import RankGroup
 
@@ -57,8 +57,10 @@ class SlicedLayout:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, n, H, K) for query (1, H, n, K), key and value (1, H_kv, n, K); a collective call."""
+        refuse_sinks(sinks, "Set backend.deepspeed.sequence_parallel to 1.")
         # The cast comes before the exchange, which then sends half as many bytes if matmuls are in bfloat16.
         query, key, value = as_matmul_inputs(query, key, value)
         copies = math.lcm(key.shape[1], self._group.size) // key.shape[1]

@@ -20,6 +20,7 @@ _BEFORE = "base_model.model."
 _UNKNOWN = (
     "use_dora",
     "modules_to_save",
+    "trainable_token_indices",
     "rank_pattern",
     "alpha_pattern",
     "lora_bias",

@@ -56,6 +56,7 @@ class DecodeLayout:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, R, H, K) for query (1, H, R, K), key and value (1, H_kv, R, K)."""
         cache, used = self.cache, self.used
@@ -71,7 +72,7 @@ class DecodeLayout:
         mask = self._mask(sliding_window)  # (R, 1, 1, L)
         # Under autocast the products below would be rounded to the compute dtype once more.
         with torch.autocast(query.device.type, enabled=False):
-            if softcap is None and query.device.type != "cpu":
+            if softcap is None and sinks is None and query.device.type != "cpu":
                 output = F.scaled_dot_product_attention(
                     grouped,
                     keys,
@@ -80,7 +81,7 @@ class DecodeLayout:
                     scale=scaling,
                 )
             else:
-                output = _attention(grouped, keys, values, mask, scaling, softcap)
+                output = _attention(grouped, keys, values, mask, scaling, softcap, sinks)
         # The next matmul takes weights of this type: without autocast it refuses any other.
         return output.reshape(1, R, H, -1).to(self.compute_dtype)
 
@@ -95,7 +96,13 @@ class DecodeLayout:
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """softmax(cap(scaling q k^T) + mask) v by plain products, in float32.
 
@@ -109,5 +116,11 @@ def _attention(
     if softcap is not None:
         scores.div_(softcap).tanh_().mul_(softcap)
     scores.view(R, H_kv, *scores.shape[1:]).add_(mask)
-    attended: Tensor = torch.bmm(scores.softmax(dim=-1), values).unflatten(0, (R, H_kv))
+    if sinks is not None:  # one more score of each head, with no value behind it
+        own = (
+            sinks.float().view(1, H_kv, -1, 1).expand(R, -1, -1, -1).flatten(0, 1)
+        )  # (R*H_kv, G, 1)
+        scores = torch.cat([scores, own], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : values.shape[1]]
+    attended: Tensor = torch.bmm(weights, values).unflatten(0, (R, H_kv))
     return attended

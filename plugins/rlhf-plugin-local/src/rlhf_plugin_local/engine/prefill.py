@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -301,6 +302,7 @@ class PrefillLayout:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
         self._writer.write(layer, key, value)
@@ -309,10 +311,12 @@ class PrefillLayout:
             *(part.split(self.sizes, dim=2) for part in (query, key, value)),
             strict=True,
         )
-        outputs = [
-            layout.attend(
-                layer, q, k, v, scaling=scaling, sliding_window=sliding_window, softcap=softcap
-            )
-            for layout, q, k, v in pieces
-        ]
+        attend = partial(
+            PackedLayout.attend,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            softcap=softcap,
+            sinks=sinks,
+        )
+        outputs = [attend(layout, layer, q, k, v) for layout, q, k, v in pieces]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)

@@ -86,8 +86,8 @@ class EngineMemory:
 
 
 def kv_bytes(shape: ModelShape, width: float) -> float:
-    """Return the bytes of one token in the KV cache: ``2 L K`` numbers of ``width`` bytes."""
-    return 2 * shape.layers * shape.kv_width * width
+    """Return the bytes of one token in the KV cache: ``2 L K`` numbers of ``width`` bytes in layers with attention."""
+    return 2 * shape.attention_layers * shape.kv_width * width
 
 
 def stage_parameters(shape: ModelShape, stages: int) -> float:
@@ -123,9 +123,10 @@ def vllm_memory(
     )
     activations = _activations(shape, dtype, engine)
     slots = adapter_slots(shape, dtype, engine)
+    states = float(engine.max_sequences * shape.state_bytes(BYTES[dtype])) / split
     if engine.kv_cache_gib is None:
         share = engine.memory_share * gpu.memory
-        cache = max(0.0, share - weights - slots - activations - assumed.CONTEXT)
+        cache = max(0.0, share - weights - slots - states - activations - assumed.CONTEXT)
     else:
         cache = engine.kv_cache_gib * GIB
     parts = {
@@ -134,6 +135,8 @@ def vllm_memory(
         "activations": activations,
         "CUDA context": assumed.CONTEXT,
     }
+    if states:
+        parts["states of linear attention"] = states
     if engine.adapter_rank is not None:
         parts["slots for adapters"] = slots
         # A worker keeps all factors as they came, whatever its share of the matrices.
@@ -205,20 +208,21 @@ def embedded_memory(
         tokens = min(slots * -(-length // assumed.CACHE_PAGE) * assumed.CACHE_PAGE, room)
         graphs = assumed.EMBEDDED_GRAPHS
         if resident.joins and compute == dtype:
-            joined = float(width * shape.layers * shape.joined_weights)
+            joined = float(width * shape.joined_weights)
     casts = 0.0
     if compute != dtype:
         head = 0 if shape.tied else shape.head_weights
         # A tied head is cast too: the linear layer then holds a bfloat16 copy beside the float32 embedding.
-        casts = float(width * (shape.layer_weights + (head or shape.head_weights)))
+        casts = float(width * (shape.linear_weights + (head or shape.head_weights)))
     rest = prefill = 0.0
     if beside is not None:
         prefill = float(beside.prefill_tokens * _layer_activations(shape, width))
         if beside.copies_rest and not copies_weights:
-            cast = shape.layer_weights + (0 if shape.tied else shape.head_weights)
+            cast = shape.linear_weights + (0 if shape.tied else shape.head_weights)
             rest = BYTES[dtype] * (shape.parameters - (cast if casts else 0)) - joined
     parts = {
         "KV cache": tokens * token,
+        "states of linear attention": float(slots * shape.state_bytes(width)),
         "weights cast to bfloat16": casts,
         "joined weights": joined,
         "copy of the other weights": rest,
@@ -246,5 +250,9 @@ def _activations(shape: ModelShape, dtype: str, engine: VllmMemoryOptions) -> fl
 
 
 def _layer_activations(shape: ModelShape, width: int, split: int = 1) -> float:
-    """Return the bytes of a token in the feed-forward part: gate, up and their product, and four hidden states."""
-    return width * (3 * shape.ffn / split + 4 * shape.hidden)
+    """Return the bytes of a token in the feed-forward part: gate, up and their product, and four hidden states; of
+    experts, for each of a token's copies."""
+    widest = width * 3 * shape.ffn / split
+    if shape.experts is not None:
+        widest = max(widest, shape.experts.widest(shape.hidden, width) / split)
+    return widest + width * 4 * shape.hidden

@@ -141,10 +141,12 @@ def check_engine(shape: ModelShape, engine: PlannedEngine) -> None:
             f"engine.vllm.args.tensor_parallel_size is {tensor}, but the model has {shape.kv_heads} key and value "
             "heads: one of the two numbers must divide the other"
         )
-    if shape.ffn % tensor:
+    width, option = shape.ffn, "intermediate_size"
+    if shape.experts is not None:
+        width, option = shape.experts.width, "moe_intermediate_size"
+    if width % tensor:
         raise ConfigError(
-            f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's intermediate_size "
-            f"{shape.ffn}"
+            f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's {option} {width}"
         )
     if pipeline > shape.layers:
         raise ConfigError(

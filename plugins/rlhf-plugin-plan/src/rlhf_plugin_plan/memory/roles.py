@@ -103,12 +103,6 @@ def planned_role(
     """
     backend = run.spec.backend
     options = backend.options
-    if backend.name == FSDP:
-        _note(
-            notes, "backend.fsdp: not measured; memory by its arithmetic, seconds as ZeRO stage 3"
-        )
-    elif backend.name not in (TORCH, DEEPSPEED):
-        _note(notes, f"--backend {backend.name} is not modeled; planned as the torch backend")
     _note_options(backend, notes)
     if options.get("compile") and spec.dtype != "bfloat16":
         _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
@@ -135,6 +129,7 @@ def planned_role(
         scales_logits=spec.temperature != 1.0,
         fused_head=not run.demands.teacher_top_k,
         frozen_tower=spec.vision is None or spec.vision.parts.freeze_tower,
+        replays=spec.replays_routes,
         adapter=_adapter(spec, precision, adapted, notes),
     )
     rows = workload.sequences
@@ -151,7 +146,7 @@ def planned_role(
         -(-rows * together // ranks),
         _dealt(workload, ranks // together),
         budget * slices,
-        share_prompts=bool(options.get("share_prompts")) and slices == 1,
+        share_prompts=bool(options.get("share_prompts")) and slices == 1 and not shape.recurrent,
     )
     if slices > 1:
         batch = replace(
@@ -187,6 +182,11 @@ def _adapter(
 
 def _note_options(backend: ComponentRef, notes: list[str]) -> None:
     """Append notes on options of the backend that change memory or time and are not modeled."""
+    if backend.name == FSDP:
+        text = "backend.fsdp: not measured; memory by its arithmetic, seconds as ZeRO stage 3"
+        _note(notes, text)
+    elif backend.name not in (TORCH, DEEPSPEED):
+        _note(notes, f"--backend {backend.name} is not modeled; planned as the torch backend")
     if backend.options.get("device") == "cpu":
         _note(notes, "backend device cpu: planned as if the trainer were on a GPU")
     if backend.name == DEEPSPEED:

@@ -19,7 +19,7 @@ from ..model.activations import (
     checkpoint_bytes,
     last_norm_bytes,
     layer_backward_bytes,
-    layer_bytes,
+    layers_bytes,
     scoring_bytes,
     tower_bytes,
     tower_scoring_bytes,
@@ -66,6 +66,8 @@ class Role:
     """Whether one kernel reads the head's product, forwards and backwards; not in distillation over several tokens."""
     frozen_tower: bool = False
     """Whether the vision tower is not trained."""
+    replays: bool = False
+    """Whether tokens go to the experts that the engine chose."""
     adapter: AdapterCounts | None = None
     """The adapter that is trained beside the fixed weights of the role; None: the weights themselves are trained."""
 
@@ -183,7 +185,7 @@ def weight_bytes(role: Role) -> float:
     if role.adapter is not None:
         weights += width * role.adapter.trained
         if role.adapter.linear_weight_bytes is not None:
-            weights += (role.adapter.linear_weight_bytes - width) * shape.layer_weights
+            weights += (role.adapter.linear_weight_bytes - width) * shape.linear_weights
     return weights
 
 
@@ -238,7 +240,7 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
         yield "backward of the head", {**common, **kept, **_head_work(role, batch)}
     # Autocast keeps the casts of trained weights until a pass ends, of fixed ones only while in use.
     if role.recompute and role.precision.casts and role.adapter is None:
-        casts = float(role.precision.compute_bytes * role.shape.layer_weights)
+        casts = float(role.precision.compute_bytes * role.shape.linear_weights)
         yield "end of the forward pass", {**common, **kept, "weights cast to bfloat16": casts}
     working = {"layer being worked on": _layer_work(role, batch), **_weight_work(role)}
     working["gradients on their way"] = _traveling(role, sharing)
@@ -286,15 +288,15 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
     layers = sum(_layers_keep(role, batch))
     if role.recompute:
         layers = shape.layers * float(batch.computed) * checkpoint_bytes(shape, precision)
-    casts = 0.0
-    if precision.casts and not role.recompute and not _is_quantized(role):
-        casts = float(precision.compute_bytes * shape.layer_weights)
+    is_cast = precision.casts and not role.recompute and not _is_quantized(role)
+    casts = float(precision.compute_bytes * shape.linear_weights) if is_cast else 0.0
     last = last_norm_bytes(shape, precision, fixed=role.adapter is not None)
     tower = float(tower_bytes(shape.tower, batch.image_tokens, precision))
     return {
         "activations": layers,
         "activations of the vision tower": 0.0 if role.frozen_tower else tower,
         "last norm and hidden states": float(batch.computed) * last,
+        "routes": float(batch.tokens) * shape.route_bytes if role.replays else 0.0,
         "weights cast to bfloat16": casts,
     }
 
@@ -333,7 +335,7 @@ def _layers_keep(role: Role, batch: MicroBatch) -> list[float]:
     """
     shape, precision = role.shape, role.precision
     if role.adapter is None:
-        tokens = [(layer_bytes(shape, precision, compiled=role.compiled), True)] * shape.layers
+        tokens = [(each, True) for each in layers_bytes(shape, precision, compiled=role.compiled)]
     else:
         tokens = [
             (adapted_layer_bytes(shape, precision, each, compiled=role.compiled), each.attention)
@@ -364,9 +366,8 @@ def _head_work(role: Role, batch: MicroBatch) -> Parts:
     gradient is bfloat16, and the head's weights have a bfloat16 cast.
     """
     trained, precision = _trained_head(role), role.precision
-    each = assumed.CHUNK_FUSED * precision.compute_bytes
-    if not role.fused_head:
-        each = precision.compute_bytes + assumed.CHUNK_EAGER
+    eager = precision.compute_bytes + assumed.CHUNK_EAGER
+    each = assumed.CHUNK_FUSED * precision.compute_bytes if role.fused_head else eager
     made = precision.weight_bytes + (precision.compute_bytes if precision.casts else 0)
     casts = precision.compute_bytes * role.shape.head_weights if precision.casts else 0
     return {
@@ -384,9 +385,8 @@ def _scoring(role: Role, batch: MicroBatch) -> Parts:
         each = assumed.CHUNK_SCORING_SCALED if role.scales_logits else assumed.CHUNK_SCORING
     chunk = min(role.chunk, batch.actions) * shape.vocab if role.has_head else 0
     widest = float(batch.tokens) * scoring_bytes(shape, precision)
-    casts = 0
-    if precision.casts and role.trained and role.adapter is None:
-        casts = precision.compute_bytes * shape.layer_weights
+    is_cast = precision.casts and role.trained and role.adapter is None
+    casts = precision.compute_bytes * shape.linear_weights if is_cast else 0
     after = float(batch.tokens) * last_norm_bytes(shape, precision)
     after += chunk * each
     return {

@@ -9,7 +9,7 @@ A pass of the real model on the meta device gives the same bytes in seconds, not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .plain_towers import PlainTowerShape
 from .shapes import ModelShape
@@ -46,7 +46,8 @@ def layer_bytes(
     precision: Precision,
     *,
     compiled: bool = False,
-) -> int:
+    layer: int = 0,
+) -> float:
     """Return the bytes of one token that one layer keeps for its backward pass.
 
     - A norm keeps its input and the normalized input. Both are float32 under autocast; with bfloat16 parameters the
@@ -55,8 +56,11 @@ def layer_bytes(
       two of the second norm's.
     - Attention keeps queries, keys, values and output.
     - The feed-forward part keeps gate, silu(gate), up and silu(gate) * up.
+    - Experts keep as much for each copy of a token, and its input and output (``ExpertsShape.kept``).
+    - Linear attention keeps what ``RecurrentShape.kept`` says, in the place of attention.
 
     Args:
+        layer: number of the layer, of which some families have several kinds.
         compiled: layers are compiled. With bfloat16 parameters norms then keep both inputs in bfloat16, and the
             backward pass computes silu(gate) again; norms of queries and keys keep their input alone. Otherwise without
             effect.
@@ -66,19 +70,46 @@ def layer_bytes(
     if compiled and precision.parameters == "bfloat16":
         norms = 2 * (2 + 2) * d
     elif precision.casts:
-        norms = (4 + 4 + 3 * width) * d + (4 + 4 + 2 * width) * d
+        norms = (4 + 4) * 2 * d + width * _casts(shape, layer) * d
     elif precision.compute == "bfloat16":
         norms = 2 * (4 + 2 + 2) * d
     else:
         # Input and normalized input of both norms, then the norms' outputs, which the matmuls keep.
         norms = 2 * (4 + 4) * d + 2 * 4 * d
-    attention = attention_bytes(shape, precision)
     norms += _further_norms(shape, precision, compiled=compiled)
     fuses = compiled and precision.parameters == "bfloat16"
-    if shape.qk_norm:
-        attention += (2 if fuses else 4 + width) * (q + k) + 4 * (shape.heads + shape.kv_heads)
+    if shape.float_norms and precision.parameters == "bfloat16" and not fuses:
+        norms += 2 * 2 * d
     kept = 3 if fuses else 4
-    return norms + attention + width * kept * shape.ffn + _statistics(shape)
+    experts = shape.experts_in(layer)
+    feed_forward = width * kept * shape.ffn
+    if experts is not None:
+        feed_forward = experts.kept(d, width, precision.weight_bytes)
+    recurrent = shape.recurrent
+    if recurrent is not None and shape.is_recurrent(layer):
+        mixer = recurrent.kept(width, casts=precision.casts)
+        return norms + mixer + feed_forward + NORM_NUMBERS
+    attention = attention_bytes(shape, precision)
+    attention += (3 if width == 2 else 4) * width * q if shape.gated else 0
+    if shape.qk_norm:
+        normalized = 4 if shape.float_norms else width
+        attention += (2 if fuses else 4 + normalized) * (q + k)
+        attention += 4 * (shape.heads + shape.kv_heads)
+    return norms + attention + feed_forward + _statistics(shape)
+
+
+def layers_bytes(shape: ModelShape, precision: Precision, *, compiled: bool = False) -> list[float]:
+    """Return ``layer_bytes`` of each layer."""
+    every = range(shape.layers)
+    return [layer_bytes(shape, precision, compiled=compiled, layer=layer) for layer in every]
+
+
+def _casts(shape: ModelShape, layer: int) -> int:
+    """Return how often autocast casts the norms' outputs of a layer: once for each matmul that reads one."""
+    experts = shape.experts_in(layer)
+    is_recurrent = shape.recurrent is not None and shape.is_recurrent(layer)
+    mixer = shape.recurrent.inputs if shape.recurrent is not None and is_recurrent else 3
+    return mixer + (2 if experts is None else 4 if experts.shared else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +127,15 @@ class AdaptedLayer:
     """Whether silu(gate) * up is kept."""
     trained_norms: int = 0
     """Number of the two norms that are trained."""
+    number: int = field(default=0, compare=False)
+    """Number of the layer, of which some families have several kinds."""
     own: int
     """Bytes of one token that the adapter's own operations keep: products with the first factor, casts, masks."""
 
 
 def adapted_layer_bytes(
     shape: ModelShape, precision: Precision, layer: AdaptedLayer, *, compiled: bool = False
-) -> int:
+) -> float:
     """Return the bytes of one token that one layer keeps for its backward pass under an adapter.
 
     They are those of ``layer_bytes`` but for the arrays of which only a weight's gradient has use: the normalized input
@@ -117,11 +150,22 @@ def adapted_layer_bytes(
     norms = 2 * (2 if fuses else 4) * d + (0 if fuses else layer.trained_norms * normalized * d)
     norms += _further_norms(shape, precision, compiled=compiled)
     norms += (layer.first_norm + layer.second_norm) * precision.weight_bytes * d
+    width = precision.compute_bytes
+    kept = (2 if fuses else 3) + layer.product
+    experts, recurrent = shape.experts_in(layer.number), shape.recurrent
+    feed_forward = width * kept * shape.ffn
+    if experts is not None:
+        feed_forward = experts.kept(d, width, precision.weight_bytes, fixed=True)
+        feed_forward += width * layer.product * experts.shared
+    if recurrent is not None and shape.is_recurrent(layer.number):
+        mixer = recurrent.kept(width, casts=precision.casts, fixed=True)
+        mixer += width * layer.attention * recurrent.heads * recurrent.value
+        return norms + mixer + feed_forward + NORM_NUMBERS + layer.own
     attention = attention_bytes(shape, precision)
+    attention += (2 if width == 2 else 3) * width * q if shape.gated else 0
+    attention += width * q if shape.gated and layer.attention else 0
     if shape.qk_norm:
         attention += (2 if fuses else 4) * (q + k) + 4 * (shape.heads + shape.kv_heads)
-    kept = (2 if fuses else 3) + layer.product
-    feed_forward = precision.compute_bytes * kept * shape.ffn
     return norms + attention + feed_forward + _statistics(shape) + layer.own
 
 
@@ -141,14 +185,18 @@ def _further_norms(shape: ModelShape, precision: Precision, *, compiled: bool) -
     return further * (8 * shape.hidden + 4) + first + (heads if shape.qk_norm else 0)
 
 
+NORM_NUMBERS = 2 * 4
+"""Bytes of one number for each of two norms."""
+
+
 def _statistics(shape: ModelShape) -> int:
     """Return the bytes of the softmax's log-sum for each head, and of one number for each of two norms."""
-    return 4 * shape.heads + 2 * 4
+    return 4 * shape.heads + NORM_NUMBERS
 
 
 def tower_bytes(
     tower: TowerShape | PlainTowerShape | None, image_tokens: int, precision: Precision
-) -> int:
+) -> float:
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 
     Counted as a decoder layer with kv_heads = heads, minus up to two casts of a norm's output, and minus two
@@ -209,13 +257,21 @@ def layer_backward_bytes(shape: ModelShape, precision: Precision) -> int:
 
     These are two gradients of width F more than the feed-forward part has freed, and gradients of the hidden states.
     """
-    return precision.compute_bytes * 2 * shape.ffn + 8 * shape.hidden
+    widest = precision.compute_bytes * 2 * shape.ffn
+    if shape.experts is not None:
+        widest = max(widest, shape.experts.backward(shape.hidden, precision.weight_bytes))
+    return widest + 8 * shape.hidden
 
 
 def weight_gradient_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Return the bytes of the gradient of a layer's largest matrix (D, F), in the types of matmul and parameter."""
+    """Return the bytes of the gradient of a layer's largest matrix (D, F), in the types of matmul and parameter; of
+    experts, of the larger of both stacks, in the type of the parameters."""
     width = precision.weight_bytes + (precision.compute_bytes if precision.casts else 0)
-    return width * shape.hidden * shape.ffn
+    dense = width * shape.hidden * shape.ffn
+    if shape.experts is None:
+        return dense
+    stack = 2 * shape.experts.stacked(shape.hidden) // 3
+    return max(dense, precision.weight_bytes * stack)
 
 
 def scoring_bytes(shape: ModelShape, precision: Precision) -> int:
@@ -223,7 +279,7 @@ def scoring_bytes(shape: ModelShape, precision: Precision) -> int:
 
     These are the three arrays of the feed-forward part (gate, up and their product) beside the hidden states.
     """
-    return (
-        precision.compute_bytes * 3 * shape.ffn
-        + (2 * precision.weight_bytes + precision.compute_bytes) * shape.hidden
-    )
+    widest = precision.compute_bytes * 3 * shape.ffn
+    if shape.experts is not None:
+        widest = max(widest, shape.experts.widest(shape.hidden, precision.weight_bytes))
+    return widest + (2 * precision.weight_bytes + precision.compute_bytes) * shape.hidden

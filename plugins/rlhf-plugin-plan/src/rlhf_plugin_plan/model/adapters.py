@@ -39,6 +39,14 @@ READERS = {
     "gate_proj": "second_norm",
     "up_proj": "second_norm",
     "down_proj": "product",
+    "shared_expert_gate": "second_norm",
+    "in_proj_qkv": "first_norm",
+    "in_proj_qkvz": "first_norm",
+    "in_proj_z": "first_norm",
+    "in_proj_b": "first_norm",
+    "in_proj_a": "first_norm",
+    "in_proj_ba": "first_norm",
+    "out_proj": "attention",
 }
 """Linear layer of the modeled families -> the array of ``AdaptedLayer`` that the layer reads."""
 NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -235,7 +243,8 @@ def _layers(
                     found[alike] = _kept_of_a_token(module, linear[key], dtype)
                 own += found[alike][0]
                 kept |= {reads} if found[alike][1] else set()
-            yield _layer(own, kept, [key for key in trained if f".layers.{number}." in key])
+            own_names = [key for key in trained if f".layers.{number}." in key]
+            yield _layer(number, own, kept, own_names)
 
 
 def _form(named: tuple[str, nn.Parameter]) -> tuple[str, Any, bool]:
@@ -243,7 +252,7 @@ def _form(named: tuple[str, nn.Parameter]) -> tuple[str, Any, bool]:
     return name, tuple(parameter.shape), parameter.requires_grad
 
 
-def _layer(own: int, kept: set[str], trained: list[str]) -> AdaptedLayer:
+def _layer(number: int, own: int, kept: set[str], trained: list[str]) -> AdaptedLayer:
     norms = sum(any(f".{norm}." in key for key in trained) for norm in NORMS)
     return AdaptedLayer(
         first_norm="first_norm" in kept,
@@ -251,6 +260,7 @@ def _layer(own: int, kept: set[str], trained: list[str]) -> AdaptedLayer:
         attention="attention" in kept,
         product="product" in kept,
         trained_norms=norms,
+        number=number,
         own=own,
     )
 

@@ -35,6 +35,9 @@ SEEING: Mapping[str, SeeingFamily] = {
     "qwen2_vl": SeeingFamily(text="qwen2"),
     "qwen2_5_vl": SeeingFamily(text="qwen2"),
     "qwen3_vl": SeeingFamily(text="qwen3"),
+    "qwen3_vl_moe": SeeingFamily(text="qwen3_moe"),
+    "qwen3_5": SeeingFamily(text="qwen3_5_text"),
+    "qwen3_5_moe": SeeingFamily(text="qwen3_5_moe_text"),
     "llava": SeeingFamily(
         text="llama",
         filled={

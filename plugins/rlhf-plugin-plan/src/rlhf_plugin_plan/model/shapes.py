@@ -10,18 +10,31 @@ from typing import Any
 from rlhf_core import ConfigError
 from rlhf_core.outside.json_reader import read_object
 
+from . import experts, recurrent
+from .experts import ExpertsShape
 from .plain_towers import PlainTowerShape
+from .recurrent import RecurrentShape
 from .seeing import SEEING, text_config, tower_of_config
 from .towers import TowerShape
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", *SEEING)
-"""Values of ``model_type`` that are modeled: dense decoders with attention, a gated feed-forward part and two norms,
-or four; some of them behind a vision tower."""
+FAMILIES = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3_text",
+    *dict.fromkeys((*experts.FAMILIES, *recurrent.FAMILIES)),
+    *SEEING,
+)
+"""Values of ``model_type`` that are modeled: decoders with attention, a gated feed-forward part and two norms, or four;
+some of them with experts, with linear attention in most layers, or behind a vision tower."""
+_BIASED = ("llama", "qwen3", "gemma3_text", "qwen3_moe")
+"""Families in which ``attention_bias`` gives all projections of attention a bias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Shape of a dense decoder. Axes: D hidden, L layers, Q queries, K keys, F feed-forward, V vocabulary."""
+    """Shape of a decoder. Axes: D hidden, L layers, Q queries, K keys, F feed-forward, V vocabulary."""
 
     hidden: int
     """Width of the hidden states, D."""
@@ -51,6 +64,14 @@ class ModelShape:
     """Number of norms of a layer."""
     head_ranks: int = 1
     """Number of ranks that share the rows of the output head."""
+    gated: bool = False
+    """Whether the attention's output is multiplied by a gate of its own, which the projection of queries makes."""
+    float_norms: bool = False
+    """Whether norms keep what they normalize in float32, also with bfloat16 parameters."""
+    experts: ExpertsShape | None = None
+    """The experts of the feed-forward parts; None: the model is dense."""
+    recurrent: RecurrentShape | None = None
+    """Layers of linear attention; None: all layers have attention."""
     tower: TowerShape | PlainTowerShape | None = None
     """The part that reads pixels; None: the model reads text alone."""
 
@@ -65,24 +86,91 @@ class ModelShape:
         return self.kv_heads * self.head_dim
 
     @property
+    def attention_layers(self) -> int:
+        """Number of layers with attention, which have keys and values of all tokens."""
+        return self.layers - (len(self.recurrent.layers) if self.recurrent else 0)
+
+    @property
+    def dense_layers(self) -> int:
+        """Number of layers with a feed-forward part that computes every token."""
+        return len(self.experts.dense) if self.experts else self.layers
+
+    @property
+    def expert_layers(self) -> int:
+        """Number of layers with experts."""
+        return self.layers - self.dense_layers
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Return whether a layer has linear attention."""
+        return self.recurrent is not None and layer in self.recurrent.layers
+
+    def experts_in(self, layer: int) -> ExpertsShape | None:
+        """Return the experts of a layer; None: it has none."""
+        return None if self.experts is None or layer in self.experts.dense else self.experts
+
+    @property
+    def linear_weights(self) -> int:
+        """Number of the layers' weights that multiply every token: ``L (D (2 Q + 2 K) + 3 D F)`` in a dense model."""
+        queries = (3 if self.gated else 2) * self.query_width
+        total = self.attention_layers * self.hidden * (queries + 2 * self.kv_width)
+        total += self.dense_layers * 3 * self.hidden * self.ffn
+        if self.experts is not None:
+            total += self.expert_layers * self.experts.beside(self.hidden)
+        if self.recurrent is not None:
+            total += len(self.recurrent.layers) * self.recurrent.weights(self.hidden)
+        return total
+
+    @property
     def layer_weights(self) -> int:
-        """Number of the layers' weights that multiply every token: ``L (D (2 Q + 2 K) + 3 D F)``."""
-        attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
-        return self.layers * (attention + 3 * self.hidden * self.ffn)
+        """Number of the layers' weights in matmuls: ``linear_weights``, and all experts."""
+        stacked = self.expert_layers * self.experts.stacked(self.hidden) if self.experts else 0
+        return self.linear_weights + stacked
+
+    @property
+    def active_weights(self) -> int:
+        """Number of the layers' weights that multiply one token: ``linear_weights``, and the experts of the token."""
+        active = self.expert_layers * self.experts.active(self.hidden) if self.experts else 0
+        return self.linear_weights + active
+
+    def read_weights(self, tokens: int) -> int:
+        """Return the number of the layers' weights that a pass over so many tokens reads, at most."""
+        read = self.expert_layers * self.experts.read(self.hidden, tokens) if self.experts else 0
+        return self.linear_weights + read
 
     @property
     def joined_weights(self) -> int:
-        """Number of one layer's weights in matrices that read an input of several: ``D (Q + 2 K + 2 F)``."""
-        return self.hidden * (self.query_width + 2 * self.kv_width + 2 * self.ffn)
+        """Number of the layers' weights in matrices that read an input of several: ``L D (Q + 2 K + 2 F)`` in a dense
+        model. Those of linear attention and of experts are not joined."""
+        queries = (2 if self.gated else 1) * self.query_width
+        attention = self.attention_layers * (queries + 2 * self.kv_width)
+        return self.hidden * (attention + self.dense_layers * 2 * self.ffn)
+
+    @property
+    def route_bytes(self) -> int:
+        """Bytes of the routes of one token to experts, in all layers; 0 for a dense model."""
+        return self.expert_layers * self.experts.route_bytes if self.experts else 0
+
+    def state_bytes(self, width: int) -> int:
+        """Return the bytes of one sequence's states in all layers of linear attention; 0 without such.
+
+        Args:
+            width: bytes of one element of a matmul's input.
+        """
+        if self.recurrent is None:
+            return 0
+        return len(self.recurrent.layers) * self.recurrent.state_bytes(width)
 
     def factor_weights(self, rank: int, ranks: int = 1) -> float:
         """Return the number of weights on one of T ranks in factors of one rank R beside every matrix of one layer.
 
         ``R (in + out)`` for each matrix: ``5 D + (Q + F) / T`` inputs and ``2 D + (Q + 2 K + 2 F) / T`` outputs. The T
         ranks share the outputs of the first matrices of attention and feed-forward part, and the inputs of the last.
+        Experts have none, and a layer of linear attention is taken for one of attention.
         """
-        inputs = 5 * self.hidden + (self.query_width + self.ffn) / ranks
-        outputs = 2 * self.hidden + (self.query_width + 2 * self.kv_width + 2 * self.ffn) / ranks
+        ffn = 0 if self.experts else self.ffn
+        parts = (3, 1) if self.experts else (5, 2)
+        inputs = parts[0] * self.hidden + (self.query_width + ffn) / ranks
+        outputs = parts[1] * self.hidden + (self.query_width + 2 * self.kv_width + 2 * ffn) / ranks
         return rank * (inputs + outputs)
 
     @property
@@ -93,12 +181,15 @@ class ModelShape:
     @property
     def layer_parameters(self) -> int:
         """Number of parameters of all layers, norms and biases included."""
-        small = self.norms * self.hidden
-        small += (self.query_width + 2 * self.kv_width) if self.qkv_bias else 0
+        small = (self.query_width + 2 * self.kv_width) if self.qkv_bias else 0
         small += self.hidden if self.output_bias else 0
         small += 2 * self.ffn + self.hidden if self.ffn_bias else 0
         small += 2 * self.head_dim if self.qk_norm else 0
-        return self.layer_weights + self.layers * small
+        total = self.layer_weights + self.attention_layers * small
+        total += self.layers * self.norms * self.hidden
+        if self.recurrent is not None:
+            total += len(self.recurrent.layers) * self.recurrent.small
+        return total
 
     @property
     def parameters(self) -> int:
@@ -173,25 +264,31 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
         raise ConfigError(
             f"{source}: {heads} attention heads cannot share {kv_heads} key and value heads"
         )
-    biased = bool(config.get("attention_bias", False)) and family in (
-        "llama",
-        "qwen3",
-        "gemma3_text",
-    )
+    biased = bool(config.get("attention_bias", False)) and family in _BIASED
+    layers = number("num_hidden_layers")
+    mixture = experts.experts_of(config, number, layers)
+    has_dense = mixture is None or bool(mixture.dense)
+    is_hybrid = family in recurrent.FAMILIES
     return ModelShape(
         hidden=hidden,
-        layers=number("num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=number("head_dim") if config.get("head_dim") else hidden // heads,
-        ffn=number("intermediate_size"),
+        ffn=number("intermediate_size") if has_dense else number(experts.WIDTHS[family]),
         vocab=number("vocab_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=biased or family == "qwen2",
+        qkv_bias=biased
+        or family == "qwen2"
+        or (family == "qwen2_moe" and config.get("qkv_bias", True)),
         output_bias=biased,
         ffn_bias=family == "llama" and bool(config.get("mlp_bias", False)),
-        qk_norm=family in ("qwen3", "gemma3_text"),
+        qk_norm=family in ("qwen3", "qwen3_moe", "gemma3_text") or is_hybrid,
         norms=4 if family == "gemma3_text" else 2,
+        gated=is_hybrid,
+        float_norms=is_hybrid,
+        experts=mixture,
+        recurrent=recurrent.recurrent_of(config, number, layers),
     )
 
 

@@ -138,7 +138,7 @@ def tower_of(config: Mapping[str, Any], number: Callable[[str], int], *, family:
     """
     patch, merge = number("patch_size"), number("spatial_merge_size")
     channels = number("in_channels") if config.get("in_channels") else 3
-    gated, newest = family == "qwen2_5_vl", family == "qwen3_vl"
+    gated, newest = family == "qwen2_5_vl", family.startswith("qwen3")
     # In Qwen2-VL the entry hidden_size is the width of a feature.
     older = family == "qwen2_vl"
     hidden = number("embed_dim" if older else "hidden_size")

@@ -265,9 +265,9 @@ def _decoded_weight_bytes(setting: Setting) -> float:
     shares = setting.engine.embedded and not setting.engine.copies_weights
     if not shares or adapter is None or adapter.linear_weight_bytes is None:
         return width
-    layers = adapter.linear_weight_bytes * shape.layer_weights
-    head = width * shape.head_weights
-    return (layers + head) / (shape.layer_weights + shape.head_weights)
+    layers = adapter.linear_weight_bytes * shape.linear_weights
+    rest = width * (shape.layer_weights - shape.linear_weights + shape.head_weights)
+    return (layers + rest) / (shape.layer_weights + shape.head_weights)
 
 
 def _all_sequences(setting: Setting, planned: PlannedRole) -> PassTokens:

@@ -50,8 +50,15 @@ def prompts(num: int, prompt: int) -> PassTokens:
 
 
 def attention_flops(shape: ModelShape, pairs: int) -> int:
-    """Return the operations of attention: ``4 Q L`` for each pair."""
-    return 4 * shape.query_width * shape.layers * pairs
+    """Return the operations of attention: ``4 Q L`` for each pair, where L are layers with attention."""
+    return 4 * shape.query_width * shape.attention_layers * pairs
+
+
+def state_flops(shape: ModelShape, tokens: int) -> int:
+    """Return the operations of the states in layers of linear attention; 0 without such."""
+    if shape.recurrent is None:
+        return 0
+    return len(shape.recurrent.layers) * shape.recurrent.flops * tokens
 
 
 def forward_flops(
@@ -60,8 +67,8 @@ def forward_flops(
     """Return the operations of a forward pass.
 
     ``2 N_layers`` for each token, ``4 Q L`` for each pair, ``2 N_head`` for each position of the head, where N_layers
-    and N_head are the numbers of weights of the layers and of the head. An adapter's own weights count like those of
-    the layers. A vision tower reads each image once.
+    and N_head are the numbers of weights of the layers and of the head; of experts those of one token. An adapter's own
+    weights count like those of the layers. A vision tower reads each image once.
     """
     return _text_flops(shape, work, head=head, adapter=adapter) + tower_flops(shape, work)
 
@@ -74,8 +81,9 @@ def tower_flops(shape: ModelShape, work: PassTokens) -> int:
 def _text_flops(
     shape: ModelShape, work: PassTokens, *, head: bool = True, adapter: AdapterCounts | None = None
 ) -> int:
-    weights = shape.layer_weights + (adapter.added if adapter else 0)
+    weights = shape.active_weights + (adapter.added if adapter else 0)
     flops = 2 * weights * work.tokens + attention_flops(shape, work.pairs)
+    flops += state_flops(shape, work.tokens)
     return flops + (2 * shape.head_weights * work.head_tokens if head else 0)
 
 
@@ -113,7 +121,8 @@ def _adapted_training_flops(
     share = len(adapter.layers) / shape.layers  # of the layers that gradients flow through
     attention = attention_flops(shape, work.pairs)
     flops = _text_flops(shape, work, head=head, adapter=adapter)
-    flops_back = share * (2 * shape.layer_weights * work.tokens + 2.5 * attention)
+    fixed = 2 * shape.active_weights * work.tokens + 2 * state_flops(shape, work.tokens)
+    flops_back = share * (fixed + 2.5 * attention)
     flops_back += 2 * (adapter.added + adapter.matrices) * work.tokens
     flops_back += 2 * (shape.head_weights + adapter.head) * work.head_tokens if head else 0
     if recompute:
@@ -194,9 +203,13 @@ class EngineRates:
 
 
 def decode_step_seconds(shape: ModelShape, batch: int, rates: EngineRates) -> float:
-    """Return the seconds of the matmuls of one decoding step, which reads every weight once for all sequences."""
-    weights = shape.layer_weights + shape.head_weights
-    return max(rates.weight_bytes * weights / rates.bandwidth, 2 * weights * batch / rates.flops)
+    """Return the seconds of the matmuls of one decoding step, which reads every weight once for all sequences, of
+    experts those that some sequence chooses, and in which each sequence's states are read and written."""
+    read = rates.weight_bytes * (shape.read_weights(batch) + shape.head_weights)
+    read += 2 * batch * shape.state_bytes(round(rates.weight_bytes))
+    weights = shape.active_weights + shape.head_weights
+    flops = 2 * weights * batch + state_flops(shape, batch)
+    return max(read / rates.bandwidth, flops / rates.flops)
 
 
 def decode(

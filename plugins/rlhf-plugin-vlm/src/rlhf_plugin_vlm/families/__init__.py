@@ -33,3 +33,13 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "smolvlm": Idefics3,
 }
 """``model_type`` -> the family, called with path, configuration, options and ``trust_remote_code``."""
+_LAYER_EMBEDDINGS = (
+    "each layer has embeddings of the tokens themselves, and features of an image are no tokens"
+)
+REFUSED: Mapping[str, str] = {
+    "gemma3n": _LAYER_EMBEDDINGS,
+    "gemma4": _LAYER_EMBEDDINGS,
+    "llava_onevision": "how many tokens an image has depends on how many images the conversation has, and later turns "
+    "bring more",
+}
+"""``model_type`` -> why images of such a model cannot be read yet."""

@@ -5,6 +5,8 @@ Axes: ``R`` rows, ``L`` positions of a row's pages, ``G`` query heads per key he
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -49,6 +51,7 @@ class PagedDecode:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, R, H, K) for query (1, H, R, K), key and value (1, H_kv, R, K)."""
         queries, keys, values = (
@@ -56,10 +59,10 @@ class PagedDecode:
         )  # (R, heads, K)
         stores = self.cache.stores(layer, keys, values)
         with torch.autocast(query.device.type, enabled=False):
-            if query.device.type == "cuda":
+            if query.device.type == "cuda" and sinks is None:
                 from .attention_kernel import decode_attention
             else:
-                decode_attention = plain_decode_attention
+                decode_attention = partial(plain_decode_attention, sinks=sinks)
             output = decode_attention(
                 queries,
                 keys,
@@ -85,6 +88,7 @@ def plain_decode_attention(
     scaling: float,
     window: int | None,
     softcap: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Store each row's key and value, and return the attention of its query: softmax(cap(scaling q k^T)) v, in float32.
 
@@ -98,6 +102,7 @@ def plain_decode_attention(
         positions: (R,) of the query in its row.
         window: number of positions that a query sees, its own among them; None: all.
         softcap: bound of the scores; None: there is none.
+        sinks: (H,) one more score of each head, with no value behind it, which the kernel lacks; None: there are none.
 
     Returns:
         (R, H, K) in the dtype of the query.
@@ -119,5 +124,9 @@ def plain_decode_attention(
     behind = positions[:, None] - torch.arange(all_keys.shape[2], device=query.device)  # (R, L)
     hidden = behind < 0 if window is None else (behind < 0) | (behind >= window)
     scores = scores.masked_fill(hidden[:, None, None], -torch.inf)
-    output = scores.softmax(dim=-1) @ all_values  # (R, H_kv, G, K)
+    if sinks is not None:
+        own = sinks.float().view(1, H_kv, -1, 1).expand(R, -1, -1, -1)  # (R, H_kv, G, 1)
+        scores = torch.cat([scores, own], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : all_values.shape[2]]
+    output = weights @ all_values  # (R, H_kv, G, K)
     return output.reshape(R, H, K).to(query.dtype)

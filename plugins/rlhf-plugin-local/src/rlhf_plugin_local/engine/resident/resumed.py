@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_torch.packed.packing import has_varlen_kernel
-from rlhf_torch.packed.score_matrix import materialized_attention, tail_mask
+from rlhf_torch.packed.score_matrix import attention_with_sinks, materialized_attention, tail_mask
 from rlhf_torch.packed.varlen import Extents, varlen_attention
 
 from ..prefill import CacheTargets, CacheWriter
@@ -84,11 +84,12 @@ class ResumedPrefill:
         scaling: float,
         sliding_window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
         self._writer.write(layer, key, value)
         query, key, value = (part.to(self.compute_dtype) for part in (query, key, value))
-        if softcap is None and has_varlen_kernel(query):
+        if softcap is None and sinks is None and has_varlen_kernel(query):
             return self._all.attend(layer, query, scaling, sliding_window)
         split = (part.split(self._lengths, dim=2) for part in (query, key, value))
         outputs = []
@@ -96,7 +97,8 @@ class ResumedPrefill:
             all_keys = self._with_beginning(self.cache.keys[layer], pages, own_key)
             all_values = self._with_beginning(self.cache.values[layer], pages, own_value)
             mask = self._mask(own_query.shape[2], all_keys.shape[2], sliding_window)
-            outputs.append(_attention(own_query, all_keys, all_values, mask, scaling, softcap))
+            parts = (own_query, all_keys, all_values)
+            outputs.append(_attention(*parts, mask, scaling, softcap, sinks))
         return torch.cat(outputs, dim=2).transpose(1, 2)
 
     @cached_property
@@ -156,10 +158,18 @@ class _AllPrompts:
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """softmax(cap(scaling q k^T) + mask) v for query (1, H, m, K), key and value (1, H_kv, T, K)."""
     with torch.autocast(query.device.type, enabled=False):
+        if sinks is not None:
+            return attention_with_sinks(query, key, value, mask, scaling, softcap, sinks)
         if softcap is not None:
             return materialized_attention(query, key, value, mask, scaling, softcap)
         groups = query.shape[1] // key.shape[1]
