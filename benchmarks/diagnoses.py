@@ -328,7 +328,9 @@ def looks(run: Path) -> Iterator[list[str]]:
             for name in ("metrics.jsonl", "samples.jsonl", "ledger.jsonl"):
                 if (run / name).exists():
                     kept = [
-                        line for line in (run / name).open() if json.loads(line)["step"] <= step
+                        line
+                        for line in (run / name).open()
+                        if line.strip() and json.loads(line)["step"] <= step
                     ]
                     (cut / name).write_text("".join(kept))
             yield findings(cut)

@@ -213,8 +213,9 @@ def test_every_diagnosis_has_a_case_here():
     assert {each.name for run in both for each in diagnoses_of(run)} == set(CASES)
 
 
-@pytest.mark.parametrize("name", ["equal_groups", "cut_off", "empty_answers", "length_drift", "all_clipped", "masked_turn",
-                                  "kl_far", "rate_too_low", "rate_too_high", "nearly_all_dropped"])  # fmt: skip
+@pytest.mark.parametrize("name", ["equal_groups", "cut_off", "empty_answers", "length_drift", "all_clipped",
+                                  "masked_turn", "kl_far", "rate_too_low", "rate_too_high",
+                                  "nearly_all_dropped"])  # fmt: skip
 def test_a_rising_reward_makes_these_signs_harmless(name):
     has, _ = CASES[name]
 

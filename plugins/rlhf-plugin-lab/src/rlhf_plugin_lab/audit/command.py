@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +15,28 @@ from ..flags import FlagParser
 from ..paper.contents import CONFIG, require_run
 from .case import Case
 from .forward import Reading
-from .hypotheses import HYPOTHESES
-from .loading import load, options_of, sampling_of, special_of
+from .hypotheses import HYPOTHESES, hypotheses_for
+from .loading import (
+    ends_of,
+    limited,
+    load,
+    never_sampled,
+    options_of,
+    require_plain_base,
+    sampling_of,
+    special_of,
+    trained_version,
+)
 from .precision import BFLOAT16, DTYPES, allowed_of, without_edges
-from .sequences import SAMPLER, SIDES, has_logprobs, read_sequences, spread_over
+from .sequences import (
+    SAMPLER,
+    SIDES,
+    Recorded,
+    has_logprobs,
+    read_sequences,
+    spread_over,
+    with_images,
+)
 from .verdict import Verdict, judge
 
 
@@ -68,10 +87,21 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         )
     sequences = read_sequences(own.run, own.step, None if own.model else 0)
     options = options_of(own.run)
+    require_plain_base(own.run, options)
     sampling = sampling_of(own.run, options)
-    loaded = load(own.model or Path(options.values.get("model.path", "")))
+    folder = own.model or Path(options.values.get("model.path", ""))
+    loaded = load(folder)
+    ends = ends_of(folder) if sampling.min_new_tokens else ()
+    pixels = None if loaded.pixels is None else limited(loaded.pixels, options)
+    if pixels is not None:
+        sequences = with_images(own.run, own.step, sequences)
     case = Case(
-        plain=Reading(model=loaded.model, temperature=sampling.temperature),
+        plain=Reading(
+            model=loaded.model,
+            temperature=sampling.temperature,
+            banned=never_sampled(loaded),
+            pixels=pixels,
+        ),
         sequences=sequences,
         special=special_of(loaded.model),
         others={str(path): load(path).model for path in own.other},
@@ -89,12 +119,19 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         if side != SAMPLER:
             return case.plain
         return dataclasses.replace(
-            case.plain, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p
+            case.plain,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            ends=ends,
+            min_new_tokens=sampling.min_new_tokens,
         )
 
     verdicts = []
     for side in SIDES:
         recorded = [each for each in sequences if has_logprobs(each, side)]
+        if side == SAMPLER:
+            recorded = of_version(recorded, trained_version(own.run, own.step))
         if not recorded:
             continue
         of_side = dataclasses.replace(
@@ -105,13 +142,27 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         )
         if dtype == BFLOAT16:
             of_side = without_edges(side, of_side)
-        verdicts.append(judge(side, of_side, allowed_of(of_side, dtype)))
+        verdicts.append(judge(side, of_side, allowed_of(of_side, dtype), hypotheses_for(of_side)))
     if not verdicts:
         raise ConfigError(
             f"rlhf audit {own.run}: expected log-probs of the sampler or the trainer, and none is recorded. Record "
             "both: --rollout.compared_share 1 --algo.loss.old_logprobs recompute --observers.use token_files"
         )
     return verdicts
+
+
+def of_version(recorded: Sequence[Recorded], version: int | None) -> list[Recorded]:
+    """Return the sequences that the step's own weights sampled, and say on stderr if that leaves none. A step ahead of
+    training was sampled by older ones, which its model does not stand for."""
+    kept = [each for each in recorded if version is None or each.versions == {version}]
+    if recorded and not kept:
+        older = sorted({each for sequence in recorded for each in sequence.versions})
+        print(
+            f"sampler: not compared, as weights of version {', '.join(map(str, older))} sampled this step and the "
+            f"trainer had version {version}",
+            file=sys.stderr,
+        )
+    return kept
 
 
 def _line(verdict: Verdict) -> str:
