@@ -6,18 +6,22 @@ import argparse
 import dataclasses
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core import ConfigError
+from rlhf_core.plugins import load as load_plugins
 
 from ..flags import FlagParser
 from ..paper.contents import CONFIG, require_run
+from .before import do_first_step
 from .case import Case
 from .forward import Reading
 from .hypotheses import HYPOTHESES, hypotheses_for
 from .loading import (
     ends_of,
+    first_weights,
     limited,
     load,
     never_sampled,
@@ -44,11 +48,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf audit",
+        usage="rlhf audit RUN [flags] | rlhf audit CONFIG.toml [flags] [options of the run]",
         description="Recompute the recorded log-probs of sampler and trainer by a plain forward in float32, and name "
-        "what explains a gap. Exit code 0: no gap beyond the precision, 1: a gap.",
+        "what explains a gap. Of a configuration, do its first step with a few prompts in a temporary folder and audit "
+        "that, before anything is trained. Exit code 0: no gap beyond the precision, 1: a gap.",
         allow_abbrev=False,
     )
-    own.add_argument("run", type=Path, metavar="RUN", help="run folder with tokens (token_files)")
+    own.add_argument(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="run folder with tokens (token_files), or the TOML file of a run that has not begun",
+    )
     own.add_argument("--step", type=int, default=1, help="recorded step (1)")
     own.add_argument("--model", type=Path, help="weights at that step; step 1 has model.path")
     own.add_argument(
@@ -66,17 +77,47 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong, tokens or a model are missing, or the run samples as no reading does.
     """
-    own = parser().parse_args(list(arguments))
-    require_run(own.run, "rlhf audit")
+    own, words = parser().parse_known_args(list(arguments))
     if own.samples < 1:
         raise ConfigError(f"rlhf audit: --samples is {own.samples}; expected 1 or more")
-    verdicts = audit(own)
+    if own.run.is_file():
+        verdicts = _audit_before(own, words)
+    elif words:
+        raise ConfigError(
+            f"rlhf audit: unrecognized arguments: {' '.join(words)}. Options of a run go with its TOML file, not with "
+            "the folder of one that has begun"
+        )
+    else:
+        require_run(own.run, "rlhf audit")
+        verdicts = audit(own)
     if own.as_json:
         print(json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2))
     else:
         for each in verdicts:
             print(_line(each))
     return 0 if all(each.healthy for each in verdicts) else 1
+
+
+def _audit_before(own: argparse.Namespace, words: list[str]) -> list[Verdict]:
+    """Return the verdicts on the first step of a configuration.
+
+    Raises:
+        ConfigError: a flag is one of runs that have begun, or the configuration cannot be run here.
+    """
+    if own.step != 1:
+        raise ConfigError(
+            f"rlhf audit {own.run} --step {own.step}: a configuration has its first step alone; name a run's folder"
+        )
+    with tempfile.TemporaryDirectory(prefix="rlhf-audit-") as folder:
+        run = Path(folder) / "run"
+        do_first_step(own.run, words, run, load_plugins())
+        verdicts = audit(argparse.Namespace(**{**vars(own), "run": run}))
+    for side in SIDES.keys() - {each.side for each in verdicts}:
+        print(
+            f"{side}: not compared, as this configuration does not compute its log-probs",
+            file=sys.stderr,
+        )
+    return verdicts
 
 
 def audit(own: argparse.Namespace) -> list[Verdict]:
@@ -89,7 +130,7 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
     options = options_of(own.run)
     require_plain_base(own.run, options)
     sampling = sampling_of(own.run, options)
-    folder = own.model or Path(options.values.get("model.path", ""))
+    folder = own.model or first_weights(options)
     loaded = load(folder)
     ends = ends_of(folder) if sampling.min_new_tokens else ()
     pixels = None if loaded.pixels is None else limited(loaded.pixels, options)

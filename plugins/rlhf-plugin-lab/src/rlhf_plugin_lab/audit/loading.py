@@ -79,6 +79,14 @@ def options_of(run: Path) -> Options:
     return options
 
 
+def first_weights(options: Options) -> Path:
+    """Return the folder of the weights that a run began with: that of its adapter, where it goes on with one, or else
+    that of its model."""
+    adapter = options.values.get("actor.adapter", "none").rpartition(":")[2]
+    begun = options.values.get(f"actor.{adapter}.init_from", "none")
+    return Path(options.values.get("model.path", "") if begun == "none" else begun)
+
+
 def require_plain_base(run: Path, options: Options) -> None:
     """Refuse a run whose base is in 4 bits.
 
