@@ -244,11 +244,28 @@ def test_a_task_that_is_solved_has_not_collapsed():
         (rollouts(cut=2), {"response/length_mean": line(5.6, 2.5)}),  # far below the limit
         (rollouts(cut=2), {"response/length_mean": line(4.0, 5.0)}),  # they got longer
         (rollouts(cut=2), {"reward/mean": line(0.0, 0.4)}),  # some are right
+        # They were shorter: the policy learned to end first, and what to say then.
+        (rollouts(cut=2), {"response/length_mean": line(5.6, 4.0, 60) + line(4.0, 4.6, 40)}),
     ],
 )
 def test_answers_that_learn_to_end_are_no_finding(texts, change):
     assert "short_answers" in found(FLAT | SHORTER, texts=rollouts(cut=2), options=LIMIT)
     assert "short_answers" not in found(FLAT | SHORTER | change, texts=texts, options=LIMIT)
+
+
+def test_a_held_out_reward_that_is_lost_again_counts_where_the_training_one_has_not_risen():
+    """The unit is the spread of samples' rewards, 0.4: a fall of 0.4 or more, to the first value or below."""
+    lost, not_below = [0.2, 0.6, 0.1, 0.05, 0.1], [0.2, 0.7, 0.1, 0.05, 0.21]
+
+    assert "reward_lost" in found(FLAT | {HELD: lost}, steps_of=AT)
+    assert "reward_lost" not in found(FLAT | {HELD: [0.2, 0.49, *lost[2:]]}, steps_of=AT)
+    assert "reward_lost" not in found(FLAT | {HELD: not_below}, steps_of=AT)
+    assert "reward_lost" not in found(RISING | {HELD: lost}, steps_of=AT)
+
+
+def test_steps_without_any_reward_are_looked_at_by_what_was_dropped():
+    """Where filters drop all groups, a step may still train its entropy, and then is no empty one."""
+    assert found({"policy/grad_norm": [0.1] * STEPS}, fates=DROPPED) == {"nearly_all_dropped"}
 
 
 def test_a_policy_that_answers_last_is_told_by_its_parts(tmp_path):

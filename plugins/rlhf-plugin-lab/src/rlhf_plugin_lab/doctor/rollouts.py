@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .diagnosis import Diagnosis, Finding
-from .record import LAST, Record, mean, width
+from .record import LAST, Record, mean, width, windows
 
 NOT_LEARNED = 0.95
 """Share of the last rollouts that end with words that count as the environment's. The executors of this repository
@@ -15,7 +15,11 @@ CUT_AT_FIRST = 0.5
 FEWER_CUT = 0.5
 """Share of these that are still cut off: answers got short enough."""
 NEAR_LIMIT = 0.5
-"""Mean length as a share of the limit: a policy that has learned to end where its answer does may be far below it."""
+"""Mean length as a share of the limit: a policy that has learned to end where its answer does may be far below it. A
+limit that is just enough is near it, too, and found in some runs: it punishes right answers at first."""
+LONGER_AGAIN = 1.05
+"""Mean length as a multiple of the shortest window's from which on answers grow again: the policy has learned to end
+first, and learns what to say now."""
 UNPAID = 0.25
 """Mean reward as a share of the highest one recorded, up to which a task counts as not learned."""
 SHORT_STEPS = 100
@@ -59,18 +63,15 @@ def short_answers(record: Record) -> Finding | None:
     gained = (record.last("reward/mean", size) - min(rewards)) / (
         max(rewards) - min(rewards) or 1.0
     )
-    if (
-        not limit
-        or now > FEWER_CUT * was
-        or not NEAR_LIMIT * limit <= length < before
-        or gained > UNPAID
-    ):
+    shortest = min(windows(record.values("response/length_mean")))
+    short = NEAR_LIMIT * (limit or 0.0) <= length < before and length <= LONGER_AGAIN * shortest
+    if not limit or now > FEWER_CUT * was or not short or gained > UNPAID:
         return None
     return Finding(
         sentence=f"{100 * was:.0f} % of the first answers were cut off at {limit:g} tokens, and none of these got more "
         f"than the lowest reward; now {100 * now:.0f} % are, answers have {length:.2g} tokens, and the mean reward is "
-        f"{100 * gained:.0f} % of the way to the highest. The policy has learned to be short: right answers likely "
-        "need more tokens",
+        f"{100 * gained:.0f} % of the way to the highest. The policy has learned to be short: if right ones "
+        "need as many tokens as the limit, or more, it cannot learn them",
         evidence={
             "response/truncated at first": was,
             "response/truncated at last": now,
