@@ -5,9 +5,9 @@
 
 The runs are real steps of ``rlhf train``. A fault replaces the sampler's column by what a perturbed engine computes
 (``audit_engines.py``, and ``audit_pixels.py`` for models that see, which share nothing with the audit), with a
-parameter that the seed draws from a range. Three are planted otherwise: ``top-p`` is a run whose engine truncates while its ``config.toml`` is made to say that it does
-not; ``adapter`` a run with an adapter whose sampler's column is of the base; ``tokenizer`` a run whose recorded ids
-are those of another vocabulary, with the trainer's log-probs of these.
+parameter that the seed draws from a range. Three are planted otherwise: ``top-p`` is a run whose engine truncates while
+its ``config.toml`` is made to say that it does not; ``adapter`` a run with an adapter whose sampler's column is of the
+base; ``tokenizer`` a run whose recorded ids are those of another vocabulary, with the trainer's log-probs of these.
 """
 
 from __future__ import annotations

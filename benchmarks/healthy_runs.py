@@ -84,6 +84,15 @@ class Looks:
     findings: set[str] = field(default_factory=set)
 
 
+def write_task(base: Path, seed: int) -> None:
+    """Write what the runs need: models, an adapter, a reward, rows and held-out ones."""
+    write_tasks(base, seed)
+    (base / "digits.py").write_text(REWARD)
+    rows = (base / "rows.jsonl").read_text().splitlines(keepends=True)
+    (base / "rows.jsonl").write_text("".join(rows[:48]))
+    (base / "held.jsonl").write_text("".join(rows[48:]))
+
+
 def options_of(draw: random.Random, base: Path, steps: int) -> tuple[list[str], str, Path | None]:
     """Return the flags of a run, its family, and the adapter that it begins with."""
     family = draw.choice(FAMILIES)
@@ -222,11 +231,7 @@ def main() -> None:
     all_seen: list[Looks] = []
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        write_tasks(base, given.seed)
-        (base / "digits.py").write_text(REWARD)
-        rows = (base / "rows.jsonl").read_text().splitlines(keepends=True)
-        (base / "rows.jsonl").write_text("".join(rows[:48]))
-        (base / "held.jsonl").write_text("".join(rows[48:]))
+        write_task(base, given.seed)
         while len(all_seen) < given.runs and time.monotonic() - began < given.seconds:
             seen, words = looked_at(draw, base, given.steps)
             if isinstance(seen, str):

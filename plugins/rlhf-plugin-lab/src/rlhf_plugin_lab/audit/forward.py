@@ -92,7 +92,7 @@ class Reading:
     sight: Sight = Sight.CAUSAL
     prefix: Prefix | None = None
     pixels: Pixels | None = None
-    """What a model that sees gets; its own forward then chooses positions and what attention sees."""
+    """Images as a model that sees gets them; its own forward then chooses positions and what attention sees."""
 
 
 def logprobs_of(reading: Reading, sequence: Recorded) -> NDArray[np.float64]:

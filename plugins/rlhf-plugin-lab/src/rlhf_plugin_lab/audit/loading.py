@@ -40,7 +40,7 @@ class Loaded:
     model: PreTrainedModel
     base: PreTrainedModel | None = None
     pixels: Pixels | None = None
-    """What it sees by; None: it is a model of text."""
+    """Pixels by which it sees; None: it is a model of text."""
 
 
 def trained_version(run: Path, step: int) -> int | None:

@@ -33,14 +33,14 @@ class Order(StrEnum):
 
 
 class Blind(StrEnum):
-    """What the model gets in the place of pixels."""
+    """Replacements of pixels."""
 
     NOTHING = "nothing"
-    """It sees."""
+    """None: the model sees."""
     PLACES = "places"
     """The embeddings of the tokens that stand for images, at the images' positions."""
     TEXT = "text"
-    """The same, at positions of text."""
+    """Embeddings of these tokens, at positions of text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Pixels:
     processing: Mapping[str, Any] = field(default_factory=dict)
     """Options of the processor in the place of those of its file."""
     change: Callable[[Image], Image] | None = None
-    """What is done to an image before."""
+    """Change of an image before it is processed."""
     order: Order = Order.BLOCKS
     factor: float = 1.0
     """Factor of the processed numbers."""
