@@ -4,10 +4,10 @@
     python benchmarks/audits.py --seed 1 --faults 0 --healthy 100
 
 The runs are real steps of ``rlhf train``. A fault replaces the sampler's column by what a perturbed engine computes
-(``audit_engines.py``, which shares nothing with the audit), with a parameter that the seed draws from a range. Three
-are planted otherwise: ``top-p`` is a run whose engine truncates while its ``config.toml`` is made to say that it does
-not; ``adapter`` a run with an adapter whose sampler's column is of the base; ``tokenizer`` a run whose recorded ids
-are those of another vocabulary, with the trainer's log-probs of these.
+(``audit_engines.py``, and ``audit_pixels.py`` for models that see, which share nothing with the audit), with a
+parameter that the seed draws from a range. Three are planted otherwise: ``top-p`` is a run whose engine truncates while
+its ``config.toml`` is made to say that it does not; ``adapter`` a run with an adapter whose sampler's column is of the
+base; ``tokenizer`` a run whose recorded ids are those of another vocabulary, with the trainer's log-probs of these.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import audit_pixels
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import torch
 from audit_engines import Engine, Fault, faults_of, noisy, plain
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from rlhf_cli.main import main as rlhf
 from rlhf_testing.tiny import write_tiny_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 TOKENS = "tokens/step-00000001.parquet"
 FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe", "qwen3_5")
 TURNS = "--executor multi_turn --env echo_after_hint --rollout.max_length 40 --data.max_prompt_tokens 16"
+ROWS = (
+    "--data.train {task}/rows.jsonl --reward.use {task}/reward.py:score --rollout.max_new_tokens 8"
+)
 Table = dict[str, list[object]]
 
 
@@ -72,8 +77,10 @@ def load(folder: Path) -> PreTrainedModel:
 
 def train(task: Path, run: Path, options: Sequence[str], family: str = "qwen3") -> None:
     """Run one step that records tokens with the log-probs of sampler and trainer."""
-    words = f"""train --model.path {task}/{family} --data.train {task}/rows.jsonl --reward.use {task}/reward.py:score
-        --rollout.batch_size 6 --rollout.n_samples_per_prompt 8 --rollout.max_new_tokens 8 --train.steps 1
+    if family != "seeing":
+        options = [*ROWS.format(task=task).split(), *options]
+    words = f"""train --model.path {task}/{family} --train.steps 1
+        --rollout.batch_size 6 --rollout.n_samples_per_prompt 8
         --rollout.compared_share 1 --algo.loss.old_logprobs recompute
         --observers.use token_files --log.samples 48 --checkpoint.at_end false
         --checkpoint.export false --log.progress off --log.summary false --output {run}"""
@@ -193,7 +200,48 @@ def planted(base: Path, seed: int, only: Sequence[str]) -> None:
             show(name, fault.detail, fault.cause, run, *(other if fault.family == "qwen3" else ()))
         )
     found += elsewhere(base, draw, model, other) if not only else []
+    found += seeing(base, seed, only)
     print(f"seed {seed}: {sum(found)} of {len(found)} named rightly")
+
+
+def seeing(base: Path, seed: int, only: Sequence[str]) -> list[bool]:
+    """Print the rows of faults in what a model sees, and return whether they were named."""
+    folder = base / "seeing"
+    write_tiny_vision_model(folder, hidden_size=64, initializer_range=0.2, seed=seed)
+    train_seeing(base, base / "seen", seed)
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    found = []
+    for name, (detail, fault) in audit_pixels.faults_of(random.Random(seed)).items():
+        if only and name not in only:
+            continue
+        shutil.copytree(base / "seen", base / "faulty_seen", dirs_exist_ok=True)
+        plant_pixels(base / "faulty_seen", model, audit_pixels.eye_of(folder, **fault))
+        found.append(show(name, detail, "pixels", base / "faulty_seen"))
+    return found
+
+
+def train_seeing(base: Path, run: Path, seed: int) -> None:
+    """Run one step of the environment ``shapes``, whose pictures the seed draws."""
+    words = f"""--model.vision vlm --executor multi_turn --env shapes --env.shapes.size 16 --env.shapes.most 4
+        --env.shapes.style letters --rollout.max_new_tokens 4 --rollout.max_length 96 --seed {seed}"""
+    train(base, run, words.split(), "seeing")
+
+
+def plant_pixels(run: Path, model: PreTrainedModel, eye: audit_pixels.Eye) -> None:
+    """Replace the sampler's log-probs by those of a model that sees by an eye."""
+    samples = [json.loads(line) for line in (run / "samples.jsonl").open()]
+    files = {each["uid"]: [run / image["file"] for image in each["images"]] for each in samples}
+    seen = list(dict.fromkeys(path for paths in files.values() for path in paths))
+
+    def change(table: Table, rows: list[int]) -> bool:
+        paths = files[str(table["uid"][rows[0]])]
+        other = [seen[(seen.index(path) + eye.step) % len(seen)] for path in paths]
+        pictures = [audit_pixels.opened(path) for path in other]
+        engine: Engine = lambda model, ids, prompt: eye.logprobs(model, ids, pictures)  # noqa: E731
+        write_column(table, rows, "rollout_logprob", model, engine)
+        return True
+
+    rewrite(run, change)
 
 
 def elsewhere(

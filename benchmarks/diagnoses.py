@@ -138,7 +138,7 @@ FAULTS = {
     "rate_by_1000": Fault(words="--actor.adam.lr 5e-6", expected=("rate_too_low",)),
     "entropy_pushed_down": Fault(
         words="--algo.loss.entropy_coef 0 --actor.adam.lr 0.03 --train.inner_epochs 4",
-        expected=("entropy_gone", "one_answer", "rate_too_high"),
+        expected=("entropy_gone", "one_answer", "rate_too_high", "reward_lost"),
     ),
     "answers_too_short": Fault(
         words="--rollout.max_new_tokens 2 --reward.use {rewards}:misread",
@@ -328,7 +328,9 @@ def looks(run: Path) -> Iterator[list[str]]:
             for name in ("metrics.jsonl", "samples.jsonl", "ledger.jsonl"):
                 if (run / name).exists():
                     kept = [
-                        line for line in (run / name).open() if json.loads(line)["step"] <= step
+                        line
+                        for line in (run / name).open()
+                        if line.strip() and json.loads(line)["step"] <= step
                     ]
                     (cut / name).write_text("".join(kept))
             yield findings(cut)

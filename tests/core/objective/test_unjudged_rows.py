@@ -83,3 +83,19 @@ def test_a_term_that_needs_advantages_is_of_the_rows_whose_rewards_count(
     alone = replace(plan, normalizers=kept)
     expected, _ = gradients(objective, batch, [0, 2], alone, leaves, part)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+
+
+def test_a_correction_is_of_the_rows_whose_rewards_count_and_keeps_its_metrics(
+    built, batch, plan, leaves, part, refs
+):
+    """Its metrics are of all rows, and no columns of them."""
+    objective = built(correction=refs.correction)
+    kept = Normalizers(num_actions=5, num_sequences=2, max_actions=4)
+    both = replace(plan, normalizers=kept, sampled_normalizers=plan.normalizers)
+
+    actual, metrics = gradients(objective, judged(batch, [0, 2]), ALL, both, leaves, part)
+
+    alone = replace(plan, normalizers=kept)
+    expected, _ = gradients(objective, batch, [0, 2], alone, leaves, part)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+    assert float(metrics["correction/mean"].total) == 2.0

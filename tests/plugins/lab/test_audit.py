@@ -108,6 +108,24 @@ def test_limits_of_readings_are_the_plain_one(model, sequence):
         np.testing.assert_allclose(actions(sequence, same), plain, atol=1e-6)
 
 
+def test_ends_have_no_probability_among_the_first_tokens_of_each_turn(model, sequence):
+    """Turns are tokens 6 to 8 and 10 to 13; the first two of each are sampled without token 2."""
+    mask = sequence.action_mask.copy()
+    mask[9] = False
+    turns = dataclasses.replace(sequence, action_mask=mask)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(turns.token_ids)[None]).logits[0].double()
+    end = [float(logits[t - 1].softmax(0)[2]) for t in range(14)]
+    expected = logprobs_of(Reading(model=model, temperature=1.0), turns)
+    for early in (6, 7, 10, 11):
+        expected[early] -= np.log1p(-end[early])
+
+    actual = logprobs_of(Reading(model=model, temperature=1.0, ends=(2,), min_new_tokens=2), turns)
+
+    np.testing.assert_allclose(actual, expected, atol=PRECISION / 10)
+    assert np.abs(np.log1p(-np.array(end))).max() > 1e-3
+
+
 def test_a_mask_says_what_attention_sees(model, sequence):
     """With a window of 1 an action depends on the token before it alone; later tokens move those that see them."""
     other = sequence.token_ids.copy()

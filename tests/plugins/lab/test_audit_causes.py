@@ -212,6 +212,7 @@ temperature = 1.0
 top_k = 0
 top_p = 1.0
 min_p = 0.0
+min_new_tokens = 0
 """
 
 
@@ -250,6 +251,23 @@ def test_a_later_step_needs_its_weights_and_is_read_with_them(recorded, capsys):
 
     assert main([str(recorded), "--step", "2", "--model", str(recorded.parent / "model")]) == 0
     assert "healthy" in capsys.readouterr().out
+
+
+def test_a_step_that_older_weights_sampled_blames_no_sampler(recorded, capsys):
+    (recorded / "ledger.jsonl").write_text(
+        '{"step": 2, "event": "trained", "version": 7, "groups": {}}\n'
+    )
+    path = recorded / "tokens/step-00000002.parquet"
+    table = parquet.read_table(path)
+    values = table.column("rollout_logprob")
+    parquet.write_table(table.append_column("trainer_logprob", values), path)
+
+    assert main([str(recorded), "--step", "2", "--model", str(recorded.parent / "model")]) == 0
+
+    said = capsys.readouterr()
+    assert "trainer: gap" in said.out
+    assert "sampler" not in said.out
+    assert "version 1 sampled this step and the trainer had version 7" in said.err
 
 
 def test_a_gap_ends_with_1_and_is_told_in_words(recorded, capsys):
@@ -296,6 +314,7 @@ def edit(old, new):
         (edit("top_k = 0", 'top_k = "many"'), r"rollout\.top_k .* got many"),
         (edit('dtype = "float32"', 'dtype = "float8"'), r"model\.dtype is float8"),
         (edit("rlhf train", "rlhf sft"), "rlhf sft"),
+        (edit("[rollout]", '[actor]\nadapter = "lora:qlora"\n[rollout]'), r"adapter is lora:qlora"),
         (lambda run: (run.parent / "model/config.json").unlink(), "no model in"),
         (lambda run: (run.parent / "model/model.safetensors").unlink(), "cannot be loaded"),
     ],

@@ -66,6 +66,28 @@ def truncated(share):
     return {"response/truncated": [share] * STEPS, "response/length_mean": [9.0] * STEPS}
 
 
+def rollouts(cut=0, policy_ends=True, best=1.0):
+    """20 steps of 4 rollouts; of the first ones ``cut`` of 4 were cut off and got nothing, others up to ``best``."""
+    first = [
+        Text(step, f"0.{step}{at}", "12", 0.0 if at < cut else best, truncated=at < cut)
+        for step in range(1, 11)
+        for at in range(4)
+    ]
+    last = [
+        Text(step, f"1.{step}{at}", f"1 {at}", 0.1, policy_ends=policy_ends)
+        for step in range(91, 101)
+        for at in range(4)
+    ]
+    return Texts(first=first, last=last, steps=20)
+
+
+SHORTER = {
+    "response/truncated": line(0.7, 0.1),
+    "response/length_mean": line(5.6, 4.2),
+    "reward/mean": line(0.0, 0.2),
+}
+LIMIT = {"rollout.max_new_tokens": "6"}
+
 DRIFT = {"response/length_mean": line(10, 40), "response/truncated": line(0.0, 0.8)}
 UP = RISING | {HELD: [0.5, 0.4, 0.29, 0.28, 0.29]}
 AT = {HELD: [0, 25, 50, 75, 100]}
@@ -144,6 +166,14 @@ CASES = {
         {"metrics": FLAT, "texts": texts(str, copies=2)},
         {"metrics": FLAT, "texts": texts(lambda at: str(next(NUMBERS)), copies=2)},
     ),
+    "masked_turn": (
+        {"metrics": FLAT, "texts": rollouts(policy_ends=False)},
+        {"metrics": FLAT, "texts": rollouts()},
+    ),
+    "short_answers": (
+        {"metrics": FLAT | SHORTER, "texts": rollouts(cut=2), "options": LIMIT},
+        {"metrics": FLAT | SHORTER, "texts": rollouts(cut=2, best=0.6), "options": LIMIT},
+    ),
     "other_weights": (
         {"metrics": FLAT | {"mismatch/ess": [0.1] * STEPS}},
         {"metrics": FLAT | {"mismatch/ess": [0.11] * STEPS}},
@@ -184,7 +214,8 @@ def test_every_diagnosis_has_a_case_here():
 
 
 @pytest.mark.parametrize("name", ["equal_groups", "cut_off", "empty_answers", "length_drift", "all_clipped",
-                                  "kl_far", "rate_too_low", "rate_too_high", "nearly_all_dropped"])  # fmt: skip
+                                  "masked_turn", "kl_far", "rate_too_low", "rate_too_high",
+                                  "nearly_all_dropped"])  # fmt: skip
 def test_a_rising_reward_makes_these_signs_harmless(name):
     has, _ = CASES[name]
 
@@ -203,6 +234,50 @@ def test_a_task_that_is_solved_has_not_collapsed():
     }
 
     assert not found(solved, texts=texts(lambda at: "yes", lambda at: 1.0, copies=2))
+
+
+@pytest.mark.parametrize(
+    ("texts", "change"),
+    [
+        (rollouts(cut=1), {}),  # a quarter was cut off at first
+        (rollouts(cut=2), {"response/truncated": [0.7] * STEPS}),  # as many still are
+        (rollouts(cut=2), {"response/length_mean": line(5.6, 2.5)}),  # far below the limit
+        (rollouts(cut=2), {"response/length_mean": line(4.0, 5.0)}),  # they got longer
+        (rollouts(cut=2), {"reward/mean": line(0.0, 0.4)}),  # some are right
+        # They were shorter: the policy learned to end first, and what to say then.
+        (rollouts(cut=2), {"response/length_mean": line(5.6, 4.0, 60) + line(4.0, 4.6, 40)}),
+    ],
+)
+def test_answers_that_learn_to_end_are_no_finding(texts, change):
+    assert "short_answers" in found(FLAT | SHORTER, texts=rollouts(cut=2), options=LIMIT)
+    assert "short_answers" not in found(FLAT | SHORTER | change, texts=texts, options=LIMIT)
+
+
+def test_a_held_out_reward_that_is_lost_again_counts_where_the_training_one_has_not_risen():
+    """The unit is the spread of samples' rewards, 0.4: a fall of 0.4 or more, to the first value or below."""
+    lost, not_below = [0.2, 0.6, 0.1, 0.05, 0.1], [0.2, 0.7, 0.1, 0.05, 0.21]
+
+    assert "reward_lost" in found(FLAT | {HELD: lost}, steps_of=AT)
+    assert "reward_lost" not in found(FLAT | {HELD: [0.2, 0.49, *lost[2:]]}, steps_of=AT)
+    assert "reward_lost" not in found(FLAT | {HELD: not_below}, steps_of=AT)
+    assert "reward_lost" not in found(RISING | {HELD: lost}, steps_of=AT)
+
+
+def test_steps_without_any_reward_are_looked_at_by_what_was_dropped():
+    """Where filters drop all groups, a step may still train its entropy, and then is no empty one."""
+    assert found({"policy/grad_norm": [0.1] * STEPS}, fates=DROPPED) == {"nearly_all_dropped"}
+
+
+def test_a_policy_that_answers_last_is_told_by_its_parts(tmp_path):
+    """A mark that ends a turn is a piece of its own whose text may be empty."""
+    parts = [["policy", "12"], ["environment", "hint"], ["policy", ""]]
+    wrong = [["policy", "12"], ["environment", "hint3"]]
+    write_lines(tmp_path / "samples.jsonl", [sample(parts=parts), sample(parts=wrong), sample()])
+
+    record = read_record(tmp_path, Problems())
+
+    assert [each.policy_ends for each in record.texts.last] == [True, False, True]
+    assert [each.turns for each in record.texts.last] == [2, 1, 1]
 
 
 def test_a_phrase_counts_where_the_held_out_reward_stands_still():

@@ -209,7 +209,7 @@ def _of_rows(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
         value = getattr(columns, each.name)
         if isinstance(value, Tensor):
             chosen[each.name] = value[rows]
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and each.name != "metrics":  # those are of all rows
             chosen[each.name] = {name: column[rows] for name, column in value.items()}
     return replace(columns, **chosen)
 

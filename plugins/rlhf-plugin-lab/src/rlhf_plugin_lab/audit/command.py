@@ -5,19 +5,42 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core import ConfigError
+from rlhf_core.plugins import load as load_plugins
 
 from ..flags import FlagParser
 from ..paper.contents import CONFIG, require_run
+from .before import do_first_step
 from .case import Case
 from .forward import Reading
-from .hypotheses import HYPOTHESES
-from .loading import load, options_of, sampling_of, special_of
+from .hypotheses import HYPOTHESES, hypotheses_for
+from .loading import (
+    ends_of,
+    first_weights,
+    limited,
+    load,
+    never_sampled,
+    options_of,
+    require_plain_base,
+    sampling_of,
+    special_of,
+    trained_version,
+)
 from .precision import BFLOAT16, DTYPES, allowed_of, without_edges
-from .sequences import SAMPLER, SIDES, has_logprobs, read_sequences, spread_over
+from .sequences import (
+    SAMPLER,
+    SIDES,
+    Recorded,
+    has_logprobs,
+    read_sequences,
+    spread_over,
+    with_images,
+)
 from .verdict import Verdict, judge
 
 
@@ -25,11 +48,18 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf audit",
+        usage="rlhf audit RUN [flags] | rlhf audit CONFIG.toml [flags] [options of the run]",
         description="Recompute the recorded log-probs of sampler and trainer by a plain forward in float32, and name "
-        "what explains a gap. Exit code 0: no gap beyond the precision, 1: a gap.",
+        "what explains a gap. Of a configuration, do its first step with a few prompts in a temporary folder and audit "
+        "that, before anything is trained. Exit code 0: no gap beyond the precision, 1: a gap.",
         allow_abbrev=False,
     )
-    own.add_argument("run", type=Path, metavar="RUN", help="run folder with tokens (token_files)")
+    own.add_argument(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="run folder with tokens (token_files), or the TOML file of a run that has not begun",
+    )
     own.add_argument("--step", type=int, default=1, help="recorded step (1)")
     own.add_argument("--model", type=Path, help="weights at that step; step 1 has model.path")
     own.add_argument(
@@ -47,17 +77,47 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: a flag is wrong, tokens or a model are missing, or the run samples as no reading does.
     """
-    own = parser().parse_args(list(arguments))
-    require_run(own.run, "rlhf audit")
+    own, words = parser().parse_known_args(list(arguments))
     if own.samples < 1:
         raise ConfigError(f"rlhf audit: --samples is {own.samples}; expected 1 or more")
-    verdicts = audit(own)
+    if own.run.is_file():
+        verdicts = _audit_before(own, words)
+    elif words:
+        raise ConfigError(
+            f"rlhf audit: unrecognized arguments: {' '.join(words)}. Options of a run go with its TOML file, not with "
+            "the folder of one that has begun"
+        )
+    else:
+        require_run(own.run, "rlhf audit")
+        verdicts = audit(own)
     if own.as_json:
         print(json.dumps([dataclasses.asdict(each) for each in verdicts], indent=2))
     else:
         for each in verdicts:
             print(_line(each))
     return 0 if all(each.healthy for each in verdicts) else 1
+
+
+def _audit_before(own: argparse.Namespace, words: list[str]) -> list[Verdict]:
+    """Return the verdicts on the first step of a configuration.
+
+    Raises:
+        ConfigError: a flag is one of runs that have begun, or the configuration cannot be run here.
+    """
+    if own.step != 1:
+        raise ConfigError(
+            f"rlhf audit {own.run} --step {own.step}: a configuration has its first step alone; name a run's folder"
+        )
+    with tempfile.TemporaryDirectory(prefix="rlhf-audit-") as folder:
+        run = Path(folder) / "run"
+        do_first_step(own.run, words, run, load_plugins())
+        verdicts = audit(argparse.Namespace(**{**vars(own), "run": run}))
+    for side in SIDES.keys() - {each.side for each in verdicts}:
+        print(
+            f"{side}: not compared, as this configuration does not compute its log-probs",
+            file=sys.stderr,
+        )
+    return verdicts
 
 
 def audit(own: argparse.Namespace) -> list[Verdict]:
@@ -68,10 +128,21 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         )
     sequences = read_sequences(own.run, own.step, None if own.model else 0)
     options = options_of(own.run)
+    require_plain_base(own.run, options)
     sampling = sampling_of(own.run, options)
-    loaded = load(own.model or Path(options.values.get("model.path", "")))
+    folder = own.model or first_weights(options)
+    loaded = load(folder)
+    ends = ends_of(folder) if sampling.min_new_tokens else ()
+    pixels = None if loaded.pixels is None else limited(loaded.pixels, options)
+    if pixels is not None:
+        sequences = with_images(own.run, own.step, sequences)
     case = Case(
-        plain=Reading(model=loaded.model, temperature=sampling.temperature),
+        plain=Reading(
+            model=loaded.model,
+            temperature=sampling.temperature,
+            banned=never_sampled(loaded),
+            pixels=pixels,
+        ),
         sequences=sequences,
         special=special_of(loaded.model),
         others={str(path): load(path).model for path in own.other},
@@ -89,12 +160,19 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         if side != SAMPLER:
             return case.plain
         return dataclasses.replace(
-            case.plain, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p
+            case.plain,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            ends=ends,
+            min_new_tokens=sampling.min_new_tokens,
         )
 
     verdicts = []
     for side in SIDES:
         recorded = [each for each in sequences if has_logprobs(each, side)]
+        if side == SAMPLER:
+            recorded = of_version(recorded, trained_version(own.run, own.step))
         if not recorded:
             continue
         of_side = dataclasses.replace(
@@ -105,13 +183,27 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         )
         if dtype == BFLOAT16:
             of_side = without_edges(side, of_side)
-        verdicts.append(judge(side, of_side, allowed_of(of_side, dtype)))
+        verdicts.append(judge(side, of_side, allowed_of(of_side, dtype), hypotheses_for(of_side)))
     if not verdicts:
         raise ConfigError(
             f"rlhf audit {own.run}: expected log-probs of the sampler or the trainer, and none is recorded. Record "
             "both: --rollout.compared_share 1 --algo.loss.old_logprobs recompute --observers.use token_files"
         )
     return verdicts
+
+
+def of_version(recorded: Sequence[Recorded], version: int | None) -> list[Recorded]:
+    """Return the sequences that the step's own weights sampled, and say on stderr if that leaves none. A step ahead of
+    training was sampled by older ones, which its model does not stand for."""
+    kept = [each for each in recorded if version is None or each.versions == {version}]
+    if recorded and not kept:
+        older = sorted({each for sequence in recorded for each in sequence.versions})
+        print(
+            f"sampler: not compared, as weights of version {', '.join(map(str, older))} sampled this step and the "
+            f"trainer had version {version}",
+            file=sys.stderr,
+        )
+    return kept
 
 
 def _line(verdict: Verdict) -> str:

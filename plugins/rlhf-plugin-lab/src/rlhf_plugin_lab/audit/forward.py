@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_core.lazy import NDArray, np, torch
 
+from .pixels import Pixels
 from .sequences import Recorded
 from .truncation import truncated
 
@@ -63,6 +64,9 @@ class Reading:
     """Bound c of the logits: c tanh(logits / c)."""
     banned: tuple[int, ...] = ()
     """Tokens that get no probability."""
+    ends: tuple[int, ...] = ()
+    """Tokens that get no probability among the first ``min_new_tokens`` of a turn."""
+    min_new_tokens: int = 0
     keep_prompt: int | None = None
     """Number of tokens of the prompt's end that are seen; None: all."""
     drop_first: int = 0
@@ -87,6 +91,8 @@ class Reading:
     """Number of tokens that attention sees, the token itself among them; None: all."""
     sight: Sight = Sight.CAUSAL
     prefix: Prefix | None = None
+    pixels: Pixels | None = None
+    """Images as a model that sees gets them; its own forward then chooses positions and what attention sees."""
 
 
 def logprobs_of(reading: Reading, sequence: Recorded) -> NDArray[np.float64]:
@@ -99,9 +105,21 @@ def logprobs_of(reading: Reading, sequence: Recorded) -> NDArray[np.float64]:
     inputs = torch.cat([torch.tensor(front, dtype=torch.int64), ids[seen]])
     prompt = len(front) + int((seen < sequence.num_prompt).sum())
     with torch.no_grad():
-        logits = _logits(reading, inputs, prompt)
+        if reading.pixels is None:
+            logits = _logits(reading, inputs, prompt)
+        else:
+            logits = reading.pixels.logits(reading.model, inputs, sequence.images)
+    logits = logits[len(front) : -1].double()
+    if reading.ends and reading.min_new_tokens:
+        early = (
+            torch.from_numpy(_places_in_turns(sequence.action_mask)[seen[1:]])
+            < reading.min_new_tokens
+        )
+        logits[
+            early[:, None] & torch.isin(torch.arange(logits.shape[1]), torch.tensor(reading.ends))
+        ] = -torch.inf
     rows = truncated(
-        _shaped(reading, logits[len(front) : -1].double()),
+        _shaped(reading, logits),
         top_k=reading.top_k,
         top_p=reading.top_p,
         min_p=reading.min_p,
@@ -119,6 +137,15 @@ def _seen(reading: Reading, sequence: Recorded) -> NDArray[np.int64]:
     start = max(0, start, min(reading.drop_first, prompt - 1))
     end = max(start + 1, prompt - reading.drop_last)
     return np.concatenate([np.arange(start, end), np.arange(prompt, len(sequence.token_ids))])
+
+
+def _places_in_turns(action_mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return (T,) places of actions within their turn, from 0 on."""
+    places = np.arange(len(action_mask))
+    others = np.maximum.accumulate(
+        np.where(action_mask, -1, places)
+    )  # the last token that is no action
+    return places - others - 1
 
 
 def _front(reading: Reading, sequence: Recorded) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import of_inputs, of_models, of_sampling
-from .case import Hypothesis
+from . import of_inputs, of_models, of_pixels, of_sampling
+from .case import Case, Hypothesis
 
 HYPOTHESES: Mapping[str, Hypothesis] = {
     each.__name__: each
@@ -18,6 +18,7 @@ HYPOTHESES: Mapping[str, Hypothesis] = {
         of_models.weights,
         of_models.adapter,
         of_models.tied_head,
+        of_pixels.pixels,
         of_models.dtype,
         of_models.rope,
         of_models.quantized,
@@ -32,3 +33,15 @@ HYPOTHESES: Mapping[str, Hypothesis] = {
     )
 }
 """Cause -> its hypothesis."""
+OF_SEEING = (
+    *("temperature", "logit_cap", "top_p", "top_k", "eos", "weights", "tied_head", "pixels"),
+    *("dtype", "quantized", "routes"),
+)
+"""Causes that are tried for a model that sees: its own forward chooses positions and masks, which others change."""
+
+
+def hypotheses_for(case: Case) -> Mapping[str, Hypothesis]:
+    """Return the hypotheses that are tried for a case."""
+    if case.plain.pixels is None:
+        return HYPOTHESES
+    return {name: HYPOTHESES[name] for name in OF_SEEING}

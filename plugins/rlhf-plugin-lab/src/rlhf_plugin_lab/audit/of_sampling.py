@@ -55,7 +55,13 @@ def top_k(case: Case, gap: Gap) -> Variants:
 def eos(case: Case, gap: Gap) -> Variants:
     """Yield the readings in which a special token cannot be sampled, or none of them can."""
     for name, token in case.special.items():
-        yield f"token {token}, {name}, banned", replace(case.plain, banned=(token,))
+        yield (
+            f"token {token}, {name}, banned",
+            replace(case.plain, banned=(*case.plain.banned, token)),
+        )
     if len(set(case.special.values())) > 1:
         tokens = tuple(sorted(set(case.special.values())))
-        yield f"tokens {', '.join(map(str, tokens))} banned", replace(case.plain, banned=tokens)
+        yield (
+            f"tokens {', '.join(map(str, tokens))} banned",
+            replace(case.plain, banned=(*case.plain.banned, *tokens)),
+        )

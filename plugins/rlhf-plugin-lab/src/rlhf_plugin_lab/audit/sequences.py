@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlhf_core import ConfigError
 from rlhf_core.lazy import NDArray, np
 
+from ..paper.images import MEDIA
+from ..recorded.lines import lines_of
+from ..recorded.problems import Problems
 from ..recorded.tokens import FOLDER
 
-SAMPLER = "sampler"
+SAMPLER, SAMPLES = "sampler", "samples.jsonl"
 SIDES = {SAMPLER: "rollout_logprob", "trainer": "trainer_logprob"}
 """Side that computed log-probs -> the column of the files."""
 _NEEDED = ("uid", "token_id", "action", "version")
@@ -28,6 +31,12 @@ class Recorded:
     """(T,)"""
     logprobs: dict[str, NDArray[np.float64]]
     """Side -> (T,) recorded log-probs, NaN where there is none."""
+    versions: frozenset[int] = frozenset()
+    """Versions of the weights that sampled the actions, as far as they are known."""
+    uid: str = ""
+    """Name of the sample."""
+    images: tuple[Path, ...] = ()
+    """Files of the images that are seen, in the order of their tokens."""
 
     @property
     def num_prompt(self) -> int:
@@ -53,9 +62,9 @@ def read_sequences(run: Path, step: int, version: int | None) -> list[Recorded]:
     columns = _columns(path)
     found = [_recorded(columns, rows) for rows in _rows(columns["uid"])]
     kept = [
-        sequence
-        for sequence, versions in found
-        if sequence is not None and (version is None or versions == {version})
+        each
+        for each in found
+        if each is not None and (version is None or each.versions == {version})
     ]
     if not kept:
         asked = "" if version is None else f" that weights of version {version} sampled"
@@ -64,6 +73,31 @@ def read_sequences(run: Path, step: int, version: int | None) -> list[Recorded]:
             "step with --step, and with --model the weights that sampled it"
         )
     return kept
+
+
+def with_images(run: Path, step: int, sequences: Sequence[Recorded]) -> list[Recorded]:
+    """Return sequences with the files of their images, which the samples of the step name."""
+    named = {
+        str(line.value.get("uid")): line.value.get("images") or []
+        for line in lines_of(run / SAMPLES, Problems())
+        if line.value.get("step") == step
+    }
+    return [replace(each, images=_files(run, named.get(each.uid, []))) for each in sequences]
+
+
+def _files(run: Path, images: list[dict[str, Any]]) -> tuple[Path, ...]:
+    """Return the files of recorded images.
+
+    Raises:
+        ConfigError: one is outside of the run's own.
+    """
+    found = tuple((run / str(each.get("file"))).resolve() for each in images)
+    outside = [path for path in found if (run / MEDIA).resolve() not in path.parents]
+    if outside:
+        raise ConfigError(
+            f"rlhf audit {run}: expected images in {run / MEDIA}; {SAMPLES} names {outside[0]}. Record the step again"
+        )
+    return found
 
 
 def spread_over(sequences: Sequence[Recorded], limit: int) -> list[Recorded]:
@@ -104,21 +138,27 @@ def _rows(uids: list[str]) -> list[list[int]]:
     return list(rows.values())
 
 
-def _recorded(columns: dict[str, list[Any]], rows: list[int]) -> tuple[Recorded | None, set[int]]:
-    """Return a sequence, None where it has no actions, and the versions that sampled it."""
+def _recorded(columns: dict[str, list[Any]], rows: list[int]) -> Recorded | None:
+    """Return a sequence; None where it has no actions."""
     action_mask = np.array([bool(columns["action"][row]) for row in rows])
     if not action_mask[1:].any() or action_mask[0]:
-        return None, set()
+        return None
     logprobs = {
         side: np.array([_number(columns[name][row]) for row in rows])
         for side, name in SIDES.items()
         if name in columns
     }
-    versions = {
+    versions = frozenset(
         columns["version"][row] for row, acts in zip(rows, action_mask, strict=True) if acts
-    }
+    )
     token_ids = np.array([columns["token_id"][row] for row in rows], dtype=np.int64)
-    return Recorded(token_ids=token_ids, action_mask=action_mask, logprobs=logprobs), versions
+    return Recorded(
+        token_ids=token_ids,
+        action_mask=action_mask,
+        logprobs=logprobs,
+        versions=versions,
+        uid=str(columns["uid"][rows[0]]),
+    )
 
 
 def _number(value: float | None) -> float:

@@ -12,11 +12,17 @@ from urllib.parse import quote
 from ..flags import FlagParser
 from ..paper.contents import require_run
 from ..recorded.problems import Problems
-from . import answers, examples, policy, rewards, sampling
+from . import answers, examples, policy, rewards, rollouts, sampling
 from .diagnosis import Diagnosis, Finding, Verdict, diagnose
 from .record import Record, read_record
 
-_OF_ROLLOUTS = (*rewards.DIAGNOSES, *policy.DIAGNOSES, *answers.DIAGNOSES, *sampling.DIAGNOSES)
+_OF_ROLLOUTS = (
+    *rewards.DIAGNOSES,
+    *policy.DIAGNOSES,
+    *answers.DIAGNOSES,
+    *rollouts.DIAGNOSES,
+    *sampling.DIAGNOSES,
+)
 _OF_BOTH = ("not_finite",)
 
 
@@ -58,10 +64,8 @@ def diagnoses_of(record: Record) -> list[Diagnosis]:
     rewards nor a loss of examples, all."""
     has_rewards = "reward/mean" in record.metrics.series
     has_loss = any(name in record.metrics.series for name in examples.LOSSES)
-    rollouts = [
-        each for each in _OF_ROLLOUTS if has_rewards or not has_loss or each.name in _OF_BOTH
-    ]
-    return rollouts if has_rewards else [*rollouts, *examples.DIAGNOSES]
+    played = [each for each in _OF_ROLLOUTS if has_rewards or not has_loss or each.name in _OF_BOTH]
+    return played if has_rewards else [*played, *examples.DIAGNOSES]
 
 
 def address_of(record: Record, finding: Finding) -> str:

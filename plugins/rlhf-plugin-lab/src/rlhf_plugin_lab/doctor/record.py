@@ -14,6 +14,7 @@ from ..recorded.lines import lines_of, step_of
 from ..recorded.metrics import Metrics, Series, read_metrics
 from ..recorded.options import Options, read_options
 from ..recorded.problems import Problems
+from ..recorded.turns import POLICY, pieces_of
 
 LAST = 10
 """Steps at the end of a run that a sign must have lasted for."""
@@ -39,6 +40,12 @@ class Text:
     group: str
     answer: str
     reward: float
+    truncated: bool = False
+    """Whether the limit of tokens ended it."""
+    turns: int = 1
+    """Number of pieces that the policy wrote."""
+    policy_ends: bool = True
+    """Whether the last words are the policy's."""
 
 
 @dataclass(slots=True)
@@ -154,8 +161,16 @@ def _text(sample: Mapping[str, Any]) -> Text | None:
         return None
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         return None
+    # A piece may have no text: a mark that ends a turn is one token, which is not shown.
+    writers = [writer for writer, _ in pieces_of(sample)]
     return Text(
-        step=step, group=".".join(uid.split(".")[:2]), answer=answer[:_TEXT], reward=float(reward)
+        step=step,
+        group=".".join(uid.split(".")[:2]),
+        answer=answer[:_TEXT],
+        reward=float(reward),
+        truncated=sample.get("truncated") is True,
+        turns=writers.count(POLICY) if writers else 1,
+        policy_ends=not writers or writers[-1] == POLICY,
     )
 
 

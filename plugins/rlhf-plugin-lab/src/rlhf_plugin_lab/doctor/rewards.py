@@ -61,7 +61,12 @@ def equal_groups(record: Record) -> Finding | None:
 
 
 def reward_lost(record: Record) -> Finding | None:
-    """Return a finding where the mean reward has fallen back from its best, to about the start or below."""
+    """Return a finding where the mean reward has fallen back from its best, to about the start or below, or the
+    held-out one has, to the start or below for some evaluations."""
+    return _lost_in_training(record) or _lost_held_out(record)
+
+
+def _lost_in_training(record: Record) -> Finding | None:
     means = windows(record.values("reward/mean"))
     now = record.last("reward/mean", width(record.values("reward/mean")))
     if not means or not record.spread > SAME:
@@ -82,6 +87,31 @@ def reward_lost(record: Record) -> Finding | None:
         change=("actor.adam.lr", "algo.kl.coef", "train.inner_epochs"),
         step=record.series("reward/mean").steps[-1],
     )
+
+
+def _lost_held_out(record: Record) -> Finding | None:
+    if record.rises or not record.spread > SAME:
+        return None
+    for name, series in record.evaluations("/reward"):
+        values = [value for value in series.values if value is not None]
+        if len(values) <= EVALUATIONS:
+            continue
+        first, best, last = values[0], max(values), max(values[-EVALUATIONS:])
+        if best - last >= LOST * record.spread and last <= first:
+            return Finding(
+                sentence=f"the held-out reward ({name}) was {best:.3g} and is {last:.3g} or less in the last "
+                f"{EVALUATIONS} evaluations (it began at {first:.3g}), and the training reward has not risen: the "
+                "policy has lost what it could. The learning rate is likely too high, or entropy is gone",
+                evidence={
+                    f"best {name}": best,
+                    f"best of the last {EVALUATIONS}": last,
+                    f"{name} at first": first,
+                    "largest reward/std": record.spread,
+                },
+                change=("actor.adam.lr", "algo.loss.entropy_coef", "algo.kl.coef"),
+                step=series.steps[-1],
+            )
+    return None
 
 
 def reward_hacking(record: Record) -> Finding | None:

@@ -78,6 +78,8 @@ def nearly_all_dropped(record: Record) -> Finding | None:
     )
 
 
+_STEPS = "reward/mean|train/empty_batch|policy/grad_norm"
+"""A metric of every step. Where filters drop all, a step has no rewards, and may still train its entropy."""
 DIAGNOSES = (
     Diagnosis(
         name="other_weights",
@@ -85,12 +87,10 @@ DIAGNOSES = (
         find=other_weights,
         steps=2 * LAST,
     ),
-    Diagnosis(
-        name="empty_steps", needs=("reward/mean|train/empty_batch",), find=empty_steps, steps=1
-    ),
+    Diagnosis(name="empty_steps", needs=(_STEPS,), find=empty_steps, steps=1),
     Diagnosis(
         name="nearly_all_dropped",
-        needs=("reward/mean|train/empty_batch",),
+        needs=(_STEPS,),
         find=nearly_all_dropped,
         steps=1,
     ),

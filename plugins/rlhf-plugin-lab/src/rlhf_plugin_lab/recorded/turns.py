@@ -37,15 +37,17 @@ def turns_of(sample: Mapping[str, Any]) -> list[Turn]:
     A part of a policy or an environment is never merged with another's, whatever its text looks like: a mark that a
     policy wrote begins a turn of the policy.
     """
-    prompt, response, parts = sample.get("prompt"), sample.get("response"), sample.get("parts")
+    prompt, response = sample.get("prompt"), sample.get("response")
     turns = list(_split(PROMPT, prompt)) if isinstance(prompt, str) else []
-    pieces = _pieces(parts) or ([(POLICY, response)] if isinstance(response, str) else [])
+    pieces = pieces_of(sample) or ([(POLICY, response)] if isinstance(response, str) else [])
     for writer, text in pieces:
         turns += _split(writer, text)
     return turns
 
 
-def _pieces(parts: object) -> list[tuple[str, str]]:
+def pieces_of(sample: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return writer and text of each part of a recorded response; empty where the policy wrote it all."""
+    parts = sample.get("parts")
     pairs = parts if isinstance(parts, list) else []
     return [
         (pair[0] if pair[0] in (POLICY, ENVIRONMENT) else ENVIRONMENT, pair[1])
