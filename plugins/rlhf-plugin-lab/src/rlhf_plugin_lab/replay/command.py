@@ -20,13 +20,16 @@ from rlhf_core.plugins import Plugins, load
 from ..flags import FlagParser
 from ..recorded.metrics import Metrics, read_metrics
 from ..recorded.problems import Problems
-from .kept import KeepingExecutor, Kept, RecordedExecutor, with_executor
+from .behavior import Behavior, ClipRange
+from .here import HereRuntime
+from .kept import KeepingExecutor, Kept, RecordedExecutor, with_component
 from .options import options_of
 from .playing import play
 from .report import changes_table, sameness_table
 from .sameness import StepCheck, checks_of
 from .span import Span, checkpoints_of, find_span
 
+_EXECUTOR, _RUNTIME = "rollout.executor", "runtime.name"
 _MISMATCH = "mismatch/"
 """Beginning of metrics of the difference between the sampler's log-probs and the learner's."""
 
@@ -88,8 +91,12 @@ def _replay(span: Span, changed: list[str], out: Path, form: Form, plugins: Plug
         )
         ask_all = _wants_logprobs(wanted) and not _wants_logprobs(resolved)
     kept = Kept()
-    keeping = partial(KeepingExecutor, kept=kept, ask_all=ask_all)
-    play(command, with_executor(resolved, keeping), plugins, span.last)
+    if changed:
+        keeping = partial(KeepingExecutor, kept=kept, ask_all=ask_all)
+        resolved = with_component(resolved, _EXECUTOR, keeping)
+        if _has_rollouts(resolved):
+            resolved = with_component(resolved, _RUNTIME, HereRuntime)
+    play(command, resolved, plugins, span.last)
     metrics = _metrics(original)
     checks = checks_of(span, metrics, original, without=(_MISMATCH,) if ask_all else ())
     if not changed:
@@ -97,9 +104,9 @@ def _replay(span: Span, changed: list[str], out: Path, form: Form, plugins: Plug
     else:
         start = span.start if span.first - 1 in span.checkpoints else None
         start = start or checkpoints_of(original).get(span.first - 1)
-        _play_changed(command, plugins, span, changed, other, start, kept)
-        table = changes_table(span, (metrics, original), (_metrics(other), other), start)
-        print_table(table, form)
+        shares = _play_changed(command, plugins, span, changed, other, start, kept)
+        runs = (metrics, original), (_metrics(other), other)
+        print_table(changes_table(span, *runs, start, shares), form)
     _say(checks, "same metrics, without those of mismatch/," if ask_all else "same metrics")
     return 0 if all(one.same for one in checks) else 1
 
@@ -112,29 +119,31 @@ def _play_changed(
     output: Path,
     start: Path | None,
     kept: Kept,
-) -> None:
+) -> dict[int, float]:
+    """Do the steps with the changed options; return the share of tokens beyond the loss's clip range, by step."""
     resolved = options_of(command, plugins, span.run, output=output, start=start, changed=changed)
-    if resolved.optional("rollout.executor") is not None and not kept.episodes:
-        raise ConfigError(
-            f"{span.run}: expected a runtime that plays rollouts in the process of the run, whose samples can be kept; "
-            "this one plays them elsewhere, so no option can be changed on the same samples. Without changed options "
-            "the span can be replayed."
-        )
-    recorded = with_executor(resolved, partial(RecordedExecutor, kept=kept))
+    heard = None
+    if _has_rollouts(resolved):
+        heard = Behavior(ClipRange(resolved.one("algo.loss.policy")))
+        resolved = with_component(resolved, _EXECUTOR, partial(RecordedExecutor, kept=kept))
+        resolved = with_component(resolved, _RUNTIME, partial(HereRuntime, hear=heard.hear))
     try:
-        play(command, recorded, plugins, span.last)
+        play(command, resolved, plugins, span.last, heard)
     except RolloutError as error:
         raise RolloutError(
             f"rlhf replay: with the changed options a step needs other samples than the run had for it: {error} "
             "Where filters or rewards drop other groups, later prompts move to other steps: choose an earlier --to."
         ) from error
+    return {} if heard is None else heard.shares
+
+
+def _has_rollouts(resolved: ResolvedOptions[Any]) -> bool:
+    return resolved.optional(_EXECUTOR) is not None
 
 
 def _wants_logprobs(resolved: ResolvedOptions[Any]) -> bool:
     """Return whether every sample needs the sampler's log-probs."""
-    if resolved.optional("rollout.executor") is None:
-        return False
-    return planned(resolved).demands.rollout_logprobs
+    return _has_rollouts(resolved) and planned(resolved).demands.rollout_logprobs
 
 
 def _metrics(folder: Path) -> Metrics:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_config import ResolvedOptions
 from rlhf_core import RolloutError
 from rlhf_core.contracts import RolloutContext, RolloutExecutor, Task, Trajectory, Uid
 
-_EXECUTOR = "rollout.executor"
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -94,17 +94,21 @@ class RecordedExecutor:
         return rows
 
 
-def with_executor(
-    resolved: ResolvedOptions[Any], around: Callable[[RolloutExecutor], RolloutExecutor]
+def with_component(
+    resolved: ResolvedOptions[Any], slot: str, around: Callable[[T], T]
 ) -> ResolvedOptions[Any]:
-    """Return the options of a run whose executor is ``around`` the one it has; of a run without rollouts, the same."""
-    selection = resolved.optional(_EXECUTOR)
+    """Return the options of a run whose component of a slot is ``around`` the one it has; the same where it has none.
+
+    Args:
+        slot: path of the selector, such as ``rollout.executor``.
+    """
+    selection = resolved.optional(slot)
     if selection is None:
         return resolved
     own = selection.registered
     component = replace(own.component, factory=lambda config: around(own.build(config)))
     wrapped = replace(selection, registered=replace(own, component=component))
-    return replace(resolved, selections={**resolved.selections, _EXECUTOR: (wrapped,)})
+    return replace(resolved, selections={**resolved.selections, slot: (wrapped,)})
 
 
 def _is_evaluation(task: Task) -> bool:
