@@ -15,6 +15,7 @@ from rlhf_cli.tables import HELP, Form, print_table
 from rlhf_cli.training import TrainingCommand
 from rlhf_config import ResolvedOptions
 from rlhf_core import ConfigError, RolloutError
+from rlhf_core.media import MediaStore
 from rlhf_core.plugins import Plugins, load
 
 from ..flags import FlagParser
@@ -92,7 +93,7 @@ def _replay(span: Span, changed: list[str], out: Path, form: Form, plugins: Plug
         ask_all = _wants_logprobs(wanted) and not _wants_logprobs(resolved)
     kept = Kept()
     if changed:
-        keeping = partial(KeepingExecutor, kept=kept, ask_all=ask_all)
+        keeping = partial(KeepingExecutor, kept=kept, store=_images(original), ask_all=ask_all)
         resolved = with_component(resolved, _EXECUTOR, keeping)
         if _has_rollouts(resolved):
             resolved = with_component(resolved, _RUNTIME, HereRuntime)
@@ -125,7 +126,8 @@ def _play_changed(
     heard = None
     if _has_rollouts(resolved):
         heard = Behavior(ClipRange(resolved.one("algo.loss.policy")))
-        resolved = with_component(resolved, _EXECUTOR, partial(RecordedExecutor, kept=kept))
+        recorded = partial(RecordedExecutor, kept=kept, store=_images(output))
+        resolved = with_component(resolved, _EXECUTOR, recorded)
         resolved = with_component(resolved, _RUNTIME, partial(HereRuntime, hear=heard.hear))
     try:
         play(command, resolved, plugins, span.last, heard)
@@ -144,6 +146,10 @@ def _has_rollouts(resolved: ResolvedOptions[Any]) -> bool:
 def _wants_logprobs(resolved: ResolvedOptions[Any]) -> bool:
     """Return whether every sample needs the sampler's log-probs."""
     return _has_rollouts(resolved) and planned(resolved).demands.rollout_logprobs
+
+
+def _images(run: Path) -> MediaStore:
+    return MediaStore(run / "media")
 
 
 def _metrics(folder: Path) -> Metrics:
