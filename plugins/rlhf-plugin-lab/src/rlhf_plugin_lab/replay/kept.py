@@ -25,6 +25,8 @@ class Kept:
     """Segments of each episode, with the sampler's log-probs, before the rewards have scored them."""
     left_out: dict[tuple[int, int, int], str] = field(default_factory=dict)
     """Episodes that the executor left out, with the reason."""
+    ran_out: bool = False
+    """An episode was asked for that is not here."""
     images: dict[MediaRef, bytes] = field(default_factory=dict)
     """Images of the episodes that are no files of the user's, which every run links to: what environments drew."""
 
@@ -104,6 +106,7 @@ class RecordedExecutor:
             elif key in self._kept.left_out:
                 context.drop(task.uid._replace(sample=sample), self._kept.left_out[key])
             else:
+                self._kept.ran_out = True
                 raise RolloutError(
                     f"{task.uid._replace(sample=sample)}: expected an episode that the run sampled in this span; it "
                     "sampled none of that name, and a replay samples nothing. With the changed options more groups "
