@@ -107,6 +107,7 @@ def test_the_share_is_of_the_changed_loss_and_0_in_the_first_step(run, capsys):
     assert 0.5 < narrow[1]["beyond_clip"] <= 1
 
 
+@pytest.mark.slow
 def test_the_share_agrees_with_the_largest_distance_from_the_sampler(run, capsys):
     """Nothing is beyond a range that is wider than the largest difference, and something beyond one just narrower. One
     update a step has a ratio of 1, so that the range itself changes no weight; a correction has all tokens compared."""
@@ -126,6 +127,7 @@ def test_the_share_agrees_with_the_largest_distance_from_the_sampler(run, capsys
         assert (again["beyond_clip"] > 0) is some
 
 
+@pytest.mark.slow
 def test_pairs_have_no_such_column(tmp_path, capsys):
     write_task(tmp_path)
     rows = replay_rows(train_pairs(tmp_path), 3, 3, "--actor.adam.lr", "0.03", capsys=capsys)

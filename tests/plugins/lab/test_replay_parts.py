@@ -68,6 +68,7 @@ def test_without_metrics_weights_alone_are_compared(killed, capsys):
     assert "same weights to the bit at step 3, 4" in said
 
 
+@pytest.mark.slow
 def test_a_step_whose_record_is_damaged_is_named_and_the_others_are_compared(killed, capsys):
     shutil.rmtree(killed / "checkpoints/step-00000003")
     lines = (killed / "metrics.jsonl").read_text().splitlines()
@@ -83,6 +84,7 @@ def test_a_step_whose_record_is_damaged_is_named_and_the_others_are_compared(kil
     assert [row["metrics"] > 0 for row in json.loads(printed.out)] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_span_of_which_nothing_is_recorded_is_not_told_to_be_as_recorded(killed, capsys):
     shutil.rmtree(killed / "checkpoints/step-00000003")
     text = (killed / "metrics.jsonl").read_text()
@@ -93,6 +95,7 @@ def test_a_span_of_which_nothing_is_recorded_is_not_told_to_be_as_recorded(kille
     assert "nothing is recorded of the span to compare with" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_without_samples_is_sampled_again(killed, capsys):
     (killed / "samples.jsonl").unlink()
 
@@ -136,6 +139,7 @@ def test_a_first_checkpoint_is_held_while_the_run_removes_it(whole, killed, tmp_
     assert all((kept / name).is_file() for name in digests_of(kept))
 
 
+@pytest.mark.slow
 def test_nothing_but_the_runs_is_left_in_the_folder_of_out(whole, tmp_path):
     assert replay(whole, 3, 3, "--out", str(tmp_path / "new/out")) == 0
 
