@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rlhf_cli.main import main as rlhf
 from rlhf_core.contracts import RunResult
+from rlhf_plugin_lab.replay.command import main as replay
 from rlhf_testing.tiny import write_tiny_model
 
 STEPS = 5
@@ -85,3 +86,25 @@ def digests(run: Path, step: int) -> dict[str, str]:
 def interrupted(resolved, plugins, control):
     """The run of a command that a signal ends behind its second step."""
     return RunResult(status="interrupted", steps=2, seconds=1.0, message="stopped by SIGINT")
+
+
+def replay_rows(run: Path, first: int, last: int, *words: str, capsys) -> list[dict]:
+    """The table's rows of a replay that must succeed."""
+    capsys.readouterr()
+    assert (
+        replay([str(run), "--from", str(first), "--to", str(last), "--table", "json", *words]) == 0
+    )
+    return json.loads(capsys.readouterr().out)
+
+
+def train_pairs(folder: Path) -> Path:
+    """Run ``rlhf dpo`` on pairs, with a checkpoint of every step, and return the run folder."""
+    rows = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": str(n + 2)} for n in range(16)]
+    (folder / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = [
+        "dpo", "--model", str(folder / "model"), "--data", str(folder / "pairs.jsonl"), "--output", str(folder / "run"),
+        "--train.steps", str(STEPS), "--train.batch_size", "4", "--actor.adam.lr", "0.01", "--checkpoint.every", "1",
+        "--checkpoint.keep", "10", "--checkpoint.export", "false", *QUIET,
+    ]  # fmt: skip
+    run_command(words)
+    return folder / "run"

@@ -12,6 +12,7 @@ from tests.deadlines import HANG_S
 from tests.plugins.lab.run_folders import sample, write_run
 
 from rlhf_plugin_lab.command import main
+from rlhf_plugin_lab.paper.shell import replay_command
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -92,3 +93,24 @@ def test_the_page_opens_from_disk_and_a_hostile_rollout_does_not_run(tmp_path):
             assert "RLO" in found.text
             assert "2 tokens, 1 of them the policy's" in found.text
             assert "token 1 last" in found.text
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_a_step_offers_the_command_that_replays_it_and_a_hostile_name_stays_text(tmp_path):
+    name = "<img src=x onerror=\"document.title='pwned'\">; touch $(pwned) it's \u202e\n"
+    run = write_run(tmp_path / name, [sample()], [sample(step=1, uid="-1.0.0.0", eval="held")])
+    page = tmp_path / "page.html"
+    main([str(run), "--export", str(page)])
+
+    title, found = shown(page, "/step/0//1", tmp_path / "profile")
+
+    assert title == "rlhf view"
+    assert not {"script", "img", "iframe"} & set(found.tags)
+    command = f"{replay_command(run)} --from 1 --to 1"
+    assert command in found.text
+    assert command.isprintable()
+    assert command.endswith("\\xe2\\x80\\xae\\n' --from 1 --to 1")
+    _, other = shown(page, "/step/0/held/1", tmp_path / "profile")
+    assert "reward/exact" in other.text
+    assert "rlhf replay" not in other.text

@@ -261,3 +261,19 @@ def test_fates_and_missing_files_are_in_the_index(run):
 
     assert described["fates"]["1"]["dropped"]["no_signal"]["number"] == 1
     assert "config.toml cannot be read" in described["problems"][0]
+
+
+def test_a_run_says_how_its_steps_are_replayed(tmp_path):
+    run = write_run(tmp_path / "it's <b>one</b>", [sample()])
+
+    (described,) = contents(run).index["runs"]
+
+    assert described["replay"] == f"rlhf replay '{tmp_path}/it'\"'\"'s <b>one</b>'"
+
+
+def test_a_run_whose_command_is_not_known_is_not_replayed(run):
+    (run / "config.toml").unlink()
+
+    (described,) = contents(run).index["runs"]
+
+    assert described["replay"] == ""

@@ -3,15 +3,7 @@
 import json
 
 import pytest
-from tests.plugins.lab.replayed_runs import (
-    QUIET,
-    STEPS,
-    digests,
-    go_on,
-    run_command,
-    train,
-    write_task,
-)
+from tests.plugins.lab.replayed_runs import digests, go_on, train, train_pairs, write_task
 
 from rlhf_plugin_lab.replay.command import main
 
@@ -55,16 +47,7 @@ def test_a_span_is_replayed_and_its_first_changed_step_is_that_of_a_resumed_run(
 
 def test_pairs_are_replayed_to_the_bit_and_with_another_learning_rate(tmp_path, capsys):
     write_task(tmp_path)
-    rows = [{"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": str(n + 2)} for n in range(16)]
-    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    run = tmp_path / "run"
-    run_command(
-        [
-            "dpo", "--model", str(tmp_path / "model"), "--data", str(tmp_path / "pairs.jsonl"), "--output", str(run),
-            "--train.steps", str(STEPS), "--train.batch_size", "4", "--actor.adam.lr", "0.01", "--checkpoint.every",
-            "1", "--checkpoint.keep", "10", "--checkpoint.export", "false", *QUIET,
-        ]
-    )  # fmt: skip
+    run = train_pairs(tmp_path)
     span = [str(run), "--from", "3", "--to", "4"]
 
     assert main(span) == 0

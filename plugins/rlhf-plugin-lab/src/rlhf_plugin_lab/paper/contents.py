@@ -16,6 +16,7 @@ from ..recorded.problems import Problems
 from .chunks import Chunks, number_of
 from .images import Images
 from .rollouts import Rollouts, Wanted
+from .shell import replay_command
 
 METRICS, SAMPLES, EVAL_SAMPLES = "metrics.jsonl", "samples.jsonl", "eval_samples.jsonl"
 CONFIG, LEDGER = "config.toml", "ledger.jsonl"
@@ -101,6 +102,7 @@ def _described(
     return {
         "name": name,
         "folder": str(run),
+        "replay": replay_command(run) if options.command else "",
         "command": options.command,
         "version": options.version,
         "end": metrics.end,

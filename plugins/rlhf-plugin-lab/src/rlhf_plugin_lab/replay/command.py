@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,23 @@ from rlhf_cli.tables import HELP, Form, print_table
 from rlhf_cli.training import TrainingCommand
 from rlhf_config import ResolvedOptions
 from rlhf_core import ConfigError, RolloutError
+from rlhf_core.media import MediaStore
 from rlhf_core.plugins import Plugins, load
 
 from ..flags import FlagParser
 from ..recorded.metrics import Metrics, read_metrics
 from ..recorded.problems import Problems
-from .kept import KeepingExecutor, Kept, RecordedExecutor, with_executor
+from .behavior import Behavior, ClipRange
+from .held import held
+from .here import HereRuntime
+from .kept import KeepingExecutor, Kept, RecordedExecutor, with_component
 from .options import options_of
 from .playing import play
 from .report import changes_table, sameness_table
 from .sameness import StepCheck, checks_of
 from .span import Span, checkpoints_of, find_span
 
+_EXECUTOR, _RUNTIME = "rollout.executor", "runtime.name"
 _MISMATCH = "mismatch/"
 """Beginning of metrics of the difference between the sampler's log-probs and the learner's."""
 
@@ -72,24 +78,47 @@ def main(arguments: Sequence[str]) -> int:
         )
     plugins = load()
     if flags.out is not None:
-        return _replay(span, changed, flags.out, flags.table, plugins)
+        return _checked(span, changed, flags.out, flags.table, plugins)
     with tempfile.TemporaryDirectory(prefix="rlhf-replay-") as folder:
-        return _replay(span, changed, Path(folder) / "runs", flags.table, plugins)
+        return _checked(span, changed, Path(folder) / "runs", flags.table, plugins)
 
 
-def _replay(span: Span, changed: list[str], out: Path, form: Form, plugins: Plugins) -> int:
+def _checked(span: Span, changed: list[str], out: Path, form: Form, plugins: Plugins) -> int:
+    """Say what is wrong with the options before anything is copied or trained, then replay."""
+    for line in span.missing:
+        print(line, file=sys.stderr)
+    command = training_command(span.command, plugins)
+    resolve = partial(options_of, command, plugins, span.run, output=out, start=span.start)
+    ask_all = bool(changed) and _wants_logprobs(resolve(changed=changed))
+    ask_all = ask_all and not _wants_logprobs(resolve())
+    if span.start is None:
+        return _replay(span, changed, out, form, plugins, ask_all=ask_all)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".rlhf-replay-", dir=out.parent) as folder:
+        start = max(step for step in span.checkpoints if step < span.first)
+        checkpoints = {**span.checkpoints, start: held(span.checkpoints[start], Path(folder))}
+        span = replace(span, checkpoints=checkpoints)
+        return _replay(span, changed, out, form, plugins, ask_all=ask_all)
+
+
+def _replay(
+    span: Span, changed: list[str], out: Path, form: Form, plugins: Plugins, *, ask_all: bool
+) -> int:
+    """Do the span, and once more with the changed options, and print the table.
+
+    Args:
+        ask_all: the changed options need log-probs that the run does without (``KeepingExecutor``).
+    """
     command = training_command(span.command, plugins)
     original, other = out / "original", out / "changed"
     resolved = options_of(command, plugins, span.run, output=original, start=span.start)
-    ask_all = False
-    if changed:  # what is wrong with the options is said before anything is trained
-        wanted = options_of(
-            command, plugins, span.run, output=other, start=span.start, changed=changed
-        )
-        ask_all = _wants_logprobs(wanted) and not _wants_logprobs(resolved)
     kept = Kept()
-    keeping = partial(KeepingExecutor, kept=kept, ask_all=ask_all)
-    play(command, with_executor(resolved, keeping), plugins, span.last)
+    if changed:
+        keeping = partial(KeepingExecutor, kept=kept, store=_images(original), ask_all=ask_all)
+        resolved = with_component(resolved, _EXECUTOR, keeping)
+        if _has_rollouts(resolved):
+            resolved = with_component(resolved, _RUNTIME, HereRuntime)
+    play(command, resolved, plugins, span.last)
     metrics = _metrics(original)
     checks = checks_of(span, metrics, original, without=(_MISMATCH,) if ask_all else ())
     if not changed:
@@ -97,11 +126,11 @@ def _replay(span: Span, changed: list[str], out: Path, form: Form, plugins: Plug
     else:
         start = span.start if span.first - 1 in span.checkpoints else None
         start = start or checkpoints_of(original).get(span.first - 1)
-        _play_changed(command, plugins, span, changed, other, start, kept)
-        table = changes_table(span, (metrics, original), (_metrics(other), other), start)
-        print_table(table, form)
+        last, shares = _play_changed(command, plugins, span, changed, other, start, kept)
+        runs = (metrics, original), (_metrics(other), other)
+        print_table(changes_table(replace(span, last=last), *runs, start, shares), form)
     _say(checks, "same metrics, without those of mismatch/," if ask_all else "same metrics")
-    return 0 if all(one.same for one in checks) else 1
+    return 0 if all(one.same for one in checks) and any(one.known for one in checks) else 1
 
 
 def _play_changed(
@@ -112,29 +141,50 @@ def _play_changed(
     output: Path,
     start: Path | None,
     kept: Kept,
-) -> None:
+) -> tuple[int, dict[int, float]]:
+    """Do the steps with the changed options, as far as there are samples.
+
+    Returns:
+        The last step that was done, and the share of tokens beyond the loss's clip range, by step.
+
+    Raises:
+        RolloutError: there are not even those of the first step.
+    """
     resolved = options_of(command, plugins, span.run, output=output, start=start, changed=changed)
-    if resolved.optional("rollout.executor") is not None and not kept.episodes:
-        raise ConfigError(
-            f"{span.run}: expected a runtime that plays rollouts in the process of the run, whose samples can be kept; "
-            "this one plays them elsewhere, so no option can be changed on the same samples. Without changed options "
-            "the span can be replayed."
-        )
-    recorded = with_executor(resolved, partial(RecordedExecutor, kept=kept))
+    heard = None
+    if _has_rollouts(resolved):
+        heard = Behavior(ClipRange(resolved.one("algo.loss.policy")))
+        recorded = partial(RecordedExecutor, kept=kept, store=_images(output))
+        resolved = with_component(resolved, _EXECUTOR, recorded)
+        resolved = with_component(resolved, _RUNTIME, partial(HereRuntime, hear=heard.hear))
+    last = span.last
     try:
-        play(command, recorded, plugins, span.last)
+        play(command, resolved, plugins, last, heard)
     except RolloutError as error:
-        raise RolloutError(
-            f"rlhf replay: with the changed options a step needs other samples than the run had for it: {error} "
-            "Where filters or rewards drop other groups, later prompts move to other steps: choose an earlier --to."
-        ) from error
+        if not kept.ran_out:
+            raise
+        why = (
+            f"with the changed options a step needs other samples than the run had for it: {error} Where filters or "
+            "rewards drop other groups, later prompts move to other steps"
+        )
+        last = _metrics(output).last_step
+        if last < span.first:
+            raise RolloutError(f"rlhf replay: {why}: choose an earlier --to.") from error
+        print(f"steps {last + 1} to {span.last} are missing: {why}.", file=sys.stderr)
+    return last, {} if heard is None else heard.shares
+
+
+def _has_rollouts(resolved: ResolvedOptions[Any]) -> bool:
+    return resolved.optional(_EXECUTOR) is not None
 
 
 def _wants_logprobs(resolved: ResolvedOptions[Any]) -> bool:
     """Return whether every sample needs the sampler's log-probs."""
-    if resolved.optional("rollout.executor") is None:
-        return False
-    return planned(resolved).demands.rollout_logprobs
+    return _has_rollouts(resolved) and planned(resolved).demands.rollout_logprobs
+
+
+def _images(run: Path) -> MediaStore:
+    return MediaStore(run / "media")
 
 
 def _metrics(folder: Path) -> Metrics:
@@ -143,18 +193,27 @@ def _metrics(folder: Path) -> Metrics:
 
 def _say(checks: Sequence[StepCheck], metrics: str) -> None:
     """Print on stderr whether the span without changed options was as recorded, of which so many metrics count."""
+    without = [one.step for one in checks if not one.compared]
+    if without:
+        print(f"no metrics are recorded of step {_listed(without)}", file=sys.stderr)
     wrong = next((one for one in checks if not one.same), None)
     if wrong is not None:
         what = " and ".join(part for part in (wrong.metric, wrong.file) if part)
-        print(
-            f"not as recorded: step {wrong.step} is the first that differs, in {what}",
-            file=sys.stderr,
+        said = f"not as recorded: step {wrong.step} is the first that differs, in {what}"
+    elif not any(one.known for one in checks):
+        said = "nothing is recorded of the span to compare with"
+    else:
+        at = f"at step {_listed([one.step for one in checks if one.compared])}"
+        every = metrics if any(one.compared for one in checks) else "no metrics"
+        known = [one.step for one in checks if one.files is not None]
+        weights = (
+            f"same weights to the bit at step {_listed(known)}"
+            if known
+            else "the run has no checkpoint in the span to compare weights with"
         )
-        return
-    known = [one.step for one in checks if one.files is not None]
-    weights = (
-        f"same weights to the bit at step {', '.join(map(str, known))}"
-        if known
-        else "the run has no checkpoint in the span to compare weights with"
-    )
-    print(f"as recorded: {metrics} at every step; {weights}", file=sys.stderr)
+        said = f"as recorded: {every} {at if without else 'at every step'}; {weights}"
+    print(said, file=sys.stderr)
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_cli.tables import Cell, Column, Parts, Table, Value
@@ -42,7 +42,11 @@ def sameness_table(checks: Sequence[StepCheck]) -> Table:
 
 
 def changes_table(
-    span: Span, original: tuple[Metrics, Path], changed: tuple[Metrics, Path], start: Path | None
+    span: Span,
+    original: tuple[Metrics, Path],
+    changed: tuple[Metrics, Path],
+    start: Path | None,
+    beyond_clip: Mapping[int, float],
 ) -> Table:
     """Return a row for each step, with values of the original and of the changed run.
 
@@ -50,6 +54,7 @@ def changes_table(
         original: metrics and folder of the span as it was.
         changed: metrics and folder of the span with changed options.
         start: checkpoint before the span; None where there is none, so that the first update has no norm.
+        beyond_clip: share of tokens beyond the changed loss's clip range against the sampler, by step.
     """
     was, now = original[0], changed[0]
     both = [*((name, name.partition("/")[2], name) for name in _LOSSES), *_BOTH]
@@ -59,6 +64,7 @@ def changes_table(
         Column("step", right=True),
         *(Column(name, key, ("original", "changed"), right=True) for name, key, _ in shown),
         *(Column(name, key, right=True) for name, key, _ in off),
+        *([Column("beyond clip", "beyond_clip", right=True)] if beyond_clip else []),
         Column("update norm", "update_norm", ("original", "changed"), right=True),
         Column("cos", "update_cosine", right=True),
         Column("distance", right=True),
@@ -72,6 +78,7 @@ def changes_table(
                 step,
                 *(_pair(old.get(name), new.get(name)) for _, _, name in shown),
                 *(new.get(name) for _, _, name in off),
+                *([beyond_clip.get(step)] if beyond_clip else []),
                 *_of_weights(_moves_of(step, original[1], changed[1], start, span.first)),
             ]
         )

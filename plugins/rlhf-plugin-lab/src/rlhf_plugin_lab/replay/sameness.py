@@ -6,10 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf_core.outside.json_reader import parse_object
-
 from ..recorded.metrics import Metrics
-from .span import Span, checkpoints_of
+from .span import Span, checkpoints_of, digests_of
 
 _OTHERWISE = ("timing/", "eval/")
 """Beginnings of the names of numbers that no step's learning is made of."""
@@ -21,7 +19,7 @@ class StepCheck:
 
     step: int
     compared: int
-    """Number of metrics that were compared."""
+    """Number of metrics that were compared; 0: the run recorded none of this step."""
     metric: str = ""
     """First metric, in the record's order, that differs, with both values; empty: none does."""
     files: int | None = None
@@ -33,6 +31,11 @@ class StepCheck:
     def same(self) -> bool:
         """True where nothing differs."""
         return not self.metric and not self.file
+
+    @property
+    def known(self) -> bool:
+        """True where the run has anything of the step to compare with."""
+        return self.compared > 0 or self.files is not None
 
 
 def checks_of(
@@ -56,10 +59,11 @@ def checks_of(
             }
             for each in (span.metrics, again)
         )
-        metric = next((_shown(name, was, now) for name in was | now if _differ(name, was, now)), "")
+        names = was | now if was else {}  # a step without a record has nothing that could differ
+        metric = next((_shown(name, was, now) for name in names if _differ(name, was, now)), "")
         files, file = None, ""
-        if step in span.checkpoints and step in replayed:
-            old, new = _digests(span.checkpoints[step]), _digests(replayed[step])
+        if step in span.digests and step in replayed:
+            old, new = span.digests[step], digests_of(replayed[step])
             files = len(old)
             file = next((name for name in old | new if old.get(name) != new.get(name)), "")
         checks.append(
@@ -86,9 +90,3 @@ def _shown(name: str, was: dict[str, float | None], now: dict[str, float | None]
         return json.dumps(values[name]) if name in values else "absent"
 
     return f"{name} (recorded {text(was)}, now {text(now)})"
-
-
-def _digests(checkpoint: Path) -> dict[str, object]:
-    """Return the digest of each file of the roles: weights, optimizers and generators."""
-    files = parse_object((checkpoint / "manifest.json").read_bytes())["files"]
-    return {name: digest for name, digest in files.items() if "/" in name}

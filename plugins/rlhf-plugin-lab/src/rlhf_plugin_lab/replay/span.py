@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from rlhf_core import ConfigError
+from rlhf_core.outside.json_reader import parse_object
 
 from ..paper.contents import require_run
 from ..recorded.metrics import Metrics, read_metrics
@@ -31,6 +34,11 @@ class Span:
     """The run's own checkpoints by step."""
     metrics: Metrics
     """Metrics that the run recorded."""
+    digests: dict[int, dict[str, object]]
+    """Digest of each file of the roles, by step of the span with a checkpoint. They are read before anything is
+    trained, as a run that goes on removes its checkpoints."""
+    missing: tuple[str, ...] = ()
+    """Sentences on what the run's records lack."""
 
     @property
     def start(self) -> Path | None:
@@ -49,7 +57,7 @@ def checkpoints_of(run: Path) -> dict[int, Path]:
 
 
 def find_span(run: Path, first: int, last: int) -> Span:
-    """Return the span of ``run`` from step ``first`` to ``last``.
+    """Return the span of ``run`` from step ``first`` to ``last``, or to the last one that is recorded.
 
     Raises:
         ConfigError: the run has no such steps, no checkpoint before them, or was made by another version.
@@ -73,11 +81,20 @@ def find_span(run: Path, first: int, last: int) -> Span:
             f"Replay it with pip install {options.version.replace(' ', '==')}."
         )
     metrics = read_metrics(run / "metrics.jsonl", problems)
-    if last > metrics.last_step:
-        raise ConfigError(
-            f"rlhf replay --to {last}: expected a step that {run} has recorded; its last one is {metrics.last_step}"
-        )
     checkpoints = checkpoints_of(run)
+    recorded = max(metrics.last_step, *checkpoints, 0)
+    planned = options.values.get("train.steps", "")
+    if first > recorded or (planned.isdecimal() and last > max(int(planned), recorded)):
+        raise ConfigError(
+            f"rlhf replay --from {first} --to {last}: expected steps that {run} has recorded; its last one is "
+            f"{recorded}"
+        )
+    missing = [f"{run}: {line}" for line in problems.lines()]
+    if last > recorded:
+        missing.append(
+            f"{run}: steps {recorded + 1} to {last} are not recorded: the run goes on, or ended before"
+        )
+    last = min(last, recorded)
     span = Span(
         run=run,
         command=options.command,
@@ -85,10 +102,29 @@ def find_span(run: Path, first: int, last: int) -> Span:
         last=last,
         checkpoints=checkpoints,
         metrics=metrics,
+        digests=_digests_within(checkpoints, first, last),
+        missing=tuple(missing),
     )
     if span.start is None and first > 1:
         raise ConfigError(_no_checkpoint(run, first, checkpoints))
     return span
+
+
+def digests_of(checkpoint: Path) -> dict[str, object]:
+    """Return the digest of each file of the roles: weights, optimizers and generators."""
+    files = parse_object((checkpoint / "manifest.json").read_bytes())["files"]
+    return {name: digest for name, digest in files.items() if "/" in name}
+
+
+def _digests_within(
+    checkpoints: Mapping[int, Path], first: int, last: int
+) -> dict[int, dict[str, object]]:
+    found = {}
+    for step, path in checkpoints.items():
+        if first <= step <= last:
+            with contextlib.suppress(FileNotFoundError):  # the run has just removed it
+                found[step] = digests_of(path)
+    return found
 
 
 def _no_checkpoint(run: Path, first: int, checkpoints: dict[int, Path]) -> str:
