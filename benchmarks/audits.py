@@ -229,7 +229,7 @@ def train_seeing(base: Path, run: Path, seed: int) -> None:
 
 def plant_pixels(run: Path, model: PreTrainedModel, eye: audit_pixels.Eye) -> None:
     """Replace the sampler's log-probs by those of a model that sees by an eye."""
-    samples = [json.loads(line) for line in (run / "samples.jsonl").open()]
+    samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
     files = {each["uid"]: [run / image["file"] for image in each["images"]] for each in samples}
     seen = list(dict.fromkeys(path for paths in files.values() for path in paths))
 
