@@ -39,7 +39,7 @@ FORM: dict[str, Any] = {
     "write_statistics": False,
     "store_schema": False,
 }
-"""How files are written: a step's file should cost little of a step of 60 ms."""
+"""Options of the files, by which one costs little of a step of 60 ms."""
 
 
 class TokensConfig(Config):

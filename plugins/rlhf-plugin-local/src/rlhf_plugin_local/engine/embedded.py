@@ -301,9 +301,7 @@ class EmbeddedEngine:
         if self._state is not EmbeddedState.SERVING:
             return False
         try:
-            finished = await self._lane.call(
-                partial(self._step, next_wave(self._queue, self._batch, self._config))
-            )
+            finished = await self._lane.call(partial(self._step, self._next_wave()))
         except Exception as error:
             # Whatever the model raises belongs to the requests that caused it.
             if not self._is_closed():
@@ -329,6 +327,15 @@ class EmbeddedEngine:
         if self._batch.active:
             finished += self._batch.step()
         return finished
+
+    def _next_wave(self) -> list[Sequence]:
+        config = self._config
+        return next_wave(
+            self._queue,
+            self._batch,
+            prefill_tokens=config.prefill_tokens,
+            share_prefixes=config.share_prefixes,
+        )
 
     def _deliver(self, item: Finished) -> None:
         call = self._calls.get(item.sequence.call)

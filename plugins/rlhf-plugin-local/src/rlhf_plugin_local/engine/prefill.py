@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,11 +22,6 @@ from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_image
 from .cache import round_up
 from .sequence import Prompt
 from .sequence import Sequence as OwnSequence
-
-if TYPE_CHECKING:
-    from .batch import Batch
-    from .config import EmbeddedEngineConfig
-    from .resident.batch import ResidentBatch
 
 ROW_MULTIPLE = 8
 """Rows of a matrix product come in multiples of this. With it the CPU kernels give each row the same bits whatever
@@ -206,8 +201,36 @@ def distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], l
     return list(number), owner
 
 
+class Admitting(Protocol):
+    """A batch as far as a wave sees it."""
+
+    num_slots: int
+
+    @property
+    def num_free(self) -> int:
+        """Number of further sequences that have a slot."""
+        ...
+
+    @property
+    def active(self) -> list[OwnSequence]:
+        """Sequences that are being decoded."""
+        ...
+
+    def num_new(self, prompt: Prompt) -> int:
+        """Return the number of a prompt's tokens that have to be computed."""
+        ...
+
+    def most_pages(self, sequence: OwnSequence) -> int:
+        """Return the pages of a sequence that writes all that it may and shares nothing."""
+        ...
+
+    def has_room(self, pages: int) -> bool:
+        """Return whether so many pages are free."""
+        ...
+
+
 def next_wave(
-    queue: deque[OwnSequence], batch: Batch | ResidentBatch, config: EmbeddedEngineConfig
+    queue: deque[OwnSequence], batch: Admitting, *, prefill_tokens: int, share_prefixes: bool
 ) -> list[OwnSequence]:
     """Take from the queue what is to be admitted now; nothing while more should gather.
 
@@ -223,11 +246,11 @@ def next_wave(
     num_new = num_read = pages = 0
     while queue and len(wave) < free:
         prompt = queue[0].prompt
-        if prompt not in prompts or not config.share_prefixes:
+        if prompt not in prompts or not share_prefixes:
             num_new += batch.num_new(prompt)
             num_read += len(prompt.token_ids)
-            most = config.prefill_tokens
-            if wave and (num_new > most or num_read > MOST_READ * most):
+            is_full = num_new > prefill_tokens or num_read > MOST_READ * prefill_tokens
+            if wave and is_full:
                 break
             prompts.add(prompt)
         pages += batch.most_pages(queue[0])
