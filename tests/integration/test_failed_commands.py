@@ -79,7 +79,7 @@ def test_a_command_that_fails_before_an_update_goes_on_from_the_step_before(
     command, tmp_path, monkeypatch, capfd
 ):
     with monkeypatch.context() as patched:
-        fail_in_update(patched, "drop_gradients", 3)
+        fail_in_update(patched, "drop_gradient", 3)
         assert command("--output", "run") == 1
     assert "broken for the test" in capfd.readouterr().err
     assert saved_steps(tmp_path / "run") == [2]
