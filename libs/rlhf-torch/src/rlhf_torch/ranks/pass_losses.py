@@ -66,8 +66,7 @@ class UpdateLosses:
     """Metrics of each pass, once its loss has been computed."""
     seen: SeenLogprobs
     failures: list[Exception]
-    """What the objective raised on rows of this rank, whose loss is 0 then: the rank takes part in the passes of all
-    ranks to the end. """
+    """Errors of the objective on rows of this rank. The loss is 0 there, and the rank takes part in all passes."""
 
     def require_whole(self) -> None:
         """Raise the first of ``failures``, if there is one, once the gradient has been computed."""
