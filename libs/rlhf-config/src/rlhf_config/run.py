@@ -313,8 +313,8 @@ class TrainCheckpointConfig(CheckpointConfig):
     undo_gib: float = Field(
         1.0,
         ge=0.0,
-        description="host memory, per role and rank, for a copy of weights and optimizer state before a step's first update, "
-        "from which the step before is saved if this one fails between updates; a larger role, and 0: no copy",
+        description="host memory, per role and rank, for a copy of weights and optimizer state before a step's first "
+        "update, from which the step before is saved if this one fails after that; a larger role, and 0: no copy",
     )
 
 
