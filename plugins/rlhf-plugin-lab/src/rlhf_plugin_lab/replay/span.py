@@ -57,7 +57,7 @@ def find_span(run: Path, first: int, last: int) -> Span:
     require_run(run, "rlhf replay")
     if not 1 <= first <= last:
         raise ConfigError(
-            f"rlhf replay --from {first} --to {last}: expected 1 <= --from <= --to; the first step is 1"
+            f"rlhf replay --from {first} --to {last}: expected 1 <= --from <= --to; the first step is 1. Set --from 1"
         )
     problems = Problems()
     options = read_options(run / "config.toml", problems)
@@ -75,7 +75,8 @@ def find_span(run: Path, first: int, last: int) -> Span:
     metrics = read_metrics(run / "metrics.jsonl", problems)
     if last > metrics.last_step:
         raise ConfigError(
-            f"rlhf replay --to {last}: expected a step that {run} has recorded; its last one is {metrics.last_step}"
+            f"rlhf replay --to {last}: expected a step that {run} has recorded; its last one is {metrics.last_step}. "
+            f"Set --to {metrics.last_step}"
         )
     checkpoints = checkpoints_of(run)
     span = Span(
