@@ -5,15 +5,18 @@ and done by hand where no word of the command does it.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as parquet
 from safetensors.numpy import load_file, save_file
 
 from rlhf_cli.main import main
 from rlhf_testing.tiny import write_tiny_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 Words = Sequence[str]
 
@@ -86,6 +89,18 @@ def _cut_last_line(file):
     file.write_text(file.read_text()[:-9])
 
 
+def _copy_model(without):
+    """Copy the model, but not one of its files."""
+    shutil.copytree("model", "bare")
+    Path("bare", without).unlink()
+
+
+def _drop_column():
+    for file in Path("run").rglob("*.parquet"):
+        table = parquet.read_table(file)
+        parquet.write_table(table.drop_columns(["uid"]), file)
+
+
 def _save_set():
     from datasets import Dataset, DatasetDict
 
@@ -125,6 +140,46 @@ FILES = {
             ),
             told="leave the row out",
             mend=lambda: _rows("rows.jsonl", *[{"prompt": "1", "response": "2", "weight": 1}] * 8),
+        )
+    ],
+    "rlhf_plugin_lab/audit/sequences.py:_columns": [
+        FileCase(
+            words="audit run --step 1",
+            prepare=_drop_column,
+            told="expected a file of the observer token_files",
+            mend=lambda: shutil.copytree("other", "run", dirs_exist_ok=True),
+        )
+    ],
+    "rlhf_plugin_vlm/families/loading.py:require_no_limits": [
+        FileCase(
+            words="sft --model towered --model.vision vlm --data.chat true --data.image_key '' "
+            "--model.vlm.max_pixels 9999",
+            prepare=lambda: write_tiny_vision_model(Path("towered"), "llava"),
+            told="leave min_pixels and max_pixels out",
+            then="sft --model towered --model.vision vlm --data.chat true --data.image_key ''",
+        )
+    ],
+    "rlhf_plugin_plan/model/configs.py:_by_role": [
+        FileCase(
+            words="plan --model-config bogus=model/config.json",
+            told="expected FILE, or ROLE=FILE",
+            then="plan --model-config policy=model/config.json",
+        )
+    ],
+    "rlhf_plugin_supervised/training/imitation/teacher_rendering.py:_teacher_rendering": [
+        FileCase(
+            words="distill --data.chat true --teacher.path bare --teacher.chat_template model",
+            prepare=lambda: _copy_model("chat_template.jinja"),
+            told="Name a file with a template",
+            mend=_write_template,
+            then="distill --data.chat true --teacher.path bare --teacher.chat_template mine.jinja",
+        )
+    ],
+    "rlhf_plugin_vlm/families/internvl.py:_limit": [
+        FileCase(
+            words="sft --model tiled --model.vision vlm --data.chat true --data.image_key '' "
+            "--model.vlm.min_pixels 900 --model.vlm.max_tiles 1",
+            prepare=lambda: write_tiny_vision_model(Path("tiled"), "internvl"),
         )
     ],
     "rlhf_plugin_inference/comparing/pairing.py:_check_names": [

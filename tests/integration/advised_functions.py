@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from rlhf_core.contracts import RoleSpec
+from rlhf_core.contracts import ComponentRef, EngineSpec, PolicyObjective, RoleSpec
 from rlhf_core.media.reader import without_images
+from rlhf_core.plugins import load
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.parallel.embedding_noise import refuse_cut_noise
 from rlhf_plugin_deepspeed.parallel.images import refuse_cut_images
@@ -26,6 +27,8 @@ from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.sharding import shard
 from rlhf_plugin_inference.serving.gpus import shares
 from rlhf_plugin_lab.serving import server_of
+from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_torch.cut.part_files import FORMAT, load_parts
 from rlhf_torch.models.device import choose_compute_dtype
 from rlhf_torch.models.modeling import DTYPES, CausalLM
@@ -172,6 +175,38 @@ def levels(options):
     sleep_level(SimpleNamespace(sleeps=True, adapter_rank=rank, quantization=None), config)
 
 
+def rows_of_embeddings(options):
+    from rlhf_plugin_vllm.arguments import require_rows
+
+    if options["--engine"] == "vllm":
+        spec = EngineSpec(
+            model_path="model",
+            dtype="float32",
+            max_length=64,
+            max_concurrency=4,
+            eos_token_ids=(2,),
+            embedding_rows=999,
+        )
+        require_rows(spec)
+
+
+def average(options):
+    decay = options.get("--actor.ema")
+    backend = TorchBackend(TorchBackendConfig(device="cpu"))
+    spec = RoleSpec(
+        role="policy",
+        model_path="model",
+        objective=PolicyObjective(
+            loss=ComponentRef(kind="rlhf_policy_losses", name="ppo"), aggregation="token-mean"
+        ),
+        optimizer=ComponentRef(kind="rlhf_optimizers", name="adam"),
+        ema_decay=None if decay is None else float(decay),
+    )
+    backend.setup(spec, load(""))
+    backend.export(Path("averaged"), ema=True)
+    backend.close()
+
+
 def shards(options):
     training = SimpleNamespace(tensor_parallel=_deepspeed(options).tensor_parallel, named={})
     with tempfile.TemporaryDirectory() as folder:
@@ -211,6 +246,10 @@ CALLED = {
     ],
     "rlhf_plugin_inference/serving/gpus.py:shares": [(engines, "eval --engines 2")],
     "rlhf_plugin_lab/serving.py:server_of": [(page, "view --port 8000")],
+    "rlhf_plugin_local/torch_backend.py:export": [(average, "train")],
+    "rlhf_plugin_vllm/arguments.py:require_rows": [
+        (rows_of_embeddings, "train --engine vllm --model.resize_embeddings true")
+    ],
     "rlhf_plugin_vllm/compat.py:require_loadable": [(names_of_weights, "train --engine vllm")],
     "rlhf_plugin_vllm/rope_limit.py:check_length": [
         (frequencies, "train --engine vllm --rollout.max_length 128")
