@@ -7,7 +7,8 @@ and SIGKILL or SIGSTOP for 20 s are drawn; the run is resumed until it is finish
 with the whole run's, to the bit, where that is promised (not for Ray, whose ranks add in an order of their own). What
 is left is looked for: processes (by their TMPDIR, which every process of a run has), and with them their ports; sockets
 and folders in it; shared memory that they had. Caches of compiled code are kept on purpose, as are the logs of which a
-run says so. Prints one table, and exits with 1 if anything differs, fails or is left.
+run says so. Prints one table, and exits with 1 if anything differs, fails or is left. SIGINT and SIGTERM end what is
+under way, with all its processes, and the table of what was done is printed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from marked_processes import marked, role, shared_memory
+from told_to_end import ToldToEnd, kill_marked, raises_when_told_to_end
 
 STOPPED_S = 20.0
 ENDING_S = 15.0
@@ -168,6 +171,21 @@ class Run:
         self.shared.clear()
         return found
 
+    @contextmanager
+    def ending(self) -> Iterator[Run]:
+        """Return a context that removes the folder of temporary files at its end, and, where it is left by an error or
+        because the benchmark was told to end, kills the run's processes and removes their shared memory."""
+        try:
+            yield self
+        except BaseException:
+            self.shared |= shared_memory(marked(*self.mark))
+            kill_marked(*self.mark)
+            for path in self.shared:
+                Path(path).unlink(missing_ok=True)
+            raise
+        finally:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+
     def result(self) -> tuple[object, object]:
         """Return metrics without times, and digests of the weights."""
         lines = map(json.loads, (self.output / "metrics.jsonl").read_text().splitlines())
@@ -230,8 +248,12 @@ def try_once(
 
     One that ended before its moment tells how long a run takes now, for machines are not always as busy.
     """
-    run = Run(workspace, kind, name)
-    begun = time.monotonic()
+    with Run(workspace, kind, name).ending() as run:
+        return _try_once(run, draw, whole, tally)
+
+
+def _try_once(run: Run, draw: random.Random, whole: Whole, tally: Tally) -> bool:
+    begun, kind = time.monotonic(), run.kind
     process = run.start()
     victim = kill_one(run, process, draw, draw.uniform(0.2, 1.0) * whole.seconds)
     tally.victims[victim] += 1
@@ -253,7 +275,6 @@ def try_once(
         tally.differ.append(f"{run.name} ({victim})")
     else:
         tally.equal += victim != MISSED and kind not in NOT_TO_THE_BIT
-    shutil.rmtree(run.temporary, ignore_errors=True)
     if code == 0:
         shutil.rmtree(run.output, ignore_errors=True)
     return victim != MISSED
@@ -269,16 +290,15 @@ class Whole:
 
 
 def whole_run(workspace: Path, kind: str, tally: Tally) -> Whole | None:
-    run = Run(workspace, kind, f"{kind}-whole")
-    begun = time.monotonic()
-    code = run.finish(run.start())
-    seconds = time.monotonic() - begun
-    tally.left += [f"{run.name}: {path}" for path in run.left()]
-    shutil.rmtree(run.temporary, ignore_errors=True)
-    if code != 0:
-        tally.failed.append(f"{run.name}: exit code {code}, see {run.name}.log")
-        return None
-    return Whole(seconds, run.result())
+    with Run(workspace, kind, f"{kind}-whole").ending() as run:
+        begun = time.monotonic()
+        code = run.finish(run.start())
+        seconds = time.monotonic() - begun
+        tally.left += [f"{run.name}: {path}" for path in run.left()]
+        if code != 0:
+            tally.failed.append(f"{run.name}: exit code {code}, see {run.name}.log")
+            return None
+        return Whole(seconds, run.result())
 
 
 def table(tallies: dict[str, Tally]) -> str:
@@ -316,10 +336,25 @@ def main() -> int:
     options = parser.parse_args()
     workspace = options.folder or Path(tempfile.mkdtemp(prefix="random-kills-"))
     workspace = workspace.resolve()
-    write_workspace(workspace)
-    draw, begun = random.Random(options.seed), time.monotonic()
-    kinds = options.kinds.split(",")
-    tallies = {kind: Tally() for kind in kinds}
+    tallies = {kind: Tally() for kind in options.kinds.split(",")}
+    code = 0
+    try:
+        with raises_when_told_to_end():
+            write_workspace(workspace)
+            kill_many(workspace, tallies, options)
+    except ToldToEnd as told:
+        code = told.exit_code
+        print(f"ended by {told}", file=sys.stderr)
+    print(
+        f"seed {options.seed}, {sum(t.kills for t in tallies.values())} kills, runs in {workspace}"
+    )
+    print(table(tallies))
+    return code or int(any(t.differ or t.failed or t.left for t in tallies.values()))
+
+
+def kill_many(workspace: Path, tallies: dict[str, Tally], options: argparse.Namespace) -> None:
+    """Do as many kills as the options say, one kind of run after the other, and note what came of them."""
+    draw, begun, kinds = random.Random(options.seed), time.monotonic(), list(tallies)
     wholes: dict[str, Whole | None] = {}
     for number in range(options.kills):
         kind = kinds[number % len(kinds)]
@@ -334,11 +369,6 @@ def main() -> int:
                 if try_once(workspace, kind, name, own, whole, tallies[kind]):
                     break
             print(f"{number} {kind} {tallies[kind]}", file=sys.stderr, flush=True)
-    print(
-        f"seed {options.seed}, {sum(t.kills for t in tallies.values())} kills, runs in {workspace}"
-    )
-    print(table(tallies))
-    return int(any(t.differ or t.failed or t.left for t in tallies.values()))
 
 
 if __name__ == "__main__":

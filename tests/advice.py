@@ -20,7 +20,8 @@ _VERBS = (
         "by",
     ),
     # The means of something else that is told.
-    "(?:[Cc]hoose|[Cc]ut|[Gg]ive|[Nn]ame|leave out|set|write|wait) [^.;,]* with",
+    "(?:[Cc]hoose|[Cc]ut|[Gg]ive|[Nn]ame|leave out|set|write|wait|begin) [^.;,]* with",
+    "(?:[Rr]un|[Rr]esume) with",
     "(?:[Ss]et|[Cc]hoose|[Uu]se) [^.;,:]*:",
 )
 ADVICE = re.compile(
@@ -41,7 +42,7 @@ FOR_EXAMPLE = re.compile(rf"such as (?:(?P<flag>{_FLAG}) )?(?P<value>[a-z\d][\w/
 NEAR = re.compile(rf"(?P<flag>{_FLAG}) [^:]*: [^\n]*Did you mean (?P<value>[a-z][\w/]*)")
 BACK = re.compile(rf"(?P<flag>{_FLAG}) is \S+, but [^\n]* made with (?P<value>\S+)\. Set it back")
 ROOM = re.compile(
-    rf"(?:has|have|are) (?P<value>\d+) (?:tokens|bytes|images)[^;\n]*, (?P<flag>{_FLAG}) allows"
+    rf"(?:has|have|are) (?P<value>\d+) (?:tokens|bytes|images|pixels)[^;\n]*, (?P<flag>{_FLAG}) allows"
 )
 ANOTHER = re.compile(rf"another (?:(?P<flag>{_FLAG})|(?:file|folder|name)\b)")
 TOO = re.compile(rf"expected (?P<flag>{_FLAG}) [A-Z]+ too")
@@ -68,7 +69,22 @@ PLACEHOLDERS = {
 """Words of messages that stand for something of the user's; None: what depends on the option."""
 LEAVING = re.compile(r"(?:leave(?: out)?|without) --", re.IGNORECASE)
 """Beginning of advice not to give an option."""
-_OTHER_WORDS = {"to", "too", "or", "and", "is", "in", "below", "above", "of", "out", "with", "as"}
+_OTHER_WORDS = {
+    "if",
+    "to",
+    "one",
+    "too",
+    "or",
+    "and",
+    "is",
+    "in",
+    "below",
+    "above",
+    "of",
+    "out",
+    "with",
+    "as",
+}
 """Words behind an option that are no value of it."""
 
 

@@ -72,7 +72,7 @@ def refused() -> dict[str, tuple[bytes, str]]:
         "one column": (saved(Image.new("RGB", (1, 50))), "1 x 50"),
         "huge": (
             saved(Image.new("L", (5000, 5000))),
-            r"5000 x 5000 pixels, --data.max_image_pixels",
+            r"5000 x 5000\), --data.max_image_pixels",
         ),
         "bomb": (_bomb(), "pixels"),
     }

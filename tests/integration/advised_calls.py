@@ -4,6 +4,9 @@ A place is here once, with a case for each of its messages that can be followed.
 is among the reasons of ``advised_places``.
 """
 
+from .advised_files import FILES
+from .advised_functions import CALLED
+
 COMMON = {
     "sft": "--model model --data rows.jsonl --steps 1 --train.batch_size 2",
     "dpo": "--model model --data rows.jsonl --steps 1 --train.batch_size 2",
@@ -17,6 +20,12 @@ COMMON = {
 none of them."""
 PLAYED = "train --executor multi_turn --rollout.max_length 2048 --env"
 
+PLAIN = {"prompt": "1", "response": "2"}
+SEEING = "sft --model seeing --model.vision vlm"
+AGENT = "train --executor endpoint --rollout.max_length 2048 --rollout.endpoint.agent agents.py:"
+
+LOOKS = " --model seeing --model.vision vlm --data.image_key ''"
+
 TOOLS = {
     "rlhf_cli/check.py:_hooks": ["check exact --kind bogus"],
     "rlhf_cli/check.py:_of_file": ["check reward.py:score"],
@@ -25,12 +34,17 @@ TOOLS = {
         "data show rows.jsonl --template {prompt} --system-prompt x",
     ],
     "rlhf_cli/env/trying.py:_answers": ["env try frozen_lake --policy x"],
+    "rlhf_cli/env/trying.py:_task": [
+        "env try frozen_lake --policy constant:left --split x",
+        "env try frozen_lake --policy constant:left --task 99999999",
+    ],
     "rlhf_cli/gpus.py:_count": ["train --check --gpus 0"],
     "rlhf_cli/metrics_table.py:chosen": ["show run --metrics ,", "show run --metrics men"],
     "rlhf_cli/new.py:_package": ["new plugin other --kind bogus"],
     "rlhf_cli/new.py:write_package": ["new plugin mine --kind reward"],
     "rlhf_cli/plugins_command.py:_hook_of": ["plugins --kind bogus"],
     "rlhf_cli/show.py:_samples_file": ["show nowhere"],
+    "rlhf_cli/show.py:copy_images": ["show run --images model/config.json"],
     "rlhf_cli/show.py:read_samples": ["show run --step 9"],
     "rlhf_cli/show.py:show": ["show run --metrics reward/mean --step 1", "show run --table csv"],
     "rlhf_cli/show_metrics.py:_records": ["show nowhere --metrics reward/mean"],
@@ -55,6 +69,16 @@ TOOLS = {
         "view run --export nowhere/a.html",
         "view run --export rows.jsonl",
     ],
+    "rlhf_plugin_lab/audit/command.py:audit": ["audit run --step 2"],
+    "rlhf_plugin_lab/audit/command.py:main": ["audit run --samples 0"],
+    "rlhf_plugin_lab/audit/loading.py:load": ["audit run --step 1 --model nowhere"],
+    "rlhf_plugin_lab/audit/sequences.py:read_sequences": ["audit run --step 9 --model model"],
+    "rlhf_plugin_lab/replay/command.py:main": ["replay run --from 1 --to 1 --out model"],
+    "rlhf_plugin_lab/replay/options.py:_refuse_given": ["replay run --from 1 --to 1 --output x"],
+    "rlhf_plugin_lab/replay/span.py:find_span": [
+        "replay run --from 2 --to 1",
+        "replay run --from 1 --to 99",
+    ],
     "rlhf_plugin_lab/command.py:_wanted": ["view run --export new.html --steps x"],
     "rlhf_plugin_lab/command.py:main": [
         "view run --export new.html --max-mb 0",
@@ -67,6 +91,9 @@ TOOLS = {
     "rlhf_plugin_loggers/curve_command.py:_drawn": ["curve nowhere"],
     "rlhf_plugin_plan/machine/fleet.py:find_fleet": ["plan --gpus x"],
     "rlhf_plugin_plan/machine/hardware.py:find_gpu": ["plan --gpu x"],
+    "rlhf_plugin_plan/memory/placement.py:_kinds_of": [
+        "plan --runtime ray --backend deepspeed --runtime.ray.gpus_per.policy 2 --runtime.ray.colocate none --nodes 1"
+    ],
     "rlhf_plugin_plan/memory/placement.py:_require_several": [
         "plan --runtime ray --runtime.ray.ranks.policy 2 --backend torch"
     ],
@@ -85,6 +112,9 @@ TOOLS = {
 STARTS = {
     "rlhf_cli/gpus.py:gpu_layers": ["train --gpus 4"],
     "rlhf_core/storage/run_folder.py:claim": ["train --output run"],
+    "rlhf_trainer/loop/resume.py:_point": [
+        "train --output run --resume.checkpoint other/checkpoints/step-00000002"
+    ],
     "rlhf_data/made/splits.py:_evaluated": [f"{PLAYED} played.py:Endless"],
     "rlhf_data/made/splits.py:training_parts": [f"{PLAYED} played.py:Untrained"],
     "rlhf_plugin_algorithms/optimizers/muon.py:parameter_groups": [
@@ -116,16 +146,24 @@ STARTS = {
 }
 """Runs, which end here when roles and engine are built."""
 
-PLAIN = {"prompt": "1", "response": "2"}
 ASKED = {"role": "user", "content": "1"}
 ANSWERED = {"role": "assistant", "content": "2"}
 SYSTEM = {"role": "system", "content": "3"}
 ADD = {"type": "function", "function": {"name": "add", "parameters": {}}}
 
+SHOWN = {"role": "user", "content": [{"type": "image", "image": "x.png"}]}
 IMAGE = {**PLAIN, "image": "x.png"}
-SEEING = "sft --model seeing --model.vision vlm"
 
 ROWS = {
+    "rlhf_core/media/inspecting.py:_check_size": [
+        (f"{SEEING} --data.chat true --data.max_image_pixels 9", IMAGE)
+    ],
+    "rlhf_data/learned/messages.py:check_chat": [
+        ("sft --model seeing --data.chat true", {"messages": [SHOWN, ANSWERED]})
+    ],
+    "rlhf_plugin_algorithms/samplers/by_column.py:_number": [
+        ("train --data.sampler by_column --data.by_column.key n", {"prompt": "1", "n": "x", "m": 1})
+    ],
     "rlhf_core/media/given.py:_from_text": [
         (f"{SEEING} --data.chat true", {**PLAIN, "image": "http://127.0.0.1:9/x.png"})
     ],
@@ -217,6 +255,12 @@ EPISODES = {
         "train --executor multi_turn --rollout.max_length 2048 --env tools --env.tools.sandboxed_python true "
         "--data rows.jsonl --reward reward.py:score"
     ],
+    "rlhf_plugin_endpoint/dialects/request_images.py:_check_detail": [AGENT + "detailed" + LOOKS],
+    "rlhf_plugin_endpoint/dialects/request_images.py:_check_rest": [AGENT + "sized" + LOOKS],
+    "rlhf_plugin_endpoint/dialects/sampling.py:check_overrides": [AGENT + "hot"],
+    "rlhf_plugin_endpoint/executor.py:_check": [AGENT + "silent"],
+    "rlhf_plugin_endpoint/routes.py:_model": [AGENT + "misnamed"],
+    "rlhf_plugin_endpoint/routes.py:_with_effort": [AGENT + "eager"],
     "rlhf_trainer/learning/checks.py:has_penalty_counted": [
         "train --algo.kl.mode reward --algo.kl.coef 0.1 --estimator blind.py:blind"
     ],
@@ -224,11 +268,14 @@ EPISODES = {
 }
 """Runs of one step."""
 
-CASES = TOOLS | STARTS | ROWS | EPISODES
+CASES = TOOLS | CALLED | FILES | STARTS | ROWS | EPISODES
 """Place -> words of commands, with a row where one is needed; the error of each is one of that place."""
 
 VALUES = {
+    "--actor.ema": "0.9",
+    "--backend.deepspeed.sequence_parallel": "1",
     "--data": "rows.jsonl",
+    "--data.by_column.key": "m",
     "--chat": "",
     "--data.allow_image_urls": "true",
     "--data.chat": "true",
@@ -237,17 +284,31 @@ VALUES = {
     "--data.max_samples": "4",
     "--data.prompt_key": "question",
     "--data.response_key": "answer",
+    "--data.split": "train",
     "--data.tools_key": "tools",
     "--data.train": "rows.jsonl",
     "--eval.data": "held.jsonl",
     "--eval.max_samples": "2",
     "--export": "new.html",
     "--gpus-per-node": "64",
+    "--images": "pictures",
     "--kind": "reward",
     "--metrics": "reward/mean",
     "--model": "model",
     "--nodes": "8",
+    "--model.tokenizer": "model",
+    "--model.vision": "vlm",
+    "--out": "again",
     "--output": "elsewhere",
+    "--overwrite": "",
+    "--reward": "reward.py:score",
+    "--rollout.endpoint.max_requests": "9",
+    "--rollout.endpoint.max_tokens": "99",
+    "--rollout.endpoint.models": "gpt",
+    "--rollout.sample_padding": "true",
+    "--split": "train",
+    "--step": "1",
+    "--task": "1",
     "--reward.overlong.max_tokens": "2000",
     "--rollout.max_length": "2048",
     "--rollout.max_mismatch": "1",

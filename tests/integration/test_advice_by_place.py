@@ -14,11 +14,14 @@ from tests.advised_messages import raised_messages
 
 from rlhf_cli.main import main
 from rlhf_core import RLHFError
+from rlhf_core.media.problem import MediaProblem
 from rlhf_plugin_local.runtime import LocalRuntime
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 from .advised_calls import COMMON, EPISODES, ROWS, STARTS, TOOLS, VALUES
+from .advised_files import FILES
+from .advised_functions import CALLED
 from .forked_runs import QUIET
 
 BUILT = "everything is built"
@@ -68,6 +71,51 @@ class Untrained(Four):
 """
 
 
+AGENTS = """
+import base64
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+PICTURE = "data:image/png;base64," + base64.b64encode(Path("x.png").read_bytes()).decode()
+
+
+def asks(times=1, part=None, content="1", **fields):
+    def agent(context):
+        shown = {"type": "image_url", "image_url": {"url": PICTURE}}
+        said = content if part is None else [shown | part]
+        body = {"model": context.model, "messages": [{"role": "user", "content": said}]}
+        request = urllib.request.Request(
+            context.base_url + "/chat/completions",
+            json.dumps(body | fields).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {context.api_key}"},
+        )
+        for _ in range(times):
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    answer.read()
+            except urllib.error.HTTPError as error:
+                error.close()
+                raise
+        return 1.0
+
+    return agent
+
+
+plain = asks(times=2)
+long = asks(content="1" * 99)
+detailed = asks(part={"image_url": {"url": PICTURE, "detail": "low"}})
+sized = asks(part={"max_pixels": 9})
+shown = asks(part={})
+hot = asks(temperature=0.3, top_p=0.1)
+eager = asks(reasoning_effort="high")
+misnamed = asks(model="gpt")
+
+
+def silent(context):
+    plain(context)
+"""
 BLIND = """
 from rlhf_core.contracts import Advantages
 
@@ -83,8 +131,11 @@ def completed(words):
     if found[:2] in (["eval", "compare"], ["train", "model"]) or "--check" in found:
         return found
     common = shlex.split(COMMON.get(found[0], ""))
+    other_rows = (
+        ("--data", "--reward") if "--env" in found else ("--data",) * ("--data.source" in found)
+    )
     for flag, value in zip(common[::2], common[1::2], strict=True):
-        if flag not in found and not ("--env" in found and flag in ("--data", "--reward")):
+        if flag not in (*found, *other_rows):
             found += [flag, value]
     return found
 
@@ -105,6 +156,8 @@ def workspace(tmp_path_factory):
     (folder / "reward.py").write_text("def score(response):\n    return float(len(response))\n")
     (folder / "played.py").write_text(PLAYED)
     (folder / "blind.py").write_text(BLIND)
+    (folder / "agents.py").write_text(AGENTS)
+    write_tiny_model(folder / "mixed", "qwen3_moe", hidden_size=16, num_layers=1, num_heads=2)
     write_tiny_vision_model(folder / "seeing")
     Image.new("RGB", (32, 32)).save(folder / "x.png")
     write_model_of_changing_frequencies(folder)
@@ -113,7 +166,9 @@ def workspace(tmp_path_factory):
     (folder / "rlhf-plugin-mine").mkdir()
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        assert main([*completed("train --output run"), *QUIET]) == 0
+        recorded = "train --output run --steps 2 --observers.use token_files --log.samples 16"
+        assert main([*completed(recorded), *QUIET]) == 0
+        shutil.copytree("run", "other")
         assert main(completed("eval model --output evaluated --rollout.max_new_tokens 3")) == 0
     return folder
 
@@ -160,12 +215,34 @@ def check(place, words, error_of):
     assert require_progress(error_of, words, VALUES), message
 
 
+def options_of(words):
+    """Return options with their values: of one that several follow, the first."""
+    return {word: words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("--")}
+
+
+def error_of_function(function):
+    """Return the function that tells the error of a call with the options of words."""
+
+    def error_of(words):
+        try:
+            function(options_of(words))
+        except (RLHFError, MediaProblem) as error:
+            return str(error)
+        return None
+
+    return error_of
+
+
 def run_error(capsys):
     """Return the function that tells the error of a run; each attempt has a folder of its own, unless it names one."""
     number = itertools.count()
 
     def error_of(words):
-        output = [] if "--output" in words else ["--output", f"attempt-{next(number)}"]
+        output = (
+            []
+            if "--output" in words or words[0] == "template"
+            else ["--output", f"attempt-{next(number)}"]
+        )
         return said_by([*words, *output, "--log.progress", "off"], capsys)
 
     return error_of
@@ -178,6 +255,34 @@ def each(table):
 @pytest.mark.parametrize(("place", "words"), each(TOOLS))
 def test_following_the_advice_of_a_command_on_files_gets_further(there, place, words, capsys):
     check(place, completed(words), lambda words: said_by(words, capsys))
+
+
+@pytest.mark.parametrize(("place", "case"), each(CALLED))
+def test_following_the_advice_of_a_function_gets_further(there, place, case):
+    function, words = case
+
+    check(place, shlex.split(words), error_of_function(function))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "case"), each(FILES))
+def test_following_the_advice_about_files_gets_further(there, ends_when_built, place, case, capsys):
+    case.prepare()
+    words = completed(case.words)
+    is_run = words[0] in COMMON and words[1] != "compare"
+    error_of = run_error(capsys) if is_run else lambda words: said_by(words, capsys)
+    if not case.told:
+        check(place, words, error_of)
+        return
+    message = error_of(words)
+    assert message is not None
+    assert any(one.place == place and one.says(message) for one in raised_messages()), message
+    assert case.told in " ".join(message.split())
+    case.mend()
+    after = error_of(completed(case.then) if case.then else words)
+    assert after is None or not any(
+        one.place == place and one.says(after) for one in raised_messages()
+    ), after
 
 
 @pytest.mark.slow

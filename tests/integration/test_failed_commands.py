@@ -1,5 +1,5 @@
-"""Runs of the commands that train on rows, which fail in a step: before an update the step before is saved, and within
-one the error says how far a resume falls back. What a folder has is what ``rlhf show`` says of it."""
+"""Runs of the commands that train on rows, which fail in a step: the step before is saved, or, where no copy of it is
+kept, the error of a failed update says how far a resume falls back. A folder has what ``rlhf show`` says."""
 
 import json
 import re
@@ -50,15 +50,17 @@ def command(request, models, tmp_path, monkeypatch):
     return run
 
 
-def fail_in_update(monkeypatch, method, number):
-    """Let the n-th update of all fail where it calls a method of its ``Updater``."""
+def fail_in_update(monkeypatch, method, number, *, after=False):
+    """Let the n-th update of all fail where it calls a method of its ``Updater``, or when that has done its work."""
     plain, calls = getattr(Updater, method), []
 
     def failing(self, *arguments):
         calls.append(None)
-        if len(calls) == number:
-            raise RLHFError("broken for the test")
-        return plain(self, *arguments)
+        if len(calls) != number:
+            return plain(self, *arguments)
+        if after:
+            plain(self, *arguments)
+        raise RLHFError("broken for the test")
 
     monkeypatch.setattr(Updater, method, failing)
 
@@ -79,7 +81,7 @@ def test_a_command_that_fails_before_an_update_goes_on_from_the_step_before(
     command, tmp_path, monkeypatch, capfd
 ):
     with monkeypatch.context() as patched:
-        fail_in_update(patched, "drop_gradients", 3)
+        fail_in_update(patched, "drop_gradient", 3)
         assert command("--output", "run") == 1
     assert "broken for the test" in capfd.readouterr().err
     assert saved_steps(tmp_path / "run") == [2]
@@ -95,12 +97,30 @@ def test_a_command_that_fails_before_an_update_goes_on_from_the_step_before(
     assert weights_digest(resumed) == weights_digest(whole)
 
 
-def test_a_command_that_fails_within_an_update_says_that_it_begins_anew(
+@pytest.mark.slow
+def test_a_command_that_fails_when_weights_have_changed_goes_on_from_the_step_before(
+    command, tmp_path, monkeypatch, capfd
+):
+    with monkeypatch.context() as patched:
+        fail_in_update(patched, "update", 3, after=True)
+        assert command("--output", "run") == 1
+    assert "broken for the test" in capfd.readouterr().err
+    assert saved_steps(tmp_path / "run") == [2]
+    assert "weights may have changed" not in (tmp_path / "run/run.log").read_text()
+
+    assert command("--output", "run", "--resume", "auto") == 0
+    assert command("--output", "whole") == 0
+    resumed, whole = tmp_path / "run", tmp_path / "whole"
+    assert metrics_without_times(resumed) == metrics_without_times(whole)
+    assert weights_digest(resumed) == weights_digest(whole)
+
+
+def test_a_command_that_keeps_no_copy_and_fails_within_an_update_says_that_it_begins_anew(
     command, tmp_path, monkeypatch, capfd
 ):
     with monkeypatch.context() as patched:
         fail_in_update(patched, "update", 3)
-        assert command("--output", "run") == 1
+        assert command("--output", "run", "--checkpoint.undo_gib", "0") == 1
     fate = "step 2 could not be saved: no checkpoint was due before, and --resume restart begins"
     assert fate in (tmp_path / "run/run.log").read_text()
     assert "--resume restart" in capfd.readouterr().out  # the summary's next command
@@ -110,6 +130,6 @@ def test_a_command_that_fails_within_an_update_says_that_it_begins_anew(
     assert "It has finished 2 steps" in said
     assert "no checkpoint is there" in said
 
-    assert command("--output", "run", "--resume", "auto") == 2
+    assert command("--output", "run", "--checkpoint.undo_gib", "0", "--resume", "auto") == 2
     assert "--resume restart" in capfd.readouterr().err
     assert len(RunFolder(tmp_path / "run").metrics.read_text().splitlines()) == 2

@@ -120,7 +120,8 @@ def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:
                 shutil.copyfile(source, folder / f"{sample['uid']}-{number}{source.suffix}")
     except OSError as error:
         raise ConfigError(
-            f"--images {folder}: the images cannot be copied: {error.strerror} ({error.filename})"
+            f"--images {folder}: the images cannot be copied: {error.strerror} ({error.filename}). Choose "
+            "another --images"
         ) from error
 
 

@@ -40,7 +40,9 @@ def test_limits_name_their_options():
 
     with pytest.raises(MediaProblem, match=r"--data\.max_image_bytes allows 100"):
         inspect(content, MediaLimits(max_bytes=100))
-    with pytest.raises(MediaProblem, match=r"20 x 12 pixels, --data\.max_image_pixels allows 200"):
+    with pytest.raises(
+        MediaProblem, match=r"240 pixels \(20 x 12\), --data\.max_image_pixels allows 200"
+    ):
         inspect(content, MediaLimits(max_pixels=200))
     with pytest.raises(
         MediaProblem, match=r"3 images in one sequence, --data\.max_images allows 2"

@@ -46,6 +46,17 @@ class PolicyGradient:
         return TokenLoss(loss=-inputs.advantages * ratio)
 
 
+class Breaking(PolicyGradient):
+    """The same, until it breaks in this process."""
+
+    is_broken = False
+
+    def __call__(self, inputs: LossInputs) -> TokenLoss:
+        if Breaking.is_broken:
+            raise ValueError("this loss is broken")
+        return super().__call__(inputs)
+
+
 class Distilling:
     """Cross entropy with the teacher's most probable tokens."""
 
@@ -239,6 +250,7 @@ def adapter(name: str, **options: Any) -> ComponentRef:
 
 
 LOSS = _ref("rlhf_policy_losses", "policy_gradient")
+BREAKING = _ref("rlhf_policy_losses", "breaking")
 EXPONENTIAL = _ref("rlhf_kl_estimators", "exponential")
 DISTILLING = _ref("rlhf_policy_losses", "distilling")
 PAIRED = _ref("rlhf_preference_losses", "paired")
@@ -266,7 +278,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def plain_plugins() -> Plugins:
     loaded = empty()
-    losses = ((LOSS, PolicyGradient), (DISTILLING, Distilling))
+    losses = ((LOSS, PolicyGradient), (BREAKING, Breaking), (DISTILLING, Distilling))
     optimizers = ((_ref("rlhf_optimizers", name), kind) for name, kind in OPTIMIZERS.items())
     adapters = ((SEPARATED, Separated), (FLOAT32_NORMS, Float32Norms))
     for ref, factory in (*losses, *optimizers, *adapters, (EXPONENTIAL, lambda config: k3)):

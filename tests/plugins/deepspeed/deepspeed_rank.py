@@ -58,6 +58,7 @@ from deepspeed_scenarios import (
     whole_on_host,
     windows,
 )
+from deepspeed_undoing import undoing, undoing_idle
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 
 WAYS = {
     "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
+    "undone": Way((0, 1, 2, 3), (undoing, undoing_idle), {}),
     "moves": Way((0, 1, 2, 3), (moving,), {}),
     "adapters": Way((0, 1, 2, 3), (adapting, moving_adapters, resuming_adapters), {}),
     "answers": Way((0, 1, 2, 3), (preferences,), {}),

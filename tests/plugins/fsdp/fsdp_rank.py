@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "deepspeed"))
 import deepspeed_scenarios as scenarios
 from deepspeed_adapting import adapting, moving_adapters, resuming_adapters
 from deepspeed_results import write
+from deepspeed_undoing import undoing, undoing_idle
 
 Scenario = Callable[[scenarios.Place, scenarios.Found], None]
 
@@ -75,6 +76,7 @@ class Way:
 
 WAYS = {
     "rows": Way(SCENARIOS),
+    "undone": Way((undoing, undoing_idle)),
     "adapters": Way((adapting, moving_adapters, resuming_adapters)),
     "four": Way((scenarios.training, scenarios.muon, scenarios.rejoining), world_size=4),
     "compiled": Way((scenarios.compiled,)),

@@ -187,9 +187,13 @@ def _task(environment: Environment, name: str, split: str, number: int) -> Task:
         else:
             rows = list(islice(made, number, number + 1))
     except KeyError as error:
-        raise ConfigError(f"--split {split}: {name} has no such split of tasks") from error
+        raise ConfigError(
+            f"--split {split}: {name} has no such split of tasks. Choose another --split"
+        ) from error
     if not rows:
-        raise ConfigError(f"--task {number}: the split {split} of {name} ends before it")
+        raise ConfigError(
+            f"--task {number}: the split {split} of {name} ends before it. Choose another --task"
+        )
     return task_of(rows[0], number)
 
 

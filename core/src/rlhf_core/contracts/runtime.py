@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class RoleHandle(Protocol):
     """All ranks of one role, seen from the driver. Has the calls of ``TrainBackend``, each for the whole batch.
 
-    A handle may have ``changes``, a number that grows before weights or state of training are changed, by
+    A handle may have ``changes``, a number that becomes another before weights or state of training are changed, by
     ``train_step`` or ``load``. When a step fails and the number is that of the step before, the loop saves that step.
     One that is another asks ``async undo(changes) -> bool``, if the handle has it, to go back to where it was that.
     """

@@ -145,7 +145,8 @@ def _check_size(width: int, height: int, limits: MediaLimits) -> None:
     if width * height > limits.max_pixels:
         raise MediaProblem(
             "image too large",
-            f"the image has {width} x {height} pixels, --data.max_image_pixels allows {limits.max_pixels}",
+            f"the image has {width * height} pixels ({width} x {height}), --data.max_image_pixels allows "
+            f"{limits.max_pixels}",
         )
     if min(width, height) < LEAST_SIDE:
         raise MediaProblem(

@@ -265,6 +265,17 @@ class CheckpointConfig(Config):
         "stop", description="a checkpoint that cannot be written ends the run, or is left out"
     )
     export: bool = Field(True, description="write a Transformers folder at the end")
+    undo_gib: float = Field(
+        1.0,
+        ge=0.0,
+        description="host memory, per role and rank, for a copy of weights and optimizer state before a step's first "
+        "update, from which the step before is saved if this one fails after that; a larger role, and 0: no copy",
+    )
+
+    @property
+    def undo_bytes(self) -> int:
+        """``undo_gib`` in bytes."""
+        return int(self.undo_gib * 2**30)
 
 
 class LogConfig(Config):

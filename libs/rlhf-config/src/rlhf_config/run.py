@@ -309,15 +309,6 @@ class TrainConfig(Config):
     )
 
 
-class TrainCheckpointConfig(CheckpointConfig):
-    undo_gib: float = Field(
-        1.0,
-        ge=0.0,
-        description="host memory, per role, for a copy of weights and optimizer state before a step's first update, "
-        "from which the step before is saved if this one fails between updates; a larger role, and 0: no copy",
-    )
-
-
 class EvalConfig(HeldOutRows):
     environment_split: str | None = Field(
         "eval",
@@ -358,7 +349,7 @@ class RunConfig(RunOptions):
     supervised: SupervisedConfig = Field(default_factory=SupervisedConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
-    checkpoint: TrainCheckpointConfig = Field(default_factory=TrainCheckpointConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     observers: ObserversConfig = Field(default_factory=ObserversConfig)
     log: LogConfig = Field(default_factory=LogConfig)
     resume: ResumeConfig = Field(default_factory=ResumeConfig)

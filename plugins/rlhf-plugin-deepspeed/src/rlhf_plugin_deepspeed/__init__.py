@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import BACKEND_SEES, REPLAYS_ROUTES, SEVERAL_RANKS
+from rlhf_core.capabilities import BACKEND_SEES, REPLAYS_ROUTES, SEVERAL_RANKS, UNDOES_UPDATES
 
 from .config import DeepSpeedConfig
 
@@ -19,7 +19,7 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=DeepSpeedConfig,
             factory="rlhf_plugin_deepspeed.backend:DeepSpeedBackend",
             summary="trains on any number of ranks; ZeRO shares optimizer, gradients and weights among them",
-            provides=frozenset({SEVERAL_RANKS, BACKEND_SEES, REPLAYS_ROUTES}),
+            provides=frozenset({SEVERAL_RANKS, BACKEND_SEES, REPLAYS_ROUTES, UNDOES_UPDATES}),
             extra="deepspeed",
         )
     ]

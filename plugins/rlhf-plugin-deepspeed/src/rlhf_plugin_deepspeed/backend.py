@@ -43,6 +43,7 @@ from rlhf_torch.rows.token_limit import TokenLimit
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.scoring.scoring_backend import ScoringBackend
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.undo import Undo
 from rlhf_torch.training.updater import update_metrics
 
 from .config import DeepSpeedConfig
@@ -77,6 +78,7 @@ class DeepSpeedBackend(ScoringBackend):
         """Rank group whose ranks each compute a slice of the tokens of these rows."""
         self._images: PassImages
         self._training: Training | None = None
+        self._undo: Undo | None = None
         self._scoring: Training | WholeScoring | SharedScoring | None = None
         self._objective: BuiltObjective | None = None
         self._losses: PassLosses | None = None
@@ -105,6 +107,7 @@ class DeepSpeedBackend(ScoringBackend):
         self._join_groups()
         if spec.objective is not None:
             self._training = self._scoring = self._start_training(plugins)
+            self._undo = Undo(model, self._training, self._ranks.largest)
         elif self._config.zero_stage == 3:
             self._scoring = SharedScoring(model, spec, self._config, self._ranks)
         else:
@@ -152,6 +155,8 @@ class DeepSpeedBackend(ScoringBackend):
         The plan's normalizers are totals over all ranks, so that the ranks' losses add up to the loss of the update.
         If a gradient is not finite on any rank, all ranks skip the update and the first rank counts it as skipped.
 
+        An objective that raises on one rank ends the update on all, before it changes anything.
+
         Raises:
             PluginError: the role has no objective.
         """
@@ -161,7 +166,8 @@ class DeepSpeedBackend(ScoringBackend):
         self._require_state()
         together = group_batch(batch, self._group)
         whole = together.batch
-        self._role.reader.check(whole)
+        with self._ranks.together():
+            self._role.reader.check(whole)
         recovers = training.recovers and self._slices.size == 1
         unit = objective.rows_per_unit
         size = (
@@ -171,7 +177,11 @@ class DeepSpeedBackend(ScoringBackend):
         found = self._limit.within(
             lambda: self._gradient(training, whole, plan, tokens, recovers=recovers), *size
         )
+        with self._ranks.together():
+            found.require_whole()
         self._wait_for_state()  # until here nothing has needed it
+        if plan.undo_bytes and self._undo is not None:
+            self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
         metrics = update_metrics(
@@ -185,6 +195,17 @@ class DeepSpeedBackend(ScoringBackend):
         )
         logprobs = None if found.seen.logprobs is None else found.seen.logprobs[together.own]
         return StepOutcome(metrics=metrics, logprobs=logprobs)
+
+    def undo(self, updates_begun: int) -> bool:
+        """Go back to the state before the update that was kept when so many had begun; a collective call.
+
+        Each rank brings back its part, and the ranks make the model's weights of the float32 weights.
+        """
+        self._wait_for_state()
+        if self._training is None or self._undo is None or not self._undo.restore(updates_begun):
+            return False
+        self._training.publish()
+        return True
 
     def _gradient(
         self,
@@ -357,5 +378,5 @@ class DeepSpeedBackend(ScoringBackend):
             self._scoring.close()
         if self._offloading is not None:
             self._offloading.close()
-        self._training = self._scoring = self._offloading = self._open = self._objective = None
-        self._losses = None
+        self._training = self._undo = self._scoring = self._offloading = self._open = None
+        self._objective = self._losses = None

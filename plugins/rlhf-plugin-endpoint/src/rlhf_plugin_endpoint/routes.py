@@ -222,8 +222,8 @@ class Routes:
         name = text_of(body.get("model"), "model")
         if name not in names and "*" not in names:
             raise RequestProblem(
-                f"there is no model {name[:200]!r}; expected one of {', '.join(names)} "
-                "(--rollout.endpoint.models)",
+                f"there is no model {name[:200]!r}; expected one of {', '.join(names)}; if the "
+                "agent means the policy, name it with --rollout.endpoint.models",
                 status=404,
                 code="model_not_found",
                 parameter="model",

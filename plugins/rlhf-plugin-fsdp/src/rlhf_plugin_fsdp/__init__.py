@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import BACKEND_SEES, REPLAYS_ROUTES, SEVERAL_RANKS
+from rlhf_core.capabilities import BACKEND_SEES, REPLAYS_ROUTES, SEVERAL_RANKS, UNDOES_UPDATES
 
 from .config import FsdpConfig
 
@@ -19,6 +19,6 @@ def rlhf_train_backends() -> list[Component[Any]]:
             config=FsdpConfig,
             factory="rlhf_plugin_fsdp.backend:FsdpBackend",
             summary="trains on any number of ranks; torch shards weights, gradients and optimizer among them",
-            provides=frozenset({SEVERAL_RANKS, BACKEND_SEES, REPLAYS_ROUTES}),
+            provides=frozenset({SEVERAL_RANKS, BACKEND_SEES, REPLAYS_ROUTES, UNDOES_UPDATES}),
         )
     ]

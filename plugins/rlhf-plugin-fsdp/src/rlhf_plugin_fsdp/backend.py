@@ -44,6 +44,7 @@ from rlhf_torch.rows.batch_columns import Pass, placed
 from rlhf_torch.scoring.leaving_role import LeavingRole
 from rlhf_torch.scoring.scores import OpenRole, Score
 from rlhf_torch.training.trained_parts import trained_parts
+from rlhf_torch.training.undo import Undo
 from rlhf_torch.training.updater import update_metrics
 
 from .config import FsdpConfig
@@ -60,6 +61,7 @@ class FsdpBackend(LeavingRole):
         self._images: PassImages
         self._sharded: ShardedRole | None = None
         self._training: FsdpTraining | None = None
+        self._undo: Undo | None = None
         self._objective: BuiltObjective | None = None
         self._losses: PassLosses | None = None
         self.updates_begun = 0  # counted where an update may begin to change weights
@@ -97,6 +99,7 @@ class FsdpBackend(LeavingRole):
             )
             self._training = FsdpTraining(model, spec, optimizer, config, self._ranks)
             self._sharded = self._training.sharded
+            self._undo = Undo(model, self._training, self._ranks.largest)
         if spec.leaving != "nothing":
             if (training := self._training) is not None:
                 self._prepare_state(training.masters, training.optimizer)
@@ -109,6 +112,8 @@ class FsdpBackend(LeavingRole):
         The plan's normalizers are totals over all ranks, so that the ranks' losses add up to the loss of the update.
         If a gradient is not finite on any rank, all ranks skip the update and the first rank counts it as skipped.
 
+        An objective that raises on one rank ends the update on all, before it changes anything.
+
         Raises:
             PluginError: the role has no objective.
         """
@@ -116,13 +121,18 @@ class FsdpBackend(LeavingRole):
         if training is None or losses is None:
             raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
         self._require_state()
-        self._role.reader.check(batch)
+        with self._ranks.together():
+            self._role.reader.check(batch)
         found = losses.of_update(batch, plan, self._passes)
         seed = self._ranks.dropout_seed(self._spec.seed + training.updates)
         tokens = update_tokens(self._model, batch, self._ranks)
         with self._model.updating(seed, tokens):
             compute_gradient(training, found.works, self._ranks, recovers=False)
+        with self._ranks.together():
+            found.require_whole()
         self._state_out.finish_return()  # until here nothing has needed it
+        if plan.undo_bytes and self._undo is not None:
+            self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
         update = training.update(plan.lr_factor)
         metrics = update_metrics(
@@ -135,6 +145,11 @@ class FsdpBackend(LeavingRole):
             is_first=self._ranks.is_first,
         )
         return StepOutcome(metrics=metrics, logprobs=found.seen.logprobs)
+
+    def undo(self, updates_begun: int) -> bool:
+        """Go back to the state before the update that was kept when so many had begun; each rank its part."""
+        self._wait_for_state()
+        return self._undo is not None and self._undo.restore(updates_begun)
 
     def _passes(self, batch: TrajectoryColumns, rows_per_unit: int = 1) -> list[Rows]:
         return agreed_passes(
@@ -248,5 +263,6 @@ class FsdpBackend(LeavingRole):
 
     def close(self) -> None:
         """Drop model and training state. The process group stays, for other roles of this process."""
-        self._training = self._sharded = self._open = self._objective = self._losses = None
+        self._training = self._undo = self._sharded = self._open = None
+        self._objective = self._losses = None
         self._drop_host_memory()

@@ -183,6 +183,11 @@ class FsdpTraining:
         """Have the model hold the moving average inside of the context, and its own weights again after it."""
         return holding_average(self)
 
+    def changing(self) -> Iterator[Tensor]:
+        """Yield every tensor of this rank that an update changes: the weights, and what ``state`` yields."""
+        yield from self.masters
+        yield from self.state()
+
     def state(self) -> Iterator[Tensor]:
         """Yield every tensor beside the weights: optimizer state and moving average."""
         for state in self.optimizer.state.values():

@@ -143,7 +143,7 @@ class TorchBackend(LeavingRole):
         """Compute the gradients of an update, and return the metrics of each micro-batch and the log-probs seen."""
         updater, trajectories = self._updater, batch.trajectories
         assert updater is not None
-        updater.drop_gradients()  # of an attempt for which memory did not suffice
+        updater.drop_gradient()  # of an attempt for which memory did not suffice
         seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
         seed = self._spec.seed + updater.updates

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import RUNTIME_SEES
+from rlhf_core.capabilities import RUNTIME_SEES, UNDOES_UPDATES
 
 from .config import RayRuntimeConfig
 
@@ -18,7 +18,7 @@ def rlhf_runtimes() -> list[Component[Any]]:
             config=RayRuntimeConfig,
             factory="rlhf_plugin_ray.runtime:RayRuntime",
             summary="each rank and each engine in a Ray actor of its own, on one machine or many",
-            provides=frozenset({RUNTIME_SEES}),
+            provides=frozenset({RUNTIME_SEES, UNDOES_UPDATES}),
             extra="ray",
         )
     ]

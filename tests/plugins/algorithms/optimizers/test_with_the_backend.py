@@ -112,6 +112,15 @@ def test_a_role_changes_nothing_where_that_state_was_not_kept(start):
     assert all(torch.equal(changed[key], now) for key, now in role.updater.masters.items())
 
 
+@pytest.mark.parametrize(("of_other_rank", "kept"), [(ENOUGH, True), (ENOUGH + 1, False)])
+def test_ranks_keep_their_state_together_or_not_at_all(start, of_other_rank, kept):
+    role = start("adam")
+    undo = Undo(role.model, role.updater, lambda size: max(size, of_other_rank))
+    undo.keep(0, ENOUGH)
+
+    assert undo.restore(0) == kept
+
+
 def test_state_is_offloaded_and_comes_back(start):
     moved, stayed = start("muon"), start("muon")
     for role in (moved, stayed):

@@ -58,6 +58,13 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
     if run.resume.checkpoint in (None, RESTART):
         for name in ("strict", "damaged_records", "past_end"):
             yield f"resume.{name}", "the run begins at its beginning. Add --resume auto."
+    for part in ("backend", "runtime"):
+        (chosen,) = selections[f"{part}.name"]
+        if UNDOES_UPDATES not in chosen.registered.component.provides:
+            yield (
+                "checkpoint.undo_gib",
+                f"--{part} {chosen.name} cannot undo updates. Leave it out.",
+            )
     if not selections["log.to"]:
         yield "log.wait_s", "the run has no logger. Add --log.to NAME."
         if not (run.log.tensorboard and run.log.images and selections["model.vision"]):
@@ -114,11 +121,6 @@ def _without_effect(
     yield from _losses_without_effect(run, needs(selections, labels))
     yield from _evaluation_without_effect(run)
     yield from shared_without_effect(run, selections)
-    for path in ("backend.name", "runtime.name"):
-        (chosen,) = selections[path]
-        if UNDOES_UPDATES not in chosen.registered.component.provides:
-            reason = f"{labels(path)} {chosen.name} cannot undo updates. Leave it out."
-            yield "checkpoint.undo_gib", reason
     yield from schedule_without_effect("actor", selections)
     yield from schedule_without_effect("critic", selections)
     if not run.log.samples:

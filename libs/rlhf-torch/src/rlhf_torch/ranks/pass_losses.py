@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from rlhf_core.contracts import Metrics, StepPlan, TrainBatch, TrajectoryColumns
@@ -49,6 +50,9 @@ class LaidRows(Protocol):
 LayOut = Callable[[TrajectoryColumns, Rows], LaidRows]
 
 
+Find = Callable[[], tuple[Tensor, Metrics]]
+"""``find()``: the objective's loss of the rows of a pass, and its metrics."""
+
 Passes = Callable[[TrajectoryColumns, int], Sequence[Rows]]
 """``passes(columns, rows_per_unit)``: the rows of each pass over some columns."""
 
@@ -61,6 +65,13 @@ class UpdateLosses:
     parts: list[Metrics]
     """Metrics of each pass, once its loss has been computed."""
     seen: SeenLogprobs
+    failures: list[Exception]
+    """Errors of the objective on rows of this rank. The loss is 0 there, and the rank takes part in all passes."""
+
+    def require_whole(self) -> None:
+        """Raise the first of ``failures``, if there is one, once the gradient has been computed."""
+        if self.failures:
+            raise self.failures[0]
 
 
 class PassLosses:
@@ -81,16 +92,17 @@ class PassLosses:
         """Return the losses of all passes of an update, over rollouts and then over supervised rows."""
         seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
         parts: list[Metrics] = []
+        failures: list[Exception] = []
         works: list[Callable[[], Tensor]] = [
-            partial(self._of_rollouts, batch, rows, plan, seen, parts)
+            partial(self._of_rollouts, batch, rows, plan, seen, parts, failures)
             for rows in passes(batch.trajectories, self._objective.rows_per_unit)
         ]
         if batch.supervised is not None:
             works += [
-                partial(self._of_supervised, batch.supervised, rows, plan, parts)
+                partial(self._of_supervised, batch.supervised, rows, plan, parts, failures)
                 for rows in passes(batch.supervised, 1)
             ]
-        return UpdateLosses(works, parts, seen)
+        return UpdateLosses(works, parts, seen, failures)
 
     def _of_rollouts(
         self,
@@ -99,6 +111,7 @@ class PassLosses:
         plan: StepPlan,
         seen: SeenLogprobs,
         parts: list[Metrics],
+        failures: list[Exception],
     ) -> Tensor:
         """Return the part of the update's loss that these rows have, and append its metrics to ``parts``."""
         shared = self._lay_out(batch.trajectories, rows)
@@ -108,19 +121,25 @@ class PassLosses:
             if not len(rows):
                 return nothing(values)
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
-            loss, metrics = objective.rollouts(values, columns, plan)
+            find: Find = partial(objective.rollouts, values, columns, plan)
+            outputs = values
         else:
             if not len(rows):
                 return nothing(self._scores(shared).logprobs)
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
             scores = self._scores(shared, columns.teacher_top_ids)
             seen.add(rows, scores.logprobs)
-            loss, metrics = objective.rollouts(scores, columns, plan)
-        self._report(metrics, parts)
-        return self._reader.with_balance(loss)
+            find = partial(objective.rollouts, scores, columns, plan)
+            outputs = scores.logprobs
+        return self._loss(find, outputs, parts, failures)
 
     def _of_supervised(
-        self, batch: TrajectoryColumns, rows: Rows, plan: StepPlan, parts: list[Metrics]
+        self,
+        batch: TrajectoryColumns,
+        rows: Rows,
+        plan: StepPlan,
+        parts: list[Metrics],
+        failures: list[Exception],
     ) -> Tensor:
         """Return the part of the update's loss that these supervised rows have, and append its metrics to ``parts``."""
         objective, totals = self._objective, plan.supervised_normalizers
@@ -130,14 +149,28 @@ class PassLosses:
         scores = self._scores(shared)
         if not len(rows):
             return nothing(scores.logprobs)
-        loss, metrics = objective.supervised(scores, shared.packed.grid, totals)
-        self._report(metrics, parts)
+        find = partial(objective.supervised, scores, shared.packed.grid, totals)
+        return self._loss(find, scores.logprobs, parts, failures)
+
+    def _loss(
+        self,
+        find: Find,
+        outputs: Tensor,
+        parts: list[Metrics],
+        failures: list[Exception],
+    ) -> Tensor:
+        """Return the loss that ``find`` returns, with the balance of experts, or none of ``outputs`` if it raises."""
+        try:
+            loss, metrics = find()
+        except torch.OutOfMemoryError:
+            raise  # smaller micro-batches may help
+        except Exception as error:
+            failures.append(error)
+            return nothing(outputs)
+        if self._reports:
+            parts.append(metrics)
         return self._reader.with_balance(loss)
 
     def _scores(self, rows: LaidRows, others: Tensor | None = None) -> ActionScores:
         own = None if others is None else rows.own(others)
         return rows.whole_scores(self._reader.action_scores(rows.packed, own))
-
-    def _report(self, metrics: Metrics, parts: list[Metrics]) -> None:
-        if self._reports:
-            parts.append(metrics)

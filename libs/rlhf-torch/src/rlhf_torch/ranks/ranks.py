@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, RLHFError
 from rlhf_weights import form_all_locally, is_loopback, open_store, reach_store
 
 from .leaving import leave
@@ -74,6 +76,40 @@ class Ranks:
             size += tensor.nbytes
         if waiting:
             _sum_together(waiting)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Return a context that ends on all ranks in the same way; a collective call, with none inside of it.
+
+        Where a rank raises alone, the others would wait for it in their next collective call.
+
+        Raises:
+            Exception: what this rank raised.
+            RLHFError: another rank raised; the message has its error.
+        """
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        first = self.world_size - self.largest(
+            0 if failure is None else self.world_size - self.rank
+        )
+        if failure is not None:
+            self._tell(f"{type(failure).__name__}: {failure}", first)
+            raise failure
+        if first < self.world_size:
+            raise RLHFError(f"rank {first} of this role failed: {self._tell('', first)}")
+
+    def _tell(self, text: str, teller: int) -> str:
+        """Return the text of the rank ``teller``; a collective call."""
+        if self.world_size == 1:
+            return text
+        told = list(text.encode()) if self.rank == teller else []
+        numbers = torch.zeros(self.largest(len(told)), dtype=torch.int32, device=self.device)
+        numbers[: len(told)] = torch.tensor(told, dtype=torch.int32, device=self.device)
+        dist.all_reduce(numbers)
+        return bytes(numbers.tolist()).decode()
 
     def wait(self) -> None:
         """Return once all ranks have made this call."""

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .updater import Updater
+
+class Changing(Protocol):
+    """The training of a role, as far as this process has it."""
+
+    updates: int
+    """Number of updates so far."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The torch optimizer."""
+        ...
+
+    def changing(self) -> Iterable[Tensor]:
+        """Return every tensor that updates change: weights, float32 copies, optimizer state, moving average."""
+        ...
+
+    def drop_gradient(self) -> None:
+        """Forget the gradient that has been collected."""
+        ...
 
 
 class Undo:
@@ -17,12 +35,20 @@ class Undo:
 
     Args:
         model: its buffers are kept too, as updates may change those of experts.
-        updater: the trained weights and the state of training.
+        training: the trained weights and the state of training, or one rank's part of them.
+        largest: returns the largest of a number over the ranks of the role, which so keep the state together or not at
+            all; a collective call. None: this process has the whole role.
     """
 
-    def __init__(self, model: nn.Module, updater: Updater) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        training: Changing,
+        largest: Callable[[int], int] | None = None,
+    ) -> None:
         self._model = model
-        self._updater = updater
+        self._training = training
+        self._largest = largest
         self._number: int | None = None
         """Number of updates that had begun when the state was kept; None: nothing is kept."""
         self._tensors: Sequence[Tensor] = ()
@@ -36,25 +62,26 @@ class Undo:
         self._updates = 0
 
     def keep(self, number: int, max_bytes: int) -> None:
-        """Keep the present state if it has at most so many bytes, in place of what was kept before.
+        """Keep the present state if it has at most so many bytes on every rank, in place of what was kept before.
 
         Args:
             number: of updates that have begun so far; ``restore`` names the state by it.
         """
         self._number = None
-        updater = self._updater
-        tensors = [*updater.weights.values(), *self._model.buffers(), *updater.state()]
-        if sum(tensor.nbytes for tensor in tensors) > max_bytes:
+        training = self._training
+        tensors = [*training.changing(), *self._model.buffers()]
+        size = sum(tensor.nbytes for tensor in tensors)
+        if (size if self._largest is None else self._largest(size)) > max_bytes:
             self._copies.clear()
             return
         for at, tensor in enumerate(tensors):
             self._copy(at, tensor.detach())
         del self._copies[len(tensors) :]
-        optimizer = updater.optimizer
+        optimizer = training.optimizer
         self._tensors = tensors
         self._state = {parameter: _plain(values) for parameter, values in optimizer.state.items()}
         self._groups = [_options(group) for group in optimizer.param_groups]
-        self._updates = updater.updates
+        self._updates = training.updates
         self._number = number
 
     def _copy(self, at: int, tensor: Tensor) -> None:
@@ -74,13 +101,13 @@ class Undo:
     @torch.no_grad()
     def restore(self, number: int) -> bool:
         """Bring the state back that was kept when so many updates had begun, to the bit; False: it was not kept."""
-        updater = self._updater
+        training = self._training
         if self._number != number:
             return False
-        updater.drop_gradients()
+        training.drop_gradient()
         for tensor, copy in zip(self._tensors, self._copies, strict=True):
             tensor.detach().copy_(copy)
-        optimizer = updater.optimizer
+        optimizer = training.optimizer
         optimizer.state.clear()
         for parameter, values in self._state.items():
             optimizer.state[parameter] = _plain(values)
@@ -88,7 +115,7 @@ class Undo:
             for new in group.keys() - options.keys() - {"params"}:
                 del group[new]
             group.update(deepcopy(options))
-        updater.updates = self._updates
+        training.updates = self._updates
         return True
 
 

@@ -93,7 +93,7 @@ class Updater:
             # One kernel for many tensors, at twice the speed of a cast of each.
             torch._foreach_copy_(copies, first)
 
-    def drop_gradients(self) -> None:
+    def drop_gradient(self) -> None:
         """Forget the gradients that have been collected, and what of them stands on the model."""
         for weight in (*self.weights.values(), *self.masters.values()):
             weight.grad = None
@@ -142,6 +142,11 @@ class Updater:
         if self.copied:
             masters: list[Tensor] = [self.masters[name] for name in self.copied]
             torch._foreach_copy_(list(self.copied.values()), masters)
+
+    def changing(self) -> Iterator[Tensor]:
+        """Yield every tensor that an update changes: the weights, and what ``state`` yields."""
+        yield from self.weights.values()
+        yield from self.state()
 
     def state(self) -> Iterator[Tensor]:
         """Yield every tensor beside the weights: float32 copies, optimizer state, moving average."""

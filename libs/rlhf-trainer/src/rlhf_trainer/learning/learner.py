@@ -208,10 +208,10 @@ class BatchLearner:
     async def _update_role(
         self, role: str, data: TrainBatch, plan: StepPlan, step: _Step
     ) -> StepOutcome:
-        undo_gib = 0.0 if role in step.begun else self._run.checkpoint.undo_gib
+        undo_bytes = 0 if role in step.begun else self._run.checkpoint.undo_bytes
         step.begun.add(role)
         factor = step.request.lr_factors.get(role, 1.0)
-        plan = replace(plan, lr_factor=factor, undo_bytes=int(undo_gib * 2**30))
+        plan = replace(plan, lr_factor=factor, undo_bytes=undo_bytes)
         outcome = await self._roles[role].train_step(data, plan)
         step.skipped_updates[role] = count_skipped(
             step.skipped_updates.get(role, 0),

@@ -70,7 +70,7 @@ class ByColumn:
             found = f"got {value!r}" if self.config.key in row else f"it has {', '.join(row)}"
             raise DataError(
                 f"--data.by_column.key {self.config.key}: expected a finite number in this column of the row of prompt "
-                f"{index}; {found}"
+                f"{index}; {found}. Correct the rows, or name another column with --data.by_column.key"
             )
         return float(value)
 

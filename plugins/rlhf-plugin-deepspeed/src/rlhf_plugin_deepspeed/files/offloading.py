@@ -74,10 +74,7 @@ def _state(held: Held) -> Iterator[Tensor]:
     if isinstance(held, ReplicatedTraining):
         yield from held.updater.state()
     if isinstance(held, ZeroTraining):
-        for state in held.optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
-        yield from held.masters
-        yield from held.ema
+        yield from held.changing()
 
 
 def _gradients(held: Held) -> Iterator[Tensor]:

@@ -110,9 +110,12 @@ def join_group(ranks: Ranks, size: int, option: str) -> RankGroup:
     if size == 1:
         return RankGroup(1, 0, ranks.device, None)
     if ranks.world_size % size:
+        sizes = range(1, ranks.world_size + 1)
+        fitting = ", ".join(str(n) for n in sizes if ranks.world_size % n == 0)
         raise ConfigError(
             f"{option} {size} with {ranks.world_size} ranks: {size} ranks compute every sequence together, so {size} "
-            f"must divide the number of ranks. Change --backend.deepspeed.{option} or the number of the role's ranks."
+            f"must divide the number of ranks. Set --backend.deepspeed.{option} to one of {fitting}, or change the "
+            "number of the role's ranks."
         )
     handle = _group_handle(ranks.rank, ranks.world_size, size, ranks.device)
     return RankGroup(size, ranks.rank % size, ranks.device, handle)

@@ -35,6 +35,10 @@ class ReplicatedTraining:
         """Number of updates so far, skipped updates included."""
         return self.updater.updates
 
+    @updates.setter
+    def updates(self, number: int) -> None:
+        self.updater.updates = number
+
     def forward(self, work: Callable[[], Tensor]) -> Tensor:
         """Return the loss that ``work`` computes."""
         return work()
@@ -48,9 +52,18 @@ class ReplicatedTraining:
         loss.backward()
         self.updater.collect()
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The torch optimizer."""
+        return self.updater.optimizer
+
+    def changing(self) -> Iterator[Tensor]:
+        """Yield every tensor that an update changes, all of them on every rank."""
+        yield from self.updater.changing()
+
     def drop_gradient(self) -> None:
         """Forget what an attempt before has added to the gradient of the update."""
-        self.updater.drop_gradients()
+        self.updater.drop_gradient()
 
     def give_up_pass(self) -> None:
         """Do nothing: other ranks do not wait for a pass."""
@@ -90,6 +103,10 @@ class ReplicatedTraining:
                     master.grad = torch.zeros_like(master)
                 gradients.append(master.grad)
         self._ranks.sum_(gradients)
+
+    def publish(self) -> None:
+        """Round the float32 weights into the model."""
+        self.updater.publish()
 
     @contextmanager
     def holding_average(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -195,6 +195,16 @@ class ZeroTraining:
             move_average(self, self._spec.ema_decay)
             metrics["grad_norm"] = Metric(float(self.zero._global_grad_norm))
         return metrics | {"skipped": Metric(float(skipped), reduction="sum")}
+
+    def changing(self) -> Iterator[Tensor]:
+        """Yield every tensor of this rank that an update changes: optimizer state, float32 weights, their average.
+
+        The model's own weights are not among them: ``publish`` makes them of ``masters``.
+        """
+        for state in self.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+        yield from self.masters
+        yield from self.ema
 
     def publish(self) -> None:
         """Copy the float32 weights, rounded, into the model's parameters; a collective call."""

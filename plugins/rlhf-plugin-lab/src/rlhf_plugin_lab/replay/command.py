@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     span = find_span(flags.run, flags.first, flags.last)
     if flags.out is not None and flags.out.exists():
         raise ConfigError(
-            f"rlhf replay --out {flags.out}: it is there already; expected a new folder"
+            f"rlhf replay --out {flags.out}: it is there already; expected a new folder. Choose another --out."
         )
     plugins = load()
     if flags.out is not None:

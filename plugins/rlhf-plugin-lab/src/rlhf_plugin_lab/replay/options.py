@@ -72,7 +72,7 @@ def options_of(
 def _refuse_given(path: str) -> None:
     if path == "output":
         raise ConfigError(
-            "rlhf replay --output: expected --out FOLDER, where the replay's runs are kept"
+            "rlhf replay --output: the replay's runs are kept elsewhere. Give --out FOLDER in place of --output"
         )
     section = path.partition(".")[0]
     if section in ("resume", "checkpoint", "log", "observers", "eval"):

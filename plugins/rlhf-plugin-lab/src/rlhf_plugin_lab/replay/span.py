@@ -65,7 +65,7 @@ def find_span(run: Path, first: int, last: int) -> Span:
     require_run(run, "rlhf replay")
     if not 1 <= first <= last:
         raise ConfigError(
-            f"rlhf replay --from {first} --to {last}: expected 1 <= --from <= --to; the first step is 1"
+            f"rlhf replay --from {first} --to {last}: expected 1 <= --from <= --to; the first step is 1. Set --from 1"
         )
     problems = Problems()
     options = read_options(run / "config.toml", problems)
@@ -87,7 +87,7 @@ def find_span(run: Path, first: int, last: int) -> Span:
     if first > recorded or (planned.isdecimal() and last > max(int(planned), recorded)):
         raise ConfigError(
             f"rlhf replay --from {first} --to {last}: expected steps that {run} has recorded; its last one is "
-            f"{recorded}"
+            f"{recorded}. Set --from {min(first, recorded)} --to {recorded}"
         )
     missing = [f"{run}: {line}" for line in problems.lines()]
     if last > recorded:

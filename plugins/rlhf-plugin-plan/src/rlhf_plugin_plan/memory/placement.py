@@ -242,7 +242,7 @@ def _require_whole_bundles(parts: Sequence[Colocation], cluster: ClusterSize | N
         if part.gpus > cluster.gpus_per_node:
             raise ConfigError(
                 f"{' + '.join(part.names)} takes {part.gpus:g} GPUs of one machine, but --gpus-per-node is "
-                f"{cluster.gpus_per_node}"
+                f"{cluster.gpus_per_node}. Set --gpus-per-node {part.gpus:g}"
             )
         if part.gpus > 1 and cluster.gpus_per_node % int(part.gpus):
             raise ConfigError(

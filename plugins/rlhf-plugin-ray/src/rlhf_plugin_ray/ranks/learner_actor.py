@@ -28,11 +28,21 @@ class Blocks:
     references: Sequence[ray.ObjectRef[TokenColumns]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """The learner's answer."""
+
+    outcome: LearnOutcome
+    changes: Mapping[str, int]
+    """``RayRole.changes`` of each role, which the driver's handles take over."""
+
+
 class LearnerActor(Actor):
     """A learner in a process of its own. ``prepare`` and ``start`` have to come first, in this order."""
 
     def __init__(self) -> None:
         self._learner: Learner
+        self._roles: Mapping[str, RayRole]
         self._supervisor = Supervisor()
 
     async def start(
@@ -49,23 +59,31 @@ class LearnerActor(Actor):
             options: options of the Ray runtime.
         """
         batches = SharedBatches()
-        handles = {
+        self._roles = handles = {
             name: RayRole(ranks, self._supervisor, batches, options)
             for name, ranks in roles.items()
         }
         self._learner = open_learner(config, handles, self._plugins)
 
-    async def learn(self, request: LearnRequest, blocks: Blocks | None) -> LearnOutcome:
-        """Learn from a batch, and return the outcome.
+    async def learn(
+        self, request: LearnRequest, blocks: Blocks | None, changes: Mapping[str, int]
+    ) -> Learned:
+        """Learn from a batch.
 
         Args:
             blocks: blocks with the batch's tokens; None if the request holds the tokens itself.
+            changes: ``RayRole.changes`` of the driver's handles.
         """
+        for name, number in changes.items():
+            self._roles[name].changes = number
         if blocks is not None:
             columns = await asyncio.gather(*blocks.references)
             stored = list(map(StoredBlock, blocks.references, columns))
             request = replace(request, batch=with_blocks(request.batch, stored))
-        return await self._learner.learn(request)
+        outcome = await self._learner.learn(request)
+        return Learned(
+            outcome=outcome, changes={name: role.changes for name, role in self._roles.items()}
+        )
 
     async def close(self) -> None:
         """End the waits for ranks; the learner has started no processes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +28,7 @@ from rlhf_core.contracts import (
     TrainBackend,
     TrainBatch,
     TrajectoryColumns,
+    Undoes,
 )
 from rlhf_trainer.runs import OldObjects
 from rlhf_weights import Invitation
@@ -44,6 +45,15 @@ PORT_TAKEN = "EADDRINUSE"
 """torch's word for a port that another program listens on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankUpdate:
+    """A rank's part of an update."""
+
+    outcome: StepOutcome
+    changes: int
+    """``RankActor.changes`` after it."""
+
+
 class RankActor(Actor):
     """A rank in a process of its own. ``prepare`` and ``setup`` have to come first, in this order."""
 
@@ -53,6 +63,15 @@ class RankActor(Actor):
         self._port: HeldPort | None = None
         self._weights_are_out = False
         self._old_objects = OldObjects()
+        self._steps = self._loads = 0
+
+    @property
+    def changes(self) -> int:
+        """Number of times that this rank's weights or training state may have changed: as the backend counts updates,
+        which leaves out steps that failed before their update; else the number of calls. Equal on all ranks of a role
+        between two of its calls, unless one of them failed alone."""
+        updates = getattr(self._backend, "updates_begun", None)
+        return self._loads + (self._steps if updates is None else updates)
 
     async def meeting(self) -> RankMeeting:
         """Return the address and port at which the ranks form their process group.
@@ -132,8 +151,8 @@ class RankActor(Actor):
 
     async def train_step(
         self, columns: TrainBatch, trajectories: TrajectoryColumns, plan: StepPlan
-    ) -> StepOutcome:
-        """Do this rank's part of one update, and return its outcome.
+    ) -> RankUpdate:
+        """Do this rank's part of one update.
 
         Args:
             columns: this rank's rows of the columns, with empty trajectories.
@@ -141,7 +160,16 @@ class RankActor(Actor):
         """
         # A search in one rank would keep the others waiting.
         self._old_objects.step_begins()
-        return self._ready.train_step(replace(columns, trajectories=trajectories), plan)
+        self._steps += 1
+        outcome = self._ready.train_step(replace(columns, trajectories=trajectories), plan)
+        return RankUpdate(outcome=outcome, changes=self.changes)
+
+    async def undo(self, changes: int) -> bool:
+        """Bring back what this rank had when ``changes`` was this; False: it has not kept that."""
+        if self.changes == changes:
+            return True
+        backend = self._ready
+        return isinstance(backend, Undoes) and backend.undo(changes - self._loads)
 
     async def offload(self, weights: bool, state: bool) -> None:
         """Move the state of training, if ``state``, and the model, if ``weights``, to host memory."""
@@ -227,9 +255,11 @@ class RankActor(Actor):
         """Write this rank's part of the training state."""
         self._ready.save(folder)
 
-    async def load(self, folder: Path) -> None:
-        """Read this rank's part of the training state."""
+    async def load(self, folder: Path) -> int:
+        """Read this rank's part of the training state, and return ``changes``."""
+        self._loads += 1
         self._ready.load(folder)
+        return self.changes
 
     async def export(self, folder: Path, ema: bool) -> None:
         """Write the model as Hugging Face files; ``ema`` takes the averaged weights."""

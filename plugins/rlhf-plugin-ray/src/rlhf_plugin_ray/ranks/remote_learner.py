@@ -11,7 +11,7 @@ from rlhf_core.contracts import LearnOutcome, LearnRequest
 from ..batches.stored_tokens import references_of, without_tokens
 from ..processes.process import ActorProcess
 from ..processes.supervisor import ProcessLost, Supervisor
-from .learner_actor import Blocks
+from .learner_actor import Blocks, Learned
 from .role import DEATH_KNOWN_S, RayRole
 
 
@@ -50,15 +50,22 @@ class RemoteLearner:
         if blocks is not None:
             request = replace(request, batch=without_tokens(request.batch))
         async with AsyncExitStack() as stack:
-            for role in self._roles.values():
+            changes = {}
+            for name, role in self._roles.items():
                 await stack.enter_async_context(role.held())
-                role.changes += 1
-            return await self._ask(request, blocks)
+                changes[name] = role.changes
+                role.begin_change()
+            learned = await self._ask(request, blocks, changes)
+            for name, role in self._roles.items():
+                role.changes = learned.changes[name]
+        return learned.outcome
 
-    async def _ask(self, request: LearnRequest, blocks: Blocks | None) -> LearnOutcome:
+    async def _ask(
+        self, request: LearnRequest, blocks: Blocks | None, changes: Mapping[str, int]
+    ) -> Learned:
         try:
-            outcome: LearnOutcome = await self._supervisor.result(
-                self._process.actor.learn.remote(request, blocks),
+            learned: Learned = await self._supervisor.result(
+                self._process.actor.learn.remote(request, blocks, changes),
                 self._process.who,
                 "learn",
                 self._timeout_s,
@@ -67,4 +74,4 @@ class RemoteLearner:
             # The error may say that a rank died. The driver is about to notice the death itself, and its own error
             # also names the fix.
             raise await self._supervisor.cause_of(error, DEATH_KNOWN_S) from error.__cause__
-        return outcome
+        return learned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,6 +38,10 @@ from ..processes.told import tell
 from ..weights.packed_weights import Published, unpack
 from ..weights.rank_links import Offer
 
+log = logging.getLogger(__name__)
+
+UNDO_S = 60.0
+"""Seconds for undoing a failed step. A rank that waits for one that failed alone never answers."""
 DEATH_KNOWN_S = 3.0
 """Seconds within which the driver learns of a rank's death. The other ranks wait for this rank, and may fail first."""
 
@@ -116,7 +121,9 @@ class RayRole:
         self._config = config
         self._rows_per_unit = rows_per_unit
         self.changes = 0
-        """Number of calls so far that change the weights, counted when the call begins."""
+        """Number of the state that the ranks have, as they count it (``RankActor.changes``). While a call may change
+        the state, and after one that failed, a number that no other state has had or will have."""
+        self._unsure = 0
         self._lock = asyncio.Lock()
 
     async def set_up(self, spec: RoleSpec, backend: ComponentRef) -> None:
@@ -188,7 +195,7 @@ class RayRole:
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one update, and return its outcome. The plan's normalizers are those of the whole batch, on every rank."""
-        self.changes += 1
+        self.begin_change()
         trajectories = batch.trajectories
         shards = self._batches.cut(trajectories, self.ranks, self._rows_per_unit)
         supervised: Sequence[Rows | None] = [None] * len(self.ranks)
@@ -200,16 +207,39 @@ class RayRole:
             ray.put(columns_of(batch, own, also))
             for own, also in zip(shards.rows, supervised, strict=True)
         ]
-        outcomes = await self._on_all(
+        updates = await self._on_all(
             "train_step",
             lambda i, actor: actor.train_step.remote(columns[i], shards.parts[i], plan),
         )
+        self.changes = updates[0].changes
+        outcomes = [update.outcome for update in updates]
         logprobs = None
         if plan.return_logprobs:
             logprobs = joined(trajectories, shards.rows, [outcome.logprobs for outcome in outcomes])
         return StepOutcome(
             metrics=merge_metrics([outcome.metrics for outcome in outcomes]), logprobs=logprobs
         )
+
+    def begin_change(self) -> None:
+        """Set ``changes`` to a number of its own, before a call that may change the state."""
+        self._unsure -= 1
+        self.changes = self._unsure
+
+    async def undo(self, changes: int) -> bool:
+        """See ``RoleHandle``. False also where a rank is lost, or waits for another one in the call that failed."""
+        if self._supervisor.failure is not None:
+            return False
+        try:
+            undone = await self._on_all(
+                "undo", lambda _, actor: actor.undo.remote(changes), timeout_s=UNDO_S
+            )
+        except RLHFError as error:
+            log.warning("updates were not undone: %s", error)
+            return False
+        if not all(undone):
+            return False
+        self.changes = changes
+        return True
 
     async def checksum(self) -> str:
         """Return the first rank's digest of the weights. All ranks are called, since all may have to gather weights."""
@@ -222,16 +252,18 @@ class RayRole:
 
     async def load(self, folder: Path) -> None:
         """Have every rank read its part of the training state."""
-        self.changes += 1
-        await self._on_folder("load", folder)
+        self.begin_change()
+        self.changes = (await self._on_folder("load", folder))[0]
 
     async def export(self, folder: Path, *, ema: bool = False) -> None:
         """Have the ranks write the model as Hugging Face files; ``ema`` takes the averaged weights."""
         await self._on_folder("export", folder, ema)
 
-    async def _on_folder(self, method: str, folder: Path, *arguments: Any) -> None:
+    async def _on_folder(self, method: str, folder: Path, *arguments: Any) -> list[Any]:
         path = folder.resolve()
-        await self._on_all(method, lambda _, actor: getattr(actor, method).remote(path, *arguments))
+        return await self._on_all(
+            method, lambda _, actor: getattr(actor, method).remote(path, *arguments)
+        )
 
     async def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """Have the ranks move the state of training to host memory and, with ``weights``, the model."""

@@ -134,8 +134,8 @@ class InternVl(ImageTextFamily):
             tiles["max_patches"] = options.max_tiles
         if tiles["min_patches"] > tiles["max_patches"]:
             raise ConfigError(
-                f"--model.vlm.max_tiles is {tiles['max_patches']}; expected at least the {tiles['min_patches']} of "
-                "--model.vlm.min_pixels, or of the model's processor"
+                f"--model.vlm.max_tiles is {tiles['max_patches']}; expected at least {tiles['min_patches']}, those of "
+                "--model.vlm.min_pixels or of the model's processor"
             )
         for name, value in tiles.items():
             setattr(self.processor, name, value)
