@@ -139,3 +139,24 @@ def test_a_segment_that_only_its_resource_tracker_knows_goes_too(folder):
     assert reaper.wait(HANG_S) == 0
     assert worker.wait(HANG_S) == -signal.SIGKILL
     assert not made.exists()
+
+
+def test_a_new_segment_is_noted_at_once(folder):
+    """Its worker may be killed long before the next look, with all who could remove it."""
+    reaper = program.start_reaper(os.getpid(), folder, look_s=HANG_S)
+    time.sleep(2.0)  # it has looked
+    made = segment()
+    worker = child_of_a_worker(folder, made, RAY_RAYLET_PID="1")
+    made_later = (
+        segment()
+    )  # so that the reaper looks when the worker has mapped the first, however slow it was
+    time.sleep(2.0)  # several polls
+    worker.kill()
+    worker.wait()
+    made_later.unlink()
+    assert made.exists()
+
+    reaper.send_signal(signal.SIGTERM)
+
+    assert reaper.wait(HANG_S) == 0
+    assert not made.exists()

@@ -27,7 +27,7 @@ from pathlib import Path
 POLL_S = 0.5
 """Seconds between two looks at processes."""
 LOOK_S = 5.0
-"""Seconds between two looks at shared memory."""
+"""Seconds between two looks at shared memory, where no new segment is there."""
 GRACE_S = 5.0
 """Seconds for Ray's processes to end by themselves, once the driver is gone."""
 SHARED = "/dev/shm/"
@@ -107,6 +107,13 @@ def shared_memory(pid: int) -> set[str]:
     return {path for path in paths if path.startswith(SHARED) and not path.endswith("(deleted)")}
 
 
+def _segments_there() -> set[str]:
+    """Return the names of all segments of shared memory of this machine."""
+    with suppress(OSError):
+        return set(os.listdir(SHARED))
+    return set()
+
+
 class _Reaper:
     """The program: it waits for the driver's end, or for SIGTERM.
 
@@ -127,8 +134,11 @@ class _Reaper:
     def run(self) -> None:
         """Wait, then end what works with the folder, and remove what it leaves."""
         look = 0.0
+        before = there = _segments_there()
         while os.getppid() == self._parent and not self._is_asked:
-            if time.monotonic() >= look:
+            # A worker may be killed just after it has made one. Two looks: others map it a little later.
+            known, before, there = before, there, _segments_there()
+            if time.monotonic() >= look or there - known:
                 self._note()
                 look = time.monotonic() + self._look_s
             time.sleep(POLL_S)
