@@ -167,7 +167,10 @@ def test_a_text_model_says_what_reads_images(load):
         {"role": "assistant", "content": "so"},
     ]
 
-    with pytest.raises(DataError, match=r"images need a model that reads them \(--model.vision\)"):
+    with pytest.raises(
+        DataError,
+        match=r"images need a model that reads them: choose its reader with --model.vision",
+    ):
         load(ConversationColumns(messages_key="messages"), {"messages": messages}, sees=False)
 
 

@@ -87,7 +87,7 @@ def find_span(run: Path, first: int, last: int) -> Span:
     if first > recorded or (planned.isdecimal() and last > max(int(planned), recorded)):
         raise ConfigError(
             f"rlhf replay --from {first} --to {last}: expected steps that {run} has recorded; its last one is "
-            f"{recorded}. Set --from {min(first, recorded)} --to {recorded}"
+            f"{recorded}. Set {'--to' if first <= recorded else '--from'} {recorded}"
         )
     missing = [f"{run}: {line}" for line in problems.lines()]
     if last > recorded:
