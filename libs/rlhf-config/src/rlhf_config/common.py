@@ -272,11 +272,6 @@ class CheckpointConfig(Config):
         "update, from which the step before is saved if this one fails after that; a larger role, and 0: no copy",
     )
 
-    @property
-    def undo_bytes(self) -> int:
-        """``undo_gib`` in bytes."""
-        return int(self.undo_gib * 2**30)
-
 
 class LogConfig(Config):
     progress: Literal["auto", "live", "plain", "off"] = Field(

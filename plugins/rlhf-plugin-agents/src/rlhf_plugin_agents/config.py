@@ -72,7 +72,9 @@ class MultiTurnConfig(Config):
 
     @model_validator(mode="after")
     def _older_images_have_a_window(self) -> Self:
-        if "older_image" in self.model_fields_set and self.last_images is None:
+        # The configuration that a run writes down has every option.
+        is_set = self.older_image != type(self).model_fields["older_image"].default
+        if is_set and self.last_images is None:
             raise ValueError("older_image: expected last_images beside it; all images are shown")
         return self
 

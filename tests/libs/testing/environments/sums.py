@@ -383,6 +383,10 @@ class TellsAShortSecret(Sums):
 
 class RunsWhatIsWritten(Sums):
     def is_right(self, text):
+        if (
+            len(text) > 1000
+        ):  # a power without an end, where somebody has raised Python's recursion limit
+            return False
         try:
             return str(eval(text)) == self.total
         except Exception:

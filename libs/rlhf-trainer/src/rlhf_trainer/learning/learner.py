@@ -208,7 +208,7 @@ class BatchLearner:
     async def _update_role(
         self, role: str, data: TrainBatch, plan: StepPlan, step: _Step
     ) -> StepOutcome:
-        undo_bytes = 0 if role in step.begun else self._run.checkpoint.undo_bytes
+        undo_bytes = 0 if role in step.begun else int(self._run.checkpoint.undo_gib * 2**30)
         step.begun.add(role)
         factor = step.request.lr_factors.get(role, 1.0)
         plan = replace(plan, lr_factor=factor, undo_bytes=undo_bytes)

@@ -183,7 +183,7 @@ class ExampleCourse:
             mismatched_kl=update.mismatched_kl,
             on_policy=True,
             lr_factor=self.state.lr_factors.get(self._role, 1.0),
-            undo_bytes=self._run.checkpoint.undo_bytes,
+            undo_bytes=int(self._run.checkpoint.undo_gib * 2**30),
         )
         fault_point("train", self.state.step + 1)
         outcome = await self._model.train_step(update.batch, plan)
