@@ -27,11 +27,11 @@ from .beside.lanes import EventLoopLane, OwnLane
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
 from .next_token.guides import Guide, GuideMaker
-from .prefill import next_wave
+from .prefill import MOST_READ
 from .resident.batch import ResidentBatch
 from .resident.sizing import cache_pages
 from .routes import choices_for
-from .sequence import Finished, Sequence
+from .sequence import Finished, Prompt, Sequence
 from .stop import Decode, StopWatcher, decoder_of
 from .weights import ServedWeights, device_of
 
@@ -329,13 +329,28 @@ class EmbeddedEngine:
         return finished
 
     def _next_wave(self) -> list[Sequence]:
-        config = self._config
-        return next_wave(
-            self._queue,
-            self._batch,
-            prefill_tokens=config.prefill_tokens,
-            share_prefixes=config.share_prefixes,
-        )
+        """Take from the queue what is to be admitted now."""
+        free, most = self._batch.num_free, self._config.prefill_tokens
+        # A prefill for each slot that falls free would cost as much as a step of the whole batch; so some gather first.
+        enough = min(len(self._queue), max(1, self._batch.num_slots // 16))
+        if not self._queue or (self._batch.active and free < enough):
+            return []
+        wave: list[Sequence] = []
+        prompts: set[Prompt] = set()
+        num_new = num_read = pages = 0
+        while self._queue and len(wave) < free:
+            prompt = self._queue[0].prompt
+            if prompt not in prompts or not self._config.share_prefixes:
+                num_new += self._batch.num_new(prompt)
+                num_read += len(prompt.token_ids)
+                if wave and (num_new > most or num_read > MOST_READ * most):
+                    break
+                prompts.add(prompt)
+            pages += self._batch.most_pages(self._queue[0])
+            if not self._batch.has_room(pages):
+                break
+            wave.append(self._queue.popleft())
+        return wave
 
     def _deliver(self, item: Finished) -> None:
         call = self._calls.get(item.sequence.call)

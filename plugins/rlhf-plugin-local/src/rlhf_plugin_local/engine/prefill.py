@@ -5,7 +5,6 @@ Axes: ``P`` distinct prompts, ``N`` tokens of the packed row, ``M`` tokens copie
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,6 @@ from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_image
 
 from .cache import round_up
 from .sequence import Prompt
-from .sequence import Sequence as OwnSequence
 
 ROW_MULTIPLE = 8
 """Rows of a matrix product come in multiples of this. With it the CPU kernels give each row the same bits whatever
@@ -199,65 +197,6 @@ def distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], l
     number: dict[Prompt, int] = {}
     owner = [number.setdefault(prompt, len(number)) for prompt in prompts]
     return list(number), owner
-
-
-class Admitting(Protocol):
-    """A batch as far as a wave sees it."""
-
-    num_slots: int
-
-    @property
-    def num_free(self) -> int:
-        """Number of further sequences that have a slot."""
-        ...
-
-    @property
-    def active(self) -> list[OwnSequence]:
-        """Sequences that are being decoded."""
-        ...
-
-    def num_new(self, prompt: Prompt) -> int:
-        """Return the number of a prompt's tokens that have to be computed."""
-        ...
-
-    def most_pages(self, sequence: OwnSequence) -> int:
-        """Return the pages of a sequence that writes all that it may and shares nothing."""
-        ...
-
-    def has_room(self, pages: int) -> bool:
-        """Return whether so many pages are free."""
-        ...
-
-
-def next_wave(
-    queue: deque[OwnSequence], batch: Admitting, *, prefill_tokens: int, share_prefixes: bool
-) -> list[OwnSequence]:
-    """Take from the queue what is to be admitted now; nothing while more should gather.
-
-    A wave fits into the free slots and pages, and into ``prefill_tokens``; a longer prompt is a wave of its own.
-    """
-    free = batch.num_free
-    # A prefill for each slot that falls free would cost as much as a step of the whole batch; so some gather first.
-    enough = min(len(queue), max(1, batch.num_slots // 16))
-    if not queue or (batch.active and free < enough):
-        return []
-    wave: list[OwnSequence] = []
-    prompts: set[Prompt] = set()
-    num_new = num_read = pages = 0
-    while queue and len(wave) < free:
-        prompt = queue[0].prompt
-        if prompt not in prompts or not share_prefixes:
-            num_new += batch.num_new(prompt)
-            num_read += len(prompt.token_ids)
-            is_full = num_new > prefill_tokens or num_read > MOST_READ * prefill_tokens
-            if wave and is_full:
-                break
-            prompts.add(prompt)
-        pages += batch.most_pages(queue[0])
-        if not batch.has_room(pages):
-            break
-        wave.append(queue.popleft())
-    return wave
 
 
 class CacheWriter:
