@@ -5,6 +5,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -34,6 +35,27 @@ def listening():
     return {
         row.near for row in connections(read_tables()) if row.state == LISTENS and row.inode in own
     }
+
+
+class LateReader(dist.Store):
+    """A store whose reader waits a second before the first value, with his own values already there for others."""
+
+    def __init__(self, store):
+        super().__init__()
+        self._store, self._waits = store, [1.0]
+
+    def get(self, key):
+        if self._waits:
+            time.sleep(self._waits.pop())
+        return self._store.get(key)
+
+    def set(self, key, value):
+        self._store.set(key, value)
+
+    def wait(self, keys, *limit):
+        if self._waits:
+            time.sleep(self._waits.pop())
+        self._store.wait(keys, *limit)
 
 
 class Member(threading.Thread):
@@ -107,9 +129,14 @@ def test_where_tables_name_nobody_a_group_forms_all_the_same_and_says_so(monkeyp
 
 
 @needs_root
+@pytest.mark.parametrize("reader", [lambda store: store, LateReader], ids=["at once", "late"])
 @pytest.mark.parametrize("pairs", [(0, 1), (7,)])
-def test_a_stranger_who_connects_while_a_group_forms_ends_it_by_name(pairs):
-    """gloo takes the number of a pair from who connects: 0 or 1 is a member's, and 7 nobody's."""
+def test_a_stranger_who_connects_while_a_group_forms_ends_it_by_name(pairs, reader):
+    """gloo takes the number of a pair from who connects: 0 or 1 is a member's, and 7 nobody's.
+
+    The first member takes a stranger of number 0 or 1 for the second, and has all that it waits for before the second,
+    who is late, connects.
+    """
     before, store = listening(), dist.HashStore()
     listens, go_on = threading.Event(), threading.Event()
 
@@ -127,7 +154,7 @@ def test_a_stranger_who_connects_while_a_group_forms_ends_it_by_name(pairs):
     )
     with stranger(code):
         go_on.set()
-        second = Member(store, 1)
+        second = Member(reader(store), 1)
         assert isinstance(first.ended().error, ForeignConnection), first.error
         expected = f"of user {os.geteuid()}, got a connection from user {STRANGER} at rank 0"
         assert expected in str(first.error)

@@ -81,6 +81,10 @@ def form_locally(
     made = make(options)
     if listening is None or not kernel_tells():
         return made
+    # A member whose peers have connected may not yet have: who lets nobody in before, because a stranger has taken its
+    # place, leaves it to TCP's minutes.
+    store.set(f"rlhf/formed/{rank}", "")
+    store.wait([f"rlhf/formed/{other}" for other in range(size)], timeout)
     port = _let_nobody_in(listening)
     store.set(f"rlhf/listens/{rank}", str(port))
     ports = {int(store.get(f"rlhf/listens/{other}")) for other in range(size)}
