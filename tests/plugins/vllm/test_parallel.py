@@ -10,6 +10,8 @@ import torch
 
 pytest.importorskip("vllm")
 
+from tests.plugins.vllm.listening import require_no_answer
+
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
@@ -60,6 +62,7 @@ def served(model, spec, source_of):
         async with asyncio.timeout(LIMIT_S):
             await engine.start(replace(spec, model_path=str(folder)), source_of(state))
             try:
+                require_no_answer()
                 digests = [await engine.checksum()]
                 answers = await engine.generate(request) if generates else []
                 await engine.update_weights(1, source_of(changed))

@@ -21,6 +21,7 @@ from .names import (
     OWNER_VARIABLE,
     PORTION_VARIABLE,
     QUANTIZATION,
+    SPREAD_VARIABLE,
     TRANSFER_BACKEND,
     WORKER_EXTENSION,
 )
@@ -175,6 +176,12 @@ def _for_adapter(rank: int, dtype: str, *, on_cpu: bool) -> dict[str, Any]:
     }
 
 
+def _on_several_machines(config: VllmEngineConfig) -> bool:
+    """Return whether vLLM may start workers of one model on other machines, as its executors for that do."""
+    executor = config.args.get("distributed_executor_backend") or "mp"
+    return executor not in ("mp", "uni") or config.args.get("nnodes", 1) != 1
+
+
 @contextmanager
 def environment(config: VllmEngineConfig, sockets: SocketFolder) -> Iterator[None]:
     """Set environment variables that vLLM's processes read while they start. The user's variables keep their values.
@@ -193,6 +200,7 @@ def environment(config: VllmEngineConfig, sockets: SocketFolder) -> Iterator[Non
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     }
     always = {OWNER_VARIABLE: str(os.getpid()), PORTION_VARIABLE: str(config.portion)}
+    always[SPREAD_VARIABLE] = str(int(_on_several_machines(config)))
     always |= sockets.make()
     if config.threads is not None:
         always["OMP_NUM_THREADS"] = str(config.threads)

@@ -1,18 +1,22 @@
 """The extension of vLLM's workers: registers the loader and the receiver of weights, and adds calls that vLLM lacks.
 
-vLLM imports this module in each worker before it makes the model, because the engine arguments name it as the worker's
-extension. The import also starts the thread that ends the worker with its owner.
+vLLM imports this module in each worker before it joins the others and makes the model, because the engine arguments
+name it as the worker's extension. The import also starts the thread that ends the worker with its owner, and keeps
+other users of the machine off the ports of the worker's groups.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader import register_model_loader
 
+from rlhf_weights import form_all_locally
+
 from ..images.measuring import measure_where_told
-from ..names import LOAD_FORMAT, TRANSFER_BACKEND, UNPACKED
+from ..names import LOAD_FORMAT, SPREAD_VARIABLE, TRANSFER_BACKEND, UNPACKED
 from .adapter_slots import AdapterSlots
 from .loader import PlainWeightsLoader
 from .mask_places import measure_masks
@@ -21,6 +25,8 @@ from .receiver import UpdateInfo, WeightReceiver
 from .watchdog import end_with_owner
 
 end_with_owner()
+if os.environ.get(SPREAD_VARIABLE) == "0":
+    form_all_locally()
 measure_where_told()
 register_model_loader(LOAD_FORMAT)(PlainWeightsLoader)
 WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, WeightReceiver)
