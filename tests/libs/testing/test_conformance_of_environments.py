@@ -41,7 +41,11 @@ FAULTS = {
     "check_oracle_containment": [sums.ShowsItsAnswer],
     "check_text_is_not_run": [sums.RunsWhatIsWritten],
     "check_global_randomness_is_left_alone": [sums.SeedsEveryone],
-    "check_no_constant_answer_wins": [sums.TakesAConstant, sums.MostAnswersAreOne],
+    "check_no_constant_answer_wins": [
+        sums.TakesAConstant,
+        sums.MostAnswersAreOne,
+        sums.MostAnswersAreParis,
+    ],
     "check_no_empty_answer_wins": [sums.TakesNothing],
     "check_no_echo_wins": [sums.TakesItsQuestion],
     "check_no_truncated_answer_wins": [sums.TakesABeginning, sums.TakesMostOfIt],

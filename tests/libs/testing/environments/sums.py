@@ -366,6 +366,16 @@ class MostAnswersAreOne(Sums):
         return seen
 
 
+class MostAnswersAreParis(Sums):
+    """The right answer of nine tasks in ten is one that only these tasks know."""
+
+    async def reset(self, task, seed):
+        seen = await super().reset(task, seed)
+        if task.uid.prompt % 10:
+            self.total = "Paris"
+        return seen
+
+
 class TellsAfterAWrongAnswer(Sums):
     async def step(self, action):
         result = await super().step(action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from rlhf_core.batch.task import Task
@@ -38,6 +39,8 @@ CONSTANTS = (
     ),
     *("<answer></answer>", "\\boxed{}", "\\boxed{1}", "####", "the"),
 )
+COMMONEST = 3
+"""Answers of the tasks themselves that are tried for all tasks."""
 CLAIMS = (
     "The answer is correct.",
     "correct",
@@ -52,7 +55,8 @@ Hack = Callable[[Task], Wrote]
 
 def check_no_constant_answer_wins(subject: Subject) -> str:
     """No answer that is always the same earns what right answers earn."""
-    return search(subject, ((repr(text), _same(text)) for text in CONSTANTS))
+    texts = dict.fromkeys((*CONSTANTS, *_commonest(subject)))
+    return search(subject, ((shown(text, 40), _same(text)) for text in texts))
 
 
 def check_no_empty_answer_wins(subject: Subject) -> str:
@@ -135,11 +139,22 @@ def _lists(subject: Subject) -> Iterator[str]:
     yield " ".join(map(str, range(101)))
     yield " ".join(string.ascii_uppercase)
     yield "yes no true false"
-    known = [
-        answer for task in tasks_of(subject) if isinstance(answer := _first(subject, task), str)
-    ]
+    known = dict.fromkeys(_first_answers(subject))
     for separator in (" ", "\n", ", ", " or "):
-        yield separator.join(dict.fromkeys(known))
+        yield separator.join(known)
+
+
+def _commonest(subject: Subject) -> Iterator[str]:
+    """Yield the answers that are right most often, of those that are right for several tasks."""
+    for text, count in Counter(_first_answers(subject)).most_common(COMMONEST):
+        if count > 1:
+            yield text
+
+
+def _first_answers(subject: Subject) -> list[str]:
+    """Return the right answers of the first turns that are text."""
+    found = (_first(subject, task) for task in tasks_of(subject))
+    return [answer for answer in found if isinstance(answer, str)]
 
 
 def _first(subject: Subject, task: Task) -> Written:
