@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.mutants.running import MUTANTS
+
+from rlhf_cli.main import main
 
 ROOT = Path(__file__).parent.parent
 
@@ -94,15 +97,18 @@ def test_the_table_of_the_others_has_the_seconds_of_the_page_on_performance():
         if line.startswith("| ")
     }
     small = rows["a step of 1.5B, one H200"]
-    large = rows["a step of 7B, four H200, no option about memory"]
+    large = rows["a step of 7B, four H200, default memory settings"]
 
-    for who, row in (("ours", small), ("TRL", small)):
-        [line] = re.findall(rf"\| \**step, {who}\** \|.*", one[: one.index("ours / TRL")])
-        assert line.split("|")[5].strip(" *") in row
+    # On one machine, which the table of all three shapes is not.
+    [same_machine] = re.findall(r"(?s)on one more machine, three runs.*?\*\*0\.28\*\*", one)
+    own = sorted(re.findall(r"8\.6\d", same_machine.partition("(")[0]))
+    [theirs] = re.findall(r"TRL on the first machine: (\S+ and \S+ s)", same_machine)
+    assert f"**{own[len(own) // 2]} s**" in small
+    assert theirs in small
     [step] = re.findall(r"\| \*\*step\*\* \(first\) \|.*", four[: four.index("ours / OpenRLHF")])
     ours, theirs = (re.findall(r"\*\*(\d+\.\d)\*\*", step)[place] for place in (0, 1))
     assert f"**{ours} s**" in large
-    assert f"| {theirs} s |" in large
+    assert f"| {theirs} s, recomputing" in large
 
 
 def test_the_table_of_the_others_counts_the_bridges_and_the_kinds():
@@ -125,8 +131,56 @@ def test_the_curves_are_those_of_the_recipe():
     ratio = float(ours[-1]) / float(trl[-1])
     page = text_of("README.md")
 
+    minutes = float(large[-1]) / 60
     assert (
-        f"from {first} to {last} of the held-out questions in {float(large[-1]) / 60:.1f} minutes"
+        f"from {first} to {last} of the held-out questions in {minutes:.1f} minutes of steps"
         in page
     )
     assert f"in {ratio:.2f} of the time" in page
+
+
+SHAPES = {
+    "0.5B": (896, 24, 14, 2, 4864, 151936, True),
+    "1.5B": (1536, 28, 12, 2, 8960, 151936, True),
+    "3B": (2048, 36, 16, 2, 11008, 151936, True),
+    "7B": (3584, 28, 28, 4, 18944, 152064, False),
+}
+"""Width, layers, heads, heads of keys and values, inner width, rows of the vocabulary and whether the head is tied, of
+Qwen2.5."""
+SIZES = ("1x16GB", "1x24GB", "1x48GB", "1xh100", "2xh100")
+
+
+def fits(folder: Path, gpus: str) -> bool:
+    """Whether the front page's command says that a model fits."""
+    [line] = re.findall(
+        r"(?m)^    rlhf plan \S+ --gpus \S+ (.*)$", (ROOT / "README.md").read_text()
+    )
+    return main(["plan", str(folder), "--gpus", gpus, *line.split()]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SHAPES)
+def test_the_smallest_machine_of_the_table_fits_and_the_next_smaller_does_not(
+    model, tmp_path, capsys
+):
+    width, layers, heads, kv_heads, inner, rows, tied = SHAPES[model]
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": inner,
+        "vocab_size": rows,
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": 32768,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    [told] = re.findall(
+        rf"(?m)^\| {re.escape(model)} \| `(\S+)` \|$", (ROOT / "README.md").read_text()
+    )
+
+    assert fits(tmp_path, told)
+    smaller = SIZES[: SIZES.index(told)]
+    assert not smaller or not fits(tmp_path, smaller[-1])
