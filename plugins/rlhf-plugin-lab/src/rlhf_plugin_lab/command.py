@@ -41,9 +41,16 @@ def parser() -> argparse.ArgumentParser:
         help="write the page into a file, which opens from disk",
     )
     own.add_argument(
+        "--export-traces",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="write the run's recorded episodes into a file in place of a page, each a line in the form of OpenEnv's "
+        "TrainingTrace: token ids, log-probs, loss mask, messages, and the recorded columns",
+    )
+    own.add_argument(
         "--steps",
         metavar="LIST",
-        help="steps whose rollouts are in the page, such as 1,10,100-200; unset: all. Curves have all steps",
+        help="steps whose rollouts are in the page or file, such as 1,10,100-200; unset: all. Curves have all steps",
     )
     own.add_argument(
         "--max-mb",
@@ -56,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page or serve it, and return the exit code 0.
+    """Write the page or a file of traces, or serve the page, and return the exit code 0.
 
     Raises:
         ConfigError: a flag is wrong, or a folder is no run folder.
@@ -68,6 +75,16 @@ def main(arguments: Sequence[str]) -> int:
     if not 0 <= own.port <= 65535:
         raise ConfigError(f"--port {own.port}: expected a number from 0 to 65535")
     wanted = _wanted(own.steps)
+    if own.export_traces is not None:
+        from .traces.export import FIRST_BYTES, export_traces  # a page needs none of it
+
+        if own.export is not None or len(own.runs) > 1:
+            raise ConfigError(
+                f"--export-traces {own.export_traces}: expected one run and no page beside it; export them one by one"
+            )
+        _require_replaceable("--export-traces", own.export_traces, FIRST_BYTES, "file of traces")
+        export_traces(own.runs[0], own.export_traces, wanted)
+        return 0
 
     def read() -> Contents:
         return contents_of(own.runs, max_bytes=own.max_mb * 1_000_000, wanted=wanted)
@@ -81,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _export(path: Path, contents: Contents) -> None:
     """Write the page, and say what is in it and what is missing."""
-    _require_replaceable(path)
+    _require_replaceable("--export", path, _START, "page")
     with written_whole(path) as file:
         for piece in page(contents):
             file.write(piece)
@@ -95,24 +112,24 @@ def _export(path: Path, contents: Contents) -> None:
     print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB); it opens in a browser, from disk")
 
 
-def _require_replaceable(path: Path) -> None:
-    """Refuse to write over something that is no page.
+def _require_replaceable(flag: str, path: Path, start: bytes, kind: str) -> None:
+    """Refuse to write over something that is none of a kind of files, told by their first bytes.
 
     Raises:
         ConfigError: it is none, or the folder is not there.
     """
     if not path.parent.is_dir():
         raise ConfigError(
-            f"--export {path}: no such folder {path.parent}; create it, or choose another file"
+            f"{flag} {path}: no such folder {path.parent}; create it, or choose another file"
         )
     if path.is_dir():
-        raise ConfigError(f"--export {path}: it is a folder; choose another name")
+        raise ConfigError(f"{flag} {path}: it is a folder; choose another name")
     if path.exists():
         with path.open("rb") as file:
-            is_page = file.read(len(_START)) == _START
-        if not is_page:
+            is_one = file.read(len(start)) == start
+        if not is_one:
             raise ConfigError(
-                f"--export {path}: the file is there already and is no page; choose another name or remove it"
+                f"{flag} {path}: the file is there already and is no {kind}; choose another name or remove it"
             )
 
 
