@@ -13,6 +13,7 @@ from rlhf_core.storage import written_whole
 from .flags import FlagParser
 from .paper.contents import Contents, contents_of
 from .paper.html import page
+from .replaceable import why_not_replaceable
 from .serving import serve
 
 _START = b"<!DOCTYPE html>"
@@ -76,13 +77,16 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--port {own.port}: expected a number from 0 to 65535")
     wanted = _wanted(own.steps)
     if own.export_traces is not None:
-        from .traces.export import FIRST_BYTES, export_traces  # a page needs none of it
+        from .traces.export import export_traces  # a page needs none of it
 
-        if own.export is not None or len(own.runs) > 1:
+        if own.export is not None:
             raise ConfigError(
-                f"--export-traces {own.export_traces}: expected one run and no page beside it; export them one by one"
+                f"--export-traces {own.export_traces}: expected no page beside it; leave --export out"
             )
-        _require_replaceable("--export-traces", own.export_traces, FIRST_BYTES, "file of traces")
+        if len(own.runs) > 1:
+            raise ConfigError(
+                f"--export-traces {own.export_traces}: expected one run, got {len(own.runs)}; export them one by one"
+            )
         export_traces(own.runs[0], own.export_traces, wanted)
         return 0
 
@@ -98,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _export(path: Path, contents: Contents) -> None:
     """Write the page, and say what is in it and what is missing."""
-    _require_replaceable("--export", path, _START, "page")
+    _require_replaceable(path)
     with written_whole(path) as file:
         for piece in page(contents):
             file.write(piece)
@@ -112,25 +116,15 @@ def _export(path: Path, contents: Contents) -> None:
     print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB); it opens in a browser, from disk")
 
 
-def _require_replaceable(flag: str, path: Path, start: bytes, kind: str) -> None:
-    """Refuse to write over something that is none of a kind of files, told by their first bytes.
+def _require_replaceable(path: Path) -> None:
+    """Refuse to write over something that is no page.
 
     Raises:
         ConfigError: it is none, or the folder is not there.
     """
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"{flag} {path}: no such folder {path.parent}; create it, or choose another file"
-        )
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path}: it is a folder; choose another name")
-    if path.exists():
-        with path.open("rb") as file:
-            is_one = file.read(len(start)) == start
-        if not is_one:
-            raise ConfigError(
-                f"{flag} {path}: the file is there already and is no {kind}; choose another name or remove it"
-            )
+    problem = why_not_replaceable(path, _START, "page")
+    if problem is not None:
+        raise ConfigError(f"--export {path}: {problem}")
 
 
 def _wanted(text: str | None) -> Callable[[int], bool]:

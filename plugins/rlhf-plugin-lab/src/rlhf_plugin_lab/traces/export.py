@@ -19,11 +19,12 @@ from ..recorded.lines import lines_of, step_of
 from ..recorded.options import read_options
 from ..recorded.problems import Problems
 from ..recorded.tokens import FOLDER
+from ..replaceable import why_not_replaceable
 from .messages import unicode_of
 from .rows import read_rows
 from .turns import turns_of
 
-FIRST_BYTES = b'{"schema_version":'
+_START = b'{"schema_version":'
 RECORD = "rlhf train ... --observers.use token_files --rollout.compared_share 1 --log.samples 16"
 """Command that records what a trace needs."""
 _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,20})?(e-?\d{1,2})?")
@@ -43,6 +44,8 @@ class Exporter:
     tokens: int = 0
     steps: set[int] = field(default_factory=set)
     """Steps of which an episode was exported."""
+    finds_rollouts: bool = False
+    """Whether a rollout of the wanted steps is recorded, exported or not."""
 
     def traces(self) -> Iterator[TrainingTrace]:
         """Yield a trace for each recorded episode, in the order of ``samples.jsonl``."""
@@ -61,6 +64,7 @@ class Exporter:
         episodes: dict[str, list[TrainingTurn]] = {}
         # A step that was done twice, because its process was killed, counts as it was done last.
         latest = {str(sample.get("uid")): sample for sample in samples}
+        self.finds_rollouts = True
         for uid, sample in latest.items():
             turns = episodes.setdefault(uid.rpartition(".")[0] or uid, [])
             if uid not in rows:
@@ -81,16 +85,24 @@ def export_traces(run: Path, path: Path, wanted: Callable[[int], bool]) -> None:
     """Write the episodes of a run into a file, and say what is in it and what is missing.
 
     Raises:
-        ConfigError: the folder is no run folder, or none of its rollouts has tokens with log-probs; the file is then
-            as it was.
+        ConfigError: the folder is no run folder, none of its rollouts has tokens with log-probs, or the file is
+            something else; it is then as it was.
         StorageError: the file cannot be written.
     """
     require_run(run)
+    problem = why_not_replaceable(path, _START, "file of traces")
+    if problem is not None:
+        raise ConfigError(f"--export-traces {path}: {problem}")
     exporter = Exporter(run, wanted)
     traces = exporter.traces()
     first = next(traces, None)
+    if first is None and not exporter.finds_rollouts:
+        raise ConfigError(
+            f"--export-traces {path}: expected recorded rollouts of these steps, and {run / SAMPLES} has none. Leave "
+            "--steps out, or name another run of rlhf train"
+        )
     if first is None:
-        missing = "; ".join(exporter.problems.lines()) or "no rollout of these steps is recorded"
+        missing = "; ".join(exporter.problems.lines())
         raise ConfigError(
             f"rlhf view {run} --export-traces {path}: expected rollouts with recorded tokens and the sampler's "
             f"log-probs, and there is none ({missing}). Record them: {RECORD}"
