@@ -51,6 +51,7 @@ PUBLIC = {
     "rlhf_core.contracts",
     "rlhf_core.media",  # images: references, store, places among tokens
     "rlhf_episodes",  # the graph in which executors record requests
+    "rlhf_episodes.traces",  # files of episodes in OpenEnv's form
     "rlhf_data",  # rows of data that are imitated
     "rlhf_core.contracts.external",  # an environment that only another interpreter has
     "rlhf_core.fingerprint",  # by which the processes of a runtime tell that they are alike

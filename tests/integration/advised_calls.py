@@ -83,6 +83,12 @@ TOOLS = {
     "rlhf_plugin_lab/command.py:main": [
         "view run --export new.html --max-mb 0",
         "view run --export new.html --port 99999",
+        "view run --export-traces new.jsonl --export new.html",
+    ],
+    "rlhf_plugin_lab/traces/export.py:export_traces": [
+        "view run --export-traces nowhere/new.jsonl",
+        "view run --export-traces rows.jsonl",
+        "view run --export-traces new.jsonl --steps 9",
     ],
     "rlhf_plugin_lab/paper/contents.py:require_run": [
         "view nowhere --export new.html",
@@ -290,6 +296,7 @@ VALUES = {
     "--eval.data": "held.jsonl",
     "--eval.max_samples": "2",
     "--export": "new.html",
+    "--export-traces": "new.jsonl",
     "--gpus-per-node": "64",
     "--images": "pictures",
     "--kind": "reward",

@@ -150,6 +150,14 @@ FILES = {
             mend=lambda: shutil.copytree("other", "run", dirs_exist_ok=True),
         )
     ],
+    "rlhf_plugin_lab/traces/export.py:export_traces": [
+        FileCase(
+            words="view run --export-traces new.jsonl",
+            prepare=lambda: shutil.rmtree("run/tokens"),
+            told="Record them: rlhf train ... --observers.use token_files",
+            mend=lambda: shutil.copytree("other", "run", dirs_exist_ok=True),
+        )
+    ],
     "rlhf_plugin_vlm/families/loading.py:require_no_limits": [
         FileCase(
             words="sft --model towered --model.vision vlm --data.chat true --data.image_key '' "

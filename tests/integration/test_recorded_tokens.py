@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 
 import pyarrow.parquet as parquet
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 
 def test_tokens_are_recorded_with_what_the_step_computed_and_the_run_stays_as_it_is(train):
@@ -24,7 +27,39 @@ def test_tokens_are_recorded_with_what_the_step_computed_and_the_run_stays_as_it
         if row["action"]:
             assert abs(row["rollout_logprob"] - row["trainer_logprob"]) < 1e-4
             assert row["version"] == 1
+            assert row["entropy"] > 0.0
     for sample in recorded:
         text = "".join(row["text"] for row in rows if row["uid"] == sample["uid"])
         assert re.sub(r"<\w+>", "", text) == sample["prompt"] + sample["response"]
     assert not Path("plain/tokens").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["--rollout.temperature", "0.7"], id="of the update's own pass"),
+        pytest.param(
+            ["--rollout.temperature", "0.7", "--algo.loss.old_logprobs", "recompute"],
+            id="of the pass before the updates",
+        ),
+    ],
+)
+def test_a_recorded_entropy_is_that_of_a_plain_forward(train, flags):
+    """Of step 1, whose weights are those of the model's folder."""
+    train("run", *flags, "--steps", "1", "--log.samples", "99", "--observers.use", "token_files")
+
+    rows = parquet.read_table("run/tokens/step-00000001.parquet").to_pylist()
+    plain = AutoModelForCausalLM.from_pretrained("model", dtype=torch.float32)
+    uids = list(dict.fromkeys(row["uid"] for row in rows))
+    assert len(uids) == 12
+    for uid in uids:
+        own = [row for row in rows if row["uid"] == uid]
+        with torch.no_grad():
+            logits = plain(torch.tensor([[row["token_id"] for row in own]])).logits[0]
+        logprobs = (logits / 0.7).log_softmax(-1)  # (T, V)
+        entropies = -(logprobs.exp() * logprobs).sum(-1).roll(1)  # of what stands before a token
+        for row, expected in zip(own, entropies.tolist(), strict=True):
+            if row["action"]:
+                assert row["entropy"] == pytest.approx(expected, abs=1e-5)
+            else:
+                assert row["entropy"] is None

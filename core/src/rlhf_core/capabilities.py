@@ -145,6 +145,7 @@ FIX: Mapping[str, str] = {
     "leave algo.correction.replay_routes out",
     REPLAYS_ROUTES: "this training backend chooses experts by itself; choose --backend torch, deepspeed or fsdp, or "
     "leave algo.correction.replay_routes out",
+    HEARS_TOKENS: "tokens of samples are kept where an observer hears them; add --observers.use token_files",
     "images": "the policy reads text alone, so there are none; choose what reads images with --model.vision",
     "is_correction": "set --algo.correction.kind",
     "kl_in_loss": "set --algo.kl.mode loss and --algo.kl.coef",

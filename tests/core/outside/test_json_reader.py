@@ -231,7 +231,7 @@ def _tool_arguments(data: bytes, folder: Path) -> None:
 
 
 def _traces(file: Path) -> None:
-    from rlhf_plugin_endpoint.traces.files import read_traces
+    from rlhf_episodes.traces import read_traces
 
     list(read_traces(file))
 

@@ -143,12 +143,15 @@ def gradient(place: Place, found: Found) -> None:
             terms=(LossTerm(loss=LOSS, weight=0.3, aggregation=mode, rows="supervised"),),
         )
         backend, batch = place.start(objective=objective), in_pairs(make_batch(supervised=True))
-        plan = make_plan(batch, kl_coef=0.1, entropy_coef=0.05, return_logprobs=True)
+        plan = make_plan(
+            batch, kl_coef=0.1, entropy_coef=0.05, return_logprobs=True, return_entropies=True
+        )
         totals = replace(plan.normalizers, num_sequences=len(batch.trajectories) // 2)
         plan = replace(plan, normalizers=totals)
         outcome = backend.train_step(place.part(batch), plan)
         found.metrics(outcome)
         found.array(f"logprobs/{mode}", outcome.logprobs)
+        found.array(f"entropies/{mode}", outcome.entropies)
         found.keep_weights(backend, mode)
         backend.close()
 

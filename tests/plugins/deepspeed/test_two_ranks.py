@@ -38,7 +38,8 @@ def test_the_step_gives_each_rank_the_logprobs_of_its_rows(
 ):
     ranks, alone = found(stage, "gradient"), expected("gradient")
 
-    assert_same_rows(ranks, alone, "logprobs/token-mean")
+    for name in ("logprobs", "entropies"):
+        assert_same_rows(ranks, alone, f"{name}/token-mean")
 
 
 @stages

@@ -22,8 +22,9 @@ def test_the_gradient_is_that_of_one_rank(found, expected, mode, assert_same_met
     assert_same_metrics(ranks, alone)
 
 
-def test_the_step_gives_each_rank_the_logprobs_of_its_rows(found, expected, assert_same_rows):
-    assert_same_rows(found("gradient"), expected("gradient"), "logprobs/token-mean")
+@pytest.mark.parametrize("name", ["logprobs", "entropies"])
+def test_the_step_gives_each_rank_the_scores_of_its_rows(found, expected, name, assert_same_rows):
+    assert_same_rows(found("gradient"), expected("gradient"), f"{name}/token-mean")
 
 
 def test_prompts_that_ranks_compute_once_change_nothing(found, expected, assert_same_rows):

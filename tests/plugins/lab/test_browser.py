@@ -114,3 +114,28 @@ def test_a_step_offers_the_command_that_replays_it_and_a_hostile_name_stays_text
     _, other = shown(page, "/step/0/held/1", tmp_path / "profile")
     assert "reward/exact" in other.text
     assert "rlhf replay" not in other.text
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_a_rollout_says_how_to_record_its_tokens_and_their_entropy(tmp_path):
+    run = write_run(tmp_path / "run", [sample(), sample("0.6.0.0"), sample("0.7.0.0")])
+    (run / "tokens").mkdir()
+    tokens = pa.table(
+        {
+            "uid": ["0.6.0.0", "0.7.0.0"],
+            "text": ["3", "9"],
+            "action": [True, True],
+            "advantage": [0.5, 0.25],
+        }
+    )
+    parquet.write_table(tokens, run / "tokens/step-00000001.parquet")
+    page = tmp_path / "page.html"
+    main([str(run), "--export", str(page)])
+
+    _, without_tokens = shown(page, "/rollout/0//1/0.5.0.0", tmp_path / "profile")
+    _, without_entropy = shown(page, "/rollout/0//1/0.6.0.0", tmp_path / "profile")
+
+    assert "No tokens of this rollout are recorded" in without_tokens.text
+    assert "No entropy is recorded" in without_entropy.text
+    assert "--algo.loss.old_logprobs recompute" in without_entropy.text

@@ -59,6 +59,16 @@ def test_each_token_is_a_row_and_only_actions_have_numbers(tmp_path):
     )  # nobody asked the engine for the first
 
 
+def test_an_entropy_has_a_column_where_the_step_computed_it(tmp_path):
+    """p = 1/2, 1/4, 1/4 has 1/2 log 2 + 2 * 1/4 log 4 = 1.5 log 2 = 1.03972 nats; a certain token has 0."""
+    observer = started(tmp_path)
+    observer.rollout_end(1, [heard(entropy=np.float32([1.0397208, 0.0]))], {})
+    observer.rollout_end(2, [heard()], {})
+
+    assert [row["entropy"] for row in rows(tmp_path, 1)] == [None, np.float32(1.0397208), 0.0]
+    assert "entropy" not in rows(tmp_path, 2)[0]
+
+
 def test_samples_that_do_not_fit_are_left_out_whole(tmp_path):
     samples = [
         heard("0.1.0.0"),

@@ -110,7 +110,24 @@ def test_log_probs_of_the_forward_pass_come_back_when_asked_for(
     outcome = backend.train_step(batch, make_plan(batch, return_logprobs=True))
 
     assert without.logprobs is None
+    assert without.entropies is None
+    assert outcome.entropies is None
     np.testing.assert_allclose(outcome.logprobs, expected, atol=1e-6)
+
+
+def test_entropies_of_the_forward_pass_come_back_when_asked_for(
+    start, make_spec, make_batch, make_plan, models
+):
+    """In the order of the batch's actions, whatever the micro-batches are."""
+    batch = make_batch()
+    backend = start(make_spec(models["qwen3"], max_tokens_per_micro_batch=40))
+    expected = backend.statistics(batch.trajectories, ["entropy"])["entropy"]
+
+    outcome = backend.train_step(batch, make_plan(batch, return_entropies=True))
+
+    assert outcome.logprobs is None
+    np.testing.assert_allclose(outcome.entropies, expected, atol=1e-5)
+    assert expected.std() > 1e-3  # so that another order would be seen
 
 
 def test_prepared_columns_reach_the_loss_under_their_names(

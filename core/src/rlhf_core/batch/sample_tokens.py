@@ -27,7 +27,9 @@ class SampleTokens:
     """(A,) version of the weights that sampled each action."""
     columns: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     """(A,) each: ``rollout_logprobs``, NaN where nobody asked the engine for them, and what the step computed before
-    its updates: ``advantages``, and those of ``old_logprobs``, ``ref_logprobs`` and ``values`` that the run demands."""
+    its updates: ``advantages``, those of ``old_logprobs``, ``ref_logprobs`` and ``values`` that the run demands, and
+    ``entropy`` (nats, after the temperature), where a pass over all of the batch came before the first update or with
+    it."""
 
 
 class Decodes(Protocol):

@@ -187,6 +187,8 @@ class StepPlan:
     """``PreferenceInputs.mismatched_kl`` of the whole step, for a preference loss that needs it."""
     return_logprobs: bool = False
     """Return the policy's log-probs of this step's forward pass as ``StepOutcome.logprobs``."""
+    return_entropies: bool = False
+    """Return the entropies of this step's forward pass as ``StepOutcome.entropies``."""
     lr_factor: float = 1.0
     """Multiplies the learning rate of every parameter group in this step, after the schedule. 0 leaves the weights as
     they are."""
@@ -203,6 +205,9 @@ class StepOutcome:
     """Metrics of the whole update, over all ranks."""
     logprobs: NDArray[np.float32] | None = None
     """(sum of A,) log-probs of the batch's actions before the update, if the plan asks for them."""
+    entropies: NDArray[np.float32] | None = None
+    """(sum of A,) entropies (nats, after the temperature) of the distributions that the actions were drawn from, before
+    the update, if the plan asks for them."""
 
 
 Statistic = Literal["logprobs", "entropy", "sum_pi_squared", "is_top1"]

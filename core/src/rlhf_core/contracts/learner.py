@@ -52,8 +52,8 @@ class LearnOutcome:
     skipped_updates: Mapping[str, int]
     """Role -> updates in a row whose gradient was not finite."""
     columns: Mapping[str, NDArray[np.float32]] | None = None
-    """(sum of A,) each: advantages, log-probs and values of the batch's actions, from before the updates; None unless
-    an observer of the run provides ``hears_tokens``."""
+    """(sum of A,) each: advantages, log-probs, values and entropies of the batch's actions, from before the updates;
+    None unless an observer of the run provides ``hears_tokens``."""
 
 
 class Learner(Protocol):

@@ -193,8 +193,11 @@ class DeepSpeedBackend(ScoringBackend):
             sum_=self._ranks.sum_,
             is_first=self._ranks.is_first,
         )
-        logprobs = None if found.seen.logprobs is None else found.seen.logprobs[together.own]
-        return StepOutcome(metrics=metrics, logprobs=logprobs)
+        logprobs, entropies = (
+            None if column is None else column[together.own]
+            for column in (found.seen.logprobs, found.seen.entropies)
+        )
+        return StepOutcome(metrics=metrics, logprobs=logprobs, entropies=entropies)
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun; a collective call.

@@ -144,7 +144,9 @@ class FsdpBackend(LeavingRole):
             sum_=self._ranks.sum_,
             is_first=self._ranks.is_first,
         )
-        return StepOutcome(metrics=metrics, logprobs=found.seen.logprobs)
+        return StepOutcome(
+            metrics=metrics, logprobs=found.seen.logprobs, entropies=found.seen.entropies
+        )
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun; each rank its part."""

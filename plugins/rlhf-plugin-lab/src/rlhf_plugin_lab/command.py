@@ -13,6 +13,7 @@ from rlhf_core.storage import written_whole
 from .flags import FlagParser
 from .paper.contents import Contents, contents_of
 from .paper.html import page
+from .replaceable import why_not_replaceable
 from .serving import serve
 
 _START = b"<!DOCTYPE html>"
@@ -41,9 +42,16 @@ def parser() -> argparse.ArgumentParser:
         help="write the page into a file, which opens from disk",
     )
     own.add_argument(
+        "--export-traces",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="write the run's recorded episodes into a file in place of a page, each a line in the form of OpenEnv's "
+        "TrainingTrace: token ids, log-probs, loss mask, messages, and the recorded columns",
+    )
+    own.add_argument(
         "--steps",
         metavar="LIST",
-        help="steps whose rollouts are in the page, such as 1,10,100-200; unset: all. Curves have all steps",
+        help="steps whose rollouts are in the page or file, such as 1,10,100-200; unset: all. Curves have all steps",
     )
     own.add_argument(
         "--max-mb",
@@ -56,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page or serve it, and return the exit code 0.
+    """Write the page or a file of traces, or serve the page, and return the exit code 0.
 
     Raises:
         ConfigError: a flag is wrong, or a folder is no run folder.
@@ -68,6 +76,19 @@ def main(arguments: Sequence[str]) -> int:
     if not 0 <= own.port <= 65535:
         raise ConfigError(f"--port {own.port}: expected a number from 0 to 65535")
     wanted = _wanted(own.steps)
+    if own.export_traces is not None:
+        from .traces.export import export_traces  # a page needs none of it
+
+        if own.export is not None:
+            raise ConfigError(
+                f"--export-traces {own.export_traces}: expected no page beside it; leave --export out"
+            )
+        if len(own.runs) > 1:
+            raise ConfigError(
+                f"--export-traces {own.export_traces}: expected one run, got {len(own.runs)}; export them one by one"
+            )
+        export_traces(own.runs[0], own.export_traces, wanted)
+        return 0
 
     def read() -> Contents:
         return contents_of(own.runs, max_bytes=own.max_mb * 1_000_000, wanted=wanted)
@@ -101,19 +122,9 @@ def _require_replaceable(path: Path) -> None:
     Raises:
         ConfigError: it is none, or the folder is not there.
     """
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"--export {path}: no such folder {path.parent}; create it, or choose another file"
-        )
-    if path.is_dir():
-        raise ConfigError(f"--export {path}: it is a folder; choose another name")
-    if path.exists():
-        with path.open("rb") as file:
-            is_page = file.read(len(_START)) == _START
-        if not is_page:
-            raise ConfigError(
-                f"--export {path}: the file is there already and is no page; choose another name or remove it"
-            )
+    problem = why_not_replaceable(path, _START, "page")
+    if problem is not None:
+        raise ConfigError(f"--export {path}: {problem}")
 
 
 def _wanted(text: str | None) -> Callable[[int], bool]:

@@ -28,6 +28,7 @@ NAMES = {
     "ref_logprobs": "reference_logprob",
     "advantages": "advantage",
     "values": "value",
+    "entropy": "entropy",
 }
 """Column of the step -> its name in the files. The first is in every file, the others where the run computes them."""
 
@@ -132,6 +133,6 @@ COMPONENT = Component(
     name="token_files",
     factory=TokensObserver,
     config=TokensConfig,
-    summary="writes the tokens of samples with log-probs, advantages and versions into Parquet files",
+    summary="writes the tokens of samples with log-probs, advantages, entropies and versions into Parquet files",
     provides=frozenset({HEARS_TOKENS}),
 )

@@ -38,7 +38,7 @@ from rlhf_torch.models.export import export_model, holding
 from rlhf_torch.models.role_model import RoleOptions, build_role_model
 from rlhf_torch.models.shared_base import SharedBase
 from rlhf_torch.models.vision_lm import VisionLM
-from rlhf_torch.rows.batch_columns import Pass, SeenLogprobs, placed
+from rlhf_torch.rows.batch_columns import Pass, SeenScores, placed
 from rlhf_torch.rows.packed_rows import PackedRows, pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 from rlhf_torch.rows.token_limit import TokenLimit
@@ -130,7 +130,7 @@ class TorchBackend(LeavingRole):
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
         metrics = update_metrics(self._spec.role, batch, parts, update, self._model.routing)
-        return StepOutcome(metrics=metrics, logprobs=seen.logprobs)
+        return StepOutcome(metrics=metrics, logprobs=seen.logprobs, entropies=seen.entropies)
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun."""
@@ -139,12 +139,12 @@ class TorchBackend(LeavingRole):
 
     def _gradients(
         self, batch: TrainBatch, plan: StepPlan, rows_per_unit: int
-    ) -> tuple[list[Metrics], SeenLogprobs]:
-        """Compute the gradients of an update, and return the metrics of each micro-batch and the log-probs seen."""
+    ) -> tuple[list[Metrics], SeenScores]:
+        """Compute the gradients of an update, and return the metrics of each micro-batch and the scores seen."""
         updater, trajectories = self._updater, batch.trajectories
         assert updater is not None
         updater.drop_gradient()  # of an attempt for which memory did not suffice
-        seen = SeenLogprobs(trajectories, wanted=plan.return_logprobs)
+        seen = SeenScores(trajectories, plan)
         parts: list[Metrics] = []
         seed = self._spec.seed + updater.updates
         tokens = 0 if self._model.routing is None else counted_tokens(batch)
@@ -234,7 +234,7 @@ class TorchBackend(LeavingRole):
         packed: PackedRows,
         columns: ActionColumns,
         plan: StepPlan,
-        seen: SeenLogprobs,
+        seen: SeenScores,
         rows: NDArray[np.int64],
     ) -> tuple[Tensor, Metrics]:
         objective = self._objective
@@ -242,7 +242,7 @@ class TorchBackend(LeavingRole):
         if isinstance(objective, BuiltValueObjective | BuiltScoreObjective):
             return objective.rollouts(self._role.reader.values(packed), columns, plan)
         scores = self._role.reader.action_scores(packed, columns.teacher_top_ids)
-        seen.add(rows, scores.logprobs)
+        seen.add(rows, scores)
         return objective.rollouts(scores, columns, plan)
 
     def module(self) -> torch.nn.Module | None:

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlhf_core import Config
+from rlhf_core.capabilities import HEARS_TOKENS
 
 _USER_OF_URL = re.compile(r"://[^/@\s]+@")
 
@@ -58,6 +59,17 @@ class TrackioConfig(Config):
     server_url: str | None = Field(
         None, description="trackio server of your own; its token is TRACKIO_WRITE_TOKEN"
     )
+    traces: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="samples of a step whose samples are logged that are traces too, with their tokens, at most "
+        "20 000 of a step; more than 0 needs an observer that hears tokens",
+    )
+
+    def needed_by_options(self) -> frozenset[str]:
+        """Return the need of tokens, where samples are to be traces."""
+        return frozenset({HEARS_TOKENS}) if self.traces else frozenset()
 
     @field_validator("server_url")
     @classmethod

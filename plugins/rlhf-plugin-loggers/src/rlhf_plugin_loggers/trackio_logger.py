@@ -1,4 +1,5 @@
-"""trackio: metrics by step, tables and images of samples, the configuration, and an alert that says how the run ended.
+"""trackio: metrics by step, tables, images and traces of samples, the configuration, and an alert that says how the run
+ended.
 
 trackio finds a run again by its name, which is therefore unique by default. It keeps all rows that it gets: of a step
 that was done twice, because its process was killed, both.
@@ -14,6 +15,7 @@ from .config import TrackioConfig
 from .group_table import GROUP_COLUMNS, group_rows
 from .remembered import remember, remembered
 from .sample_table import COLUMNS, rows, shown_images
+from .token_traces import token_traces
 
 if TYPE_CHECKING:
     from trackio.run import Run as TrackioRun
@@ -70,7 +72,12 @@ class TrackioLogger:
         tables = {"samples": table}
         if groups := group_rows(step, samples):
             tables["groups"] = trackio.Table(columns=list(GROUP_COLUMNS), data=groups)
-        self._run.log({**tables, **pictures}, step=step)
+        traces = [
+            trackio.Trace(each.messages, each.metadata, each.spans)
+            for each in token_traces(samples, self.config.traces)
+        ]
+        told = {"tokens": traces} if traces else {}
+        self._run.log({**tables, **pictures, **told}, step=step)
 
     def finish(self, result: RunResult) -> None:
         import trackio

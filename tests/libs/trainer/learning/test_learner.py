@@ -76,6 +76,7 @@ class Role:
                 f"{self.name}/rows": Metric(float(len(batch.trajectories)), reduction="sum"),
             },
             logprobs=np.full(count, self.shift, np.float32) if plan.return_logprobs else None,
+            entropies=np.full(count, 0.5, np.float32) if plan.return_entropies else None,
         )
 
 
@@ -152,6 +153,45 @@ def test_several_updates_read_the_old_logprobs_first_and_share_the_rows(learning
     uids = [set(update.trajectories.uids()) for update in policy.updates]
     assert uids[0] | uids[1] == uids[2] | uids[3] == set(one.batch.uids())
     assert metric_values(outcome.metrics)["policy/rows"] == 8.0
+
+
+def test_entropies_that_the_update_computes_are_kept_where_an_observer_hears_them(learning):
+    deaf, hearing = learning(), learning("--observers.use", "token_files")
+
+    nothing, outcome = deaf.learn(), hearing.learn()
+
+    assert nothing.columns is None
+    assert not deaf.roles["policy"].plans[0].return_entropies
+    assert hearing.calls == ["policy update"]  # no pass more
+    assert outcome.columns["entropy"].tolist() == [0.5] * 8
+
+
+def test_a_pass_before_several_updates_gives_the_entropies_too(learning):
+    several = ["--train.batch_size", "2"]
+    deaf, hearing = learning(*several), learning(*several, "--observers.use", "token_files")
+
+    deaf.learn()
+    outcome = hearing.learn()
+
+    assert deaf.calls == ["policy logprobs", *["policy update"] * 2]
+    assert hearing.calls == ["policy logprobs", "policy entropy", *["policy update"] * 2]
+    assert not any(plan.return_entropies for plan in hearing.roles["policy"].plans)
+    assert outcome.columns["entropy"].tolist() == [0.0] * 8
+    assert "entropy" not in hearing.roles["policy"].updates[0].columns
+
+
+def test_updates_of_parts_of_a_batch_without_a_pass_before_them_give_no_entropies(learning):
+    """The later ones are of other weights."""
+    one = learning(
+        *("--train.batch_size", "2", "--algo.loss.old_logprobs", "rollout"),
+        *("--observers.use", "token_files"),
+    )
+
+    outcome = one.learn()
+
+    assert one.calls == ["policy update"] * 2
+    assert "entropy" not in outcome.columns
+    assert "advantages" in outcome.columns
 
 
 def test_fewer_rows_than_updates_are_that_many_updates(learning, batch_of):

@@ -20,7 +20,7 @@ from rlhf_core.objective import (
     BuiltValueObjective,
 )
 
-from ..rows.batch_columns import SeenLogprobs
+from ..rows.batch_columns import SeenScores
 from ..rows.packed_rows import PackedRows
 from ..scoring.role_reader import RoleReader
 from .passes import Rows, nothing
@@ -64,7 +64,7 @@ class UpdateLosses:
     works: list[Callable[[], Tensor]]
     parts: list[Metrics]
     """Metrics of each pass, once its loss has been computed."""
-    seen: SeenLogprobs
+    seen: SeenScores
     failures: list[Exception]
     """Errors of the objective on rows of this rank. The loss is 0 there, and the rank takes part in all passes."""
 
@@ -90,7 +90,7 @@ class PassLosses:
 
     def of_update(self, batch: TrainBatch, plan: StepPlan, passes: Passes) -> UpdateLosses:
         """Return the losses of all passes of an update, over rollouts and then over supervised rows."""
-        seen = SeenLogprobs(batch.trajectories, wanted=plan.return_logprobs)
+        seen = SeenScores(batch.trajectories, plan)
         parts: list[Metrics] = []
         failures: list[Exception] = []
         works: list[Callable[[], Tensor]] = [
@@ -109,7 +109,7 @@ class PassLosses:
         batch: TrainBatch,
         rows: Rows,
         plan: StepPlan,
-        seen: SeenLogprobs,
+        seen: SeenScores,
         parts: list[Metrics],
         failures: list[Exception],
     ) -> Tensor:
@@ -128,7 +128,7 @@ class PassLosses:
                 return nothing(self._scores(shared).logprobs)
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
             scores = self._scores(shared, columns.teacher_top_ids)
-            seen.add(rows, scores.logprobs)
+            seen.add(rows, scores)
             find = partial(objective.rollouts, scores, columns, plan)
             outputs = scores.logprobs
         return self._loss(find, outputs, parts, failures)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.contracts import TrainBatch, TrajectoryColumns
+from rlhf_core.contracts import StepPlan, TrainBatch, TrajectoryColumns
+from rlhf_core.objective import ActionScores
 
 
 class Pass(NamedTuple):
@@ -48,24 +49,36 @@ def ids_of(batch: TrainBatch) -> list[NDArray[np.int32]]:
     return found if batch.teacher_top is None else [*found, batch.teacher_top.token_ids]
 
 
-class SeenLogprobs:
-    """The policy's log-probs from the forward passes of one update, before it changes the weights."""
+class SeenScores:
+    """The policy's log-probs and entropies from the forward passes of one update, before it changes the weights: those
+    that the update's plan asks for."""
 
-    def __init__(self, batch: TrajectoryColumns, *, wanted: bool) -> None:
+    def __init__(self, batch: TrajectoryColumns, plan: StepPlan) -> None:
         self._batch = batch
-        self._passes: list[Pass] | None = [] if wanted else None
+        self._logprobs: list[Pass] | None = [] if plan.return_logprobs else None
+        self._entropies: list[Pass] | None = [] if plan.return_entropies else None
 
-    def add(self, rows: NDArray[np.int64], logprobs: Tensor) -> None:
-        """Keep the log-probs (M,) of one pass, if they are wanted."""
-        if self._passes is not None:
-            self._passes.append(Pass(rows, (logprobs.detach(),)))
+    def add(self, rows: NDArray[np.int64], scores: ActionScores) -> None:
+        """Keep what is wanted of the scores of one pass."""
+        if self._logprobs is not None:
+            self._logprobs.append(Pass(rows, (scores.logprobs.detach(),)))
+        if self._entropies is not None:
+            self._entropies.append(Pass(rows, (scores.entropies.detach(),)))
 
     @property
     def logprobs(self) -> NDArray[np.float32] | None:
         """(sum of A,) in the order of the batch, None if they are not wanted; read once, after the last pass."""
-        if self._passes is None:
+        return self._column(self._logprobs)
+
+    @property
+    def entropies(self) -> NDArray[np.float32] | None:
+        """(sum of A,) in the order of the batch, None if they are not wanted; read once, after the last pass."""
+        return self._column(self._entropies)
+
+    def _column(self, passes: list[Pass] | None) -> NDArray[np.float32] | None:
+        if passes is None:
             return None
-        if not self._passes:
+        if not passes:
             return np.empty(int(self._batch.num_actions.sum()), dtype=np.float32)
-        (column,) = placed(self._batch, self._passes)
+        (column,) = placed(self._batch, passes)
         return column

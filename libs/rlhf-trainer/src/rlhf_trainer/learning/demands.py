@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from rlhf_config.checks.features import has_entropy_bonus, old_logprobs_from, updates_per_batch
 from rlhf_config.resolved import Resolved
-from rlhf_config.run import RunConfig
-from rlhf_core.capabilities import NO_ADVANTAGES, PREPARES_STEP
+from rlhf_core.capabilities import HEARS_TOKENS, NO_ADVANTAGES, PREPARES_STEP
 from rlhf_core.contracts.backend import Statistic
 
 
@@ -76,7 +75,7 @@ def demands_of(resolved: Resolved) -> Demands:
         reference=run.algo.kl.coef > 0 or "ref_logprobs" in needs,
         teacher_logprobs="teacher_logprobs" in needs,
         teacher_top_k=run.algo.teacher.top_k if "teacher_top_k" in needs else 0,
-        old_statistics=_old_statistics(run, needs, recompute=old_from == "recompute"),
+        old_statistics=_old_statistics(resolved, needs, recompute=old_from == "recompute"),
         rollout_logprobs="rollout_logprobs" in needs or old_from == "rollout",
         rollout_as_old=old_from == "rollout",
         greedy_rewards="greedy_rewards" in needs,
@@ -90,12 +89,15 @@ def demands_of(resolved: Resolved) -> Demands:
 
 
 def _old_statistics(
-    run: RunConfig, needs: frozenset[str], *, recompute: bool
+    resolved: Resolved, needs: frozenset[str], *, recompute: bool
 ) -> tuple[Statistic, ...]:
-    kl_in_reward = run.algo.kl.coef > 0 and run.algo.kl.mode == "reward"
+    kl = resolved.run.algo.kl
+    kl_in_reward = kl.coef > 0 and kl.mode == "reward"
     statistics: list[Statistic] = []
     if kl_in_reward or "old_logprobs" in needs or recompute:
         statistics.append("logprobs")
     if "sum_pi_squared" in needs:
         statistics.append("sum_pi_squared")
+    if statistics and resolved.provides("observers.use", HEARS_TOKENS):
+        statistics.append("entropy")
     return tuple(statistics)

@@ -39,6 +39,8 @@ class _Step:
     request: LearnRequest
     supervised_taken: int
     skipped_updates: dict[str, int]
+    heard: Columns
+    """(sum of A,) each, from before the updates, which observers alone read."""
     begun: set[str] = field(default_factory=set)
     """Roles that have had an update."""
 
@@ -77,7 +79,8 @@ class BatchLearner:
         estimates, metrics = self._estimates(request, outputs)
         estimated = time.perf_counter()
         fault_point("train", request.step)
-        step = _Step(request, request.supervised_taken, dict(request.skipped_updates))
+        skipped, heard = dict(request.skipped_updates), dict(outputs.heard)
+        step = _Step(request, request.supervised_taken, skipped, heard)
         trains_policy = not self._demands.critic or request.step > self._run.critic.warmup_steps
         updated = await self._update(step, outputs, estimates, trains_policy=trains_policy)
         return LearnOutcome(
@@ -87,7 +90,7 @@ class BatchLearner:
             policy_changed=trains_policy,
             supervised_taken=step.supervised_taken,
             skipped_updates=step.skipped_updates,
-            columns={**outputs.columns, **estimates} if self._keeps_columns else None,
+            columns=outputs.columns | estimates | step.heard if self._keeps_columns else None,
         )
 
     def _estimates(self, request: LearnRequest, outputs: ModelOutputs) -> tuple[Columns, Metrics]:
@@ -112,12 +115,7 @@ class BatchLearner:
         return estimates, metrics
 
     async def _update(
-        self,
-        step: _Step,
-        outputs: ModelOutputs,
-        estimates: Mapping[str, NDArray[np.float32]],
-        *,
-        trains_policy: bool,
+        self, step: _Step, outputs: ModelOutputs, estimates: Columns, *, trains_policy: bool
     ) -> Metrics:
         """Do all optimizer updates of one rollout batch. Losses in the metrics are means over these updates."""
         run, demands, request = self._run, self._demands, step.request
@@ -129,7 +127,7 @@ class BatchLearner:
         for index, minibatch in enumerate(
             minibatches(
                 batch,
-                outputs.columns | dict(estimates),
+                outputs.columns | estimates,
                 teacher_top=outputs.teacher_top,
                 per_epoch=demands.updates_per_step // run.train.inner_epochs,
                 epochs=run.train.inner_epochs,
@@ -146,11 +144,16 @@ class BatchLearner:
             if trains_policy:
                 seed = seed_of(run.seed, "prepare", request.step, index)
                 data, plan = self._policy_update(minibatch, plan, seed, step)
+                is_whole = minibatch.first and len(data.trajectories) == len(batch) > 0
                 plan = replace(
-                    plan, return_logprobs=minibatch.first and old is None and len(batch) > 0
+                    plan,
+                    return_logprobs=minibatch.first and old is None and len(batch) > 0,
+                    return_entropies=is_whole and self._keeps_columns and not step.heard,
                 )
                 outcome = await self._update_role(POLICY, data, plan, step)
                 parts.append(outcome.metrics)
+                if outcome.entropies is not None:
+                    step.heard["entropy"] = outcome.entropies
                 if outcome.logprobs is not None:
                     parts.append(self._mismatch(data.trajectories, outcome.logprobs))
         return merge_updates(parts)

@@ -119,9 +119,7 @@ def row_weights(batch: TrajectoryColumns) -> NDArray[np.float32]:
 def normalizers_of(num_actions: NDArray[np.int64], max_actions: int) -> Normalizers:
     """Return the totals of an update over sequences of one row each, with these numbers of actions."""
     return Normalizers(
-        num_actions=int(num_actions.sum()),
-        num_sequences=len(num_actions),
-        max_actions=max_actions,
+        num_actions=int(num_actions.sum()), num_sequences=len(num_actions), max_actions=max_actions
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ class ModelOutputs:
     final_values: NDArray[np.float32] | None = None
     """(B,)"""
     teacher_top: TopTokens | None = None
+    heard: Columns = field(default_factory=dict)
+    """(sum of A,) each, which observers alone read: the entropy, where there is a pass that computes statistics."""
 
     def of_rows(self, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> ModelOutputs:
         """Return what an estimator reads of these rows of the batch."""
@@ -76,6 +78,7 @@ async def ask_models(
         sum_pi_squared=statistics.get("sum_pi_squared"),
         final_values=await final_values(batch, roles[CRITIC]) if demands.final_values else None,
         teacher_top=await roles[TEACHER].top_tokens(batch, top) if top else None,
+        heard={name: column for name, column in statistics.items() if name == "entropy"},
     )
 
 

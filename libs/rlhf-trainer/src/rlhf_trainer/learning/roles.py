@@ -13,12 +13,7 @@ from rlhf_config.resolved import Resolved, Selection, TermOptions
 from rlhf_config.run import RunConfig
 from rlhf_core.batch.vocabulary import Vocabulary
 from rlhf_core.component import ComponentRef
-from rlhf_core.contracts.backend import (
-    LossTerm,
-    PolicyObjective,
-    RoleSpec,
-    ValueObjective,
-)
+from rlhf_core.contracts.backend import LossTerm, PolicyObjective, RoleSpec, ValueObjective
 from rlhf_core.contracts.engine import EngineSpec
 from rlhf_core.contracts.model_adapter import ModelAdapter
 from rlhf_core.contracts.runtime import RolloutSpec, RuntimeSpec

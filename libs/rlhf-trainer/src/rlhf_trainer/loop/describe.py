@@ -9,13 +9,7 @@ from rlhf_core.contracts.runtime import PlansPlacement
 from rlhf_core.plugins import Plugins
 
 from ..learning.demands import Demands, demands_of
-from ..learning.roles import (
-    REFERENCE,
-    is_base_reference,
-    max_length,
-    policy_role,
-    runtime_spec,
-)
+from ..learning.roles import REFERENCE, is_base_reference, max_length, policy_role, runtime_spec
 from .sleeping import LEAVING, asleep_while_it_learns
 
 

@@ -14,8 +14,7 @@ from rlhf_core import DataError
 from rlhf_core.contracts import Completion, Stop, Trajectory, Uid
 from rlhf_core.media import MediaProblem, MediaRef, MediaSpan
 from rlhf_episodes import EpisodeGraph
-
-from .training_trace import TrainingTrace, TrainingTurn
+from rlhf_episodes.traces import TrainingTrace, TrainingTurn
 
 
 def trace_from_graph(graph: EpisodeGraph) -> TrainingTrace:

@@ -23,7 +23,7 @@ async function episodeView(run, set, number_, uid, place) {
     facts(row, text), imagesBox(text.images ?? []), turnsBox(text),
     data ? el("div", { class: "card wide" }, el("h2", {}, plural(data.text.length, "token"), el("small", { class: "dim" }, trainedOf(data))), tokensBox(data, chosen, (token) => {
       history.replaceState(null, "", hashOf("rollout", run, set, step.step, uid, `t${token}`));
-    })) : null);
+    })) : set === TRAINING ? el("p", { class: "dim" }, NO_TOKENS) : null);
 }
 
 function facts(row, text) {

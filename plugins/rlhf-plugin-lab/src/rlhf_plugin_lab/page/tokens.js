@@ -5,6 +5,8 @@ const COLUMN_NAMES = {
   rollout_logprob: "log-prob of the sampler", trainer_logprob: "log-prob of the trainer", ratio: "trainer's probability over the sampler's",
   reference_logprob: "log-prob of the reference", value: "value of the critic", advantage: "advantage", action: "mask", entropy: "entropy", version: "version of the weights",
 };
+const NO_TOKENS = "No tokens of this rollout are recorded. The tokens of the rollouts that --log.samples keeps are, with --observers.use token_files.";
+const NO_ENTROPY = "No entropy is recorded. It is computed with --observers.use token_files where all of a batch is seen before its weights move: in a step of one update, or with --algo.loss.old_logprobs recompute.";
 const tokens = { column: "" };
 
 function tokensBox(data, chosen, moved) {
@@ -58,7 +60,8 @@ function tokensBox(data, chosen, moved) {
   paint(column);
   if (chosen !== null) setTimeout(() => choose(chosen));
   const choice = columns.length ? select("color", columns.map((name) => [name, COLUMN_NAMES[name] ?? name]), column, paint) : el("span", { class: "dim" }, "no columns of numbers are recorded");
-  return el("div", {}, el("div", { class: "bar" }, choice, legend), detail, box);
+  const missing = columns.includes("entropy") ? null : el("p", { class: "dim" }, NO_ENTROPY);
+  return el("div", {}, el("div", { class: "bar" }, choice, legend), missing, detail, box);
 }
 
 function tokenSpan(state, data, at, text) {

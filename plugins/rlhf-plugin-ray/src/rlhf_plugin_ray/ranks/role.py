@@ -213,11 +213,16 @@ class RayRole:
         )
         self.changes = updates[0].changes
         outcomes = [update.outcome for update in updates]
-        logprobs = None
+        logprobs = entropies = None
         if plan.return_logprobs:
             logprobs = joined(trajectories, shards.rows, [outcome.logprobs for outcome in outcomes])
+        if plan.return_entropies:
+            parts = [outcome.entropies for outcome in outcomes]
+            entropies = joined(trajectories, shards.rows, parts)
         return StepOutcome(
-            metrics=merge_metrics([outcome.metrics for outcome in outcomes]), logprobs=logprobs
+            metrics=merge_metrics([outcome.metrics for outcome in outcomes]),
+            logprobs=logprobs,
+            entropies=entropies,
         )
 
     def begin_change(self) -> None:

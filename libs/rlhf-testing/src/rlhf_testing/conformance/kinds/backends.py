@@ -27,6 +27,7 @@ from .. import routes
 from ..comparing import assert_equal
 from ..mixtures import check_a_balancing_loss_is_added
 from ..running_backend import assert_same_weights, running, weights_of
+from ..step_scores import check_a_step_returns_what_its_plan_asks_for
 from ..subject import Check, Subject
 from ..tiny_policy import (
     ADAMW,
@@ -380,6 +381,7 @@ CHECKS = routes.OF_BACKENDS + tuple(
         check_temperature_is_applied,
         check_scores_do_not_depend_on_the_batch,
         check_a_step_is_the_plain_gradient,
+        check_a_step_returns_what_its_plan_asks_for,
         check_rows_of_an_episode_weigh_as_one,
         check_the_plan_scales_the_learning_rate,
         check_every_parameter_is_trained,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import orjson
 
 from rlhf_core import DataError
 from rlhf_core.outside.json_reader import BrokenJson, parse_json
@@ -22,7 +21,8 @@ def write_traces(path: Path, traces: Iterable[TrainingTrace]) -> None:
     """
     with written_whole(path) as file:
         for trace in traces:
-            file.write(orjson.dumps(trace.as_json(), option=orjson.OPT_APPEND_NEWLINE))
+            text = json.dumps(trace.as_json(), allow_nan=False, separators=(",", ":"))
+            file.write(f"{text}\n".encode())
 
 
 def read_traces(path: Path) -> Iterator[TrainingTrace]:

@@ -1,0 +1,34 @@
+"""The check of what a training step returns of its own forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from .comparing import assert_equal
+from .running_backend import running
+from .subject import Subject
+from .tiny_policy import PlainModel, step_plan, tiny_model, train_batch
+
+
+def check_a_step_returns_what_its_plan_asks_for(subject: Subject) -> None:
+    """``return_logprobs`` and ``return_entropies`` give what the loss was computed with: before the update, at the
+    temperature, in the order of the batch, over several micro-batches. A plan that asks for neither gets neither."""
+    batch = train_batch()
+    plan = step_plan(batch.trajectories)
+    asking = replace(plan, return_logprobs=True, return_entropies=True)
+    with tiny_model() as folder:
+        with torch.no_grad():
+            plain = PlainModel(folder).outputs(batch.trajectories, temperature=0.6)
+        with running(subject, folder, temperature=0.6, max_tokens_per_micro_batch=12) as backend:
+            told = backend.train_step(batch, asking)
+            silent = backend.train_step(batch, plan)
+    for name, found, expected in (
+        ("logprobs", told.logprobs, plain.logprobs),
+        ("entropies", told.entropies, plain.entropies),
+    ):
+        assert found is not None, f"{name} of a step were asked for; expected an array, got None"
+        assert_equal(torch.from_numpy(found), expected, f"{name} of a step", atol=1e-3)
+    assert silent.logprobs is None, "log-probs of a step, which its plan does not ask for"
+    assert silent.entropies is None, "entropies of a step, which its plan does not ask for"

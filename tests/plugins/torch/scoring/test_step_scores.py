@@ -1,0 +1,66 @@
+"""The check of what a training step returns of its own forward pass."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlhf_core import Component
+from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.conformance.step_scores import check_a_step_returns_what_its_plan_asks_for
+from rlhf_testing.conformance.subject import subject
+
+
+class Silent(TorchBackend):
+    """Knows nothing of entropies."""
+
+    def train_step(self, batch, plan):
+        return super().train_step(batch, replace(plan, return_entropies=False))
+
+
+class Late(TorchBackend):
+    """Returns the entropies after the update."""
+
+    def train_step(self, batch, plan):
+        outcome = super().train_step(batch, plan)
+        after = self.statistics(batch.trajectories, ["entropy"])["entropy"]
+        return replace(outcome, entropies=after if plan.return_entropies else None)
+
+
+class Backwards(TorchBackend):
+    """Returns the entropies in another order."""
+
+    def train_step(self, batch, plan):
+        outcome = super().train_step(batch, plan)
+        found = outcome.entropies
+        return replace(outcome, entropies=None if found is None else found[::-1].copy())
+
+
+class Talking(TorchBackend):
+    """Returns what nobody asked for."""
+
+    def train_step(self, batch, plan):
+        return super().train_step(batch, replace(plan, return_entropies=True))
+
+
+def check(kind):
+    component = Component(name="other", factory=kind, config=TorchBackendConfig)
+    check_a_step_returns_what_its_plan_asks_for(subject(component, device="cpu"))
+
+
+def test_a_step_returns_what_its_plan_asks_for():
+    check(TorchBackend)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Silent, "entropies of a step were asked for"),
+        (Late, "entropies of a step"),
+        (Backwards, "entropies of a step"),
+        (Talking, "which its plan does not ask for"),
+    ],
+)
+def test_a_backend_that_returns_something_else_is_caught(kind, message):
+    with pytest.raises(AssertionError, match=message):
+        check(kind)
