@@ -87,7 +87,7 @@ def median(tmp_path_factory):
     source = tmp_path_factory.mktemp("median")
     target = tmp_path_factory.mktemp("installed")
     (pyproject,) = (block for page, block in TOML if page == README)
-    (module,) = (block for page, block in PYTHON if page == README)
+    (module,) = (block for page, block in PYTHON if page == README and "hookimpl" in block)
     (source / "pyproject.toml").write_text(pyproject)
     (source / "rlhf_plugin_median.py").write_text(module)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
