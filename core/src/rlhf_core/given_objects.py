@@ -12,7 +12,7 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, create_model
 
@@ -141,11 +141,13 @@ def _wrapper(plugins: Plugins, hook: str) -> Registered[Any] | None:
 class _InNoFile(Config):
     """Options of a wrapper whose function is given, so that there is no file to look for."""
 
+    needed: ClassVar[Mapping[str, str | None]]
+
     def check_outside(self) -> None:
         return
 
     def columns_needed(self) -> Mapping[str, str | None]:
-        return {}
+        return self.needed
 
 
 def _wrapped(function: Any, wrapper: Registered[Any]) -> Component[Any]:
@@ -153,10 +155,12 @@ def _wrapped(function: Any, wrapper: Registered[Any]) -> Component[Any]:
     name = name_of(function)
     written: Any = Field(f"{GIVEN}:{name}", description="name of the function, for messages")
     base = (_InNoFile, wrapper.component.config)
+    config = create_model("GivenFunction", __base__=base, path=(str, written))
+    config.needed = wrapper.component.config.columns_of(function)
     return replace(
         wrapper.component,
         name=name,
-        config=create_model("GivenFunction", __base__=base, path=(str, written)),
+        config=config,
         factory=lambda options: wrapper.load()(options, code=function),
         needs=wrapper.component.needs | {IN_PROCESS},
         provides=wrapper.component.provides - {WRAPS_CODE},
