@@ -22,7 +22,6 @@ from transformers import (
 
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.long_work import told_if_long
-from rlhf_core.storage.run_folder import RunFolder
 from rlhf_data import reach_hub
 from rlhf_torch.models.loading import reads_images
 from rlhf_torch.models.quiet import errors_only, quiet_loading
@@ -254,7 +253,7 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
                 "reward_model reads them with its option vision, such as vlm; rlhf serve-rm serves models that read "
                 "text alone"
             )
-    exported = RunFolder(Path(options.path)).model
+    exported = Path(options.path, "model")
     if not Path(options.path, "config.json").exists() and (exported / "config.json").exists():
         return ConfigError(
             f"reward model {options.path}: it is the folder of a run, whose model is in {exported}; give that"
