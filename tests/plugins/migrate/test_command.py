@@ -148,6 +148,7 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
             "expected one file, or a command line with openrlhf.cli.NAME",
         ),
         (["empty.sh"], "none among the 1 commands of empty.sh"),
+        (["slurm.sh"], "It reads ./train.sh (line 2), which is not opened: migrate that script"),
         (["--set", "X", "--", *LINE], "expected NAME=VALUE"),
         (["--from", "verl", "x"], "invalid choice"),
         (["--from", "trl", "--processes", "0", "x.yaml"], "expected 1 or more"),
@@ -156,6 +157,8 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
 )
 def test_bad_input_is_an_error_with_a_reason(run, workspace, tmp_path, words, expected):
     (tmp_path / "empty.sh").write_text("echo nothing\n")
+    slurm = "mkdir logs\nsource ./train.sh slurm\nsrun torchrun -m ${training_commands}\n"
+    (tmp_path / "slurm.sh").write_text(slurm)
 
     migrated = run(*words)
 

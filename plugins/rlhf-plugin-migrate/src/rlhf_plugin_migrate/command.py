@@ -174,7 +174,7 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
     if not launches:
         raise ConfigError(
             "rlhf migrate: expected a command with openrlhf.cli.NAME, such as python3 -m openrlhf.cli.train_ppo_ray; "
-            f"there is none among the {len(found)} commands of {name}"
+            f"there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}"
         )
     jobs = Jobs(remarks=list(_remarks(found)))
     for each in launches:
@@ -189,6 +189,15 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
             migrate = functools.partial(answer, launch)
             jobs.runs.append(Job(migrate=migrate, origin=origin, framework="OpenRLHF"))
     return jobs
+
+
+def _read_elsewhere(found: Sequence[ShellCommand]) -> str:
+    """Return which scripts the commands read, where a command may be; nothing if they read none."""
+    reads = [each for each in found if each.words[0] in ("source", ".") and len(each.words) > 1]
+    if not reads:
+        return ""
+    listed = ", ".join(f"{each.words[1]} (line {each.line})" for each in reads)
+    return f". It reads {listed}, which is not opened: migrate that script"
 
 
 def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
