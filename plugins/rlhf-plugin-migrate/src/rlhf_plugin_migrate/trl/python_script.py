@@ -25,7 +25,7 @@ _CHANGES_NOTHING = frozenset({"args", "processing_class", "task_type", "bias"})
 
 @dataclass(slots=True)
 class PythonScript:
-    """What a script says, by the keys of TRL's scripts."""
+    """Values that a script gives TRL, by the keys of TRL's scripts."""
 
     script: str
     """The script of TRL that trains so: ``grpo``, ``sft`` or ``dpo``."""
