@@ -460,3 +460,33 @@ def test_show_renders_a_chat_with_the_rows_variables(write, capsys, tmp_path):
     main(["data", "show", write("a.jsonl", *rows), "--chat", "--model", "model"])
 
     assert capsys.readouterr().out.count("assistant:- \n") == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "command"),
+    [
+        (
+            {"question": "1+1=", "solution": "2"},
+            ["--prompt-key", "question", "--response-key", "solution"],
+            "rlhf sft --model MODEL --data a.jsonl --data.prompt_key question --data.response_key solution",
+        ),
+        (
+            {"question": "1+1=", "good": "2", "bad": "3"},
+            ["--prompt-key", "question", "--chosen-key", "good", "--rejected-key", "bad"],
+            "rlhf dpo --model MODEL --data a.jsonl --data.prompt_key question --data.chosen_key good "
+            "--data.rejected_key bad",
+        ),
+    ],
+)
+def test_rows_with_columns_of_their_own_are_checked_by_the_columns_names(
+    write, capsys, row, words, command
+):
+    name = write("a.jsonl", row)
+
+    code, output = check(capsys, name)
+    assert code == 1
+    assert "data: no known form (a.jsonl). Name its columns: --prompt-key, with" in output
+
+    code, output = check(capsys, name, *words)
+    assert code == 0, output
+    assert f"next: {command}" in " ".join(output.split())

@@ -43,6 +43,16 @@ MessagesKey = Annotated[
         help="column with whole conversations to learn from, as --data.messages_key of rlhf sft"
     ),
 ]
+ResponseKey = Annotated[
+    str | None,
+    typer.Option(help="column with the answer to learn, as --data.response_key of rlhf sft"),
+]
+ChosenKey = Annotated[
+    str | None, typer.Option(help="column with the preferred answer, as --data.chosen_key")
+]
+RejectedKey = Annotated[
+    str | None, typer.Option(help="column with the other answer, as --data.rejected_key")
+]
 Chat = Annotated[bool, typer.Option("--chat", help="as --data.chat")]
 ImageKey = Annotated[str | None, typer.Option(help="column with images, as --data.image_key")]
 Model = Annotated[
@@ -63,6 +73,9 @@ def check(
     system_prompt: SystemPrompt = None,
     chat: Chat = False,
     messages_key: MessagesKey = None,
+    response_key: ResponseKey = None,
+    chosen_key: ChosenKey = None,
+    rejected_key: RejectedKey = None,
     model: Model = None,
     max_prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="longer prompts are bad; needs --model")
@@ -110,8 +123,10 @@ def check(
         raise ConfigError(
             "--messages-key names whole conversations, and --template makes prompts of columns. Leave one out."
         )
+    answers = (response_key, chosen_key, rejected_key)
+    columns = _columns(form, prompt_key, template, system_prompt, messages_key, *answers)
     expected = Expectations(
-        columns=_columns(form, prompt_key, template, system_prompt, messages_key),
+        columns=columns,
         format=_format(prompt_key, template, system_prompt, chat),
         image_key=image_key,
         desk=MediaDesk(MediaOptions(limits=limits, allow_urls=allow_image_urls)),
@@ -123,15 +138,8 @@ def check(
     )
     reports = {spec: _report(spec, split, expected, all_rows) for spec in dict.fromkeys(files)}
     print_summary(reports, "characters" if model is None else "tokens")
-    words = _option_words(
-        form=form,
-        prompt_key=None if prompt_key == "prompt" else prompt_key,
-        template=template,
-        system_prompt=system_prompt,
-        messages_key=messages_key,
-        split=None if split == "train" else split,
-        image_key=image_key,
-    )
+    further = {"split": None if split == "train" else split, "image_key": image_key}
+    words = _option_words(**columns.model_dump(exclude_defaults=True), **further)
     print_next(reports, model, [*words, "--data.chat"] if chat else words)
     if any(report is None or report.bad for report in reports.values()):
         raise typer.Exit(1)
@@ -147,6 +155,9 @@ def show(
     system_prompt: SystemPrompt = None,
     chat: Chat = False,
     messages_key: MessagesKey = None,
+    response_key: ResponseKey = None,
+    chosen_key: ChosenKey = None,
+    rejected_key: RejectedKey = None,
     model: Model = None,
     split: Split = "train",
     image_key: ImageKey = None,
@@ -162,8 +173,10 @@ def show(
     from rlhf_data.source import Unreadable
     from rlhf_data.sources import open_source
 
+    answers = (response_key, chosen_key, rejected_key)
+    columns = _columns(form, prompt_key, template, system_prompt, messages_key, *answers)
     expected = Expectations(
-        columns=_columns(form, prompt_key, template, system_prompt, messages_key),
+        columns=columns,
         format=_format(prompt_key, template, system_prompt, chat),
     )
     renderer = _renderer(model)
@@ -233,16 +246,21 @@ def _columns(
     template: str | None,
     system_prompt: str | None,
     messages_key: str | None,
+    response_key: str | None,
+    chosen_key: str | None,
+    rejected_key: str | None,
 ) -> AnyColumns:
     from rlhf_data.checked.structure import AnyColumns
     from rlhf_data.forms.recognizing import check_name
 
+    answers = {"response_key": response_key, "chosen_key": chosen_key, "rejected_key": rejected_key}
     return AnyColumns(
         form=check_name(form),
         prompt_key=prompt_key,
         template=template,
         system_prompt=system_prompt,
         messages_key=messages_key,
+        **{key: name for key, name in answers.items() if name is not None},
     )
 
 

@@ -23,6 +23,12 @@ def print_text(text: str) -> None:
     typer.echo(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", encodable))
 
 
+_NO_FORM = (
+    "data: no known form ({}). Name its columns: --prompt-key, with --response-key for answers to learn, or "
+    "--chosen-key and --rejected-key for pairs"
+)
+
+
 def as_typed_here(text: str, names: Collection[str]) -> str:
     """Return a text in which options of ``data`` that this command has under a name of its own have that one.
 
@@ -47,6 +53,8 @@ def print_report(
 
     if report.form is not None:
         print_text(f"data: {report.form.title} ({spec}), as with --data.form {report.form.name}")
+    elif report.bad and report.num_bad == report.total:
+        print_text(_NO_FORM.format(spec))
     for row in report.bad if all_rows else first_of_each_kind(report.bad):
         print_text(f"{row.where}: {as_typed_here(row.reason, options)}")
     for kind, count in Counter(row.kind for row in report.bad).items():

@@ -66,6 +66,11 @@ class Config(BaseModel):
         with the option that names it; None: no option does. A run, and ``--check``, refuse a column that no row has."""
         return {}
 
+    @classmethod
+    def columns_of(cls, code: Callable[..., Any]) -> Mapping[str, str | None]:
+        """Return what ``columns_needed`` says of a function that a Python program gave a component that wraps code."""
+        return {}
+
     def check_outside(self) -> None:
         """Check what these options name outside of the configuration, such as a function in a file of the user's.
 

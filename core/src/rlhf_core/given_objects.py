@@ -138,21 +138,25 @@ def _wrapper(plugins: Plugins, hook: str) -> Registered[Any] | None:
     return next(entries, None)
 
 
-class _InNoFile(Config):
-    """Options of a wrapper whose function is given, so that there is no file to look for."""
+def _in_no_file(needed: Mapping[str, str | None]) -> type[Config]:
+    """Return options of a wrapper whose function is given and needs these columns: there is no file to look for."""
 
-    def check_outside(self) -> None:
-        return
+    class InNoFile(Config):
+        def check_outside(self) -> None:
+            return
 
-    def columns_needed(self) -> Mapping[str, str | None]:
-        return {}
+        def columns_needed(self) -> Mapping[str, str | None]:
+            return needed
+
+    return InNoFile
 
 
 def _wrapped(function: Any, wrapper: Registered[Any]) -> Component[Any]:
     """Return the wrapper's component with the function itself in the place of a file's."""
     name = name_of(function)
     written: Any = Field(f"{GIVEN}:{name}", description="name of the function, for messages")
-    base = (_InNoFile, wrapper.component.config)
+    options = wrapper.component.config
+    base = (_in_no_file(options.columns_of(function)), options)
     return replace(
         wrapper.component,
         name=name,

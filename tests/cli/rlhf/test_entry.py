@@ -51,3 +51,18 @@ def test_a_command_whose_runs_take_no_control_is_not_done_step_by_step(tmp_path,
 
     with pytest.raises(ConfigError, match=r"run_as_it_was takes no 'control'\. Use train"):
         CallableCommand(mine).start(model="model", data=[{"prompt": "a"}], reward=len)
+
+
+def score(response, answr, weight=1.0, **others):
+    raise AssertionError("nothing runs")
+
+
+def test_a_parameter_of_a_function_that_no_row_has_as_a_column_is_named_before_the_run(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+
+    with pytest.raises(ConfigError, match=r"score reads the column 'answr'.*Did you mean 'answer'"):
+        rlhf.train(model="model", data=[{"prompt": "a", "answer": "b"}], reward=score, steps=1)

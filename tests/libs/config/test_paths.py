@@ -75,6 +75,7 @@ def test_routes_are_replayed_in_a_model_with_experts_alone(check, tmp_path, monk
         ("model", "a/b/c", "--model a/b/c: expected a Transformers folder"),
         ("model", "rows.jsonl", "this is a file"),
         ("model", "empty", "it has no config.json"),
+        ("model", "run", "It is the folder of a run, whose model is in run/model; give that"),
         ("model", "~/model", "only the shell expands ~"),
         ("model.tokenizer", "./model", "it has no tokenizer_config.json"),
         ("critic.path", "./missing", "--critic.path ./missing"),
@@ -92,6 +93,8 @@ def test_routes_are_replayed_in_a_model_with_experts_alone(check, tmp_path, monk
 )
 def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "config.json").touch()
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "notes.md").write_text("x")
     (tmp_path / "used" / "checkpoints").mkdir(parents=True)

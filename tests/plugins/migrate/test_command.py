@@ -148,6 +148,7 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
             "expected one file, or a command line with openrlhf.cli.NAME",
         ),
         (["empty.sh"], "none among the 1 commands of empty.sh"),
+        (["slurm.sh"], "It reads ./train.sh (line 2), which is not opened: migrate that script"),
         (["--set", "X", "--", *LINE], "expected NAME=VALUE"),
         (["--from", "verl", "x"], "invalid choice"),
         (["--from", "trl", "--processes", "0", "x.yaml"], "expected 1 or more"),
@@ -156,6 +157,8 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
 )
 def test_bad_input_is_an_error_with_a_reason(run, workspace, tmp_path, words, expected):
     (tmp_path / "empty.sh").write_text("echo nothing\n")
+    slurm = "mkdir logs\nsource ./train.sh slurm\nsrun torchrun -m ${training_commands}\n"
+    (tmp_path / "slurm.sh").write_text(slurm)
 
     migrated = run(*words)
 
@@ -183,3 +186,38 @@ def test_every_word_of_the_input_is_in_the_report(run, workspace):
     flat = " ".join(migrated.report.split())
     for word in ("CUDA_VISIBLE_DEVICES=...", "torchrun --nproc_per_node 2 -m", *LINE[3:]):
         assert word in flat
+
+
+TRL = "--model_name_or_path model --dataset_name rows.jsonl --learning_rate 1e-5 --max_length 8"
+TRL_SCRIPT = """
+args = SFTConfig(learning_rate=1e-5, max_length=8, run_name=named())
+SFTTrainer("model", args, train_dataset=load_dataset("rows.jsonl"))
+"""
+
+
+@pytest.mark.parametrize("form", ["command line", "shell", "python"])
+def test_a_run_of_trl_is_read_from_its_launch_and_from_a_script(run, workspace, tmp_path, form):
+    (tmp_path / "train.sh").write_text(
+        f"pip install trl\naccelerate launch trl/scripts/sft.py {TRL}\n"
+    )
+    (tmp_path / "train.py").write_text(TRL_SCRIPT)
+    words = {
+        "command line": ["--", "trl", "sft", *TRL.split()],
+        "shell": ["train.sh"],
+        "python": ["train.py", "--from", "trl", "--strict"],
+    }[form]
+
+    migrated = run(*words)
+
+    assert migrated.config["actor"]["adam"]["lr"] == 1e-5
+    assert migrated.config["data"]["max_length"] == 8
+    assert migrated.config["data"]["train"] == ["rows.jsonl"]
+    assert migrated.code == (1 if form == "python" else 0)
+    assert ("run_name: named() -> line 2" in migrated.report) is (form == "python")
+
+
+def test_a_command_of_trl_without_a_table_is_refused_with_its_counterpart(run, workspace):
+    migrated = run("--", "trl", "reward", "--max_length", "8")
+
+    assert migrated.code == 2
+    assert "rlhf rm does the same" in migrated.report

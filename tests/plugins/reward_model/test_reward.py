@@ -251,8 +251,10 @@ def test_what_is_no_reward_model_is_refused_with_the_reason(
     write_tiny_model(tmp_path / "lm", hidden_size=16, num_layers=1, num_heads=2)
     make_reward_model(tmp_path / "three", num_labels=3)
     (tmp_path / "empty").mkdir()
+    make_reward_model(tmp_path / "run" / "model")
 
     for folder, reason in {
+        "run": f"the folder of a run, whose model is in {tmp_path / 'run' / 'model'}",
         "lm": "a language model without a trained head is no reward model",
         "three": r"score.weight has the shape \(3, 16\); expected \(1, 16\)",
         "empty": "expected a Transformers folder",

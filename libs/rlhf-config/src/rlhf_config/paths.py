@@ -112,7 +112,15 @@ def _model_problems(
                 "init_from of an adapter"
             )
         elif not os.path.isfile(folder / needed):
-            yield f"{label}: expected a {form} folder; it has no {needed}"
+            yield f"{label}: expected a {form} folder; it has no {needed}{_model_of_run(folder, needed)}"
+
+
+def _model_of_run(folder: Path, needed: str) -> str:
+    """Return where the model is, if the folder is that of a run; else nothing."""
+    model = RunFolder(folder).model
+    if not os.path.isfile(model / needed):
+        return ""
+    return f". It is the folder of a run, whose model is in {model}; give that"
 
 
 def _expert_problems(run: Any, labels: Labels) -> Iterator[str]:

@@ -223,7 +223,7 @@ class Routes:
         if name not in names and "*" not in names:
             raise RequestProblem(
                 f"there is no model {name[:200]!r}; expected one of {', '.join(names)}; if the "
-                "agent means the policy, name it with --rollout.endpoint.models",
+                "agent means the policy, name it with --rollout.endpoint.models, of which * is any name",
                 status=404,
                 code="model_not_found",
                 parameter="model",

@@ -19,9 +19,14 @@ from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
 from .shell.script import ShellCommand, commands
+from .table.source import Written
 from .trl import scripts
+from .trl.launched import refusal_of, trl_launch_of, yaml_of
+from .trl.python_script import read_script
 
 _STDIN = "-"
+_SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
+"""Suffixes of shell scripts, of which those of TRL's users are told apart from YAML files."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,8 +69,8 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "input",
         nargs=argparse.REMAINDER,
-        help=f"shell script with OpenRLHF commands, or YAML file of TRL; {_STDIN}: standard input; or a whole command "
-        "line of OpenRLHF behind --",
+        help=f"shell script with commands of OpenRLHF or TRL, YAML file or Python script of TRL; {_STDIN}: standard "
+        "input; or a whole command line behind --",
     )
     own.add_argument(
         "--from",
@@ -115,7 +120,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     own = parser().parse_args(list(arguments))
     line, variables = ShellCommand(tuple(own.input), line=1), _variables(own.set)
-    if launch_of(line) is None and own.input[1:]:
+    is_launch = launch_of(line) is not None or _launches_trl(line)
+    if not is_launch and own.input[1:]:
         # Everything from the file's name on: flags may follow it.
         own = parser().parse_args([*own.input[1:], own.input[0]], own)
         variables = _variables(own.set)
@@ -125,18 +131,17 @@ def main(arguments: Sequence[str]) -> int:
         )
     if own.processes is not None and own.processes < 1:
         raise ConfigError(f"--processes {own.processes}: expected 1 or more")
-    if launch_of(line) is not None:
-        jobs = _openrlhf_jobs([line], "the command line", own.processes)
+    if is_launch:
+        jobs = _jobs_of([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
             "rlhf migrate: expected one file, or a command line with openrlhf.cli.NAME, such as python3 -m "
             f"openrlhf.cli.train_ppo_ray; got {' '.join(own.input)}"
         )
-    elif own.framework == "trl":
-        jobs = Jobs(runs=[_trl_job(own.input[0], own.script, own.processes or 1)])
+    elif own.framework == "trl" and Path(own.input[0]).suffix not in _SHELL:
+        jobs = _trl_jobs(own.input[0], own.script, own.processes or 1)
     else:
-        found = _script(own.input[0], variables)
-        jobs = _openrlhf_jobs(found, own.input[0], own.processes)
+        jobs = _jobs_of(_script(own.input[0], variables), own.input[0], own.processes)
     outputs = _outputs(own.output, len(jobs.runs))
     plugins = plugin_loader.load()
     done = [
@@ -174,7 +179,7 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
     if not launches:
         raise ConfigError(
             "rlhf migrate: expected a command with openrlhf.cli.NAME, such as python3 -m openrlhf.cli.train_ppo_ray; "
-            f"there is none among the {len(found)} commands of {name}"
+            f"there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}"
         )
     jobs = Jobs(remarks=list(_remarks(found)))
     for each in launches:
@@ -191,9 +196,18 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
     return jobs
 
 
+def _read_elsewhere(found: Sequence[ShellCommand]) -> str:
+    """Return which scripts the commands read, where a command may be; nothing if they read none."""
+    reads = [each for each in found if each.words[0] in ("source", ".") and len(each.words) > 1]
+    if not reads:
+        return ""
+    listed = ", ".join(f"{each.words[1]} (line {each.line})" for each in reads)
+    return f". It reads {listed}, which is not opened: migrate that script"
+
+
 def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
-    """Yield a line for flags that bash passes to nobody, and one that names all commands that are not OpenRLHF's."""
-    others = [command for command in found if launch_of(command) is None]
+    """Yield a line for flags that bash passes to nobody, and one that names all commands that start no training."""
+    others = [one for one in found if launch_of(one) is None and trl_launch_of(one) is None]
     for command in others:
         if command.words[0].startswith("--"):
             yield (
@@ -207,12 +221,51 @@ def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
         yield f"not looked at: {', '.join(names)}"
 
 
-def _trl_job(path: str, name: str | None, processes: int) -> Job:
+def _jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
+    """Return the programs of OpenRLHF that commands start; where they start none, the scripts of TRL."""
+    launches = [launch for command in found if (launch := trl_launch_of(command))]
+    if launches_of(found) or not launches:
+        return _openrlhf_jobs(found, name, processes)
+    jobs = Jobs(remarks=list(_remarks(found)))
+    for launch in launches:
+        if launch.program not in scripts.SCRIPTS:
+            jobs.refused.append(refusal_of(launch.program))
+            continue
+        origin = f"{name}, line {launch.line}"
+        number = launch.processes or processes or 1
+        text = yaml_of(launch, _read)
+        jobs.runs.append(_trl_job(text, origin, launch.program, number, launch.unresolved))
+    return jobs
+
+
+def _launches_trl(line: ShellCommand) -> bool:
+    """Return True for the launch of a script of TRL; the words behind a file are flags of this command."""
+    is_file = bool(line.words) and Path(line.words[0]).is_file()
+    return not is_file and trl_launch_of(line) is not None
+
+
+def _trl_jobs(path: str, name: str | None, processes: int) -> Jobs:
     text = _read(path)
-    script = scripts.SCRIPTS[name or scripts.script_of(text, path)]
+    if Path(path).suffix != ".py":
+        return Jobs(runs=[_trl_job(text, path, name or scripts.script_of(text, path), processes)])
+    found = read_script(text, path)
+    return Jobs(runs=[_trl_job(found.text, path, found.script, processes, found.left_out)])
+
+
+def _trl_job(
+    text: str, origin: str, name: str, processes: int, left_out: Sequence[Written] = ()
+) -> Job:
+    """Return the job of the text of a YAML file for one of TRL's scripts.
+
+    Args:
+        left_out: what else is in the input, with the reason why it sets nothing.
+    """
+    script = scripts.SCRIPTS[name]
+    source = script.read(text, origin)
+    source.written = (*source.written, *left_out)
     return Job(
-        migrate=functools.partial(script.migrate, script.read(text, path), processes),
-        origin=f"{script.title} of TRL, {path}",
+        migrate=functools.partial(script.migrate, source, processes),
+        origin=f"{script.title} of TRL, {origin}",
         framework="TRL",
     )
 

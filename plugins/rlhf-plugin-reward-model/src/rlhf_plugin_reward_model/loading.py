@@ -253,6 +253,11 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
                 "reward_model reads them with its option vision, such as vlm; rlhf serve-rm serves models that read "
                 "text alone"
             )
+    exported = Path(options.path, "model")
+    if not Path(options.path, "config.json").exists() and (exported / "config.json").exists():
+        return ConfigError(
+            f"reward model {options.path}: it is the folder of a run, whose model is in {exported}; give that"
+        )
     if pickled := sorted(file.name for file in Path(options.path).glob("*.bin")):
         first = f"{pickled[0]} is a pickle, which is not read since it can run code; convert it to safetensors"
     return ConfigError(

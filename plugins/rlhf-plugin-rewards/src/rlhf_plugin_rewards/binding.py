@@ -25,6 +25,8 @@ _SINGULARS = {
     "requests": "request",
 }
 """Field of each parameter name in the plural. Such a parameter marks a function of a whole batch."""
+_NO_COLUMNS = frozenset({*_FIELDS, *_SINGULARS, "request"})
+"""Names of parameters that are no columns of the data."""
 
 _MISSING = object()
 """Stands for the value of a name that is neither a field nor a column."""
@@ -140,8 +142,25 @@ def needed_columns(definition: ast.stmt) -> list[str]:
             if default is None
         ),
     ]
-    fields = {*_FIELDS, *_SINGULARS, "request"}
-    return [one.arg for one in required if one.arg not in fields]
+    return [one.arg for one in required if one.arg not in _NO_COLUMNS]
+
+
+def columns_of(function: Callable[..., Any]) -> list[str]:
+    """Return the columns that a function's parameters name, as ``needed_columns`` does of its source.
+
+    Empty where it has no signature that can be read.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []  # ``Binding.of`` refuses it by name.
+    return [
+        one.name
+        for one in parameters
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        and one.default is one.empty
+        and one.name not in _NO_COLUMNS
+    ]
 
 
 def _all_lists(requests: Sequence[RewardRequest]) -> dict[str, Any]:

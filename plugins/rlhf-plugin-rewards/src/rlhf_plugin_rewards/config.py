@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from string import Formatter
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -55,6 +55,12 @@ class FunctionConfig(Config):
         from .binding import needed_columns
 
         return dict.fromkeys(needed_columns(parse(self.path).definition()))
+
+    @classmethod
+    def columns_of(cls, code: Callable[..., Any]) -> Mapping[str, str | None]:
+        from .binding import columns_of
+
+        return dict.fromkeys(columns_of(code))
 
 
 class ExactMatchConfig(Config):

@@ -14,10 +14,11 @@ _SECRETS = re.compile(r"(--runtime-env-json|[A-Za-z_]\w*)=.*", re.DOTALL)
 _COUNTS = {
     "__num_gpus": "node",
     "__nproc_per_node": "node",
+    "__num_processes": "node",
     "__num_nodes": "nodes",
     "__nnodes": "nodes",
 }
-"""Flag of deepspeed or torchrun, with underscores for dashes -> whether it counts processes of a node, or nodes."""
+"""Flag of a launcher, with underscores for dashes -> whether it counts processes of a node, or nodes."""
 _FILE = re.compile(r"(?:.*/)?openrlhf/cli/(\w+)\.py")
 
 
@@ -52,7 +53,7 @@ def launch_of(command: ShellCommand) -> Launch | None:
                 words=command.words[index + 1 :],
                 launcher=" ".join(before),
                 line=command.line,
-                processes=_processes(command.words[:index]),
+                processes=processes_of(command.words[:index]),
                 unresolved=tuple(
                     part
                     for part in dict.fromkeys(command.unresolved)
@@ -62,8 +63,8 @@ def launch_of(command: ShellCommand) -> Launch | None:
     return None
 
 
-def _processes(words: Sequence[str]) -> int | None:
-    """Return the number of processes that deepspeed or torchrun is told to start; None: it is not told a number."""
+def processes_of(words: Sequence[str]) -> int | None:
+    """Return the number of processes that a launcher is told to start; None: it is not told a number."""
     counts: dict[str, int] = {}
     parts = [part for word in words for part in word.split("=", 1)]
     for flag, value in itertools.pairwise(parts):

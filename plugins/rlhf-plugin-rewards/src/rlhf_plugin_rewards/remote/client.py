@@ -90,7 +90,7 @@ async def _read(url: str, response: httpx2.Response) -> bytes:
 
 def _advice(response: httpx2.Response) -> str:
     if response.status_code in (401, 403):
-        return " (set the variable that token_env names to the server's token)"
+        return " (set the variable that token_env names, by default RLHF_REWARD_TOKEN, to the server's token)"
     if response.is_redirect:
         return f" (it has moved to {response.headers.get('location')}; give that address)"
     return ""

@@ -36,6 +36,14 @@ def test_prompt_and_response_share_the_length(outcome, flags, whole, prompt, res
     assert settings["data.on_bad_row"] == "skip"
 
 
+def test_a_response_length_that_an_agent_s_turn_does_not_keep_is_a_difference(outcome):
+    _, rows = outcome("--train.agent_func_path a.py --rollout.max_new_tokens 1024")
+
+    row = rows["--rollout.max_new_tokens 1024"]
+    assert row.status is Status.DIFFERS
+    assert "lets a turn take what is left" in row.text
+
+
 def test_a_micro_batch_has_room_for_its_samples(outcome):
     settings, rows = outcome("--train.micro_batch_size 4 --rollout.micro_batch_size 16")
 

@@ -35,6 +35,9 @@ def set_lengths(source: SourceOptions, out: Outcome) -> None:
         comment = "a turn may take what rollout.max_length leaves"
         sources = (response, "generate_max_len") if limit else ("data.max_len",)
         out.set(response, whole, *sources, comment=comment)
+        if limit:
+            how = "with an agent OpenRLHF leaves room for this many and lets a turn take what is left of the whole"
+            out.differs(response if source.given(response) else "generate_max_len", how)
     room = max(whole - int(limit), 1) if isinstance(limit, int) else whole - 1
     if source.given("prompt_max_len"):
         room = min(_old(source, "prompt_max_len"), whole - 1)

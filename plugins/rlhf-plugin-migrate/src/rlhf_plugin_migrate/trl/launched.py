@@ -1,0 +1,121 @@
+"""A launch of TRL's scripts, such as ``trl grpo`` or ``accelerate launch dpo.py``, as the keys of their YAML file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from rlhf_core import ConfigError
+
+from ..shell.launchers import processes_of
+from ..shell.script import ShellCommand
+from ..table.source import Written
+from .common.yaml_file import read_table
+
+_FILE = re.compile(r"(?:.*/)?(grpo|gspo|sft|dpo)(?:_\w+)?\.py|trl\.scripts\.(grpo|sft|dpo)")
+"""A script of TRL, as a file or as a module."""
+_AS = {"gspo": "grpo"}
+_ELSEWHERE = {
+    "kto": "rlhf dpo --preference.loss kto",
+    "reward": "rlhf rm",
+    "rloo": "rlhf train --estimator rloo",
+    "distillation": "rlhf distill",
+}
+"""Command of TRL without a table -> what does the same here."""
+_LISTS = {"reward_weights"}
+"""Keys whose value is a list even of one word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrlLaunch:
+    """One start of a script of TRL."""
+
+    program: str
+    """Its name on TRL's command line: ``grpo``, ``sft``, ``dpo``, or one without a table."""
+    words: tuple[str, ...]
+    """Its flags."""
+    processes: int | None
+    """Number of processes that the launcher starts; None: it does not say."""
+    line: int
+    """Line on which the command begins."""
+    unresolved: tuple[Written, ...] = ()
+    """Expansions that only the shell could work out, which stay in the values."""
+
+
+def trl_launch_of(command: ShellCommand) -> TrlLaunch | None:
+    """Return the start of a script of TRL in a command, or None if there is none."""
+    words = command.words
+    for index, word in enumerate(words):
+        # A script's file is an argument of what launches it; the command ``trl`` has its script as its argument.
+        found = _FILE.fullmatch(word) if index > 0 else None
+        program = (found[1] or found[2]) if found else ""
+        rest = words[index + 1 :]
+        if word.rpartition("/")[2] == "trl" and rest and rest[0].isidentifier():
+            program, rest = rest[0], rest[1:]
+        if program:
+            return TrlLaunch(
+                program=_AS.get(program, program),
+                words=rest,
+                processes=processes_of(words),
+                line=command.line,
+                unresolved=tuple(
+                    Written(part, (), "only a shell could work it out: replace it, or give --set")
+                    for part in dict.fromkeys(command.unresolved)
+                    if any(part in one for one in rest)
+                ),
+            )
+    return None
+
+
+def refusal_of(program: str) -> str:
+    """Return why a script of TRL has no table, with what does the same here."""
+    instead = _ELSEWHERE.get(program)
+    advice = f"; {instead} does the same, with options written by hand" if instead else ""
+    return f"trl {program}: expected grpo, sft or dpo{advice}"
+
+
+def yaml_of(launch: TrlLaunch, read: Callable[[str], str]) -> str:
+    """Return the text of the YAML file that sets the same keys: those of ``--config``, and the flags, which win.
+
+    Args:
+        read: text of a file.
+
+    Raises:
+        ConfigError: a word belongs to no flag, or the file of ``--config`` is none.
+    """
+    keys: dict[str, object] = {}
+    for flag, values in _flags(launch.words):
+        if flag in _LISTS or len(values) > 1:
+            keys[flag] = [_value(value) for value in values]
+        else:
+            keys[flag] = _value(values[0]) if values else True
+    if (config := keys.pop("config", None)) is not None:
+        keys = read_table(read(str(config)), str(config)) | keys
+    for launcher_s in ("num_processes", "num_machines", "accelerate_config"):
+        keys.pop(launcher_s, None)
+    text: str = yaml.safe_dump(keys, sort_keys=False)
+    return text
+
+
+def _flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word.removeprefix("--").partition("=")
+            found.append((flag.replace("-", "_"), [value] if equals else []))
+        elif found:
+            found[-1][1].append(word)
+        else:
+            raise ConfigError(f"rlhf migrate: {word}: expected a flag of TRL's script before it")
+    return found
+
+
+def _value(word: str) -> object:
+    """Return a word as a YAML file has it: a number, true or false, an object; else the word."""
+    try:
+        return yaml.safe_load(word)
+    except yaml.YAMLError:
+        return word
