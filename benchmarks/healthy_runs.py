@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audits import FAMILIES, TURNS, write_tasks
-from diagnoses import has_learned, looks
+from diagnoses import has_learned, verdicts_of
 from tests.integration.random_options import Options, accepted, drawn, neutral
 
 from rlhf_cli.main import main as rlhf
@@ -189,9 +189,9 @@ def looked_at(draw: random.Random, base: Path, steps: int) -> tuple[Looks | str,
         audit(seen, run, "--step", str(steps + 1), "--model", str(weights))
     seen.learned = steps >= FEWEST and has_learned(run)
     if seen.learned:
-        for found in looks(run):
+        for verdict in verdicts_of(run):
             seen.places += 1
-            seen.findings |= set(found)
+            seen.findings |= set(verdict.found)
     return seen, words
 
 

@@ -11,7 +11,8 @@ from rlhf_core import ConfigError
 from rlhf_plugin_lab.doctor import policy
 from rlhf_plugin_lab.doctor.command import address_of, diagnoses_of, main
 from rlhf_plugin_lab.doctor.diagnosis import diagnose
-from rlhf_plugin_lab.doctor.record import RISEN, Record, Text, Texts, read_record
+from rlhf_plugin_lab.doctor.record import RISEN, Record, Texts, read_record
+from rlhf_plugin_lab.doctor.text import Text
 from rlhf_plugin_lab.recorded.fates import Fates
 from rlhf_plugin_lab.recorded.metrics import Metrics, Series
 from rlhf_plugin_lab.recorded.problems import Problems

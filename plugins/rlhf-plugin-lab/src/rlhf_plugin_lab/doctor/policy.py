@@ -120,15 +120,20 @@ def only_negative(record: Record) -> Finding | None:
 
 
 def rate_too_high(record: Record) -> Finding | None:
-    """Return a finding where an update moves the policy further than its batch can tell, or the entropy crashed within
-    the first steps, and the reward has not risen."""
+    """Return a finding where an update moved the policy further than its batch can tell, for ten steps at any time, or
+    the entropy crashed within the first steps, and the reward has not risen.
+
+    A policy that was thrown far at first may take small updates ever after, for nothing is left that they could move.
+    """
     if record.rises:
         return None
-    update = statistics.median(record.values("policy/approx_kl")[-LAST:] or [0.0])
+    kls = record.values("policy/approx_kl")
+    starts = range(0, max(len(kls) - LAST, 0) + 1, LAST // 2)
+    update = max(statistics.median(kls[at : at + LAST] or [0.0]) for at in starts)
     entropies = record.values("policy/entropy")
     first, early = entropies[0], min(entropies[:CRASHED_WITHIN])
     if update >= UPDATE_KL:
-        sentence = f"an update moves the policy by {update:.3g} nats per token"
+        sentence = f"an update moved the policy by {update:.3g} nats per token, over {LAST} steps"
     elif early <= CRASHED * first and record.last("policy/entropy") <= CRASHED * first:
         sentence = f"the entropy fell from {first:.3g} to {early:.2g} nats per token within {CRASHED_WITHIN} steps"
     else:
@@ -136,12 +141,12 @@ def rate_too_high(record: Record) -> Finding | None:
     return Finding(
         sentence=f"{sentence}, and the reward has not risen: the learning rate is likely too high",
         evidence={
-            "policy/approx_kl": update,
+            f"policy/approx_kl, largest median of {LAST} steps": update,
             "policy/entropy at first": first,
             f"lowest of {CRASHED_WITHIN} steps": early,
             "policy/lr": record.last("policy/lr"),
         },
-        change=LR,
+        change=(*LR, "rollout.max_staleness") if record.values("rollout/staleness_mean") else LR,
         step=record.series("policy/entropy").steps[: len(entropies)][-1],
     )
 
