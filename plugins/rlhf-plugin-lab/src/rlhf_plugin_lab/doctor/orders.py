@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..recorded.problems import Problems
 from ..recorded.tokens import mean_advantages
@@ -30,31 +30,36 @@ class Orders:
     """Last step with some."""
 
 
+class Sample(NamedTuple):
+    reward: float
+    advantage: float
+
+
 def read_orders(run: Path, texts: Sequence[Text], problems: Problems) -> Orders:
     """Return the orders of the recorded rollouts; none where the run recorded no tokens. A sample's advantage is the
     mean over the tokens that the policy wrote."""
-    by_step: dict[int, dict[str, list[Text]]] = defaultdict(lambda: defaultdict(list))
-    for text in texts:
-        by_step[text.step][text.group].append(text)
+    by_step: dict[int, dict[str, Text]] = defaultdict(dict)
+    for text in texts:  # those of a short run are among the first and the last
+        by_step[text.step][text.uid] = text
     orders = Orders()
     for step in sorted(by_step)[-STEPS:]:
         advantages = mean_advantages(run, step, problems)
-        for samples in by_step[step].values():
-            _count(
-                orders,
-                step,
-                [(each.reward, advantages.get(each.uid, math.nan)) for each in samples],
-            )
+        groups: dict[str, list[Sample]] = defaultdict(list)
+        for uid in by_step[step].keys() & advantages.keys():
+            text = by_step[step][uid]
+            groups[text.group].append(Sample(text.reward, advantages[uid]))
+        for samples in groups.values():
+            _count(orders, step, samples)
     return orders
 
 
-def _count(orders: Orders, step: int, samples: Sequence[tuple[float, float]]) -> None:
-    """Add the pairs of a group, whose samples are reward and advantage."""
+def _count(orders: Orders, step: int, samples: Sequence[Sample]) -> None:
+    """Add the pairs of a group."""
     signs = [
-        (a[0] - b[0]) * (a[1] - b[1])
+        (a.reward - b.reward) * (a.advantage - b.advantage)
         for a, b in itertools.combinations(samples, 2)
-        if a[0] != b[0] and a[1] != b[1] and not math.isnan(a[1] - b[1])
     ]
+    signs = [sign for sign in signs if sign]  # a tie has no order
     if signs:
         orders.pairs += len(signs)
         orders.agreeing += sum(sign > 0.0 for sign in signs)

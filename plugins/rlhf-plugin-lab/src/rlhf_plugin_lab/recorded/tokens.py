@@ -119,7 +119,7 @@ def mean_advantages(run: Path, step: int, problems: Problems) -> dict[str, float
         problems.note("files of tokens cannot be read", f"{path.name}: {error}")
         return {}
     pairs = zip(means[UID], means[f"{ADVANTAGE}_mean"], strict=True)
-    return {str(uid): float(mean) for uid, mean in pairs if mean is not None}
+    return {str(uid): mean for uid, mean in pairs if mean is not None and math.isfinite(mean)}
 
 
 def _short(value: Any) -> float | None:
