@@ -164,9 +164,13 @@ class Bench:
             places += len(verdicts)
             by.update(blamed)
             hints.update(hinted)
+            if self._keeps:
+                shutil.copytree(run, draws.folder / f"run-{counts['runs']}", dirs_exist_ok=True)
             if blamed:
-                shutil.copytree(run, draws.folder / f"blamed-{counts['runs']}", dirs_exist_ok=True)
-                print(f"blamed: {', '.join(blamed)}: {command} {' '.join(words)}", flush=True)
+                print(
+                    f"blamed: {counts['runs']}: {', '.join(blamed)}: {command} {' '.join(words)}",
+                    flush=True,
+                )
             if counts["runs"] % 10 == 0:
                 print(f"{dict(counts)}, {time.monotonic() - began:.0f} s", flush=True)
         print(

@@ -5,7 +5,8 @@
 Rewards of 0 and 1 are drawn prompt by prompt, with difficulties that differ, from a share of right answers that rises
 along a logistic curve, or stays; held-out rewards and the accuracies of a reward model are drawn alike. Entropy, KL,
 lengths, effective samples and the difference of log-probs take noisy courses as of runs that learn. Each record is
-looked at after every tenth step. This is the noise of batches alone: what real runs do beside is measured by ``diagnoses.py``.
+looked at after every tenth step. This is the noise of batches alone: what real runs do beside is measured by
+``diagnoses.py``.
 """
 
 from __future__ import annotations

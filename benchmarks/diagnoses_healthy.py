@@ -85,9 +85,10 @@ class Draws:
 
     def _play(self, task: Path, digits: int) -> list[str]:
         draw = self._draw
+        reward = draw.choice(REWARD_NAMES)
         batch, samples = draw.choice(((8, 8), (16, 4), (4, 16), (8, 4), (16, 8)))
         words = f"""--data.train {task}/train.jsonl --eval.data held_out={task}/test.jsonl
-            --reward.use {self.folder}/rewards.py:{draw.choice(REWARD_NAMES)}
+            --reward.use {self.folder}/rewards.py:{reward} --reward.{reward}.isolate false
             --rollout.batch_size {batch} --rollout.n_samples_per_prompt {samples}
             --rollout.max_new_tokens {draw.choice((digits, digits + 1, digits + 1, digits + 3, 12))}
             --rollout.temperature {draw.choice((0.8, 1.0, 1.0, 1.2))}
