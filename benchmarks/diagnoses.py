@@ -141,9 +141,9 @@ class Bench:
             print(f"| {name} | " + " | ".join(map(str, cells)) + " |", flush=True)
 
     def healthy(self, seed: int, runs: int) -> None:
-        """Draw healthy runs, and print how many were blamed, and by what."""
-        counts, by, hints, places = Counter[str](), Counter[str](), Counter[str](), 0
-        draws, began = Draws(self._folder / "healthy", seed), time.monotonic()
+        """Draw healthy runs, and print how many were blamed, and by what; those that learned nothing count apart."""
+        draws, began, places = Draws(self._folder / "healthy", seed), time.monotonic(), 0
+        counts, by = Counter[str](), {kind: Counter[str]() for kind in ("runs", "idle", "hints")}
         while counts["runs"] < runs and time.monotonic() < self._until:
             command, words = draws.next()
             run = self._folder / "run"
@@ -152,30 +152,27 @@ class Bench:
                 counts["refused"] += 1
                 print(f"refused: {said}: {command} {' '.join(words)}", flush=True)
                 continue
-            if not has_learned(run):
-                counts["learned nothing"] += 1
-                print(f"learned nothing: {command} {' '.join(words)}", flush=True)
-                continue
+            kind = "runs" if has_learned(run) else "idle"
             verdicts = list(verdicts_of(run))
-            blamed = {name for verdict in verdicts for name in verdict.found}
-            hinted = {name for verdict in verdicts for name in verdict.hints}
-            counts["runs"] += 1
-            counts["blamed"] += bool(blamed)
+            found = {name for verdict in verdicts for name in verdict.found}
+            counts[kind] += 1
+            counts[f"{kind} blamed"] += bool(found)
+            by[kind].update(found)
+            by["hints"].update({name for verdict in verdicts for name in verdict.hints})
             places += len(verdicts)
-            by.update(blamed)
-            hints.update(hinted)
             if self._keeps:
-                shutil.copytree(run, draws.folder / f"run-{counts['runs']}", dirs_exist_ok=True)
-            if blamed:
+                kept = draws.folder / f"{kind}-{counts[kind]}"
+                shutil.copytree(run, kept, dirs_exist_ok=True)
+            if found:
                 print(
-                    f"blamed: {counts['runs']}: {', '.join(blamed)}: {command} {' '.join(words)}",
+                    f"{kind}-{counts[kind]}: {', '.join(found)}: {command} {' '.join(words)}",
                     flush=True,
                 )
-            if counts["runs"] % 10 == 0:
+            if counts.total() % 10 == 0:
                 print(f"{dict(counts)}, {time.monotonic() - began:.0f} s", flush=True)
         print(
             f"healthy, seed {seed}: {dict(counts)}, {time.monotonic() - began:.0f} s, looked at {places} times, "
-            f"by {dict(by)}, hints {dict(hints)}"
+            f"by { ({kind: dict(names) for kind, names in by.items()}) }"
         )
 
     def _teach(self) -> None:
