@@ -40,8 +40,8 @@ GOING_ON = 0.3
 """Part of the runs that go on for a step with exported weights, which takes as long again."""
 REWARD = '''\
 def score(prompts, responses, **_):
-    """Share of digits in the answer."""
-    return [sum(map(str.isdigit, each)) / 8 for each in responses]
+    """Share of the prompt's characters that are in the answer: one text for all prompts does not get it in full."""
+    return [len(set(each) & set(prompt)) / len(set(prompt)) for prompt, each in zip(prompts, responses)]
 '''
 KINDS = {
     "family": "",

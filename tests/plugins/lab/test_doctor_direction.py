@@ -48,6 +48,18 @@ def test_a_fall_counts_while_the_policy_tries_other_answers_and_these_differ():
     assert not falls(**{"reward/mean": line(0.1, 0.41)})
 
 
+@pytest.mark.parametrize(
+    ("options", "falls"),
+    [
+        ({"data.sampler": "none", "data.shuffle": "true"}, True),
+        ({"data.sampler": "curriculum", "data.shuffle": "true"}, False),
+        ({"data.sampler": "none", "data.shuffle": "false"}, False),
+    ],
+)
+def test_prompts_in_an_order_may_get_harder(options, falls):
+    assert ("reward_falls" in found(FALLEN, texts=rollouts(), options=options)) == falls
+
+
 def test_a_fall_within_the_noise_of_batches_is_none():
     """Windows of 20 steps that alternate by +-d have a variance of d^2 20/19: a fall of 0.25 is 5 standard errors of
     their difference, d sqrt(2/19), at d = 0.154."""
