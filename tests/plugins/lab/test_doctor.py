@@ -180,8 +180,8 @@ CASES = {
         {"metrics": FLAT, "orders": Orders(pairs=50, agreeing=6, groups=10, step=9)},
     ),
     "reward_falls": (
-        {"metrics": FALLING | {"reward/mean": line(0.41, 0.225)}, "texts": rollouts()},
-        {"metrics": FALLING | {"reward/mean": line(0.41, 0.235)}, "texts": rollouts()},
+        {"metrics": FALLING | {"reward/mean": line(0.41, 0.185)}, "texts": rollouts()},
+        {"metrics": FALLING | {"reward/mean": line(0.41, 0.195)}, "texts": rollouts()},
     ),
     "old_weights": (
         {"metrics": FLAT | {GAP: [0.002, *line(0.019, 0.022, STEPS - 1)]}},

@@ -13,11 +13,11 @@ in the advantage or rewards of several turns mix the order, which takes it towar
 PAIRS, GROUPS = 50, 10
 """Fewest pairs, in as many groups: pairs of one group are not independent."""
 LOST = 0.5
-"""Share of the first window's reward, above the lowest that was recorded, that is gone."""
+"""Share of the first window's reward, above the lowest that was recorded, that is gone in the last half of the run."""
 NOISE = 5.0
-"""Fall in standard errors of the difference of two windows."""
+"""Fall in standard errors of the difference of the two."""
 STEPS = 40
-"""Steps from which on it counts: a window has 8 then."""
+"""Steps from which on it counts: the first window has 8 then, and the half 20."""
 ALIVE = 0.5
 """Entropy that is left, as a share of the first one: below, a collapse takes the reward with it, whatever the sign."""
 
@@ -52,29 +52,29 @@ def reward_falls(record: Record) -> Finding | None:
     ):
         return None
     values = record.values("reward/mean")
-    size = width(values)
-    before, now = record.first("reward/mean", size), record.last("reward/mean", size)
+    start, half = values[: width(values)], values[len(values) // 2 :]
+    before, now = statistics.fmean(start), statistics.fmean(half)
     lowest = min(text.reward for text in (*record.texts.first, *record.texts.last))
-    apart = (statistics.variance(values[:size]) + statistics.variance(values[-size:])) / size
+    error = sum(statistics.variance(part) / len(part) for part in (start, half)) ** 0.5
     gone = before - now
-    if gone <= 0.0 or gone < NOISE * apart**0.5 or gone < LOST * (before - lowest):
+    if gone <= 0.0 or gone < NOISE * error or gone < LOST * (before - lowest):
         return None
     entropy, first = record.last("policy/entropy"), record.first("policy/entropy")
-    if entropy < ALIVE * first or not record.last("advantage/abs_mean", size) > 0.0:
+    if entropy < ALIVE * first or not record.last("advantage/abs_mean", len(half)) > 0.0:
         return None
     return Finding(
-        sentence=f"the mean reward has fallen from {before:.3g} to {now:.3g}, by "
-        f"{gone / (apart**0.5 or 1.0):.2g} standard errors, while {100 * entropy / first:.0f} % of the entropy are "
-        "left and answers still differ in reward: the policy is trained away from it. A sign is wrong, of the "
-        "reward, the estimator or the loss, or another term, such as a penalty, outweighs the reward",
+        sentence=f"the mean reward was {before:.3g} at first and {now:.3g} in the last half, less by "
+        f"{gone / (error or 1.0):.2g} standard errors, while {100 * entropy / first:.0f} % of the entropy are "
+        "left and answers still differ in reward: the policy is trained away from it. A sign is wrong, of the reward, "
+        "the estimator or the loss, or another term, such as a penalty, outweighs the reward",
         evidence={
             "reward/mean at first": before,
-            "reward/mean at last": now,
-            "standard error": apart**0.5,
+            "reward/mean in the last half": now,
+            "standard error": error,
             "lowest recorded reward": lowest,
             "policy/entropy at first": first,
             "policy/entropy at last": entropy,
-            "advantage/abs_mean": record.last("advantage/abs_mean", size),
+            "advantage/abs_mean": record.last("advantage/abs_mean", len(half)),
         },
         change=("algo.advantage.estimator", "reward.use", "algo.kl.coef", "actor.adam.lr"),
         step=record.series("reward/mean").steps[-1],
