@@ -1,7 +1,7 @@
 """Options of healthy runs for ``diagnoses.py``, drawn at random: tiny models that learn within some seconds.
 
 The task is to reverse two or three digits, so that what is right depends on the prompt. Models have a width of 16 or
-32 and random weights, or know a part of the task already. Most runs play; some learn from rows and pairs.
+32 and random weights. Most runs play; some learn from rows and pairs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from rlhf_cli.quickstart.files import ALPHABET, write_task
 from rlhf_testing.tiny import write_tiny_model
 
 FAMILIES = ("qwen3", "qwen3", "llama", "gemma3")
-WIDTHS = (16, 32)
+SIZES = ((16, 1), (32, 1), (32, 2))
+"""Width and number of layers."""
 REWARDS = '''\
 """Rewards of healthy runs: shares of right digits, exact answers, points, costs."""
 
@@ -42,7 +43,7 @@ def ended(response, answer, truncated):
 '''
 REWARD_NAMES = ("share", "first", "points", "cost", "ended")
 QUIET = "--checkpoint.export false --log.progress off --log.summary false --log.curve false --runtime.local.threads 1"
-BASE = f"""--data.max_prompt_tokens 8 --eval.every 10 --eval.max_samples 16 --checkpoint.at_end false
+BASE = f"""--data.max_prompt_tokens 8 --eval.every 10 --eval.max_samples 8 --checkpoint.at_end false
     --log.tensorboard false --engine.embedded.compile false {QUIET}"""
 EXAMPLES = f"--train.batch_size 16 {QUIET}"
 GROUPED = ("reinforce_baseline", "rloo", "grpo", "dr_grpo", "group_norm", "opo", "maxrl")
@@ -61,12 +62,13 @@ class Draws:
             write_task(folder / str(digits), digits=digits, held_out=20 * (digits - 1) ** 2)
             _write_pairs(folder / str(digits))
         for family in set(FAMILIES):
-            for width in WIDTHS:
+            for width, layers in SIZES:
                 write_tiny_model(
-                    folder / f"{family}-{width}",
+                    folder / f"{family}-{width}-{layers}",
                     family,
                     alphabet=ALPHABET,
                     hidden_size=width,
+                    num_layers=layers,
                     initializer_range=0.08,
                     seed=seed,
                 )
@@ -76,7 +78,8 @@ class Draws:
         draw = self._draw
         command = draw.choices(("train", "sft", "rm", "dpo"), (17, 1, 1, 1))[0]
         digits = draw.choice((2, 3))
-        model = self.folder / f"{draw.choice(FAMILIES)}-{draw.choice(WIDTHS)}"
+        width, layers = draw.choice(SIZES)
+        model = self.folder / f"{draw.choice(FAMILIES)}-{width}-{layers}"
         words = ["--model.path", str(model), "--seed", str(draw.randrange(10**6))]
         task = self.folder / str(digits)
         if command == "train":
@@ -86,7 +89,7 @@ class Draws:
     def _play(self, task: Path, digits: int) -> list[str]:
         draw = self._draw
         reward = draw.choice(REWARD_NAMES)
-        batch, samples = draw.choice(((8, 8), (16, 4), (4, 16), (8, 4), (16, 8)))
+        batch, samples = draw.choice(((8, 8), (16, 4), (8, 4), (4, 8)))
         words = f"""--data.train {task}/train.jsonl --eval.data held_out={task}/test.jsonl
             --reward.use {self.folder}/rewards.py:{reward} --reward.{reward}.isolate false
             --rollout.batch_size {batch} --rollout.n_samples_per_prompt {samples}
@@ -94,7 +97,7 @@ class Draws:
             --rollout.temperature {draw.choice((0.8, 1.0, 1.0, 1.2))}
             --actor.adam.lr {10 ** draw.uniform(-2.7, -2.0):.2g}
             --algo.loss.entropy_coef {draw.choice((0.0, 0.01, 0.05, 0.1))}
-            --train.steps {draw.choices((40, 60, 120), (5, 3, 2))[0]} {BASE}""".split()
+            --train.steps {draw.choices((40, 60, 120), (6, 3, 1))[0]} {BASE}""".split()
         words += _algorithm(draw)
         if draw.random() < 0.2:
             words += ["--rollout.max_staleness", draw.choice(("1", "2", "4"))]
