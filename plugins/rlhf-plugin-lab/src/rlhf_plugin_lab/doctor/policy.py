@@ -128,7 +128,7 @@ def rate_too_high(record: Record) -> Finding | None:
     if record.rises:
         return None
     kls = record.values("policy/approx_kl")
-    starts = range(0, max(len(kls) - LAST, 0) + 1, LAST // 2)
+    starts = range(max(len(kls) - LAST, 0) + 1)
     update = max(statistics.median(kls[at : at + LAST] or [0.0]) for at in starts)
     entropies = record.values("policy/entropy")
     first, early = entropies[0], min(entropies[:CRASHED_WITHIN])
