@@ -96,7 +96,8 @@ def main() -> None:
         names = list(FAULTS) if arguments.only is None else arguments.only
         if names:
             bench.faults(names, range(arguments.seed, arguments.seed + arguments.seeds))
-        bench.healthy(arguments.seed, arguments.healthy)
+        if arguments.healthy:
+            bench.healthy(arguments.seed, arguments.healthy)
 
 
 class Bench:

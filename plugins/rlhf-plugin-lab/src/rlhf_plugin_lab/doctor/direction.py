@@ -14,7 +14,7 @@ PAIRS, GROUPS = 50, 10
 """Fewest pairs, in as many groups: pairs of one group are not independent."""
 LOST = 0.5
 """Share of the first window's reward, above the lowest that was recorded, that is gone in the last half of the run."""
-NOISE = 5.0
+NOISE = 4.0
 """Fall in standard errors of the difference of the two."""
 STEPS = 40
 """Steps from which on it counts: the first window has 8 then, and the half 20."""
