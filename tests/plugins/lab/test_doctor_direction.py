@@ -238,7 +238,7 @@ def test_a_hint_is_shown_and_leaves_the_exit_code_at_0(tmp_path, capsys):
     assert main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "hint, short_answers: " in said
-    assert "0 found, 1 hints" in said
+    assert "0 found, hints: 1" in said
 
     assert main([str(tmp_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -87,7 +87,7 @@ def _print(run: Path, record: Record, verdict: Verdict) -> None:
         _print_finding(run, record, f"hint, {name}", finding)
     for reason, names in verdict.not_looked_at.items():
         print(f"not looked at: {', '.join(names)}; {reason}")
-    hints = f", {len(verdict.hints)} hints" if verdict.hints else ""
+    hints = f", hints: {len(verdict.hints)}" if verdict.hints else ""
     print(
         f"{run}: {record.metrics.last_step} steps, {len(verdict.looked_at)} diagnoses, "
         f"{len(verdict.found)} found{hints}"

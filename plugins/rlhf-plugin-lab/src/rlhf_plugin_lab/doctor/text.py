@@ -25,5 +25,5 @@ class Text:
 
     @property
     def question(self) -> str:
-        """What was asked: the prompt, or the name of its group. Groups of one prompt asked the same."""
+        """The prompt, or the group's name where none is recorded: groups of one prompt were asked the same."""
         return self.prompt or self.group
