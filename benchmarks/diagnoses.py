@@ -255,12 +255,15 @@ def verdicts_of(run: Path) -> Iterator[Verdict]:
             for name in ("metrics.jsonl", "samples.jsonl", "ledger.jsonl"):
                 if (run / name).exists():
                     kept = [
-                        line
-                        for line in (run / name).open()
-                        if line.strip() and json.loads(line)["step"] <= step
+                        line for line in lines_of(run / name) if json.loads(line)["step"] <= step
                     ]
-                    (cut / name).write_text("".join(kept))
+                    (cut / name).write_text("".join(f"{line}\n" for line in kept))
             yield verdict_of(cut)
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file that are not empty."""
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def has_learned(run: Path) -> bool:
@@ -278,14 +281,14 @@ def has_learned(run: Path) -> bool:
 def write_checked(task: Path) -> None:
     """Tell rewards which rows are held out."""
     for name, checked in (("train", False), ("test", True)):
-        rows = [json.loads(line) for line in (task / f"{name}.jsonl").open()]
+        rows = [json.loads(line) for line in lines_of(task / f"{name}.jsonl")]
         lines = [json.dumps(row | {"checked": checked}) + "\n" for row in rows]
         (task / f"{name}.jsonl").write_text("".join(lines))
 
 
 def write_rows(task: Path) -> None:
     """Write rows for runs on examples: few of them, and pairs whose better answer is right, or is random."""
-    rows = [json.loads(line) for line in (task / "train.jsonl").open()]
+    rows = [json.loads(line) for line in lines_of(task / "train.jsonl")]
     draw = random.Random(0)
     few = "".join(json.dumps(row) + "\n" for row in rows[:32])
     (task / "few.jsonl").write_text(few)

@@ -141,7 +141,7 @@ def _examples(draw: random.Random, command: str, task: Path) -> Sequence[str]:
 
 def _write_pairs(task: Path) -> None:
     """Write pairs whose better answer is right."""
-    rows = [json.loads(line) for line in (task / "train.jsonl").open()]
+    rows = [json.loads(line) for line in (task / "train.jsonl").read_text().splitlines()]
     draw, lines = random.Random(0), []
     while len(lines) < 1600:
         row = draw.choice(rows)
