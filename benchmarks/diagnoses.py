@@ -263,7 +263,7 @@ def verdicts_of(run: Path) -> Iterator[Verdict]:
 
 def lines_of(path: Path) -> list[str]:
     """Return the lines of a file that are not empty."""
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
 
 
 def has_learned(run: Path) -> bool:
