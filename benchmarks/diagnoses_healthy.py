@@ -105,7 +105,7 @@ class Draws:
             words += ["--engine.embedded.weights", "copy"]
         if draw.random() < 0.15:
             words += ["--rollout.filters", "zero_variance"]
-        if draw.random() < 0.15:
+        if draw.random() < 0.15 and "--rollout.max_staleness" not in words:  # refused beside it
             words += ["--rollout.top_p", "0.95"]
         if draw.random() < 0.15:
             words += ["--model.dtype", "bfloat16"]
