@@ -2,12 +2,14 @@
 
     python benchmarks/diagnoses.py --seconds 700 --output runs/diagnoses
     python benchmarks/diagnoses.py --only constant_reward rate_x100 --healthy 0
+    python benchmarks/diagnoses.py --only --healthy 200 --seed 1 --seconds 2400
 
 The task is that of ``rlhf quickstart`` (reverse digits, a model with random weights). A run with a fault counts as
-found if any diagnosis of ``FAULTS`` says so, as found otherwise if only others do. Healthy runs differ in seed,
-estimator, rate and command; each is looked at as it ended and as if it had been killed after every tenth step, and is
-blamed if there is a finding at any of these places. A run counts as healthy if its reward rose, or its loss fell.
-Runs go on until ``--seconds`` are over; those with faults come first.
+found if any diagnosis of ``FAULTS`` says so, as found otherwise if only others do. Healthy runs have options drawn at
+random (``diagnoses_healthy.py``), models of width 16 or 32 and some seconds each; a run counts as healthy if its reward
+rose, or its loss fell. Each is looked at as it ended and as if it had been killed after every tenth step, and is blamed
+if there is a finding at any of these places; hints are counted apart. Runs go on until ``--seconds`` are over; those
+with faults come first.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from diagnoses_faults import FAULTS, REWARDS, SFT, planted
+from diagnoses_healthy import Draws
 
 from rlhf_cli.main import main as rlhf
 from rlhf_cli.quickstart.files import write_task
 from rlhf_plugin_lab.doctor.command import diagnoses_of
-from rlhf_plugin_lab.doctor.diagnosis import diagnose
+from rlhf_plugin_lab.doctor.diagnosis import Verdict, diagnose
 from rlhf_plugin_lab.doctor.record import LAST, read_record
 from rlhf_plugin_lab.recorded.problems import Problems
 
-ROOT = Path(__file__).parent.parent
 BASE = """\
 [model]
 path = "{task}/model"
@@ -70,133 +73,6 @@ compile = false
 [runtime.local]
 threads = 1
 """
-REWARDS = '''\
-"""Rewards of the runs with faults."""
-
-import zlib
-
-
-def score(response, answer, truncated):
-    right = sum(a == b for a, b in zip(response, answer))
-    return 2.0 * right if not truncated and len(response) <= len(answer) else 1.0 * right
-
-
-def constant(response, answer):
-    return 0.5
-
-
-def misread(response, answer):
-    return float(response.strip() == f"{answer} ")
-
-
-def sevens(response, answer):
-    return float(response.count("7"))
-
-
-def flipped(response, answer, truncated):
-    return -score(response, answer, truncated)
-
-
-def noise(response, answer):
-    return float(zlib.crc32(response.encode()) % 1000) / 1000
-
-
-def rare(response, answer):
-    return float(response == answer == "000")
-'''
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """A run with a fault."""
-
-    words: str
-    """Flags; ``{rewards}`` and ``{task}`` are files."""
-    expected: tuple[str, ...]
-    """Diagnoses of which each alone is right."""
-    command: str = "train"
-
-
-REWARD = "--reward.use {rewards}:"
-SFT = "--data.train {task}/%s.jsonl --data.prompt_key prompt --data.response_key answer"
-FAULTS = {
-    "constant_reward": Fault(words=REWARD + "constant", expected=("dead_reward",)),
-    "reward_of_a_missing_form": Fault(words=REWARD + "misread", expected=("dead_reward",)),
-    "reward_too_rare": Fault(words=REWARD + "rare", expected=("dead_reward", "equal_groups")),
-    "temperature_0.01": Fault(
-        words="--rollout.temperature 0.01 --algo.loss.entropy_coef 0",
-        expected=("equal_groups", "same_samples", "other_weights"),
-    ),
-    "rate_x100": Fault(
-        words="--actor.adam.lr 0.5",
-        expected=("rate_too_high", "entropy_gone", "one_answer", "reward_lost", "empty_answers"),
-    ),
-    "rate_x100_no_clipping": Fault(
-        words="--actor.adam.lr 0.5 --actor.max_norm 1e9 --train.inner_epochs 4",
-        expected=("rate_too_high", "entropy_gone", "one_answer", "reward_lost", "all_clipped"),
-    ),
-    "rate_by_1000": Fault(words="--actor.adam.lr 5e-6", expected=("rate_too_low",)),
-    "entropy_pushed_down": Fault(
-        words="--algo.loss.entropy_coef 0 --actor.adam.lr 0.03 --train.inner_epochs 4",
-        expected=("entropy_gone", "one_answer", "rate_too_high", "reward_lost"),
-    ),
-    "answers_too_short": Fault(
-        words="--rollout.max_new_tokens 2 --reward.use {rewards}:misread",
-        expected=("dead_reward", "cut_off"),
-    ),
-    "hackable_reward": Fault(
-        words=REWARD + "sevens", expected=("reward_hacking", "one_answer", "cut_off")
-    ),
-    "reward_flipped": Fault(words=REWARD + "flipped", expected=("reward_hacking", "reward_lost")),
-    "reward_is_noise": Fault(words=REWARD + "noise", expected=("one_answer", "entropy_gone")),
-    "stale_at_a_high_rate": Fault(
-        words="--rollout.max_staleness 4 --actor.adam.lr 0.1",
-        expected=("other_weights", "rate_too_high", "entropy_gone", "one_answer", "reward_lost"),
-    ),
-    "all_groups_filtered": Fault(
-        words="--rollout.filters zero_variance --rollout.max_refills 1 --train.max_empty_steps 60 "
-        + REWARD
-        + "rare",
-        expected=("empty_steps", "nearly_all_dropped", "dead_reward"),
-    ),
-    "sft_rate_x100": Fault(
-        command="sft",
-        words=SFT % "train" + " --actor.adam.lr 1.0",
-        expected=("loss_rises", "not_finite"),
-    ),
-    "sft_by_heart": Fault(
-        command="sft",
-        words=SFT % "few"
-        + " --actor.adam.lr 1e-2 --train.epochs 60 --eval.every 10 --eval.data held_out={task}/test.jsonl",
-        expected=("overfits",),
-    ),
-    "rm_of_random_labels": Fault(
-        command="rm", words="--data.train {task}/random_pairs.jsonl", expected=("at_chance",)
-    ),
-    "dpo_of_random_labels": Fault(
-        command="dpo", words="--data.train {task}/random_pairs.jsonl", expected=("at_chance",)
-    ),
-}
-"""Fault by name."""
-
-ESTIMATORS = ("reinforce_baseline", "rloo", "grpo", "dr_grpo", "group_norm")
-HEALTHY = (
-    *(("train", f"--algo.advantage.estimator {name}") for name in ESTIMATORS),
-    ("train", "--actor.adam.lr 2e-3"),
-    ("train", "--actor.adam.lr 1e-2"),
-    ("train", "--algo.loss.entropy_coef 0"),
-    ("train", "--algo.kl.coef 0.01"),
-    ("train", "--algo.advantage.estimator gae --critic.adam.lr 5e-3"),
-    ("train", "--rollout.max_staleness 1"),
-    ("train", "--train.inner_epochs 2"),
-    ("train", "--rollout.filters zero_variance"),
-    ("train", "--rollout.batch_size 16 --rollout.n_samples_per_prompt 4"),
-    ("train", "--rollout.max_new_tokens 8"),
-    ("sft", SFT % "train" + " --actor.adam.lr 5e-3 --eval.data held_out={task}/test.jsonl"),
-    ("rm", "--data.train {task}/pairs.jsonl"),
-    ("dpo", "--data.train {task}/pairs.jsonl --actor.adam.lr 1e-3"),
-)
-"""Command and flags of runs in which nothing is wrong, each with several seeds."""
 
 
 def main() -> None:
@@ -205,29 +81,34 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=700.0, help="no run starts after so many")
     parser.add_argument("--seeds", type=int, default=2, help="runs of each fault")
-    parser.add_argument(
-        "--healthy", type=int, default=100, help="seeds of each healthy run, at most"
-    )
+    parser.add_argument("--seed", type=int, default=1, help="first seed of faults, and of draws")
+    parser.add_argument("--healthy", type=int, default=100, help="healthy runs, at most")
     parser.add_argument("--only", nargs="*", help="names of faults; unset: all")
     parser.add_argument(
         "--output", type=Path, help="folder of the runs, which are kept; unset: none"
     )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        bench = Bench(arguments.output or Path(temporary), time.monotonic() + arguments.seconds)
+        folder = arguments.output or Path(temporary)
+        bench = Bench(
+            folder, time.monotonic() + arguments.seconds, keeps=arguments.output is not None
+        )
         names = list(FAULTS) if arguments.only is None else arguments.only
-        bench.faults(names, range(1, arguments.seeds + 1))
-        bench.healthy(range(1, arguments.healthy + 1))
+        if names:
+            bench.faults(names, range(arguments.seed, arguments.seed + arguments.seeds))
+        if arguments.healthy:
+            bench.healthy(arguments.seed, arguments.healthy)
 
 
 class Bench:
     """Runs in a folder until a time, and what was found in them."""
 
-    def __init__(self, folder: Path, until: float) -> None:
-        self._folder, self._until = folder, until
+    def __init__(self, folder: Path, until: float, *, keeps: bool = False) -> None:
+        self._folder, self._until, self._keeps = folder, until, keeps
         self._task = folder / "task"
         self._task.mkdir(parents=True, exist_ok=True)
         write_task(self._task, digits=3, hidden_size=32)
+        write_checked(self._task)
         (self._task / "rewards.py").write_text(REWARDS, encoding="utf-8")
         config = BASE.format(task=self._task, rewards=self._task / "rewards.py")
         (self._task / "train.toml").write_text(config, encoding="utf-8")
@@ -235,13 +116,16 @@ class Bench:
 
     def faults(self, names: Sequence[str], seeds: Sequence[int]) -> None:
         """Run each fault and print the table of what was found."""
+        if any("{able}" in FAULTS[name].words for name in names):
+            self._teach()
         print(
             "| fault | runs | found | found otherwise | missed | by |\n| --- | --- | --- | --- | --- | --- |"
         )
         for name in names:
             fault, counts, by = FAULTS[name], Counter[str](), Counter[str]()
             for seed in seeds:
-                run = self._run(fault.command, fault.words, seed)
+                with planted(fault.planted):
+                    run = self._run(fault.command, fault.words, seed, name=f"{name}-{seed}")
                 if run is None:
                     continue
                 found = findings(run)
@@ -257,83 +141,129 @@ class Bench:
             )
             print(f"| {name} | " + " | ".join(map(str, cells)) + " |", flush=True)
 
-    def healthy(self, seeds: Sequence[int]) -> None:
-        """Run the healthy ones and print how many were blamed, and by what."""
-        counts, by, places = Counter[str](), Counter[str](), 0
-        for seed in seeds:
-            for command, words in HEALTHY:
-                run = self._run(command, words, seed)
-                if run is None:
-                    continue
-                if not has_learned(run):
-                    counts["learned nothing"] += 1
-                    print(
-                        f"learned nothing: {command} {words}, seed {seed}: {', '.join(findings(run))}",
-                        flush=True,
-                    )
-                    continue
-                blamed = set()
-                for found in looks(run):
-                    blamed |= set(found)
-                    places += 1
-                counts["runs"] += 1
-                counts["blamed"] += bool(blamed)
-                by.update(blamed)
-                if blamed:
-                    print(
-                        f"blamed: {command} {words}, seed {seed}: {', '.join(blamed)}", flush=True
-                    )
-        print(f"healthy: {dict(counts)}, looked at {places} times, by {dict(by)}")
+    def healthy(self, seed: int, runs: int) -> None:
+        """Draw healthy runs, and print how many were blamed, and by what; those that learned nothing count apart."""
+        draws, began, places = Draws(self._folder / "healthy", seed), time.monotonic(), 0
+        counts, by = Counter[str](), {kind: Counter[str]() for kind in ("runs", "idle", "hints")}
+        while counts["runs"] < runs and time.monotonic() < self._until:
+            command, words = draws.next()
+            run = self._folder / "run"
+            said = train(command, words, run)
+            if said:
+                counts["refused"] += 1
+                print(f"refused: {said}: {command} {' '.join(words)}", flush=True)
+                continue
+            kind = "runs" if has_learned(run) else "idle"
+            verdicts = list(verdicts_of(run))
+            found = {name for verdict in verdicts for name in verdict.found}
+            counts[kind] += 1
+            counts[f"{kind} blamed"] += bool(found)
+            by[kind].update(found)
+            by["hints"].update({name for verdict in verdicts for name in verdict.hints})
+            places += len(verdicts)
+            if self._keeps:
+                kept = draws.folder / f"{kind}-{counts[kind]}"
+                shutil.copytree(run, kept, dirs_exist_ok=True)
+            if found:
+                print(
+                    f"{kind}-{counts[kind]}: {', '.join(found)}: {command} {' '.join(words)}",
+                    flush=True,
+                )
+            if counts.total() % 10 == 0:
+                print(f"{dict(counts)}, {time.monotonic() - began:.0f} s", flush=True)
+        print(
+            f"healthy, seed {seed}: {dict(counts)}, {time.monotonic() - began:.0f} s, looked at {places} times, "
+            f"by { ({kind: dict(names) for kind, names in by.items()}) }"
+        )
 
-    def _run(self, command: str, words: str, seed: int) -> Path | None:
-        """Return the folder of a run; None: there is no time for it."""
+    def _teach(self) -> None:
+        """Train ``able`` on right answers, until it has a part of the digits right."""
+        words = SFT % "train" + " --actor.adam.lr 1e-2 --train.epochs 4"
+        run = self._run("sft", words, 0, name="able", export=True)
+        if run is not None:
+            shutil.rmtree(self._task / "able", ignore_errors=True)
+            shutil.copytree(run / "model", self._task / "able")
+
+    def _run(
+        self, command: str, words: str, seed: int, *, name: str, export: bool = False
+    ) -> Path | None:
+        """Return the folder of a run; None: there is no time for it.
+
+        Raises:
+            SystemExit: it was refused.
+        """
         if time.monotonic() > self._until:
             return None
-        run = self._folder / "run"
-        shutil.rmtree(run, ignore_errors=True)
-        flags = words.format(task=self._task, rewards=self._task / "rewards.py").split()
+        run = self._folder / (name if self._keeps else "run")
+        files = {"rewards": self._task / "rewards.py", "able": self._task / "able"}
+        flags = words.format(task=self._task, **files).split()
         base = (
             ["-c", str(self._task / "train.toml")]
             if command == "train"
-            else examples_words(self._task)
+            else examples_words(self._task, export=export)
         )
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            code = rlhf([command, *base, "--output", str(run), "--seed", str(seed), *flags])
-        if code == 2:
-            raise SystemExit(f"{command} {words}: {said.getvalue()[-1500:]}")
+        said = train(command, [*base, "--seed", str(seed), *flags], run)
+        if said:
+            raise SystemExit(f"{command} {words}: {said}")
         return run
 
 
-def examples_words(task: Path) -> list[str]:
+def train(command: str, words: Sequence[str], run: Path) -> str:
+    """Make a run anew, and return what was said if it was refused."""
+    shutil.rmtree(run, ignore_errors=True)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        code = rlhf([command, *words, "--output", str(run)])
+    return said.getvalue()[-1500:] if code == 2 else ""
+
+
+def examples_words(task: Path, *, export: bool) -> list[str]:
     """Return the flags that runs on examples share."""
     words = f"--model.path {task}/model --train.batch_size 16 --log.progress off --log.summary false --log.curve false"
-    return [*words.split(), "--checkpoint.export", "false", "--runtime.local.threads", "1"]
+    return [
+        *words.split(),
+        "--checkpoint.export",
+        str(export).lower(),
+        "--runtime.local.threads",
+        "1",
+    ]
 
 
 def findings(run: Path) -> list[str]:
-    """Return the names of the diagnoses that found something."""
+    """Return the names of the diagnoses that found something; a hint is ``(name)``."""
+    verdict = verdict_of(run)
+    return [*verdict.found, *(f"({name})" for name in verdict.hints)]
+
+
+def verdict_of(run: Path) -> Verdict:
+    """Return what the doctor says."""
     record = read_record(run, Problems())
-    return list(diagnose(record, diagnoses_of(record)).found)
+    return diagnose(record, diagnoses_of(record))
 
 
-def looks(run: Path) -> Iterator[list[str]]:
-    """Yield the findings of a run as it ended, and as if it had been killed after every tenth step."""
-    yield findings(run)
+def verdicts_of(run: Path) -> Iterator[Verdict]:
+    """Yield what the doctor says of a run as it ended, and as if it had been killed after every tenth step."""
+    yield verdict_of(run)
     last = read_record(run, Problems()).metrics.last_step
     for step in range(LAST, last, LAST):
         with tempfile.TemporaryDirectory() as folder:
             cut = Path(folder)
             shutil.copy(run / "config.toml", cut)
+            # The files of tokens are those of the whole run: a step without samples is not looked up.
+            if (run / "tokens").exists():
+                (cut / "tokens").symlink_to((run / "tokens").resolve())
             for name in ("metrics.jsonl", "samples.jsonl", "ledger.jsonl"):
                 if (run / name).exists():
                     kept = [
-                        line
-                        for line in (run / name).open()
-                        if line.strip() and json.loads(line)["step"] <= step
+                        line for line in lines_of(run / name) if json.loads(line)["step"] <= step
                     ]
-                    (cut / name).write_text("".join(kept))
-            yield findings(cut)
+                    (cut / name).write_text("".join(f"{line}\n" for line in kept))
+            yield verdict_of(cut)
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file that are not empty."""
+    return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
 
 
 def has_learned(run: Path) -> bool:
@@ -348,9 +278,17 @@ def has_learned(run: Path) -> bool:
     )
 
 
+def write_checked(task: Path) -> None:
+    """Tell rewards which rows are held out."""
+    for name, checked in (("train", False), ("test", True)):
+        rows = [json.loads(line) for line in lines_of(task / f"{name}.jsonl")]
+        lines = [json.dumps(row | {"checked": checked}) + "\n" for row in rows]
+        (task / f"{name}.jsonl").write_text("".join(lines))
+
+
 def write_rows(task: Path) -> None:
     """Write rows for runs on examples: few of them, and pairs whose better answer is right, or is random."""
-    rows = [json.loads(line) for line in (task / "train.jsonl").open()]
+    rows = [json.loads(line) for line in lines_of(task / "train.jsonl")]
     draw = random.Random(0)
     few = "".join(json.dumps(row) + "\n" for row in rows[:32])
     (task / "few.jsonl").write_text(few)

@@ -4,8 +4,9 @@
 
 Rewards of 0 and 1 are drawn prompt by prompt, with difficulties that differ, from a share of right answers that rises
 along a logistic curve, or stays; held-out rewards and the accuracies of a reward model are drawn alike. Entropy, KL,
-lengths and effective samples take noisy courses as of runs that learn. Each record is looked at after every tenth step.
-This is the noise of batches alone: what real runs do beside is measured by ``diagnoses.py``.
+lengths, effective samples and the difference of log-probs take noisy courses as of runs that learn. Each record is
+looked at after every tenth step. This is the noise of batches alone: what real runs do beside is measured by
+``diagnoses.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from rlhf_plugin_lab.doctor.command import diagnoses_of
 from rlhf_plugin_lab.doctor.diagnosis import diagnose
-from rlhf_plugin_lab.doctor.record import Record
+from rlhf_plugin_lab.doctor.record import Record, Texts
+from rlhf_plugin_lab.doctor.text import Text
 from rlhf_plugin_lab.recorded.metrics import Metrics, Series
 
 EVERY = 10
@@ -79,6 +81,8 @@ def rolled(draw: np.random.Generator, steps: int) -> Values:
         groups * samples, draw.uniform(0.0, 0.4), steps
     ) / (groups * samples)
     values["mismatch/ess"] = draw.uniform(0.5, 1.0, steps)
+    gap = np.full(steps, 10.0 ** draw.uniform(-7.0, -1.5))
+    values["mismatch/logprob_diff_mean"] = noisy(draw, gap, 0.3)
     prompts = int(draw.choice([32, 128]))
     held = 1.0 / (1.0 + np.exp(draw.normal(0.0, 1.5, (steps, prompts)) - ability[:, None]))
     values["eval/held_out/T0/reward"] = draw.binomial(1, held).mean(1)[::EVERY]
@@ -112,7 +116,8 @@ def record(values: Values, steps: int) -> Record:
         at = [each for each in range(0, steps + 1 - (every == 1), every)][: len(column)]
         shown = column[: len(at)].tolist()
         series[name] = Series([each + (every == 1) for each in at], [0.0] * len(at), shown)
-    return Record(metrics=Metrics(series=series, last_step=steps))
+    texts = Texts(first=[Text(1, "0.0", "", 0.0), Text(1, "0.1", "", 1.0)], steps=1)
+    return Record(metrics=Metrics(series=series, last_step=steps), texts=texts)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audits import FAMILIES, TURNS, write_tasks
-from diagnoses import has_learned, looks
+from diagnoses import has_learned, verdicts_of
 from tests.integration.random_options import Options, accepted, drawn, neutral
 
 from rlhf_cli.main import main as rlhf
@@ -40,8 +40,8 @@ GOING_ON = 0.3
 """Part of the runs that go on for a step with exported weights, which takes as long again."""
 REWARD = '''\
 def score(prompts, responses, **_):
-    """Share of digits in the answer."""
-    return [sum(map(str.isdigit, each)) / 8 for each in responses]
+    """Share of the prompt's characters that are in the answer: one text for all prompts does not get it in full."""
+    return [len(set(each) & set(prompt)) / len(set(prompt)) for prompt, each in zip(prompts, responses)]
 '''
 KINDS = {
     "family": "",
@@ -189,9 +189,9 @@ def looked_at(draw: random.Random, base: Path, steps: int) -> tuple[Looks | str,
         audit(seen, run, "--step", str(steps + 1), "--model", str(weights))
     seen.learned = steps >= FEWEST and has_learned(run)
     if seen.learned:
-        for found in looks(run):
+        for verdict in verdicts_of(run):
             seen.places += 1
-            seen.findings |= set(found)
+            seen.findings |= set(verdict.found)
     return seen, words
 
 

@@ -11,7 +11,9 @@ from rlhf_core import ConfigError
 from rlhf_plugin_lab.doctor import policy
 from rlhf_plugin_lab.doctor.command import address_of, diagnoses_of, main
 from rlhf_plugin_lab.doctor.diagnosis import diagnose
-from rlhf_plugin_lab.doctor.record import RISEN, Record, Text, Texts, read_record
+from rlhf_plugin_lab.doctor.orders import Orders
+from rlhf_plugin_lab.doctor.record import RISEN, Record, Texts, read_record
+from rlhf_plugin_lab.doctor.text import Text
 from rlhf_plugin_lab.recorded.fates import Fates
 from rlhf_plugin_lab.recorded.metrics import Metrics, Series
 from rlhf_plugin_lab.recorded.problems import Problems
@@ -45,7 +47,8 @@ def record(metrics, steps_of=None, **parts):
 
 def found(metrics, **parts):
     run = record(metrics, **parts)
-    return set(diagnose(run, diagnoses_of(run)).found)
+    verdict = diagnose(run, diagnoses_of(run))
+    return {*verdict.found, *verdict.hints}
 
 
 def texts(answer_of, reward_of=lambda at: 0.0, per_step=4, copies=1):
@@ -88,6 +91,12 @@ SHORTER = {
 }
 LIMIT = {"rollout.max_new_tokens": "6"}
 
+FALLING = FLAT | {"policy/entropy": line(2.0, 1.5), "advantage/abs_mean": [0.3] * STEPS}
+SOLVED = {
+    "reward/mean": line(0.1, 1.0, 50) + [1.0] * 50,
+    "reward/std": line(0.3, 0.4, 50) + [0.0] * 50,
+}
+GAP = "mismatch/logprob_diff_mean"
 DRIFT = {"response/length_mean": line(10, 40), "response/truncated": line(0.0, 0.8)}
 UP = RISING | {HELD: [0.5, 0.4, 0.29, 0.28, 0.29]}
 AT = {HELD: [0, 25, 50, 75, 100]}
@@ -162,6 +171,22 @@ CASES = {
         {"metrics": FLAT, "texts": texts(lambda at: "yes")},
         {"metrics": FLAT, "texts": texts(lambda at: "yes" if at else "no")},
     ),
+    "prompt_ignored": (
+        {"metrics": SOLVED, "texts": texts(lambda at: "777", lambda at: 1.0)},
+        {"metrics": SOLVED, "texts": texts(lambda at: "777" if at else "no", lambda at: 1.0)},
+    ),
+    "against_reward": (
+        {"metrics": FLAT, "orders": Orders(pairs=50, agreeing=5, groups=10, step=9)},
+        {"metrics": FLAT, "orders": Orders(pairs=50, agreeing=6, groups=10, step=9)},
+    ),
+    "reward_falls": (
+        {"metrics": FALLING | {"reward/mean": line(0.41, 0.185)}, "texts": rollouts()},
+        {"metrics": FALLING | {"reward/mean": line(0.41, 0.195)}, "texts": rollouts()},
+    ),
+    "old_weights": (
+        {"metrics": FLAT | {GAP: [0.002, *line(0.019, 0.022, STEPS - 1)]}},
+        {"metrics": FLAT | {GAP: [0.003, *line(0.019, 0.022, STEPS - 1)]}},
+    ),
     "same_samples": (
         {"metrics": FLAT, "texts": texts(str, copies=2)},
         {"metrics": FLAT, "texts": texts(lambda at: str(next(NUMBERS)), copies=2)},
@@ -223,9 +248,7 @@ def test_a_rising_reward_makes_these_signs_harmless(name):
 
 
 def test_a_task_that_is_solved_has_not_collapsed():
-    solved = {
-        "reward/mean": line(0.1, 1.0, 50) + [1.0] * 50,
-        "reward/std": line(0.3, 0.4, 50) + [0.0] * 50,
+    solved = SOLVED | {
         "policy/entropy": line(2.0, 0.001, 50) + [0.001] * 50,
         "group/no_signal": line(0.1, 1.0, 50) + [1.0] * 50,
         "response/truncated": [1.0] * STEPS,
@@ -233,7 +256,8 @@ def test_a_task_that_is_solved_has_not_collapsed():
         "mismatch/ess": [1.0] * STEPS,
     }
 
-    assert not found(solved, texts=texts(lambda at: "yes", lambda at: 1.0, copies=2))
+    by_prompt = texts(lambda at: ("yes", "no")[at % 2], lambda at: 1.0, copies=2)
+    assert not found(solved, texts=by_prompt)
 
 
 @pytest.mark.parametrize(

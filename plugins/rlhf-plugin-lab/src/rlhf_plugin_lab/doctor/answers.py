@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 from .diagnosis import Diagnosis, Finding
+from .one_text import PROMPTS, RARE, SAME_TEXT, same_answer_of
 from .record import FEWEST, LAST, Record
 
 CUT_OFF = 0.95
@@ -15,10 +16,6 @@ LONGER = 2.0
 """Growth of the mean length."""
 CUT_BEFORE, CUT_NOW = 0.1, 0.5
 """Shares of answers that are cut off before and after a drift: growth that stays within the limit is no trouble."""
-SAME_TEXT = 0.95
-"""Share of prompts with one and the same answer, or of groups whose samples are all the same."""
-PROMPTS = 20
-"""Fewest prompts, or groups of several samples, that are compared."""
 LEFT = 0.5
 """Reward below the best batch's, in standard deviations of samples, at which an answer is no solution."""
 
@@ -80,20 +77,31 @@ def length_drift(record: Record) -> Finding | None:
 
 def one_answer(record: Record) -> Finding | None:
     """Return a finding where nearly all prompts get the same answer, and it is not what the reward pays most for."""
-    groups = {text.group: text.answer for text in record.texts.last}
-    before = {text.group: text.answer for text in record.texts.first}
-    if len(groups) < PROMPTS or not before:
-        return None
-    answer, count = Counter(groups.values()).most_common(1)[0]
-    share = count / len(groups)
-    had = sum(each == answer for each in before.values()) / len(before)
-    if share < SAME_TEXT or _is_solved(record):
+    same = same_answer_of(record.texts)
+    if same is None or _is_solved(record):
         return None
     return Finding(
-        sentence=f"{100 * share:.0f} % of the last recorded prompts got one and the same answer, though rewards differ "
-        f"between prompts: the policy no longer reads its prompt ({100 * had:.0f} % had that answer at first)",
-        evidence={"prompts": len(groups), "share with the same answer": share, "at first": had},
+        sentence=f"{100 * same.share:.0f} % of the last recorded prompts got one and the same answer, though rewards "
+        "differ between prompts: the policy no longer reads its prompt "
+        f"({100 * same.before:.0f} % had that answer at first)",
+        evidence=same.evidence(),
         change=("actor.adam.lr", "algo.loss.entropy_coef", "algo.kl.coef"),
+        step=record.texts.last[-1].step,
+    )
+
+
+def prompt_ignored(record: Record) -> Finding | None:
+    """Return a finding where one answer that was rare at first is given to nearly all prompts, and paid in full."""
+    same = same_answer_of(record.texts)
+    if same is None or same.before > RARE or not _is_solved(record) or not record.rises:
+        return None
+    return Finding(
+        sentence=f"{100 * same.share:.0f} % of the last recorded prompts got one and the same answer, "
+        f"{same.shown()}, and the reward is at its highest: what is paid for does not depend on "
+        f"the prompt ({100 * same.before:.0f} % had that answer at first). It is right only if all prompts of the "
+        "data have one answer",
+        evidence={**same.evidence(), "rise of reward/mean": record.rise},
+        change=("reward.use", "data.train", "algo.kl.coef"),
         step=record.texts.last[-1].step,
     )
 
@@ -136,5 +144,6 @@ DIAGNOSES = (
         find=length_drift,
     ),
     Diagnosis(name="one_answer", needs=_REWARDS, find=one_answer, texts=LAST),
+    Diagnosis(name="prompt_ignored", needs=_REWARDS, find=prompt_ignored, texts=LAST),
     Diagnosis(name="same_samples", needs=_REWARDS, find=same_samples, texts=LAST),
 )

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from ..flags import FlagParser
 from ..paper.contents import require_run
 from ..recorded.problems import Problems
-from . import answers, examples, policy, rewards, rollouts, sampling
+from . import answers, direction, examples, policy, rewards, rollouts, sampling
 from .diagnosis import Diagnosis, Finding, Verdict, diagnose
 from .record import Record, read_record
 
 _OF_ROLLOUTS = (
     *rewards.DIAGNOSES,
+    *direction.DIAGNOSES,
     *policy.DIAGNOSES,
     *answers.DIAGNOSES,
     *rollouts.DIAGNOSES,
@@ -31,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
     own = FlagParser(
         prog="rlhf doctor",
         description="Say whether a run, finished, killed or going on, cannot learn, has collapsed or is about to, "
-        "from its own records, with the numbers and the option to change. Exit code 0: nothing found, 1: found.",
+        "from its own records, with the numbers and the option to change. Exit code 0: nothing found, 1: found. "
+        "A hint is what a healthy run may show, too, and leaves the code at 0.",
         allow_abbrev=False,
     )
     own.add_argument("run", type=Path, metavar="RUN", help="run folder (a run's --output)")
@@ -80,16 +82,24 @@ def address_of(record: Record, finding: Finding) -> str:
 
 def _print(run: Path, record: Record, verdict: Verdict) -> None:
     for name, finding in verdict.found.items():
-        numbers = ", ".join(f"{what} {value:.4g}" for what, value in finding.evidence.items())
-        print(f"{name}: {finding.sentence}.")
-        print(f"  numbers: {numbers}")
-        print(f"  change:  {', '.join(f'--{option}' for option in finding.change)}")
-        print(f"  look at: rlhf view {run}, address {address_of(record, finding)}")
+        _print_finding(run, record, name, finding)
+    for name, finding in verdict.hints.items():
+        _print_finding(run, record, f"hint, {name}", finding)
     for reason, names in verdict.not_looked_at.items():
         print(f"not looked at: {', '.join(names)}; {reason}")
+    hints = f", hints: {len(verdict.hints)}" if verdict.hints else ""
     print(
-        f"{run}: {record.metrics.last_step} steps, {len(verdict.looked_at)} diagnoses, {len(verdict.found)} found"
+        f"{run}: {record.metrics.last_step} steps, {len(verdict.looked_at)} diagnoses, "
+        f"{len(verdict.found)} found{hints}"
     )
+
+
+def _print_finding(run: Path, record: Record, name: str, finding: Finding) -> None:
+    numbers = ", ".join(f"{what} {value:.4g}" for what, value in finding.evidence.items())
+    print(f"{name}: {finding.sentence}.")
+    print(f"  numbers: {numbers}")
+    print(f"  change:  {', '.join(f'--{option}' for option in finding.change)}")
+    print(f"  look at: rlhf view {run}, address {address_of(record, finding)}")
 
 
 def _report(run: Path, record: Record, verdict: Verdict, problems: Problems) -> dict[str, object]:
@@ -97,17 +107,8 @@ def _report(run: Path, record: Record, verdict: Verdict, problems: Problems) -> 
         "run": str(run),
         "command": record.command,
         "steps": record.metrics.last_step,
-        "findings": [
-            {
-                "diagnosis": name,
-                "sentence": finding.sentence,
-                "evidence": dict(finding.evidence),
-                "change": list(finding.change),
-                "step": finding.step,
-                "address": address_of(record, finding),
-            }
-            for name, finding in verdict.found.items()
-        ],
+        "findings": _shown(record, verdict.found),
+        "hints": _shown(record, verdict.hints),
         "looked_at": verdict.looked_at,
         "not_looked_at": [
             {"reason": reason, "diagnoses": names}
@@ -115,3 +116,17 @@ def _report(run: Path, record: Record, verdict: Verdict, problems: Problems) -> 
         ],
         "problems": problems.lines(),
     }
+
+
+def _shown(record: Record, findings: Mapping[str, Finding]) -> list[dict[str, object]]:
+    return [
+        {
+            "diagnosis": name,
+            "sentence": finding.sentence,
+            "evidence": dict(finding.evidence),
+            "change": list(finding.change),
+            "step": finding.step,
+            "address": address_of(record, finding),
+        }
+        for name, finding in findings.items()
+    ]

@@ -20,6 +20,8 @@ class Finding:
     """Options to change, the likeliest first."""
     step: int
     """A step at which it is to be seen."""
+    is_sure: bool = True
+    """Whether no healthy run looks so; otherwise it is a hint: the records alone do not tell the two apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +37,18 @@ class Diagnosis:
     """Fewest steps with these metrics."""
     texts: int = 0
     """Fewest steps with recorded rollouts."""
+    pairs: int = 0
+    """Fewest pairs of samples of one prompt with recorded tokens."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Findings of the diagnoses, and names of those that could not look."""
+    """Findings and hints of the diagnoses, and names of those that could not look."""
 
     found: dict[str, Finding] = field(default_factory=dict)
     """Name of the diagnosis -> its finding."""
+    hints: dict[str, Finding] = field(default_factory=dict)
+    """Name of the diagnosis -> what may be healthy, and what a look at the task decides."""
     looked_at: list[str] = field(default_factory=list)
     not_looked_at: dict[str, list[str]] = field(default_factory=dict)
     """Reason -> names of diagnoses."""
@@ -59,7 +65,7 @@ def diagnose(record: Record, diagnoses: Sequence[Diagnosis]) -> Verdict:
         verdict.looked_at.append(each.name)
         finding = each.find(record)
         if finding is not None:
-            verdict.found[each.name] = finding
+            (verdict.found if finding.is_sure else verdict.hints)[each.name] = finding
     return verdict
 
 
@@ -73,4 +79,9 @@ def _missing(record: Record, diagnosis: Diagnosis) -> str:
             return f"fewer than {diagnosis.steps} steps"
     if record.texts.steps < diagnosis.texts:
         return f"samples.jsonl has fewer than {diagnosis.texts} steps (--log.samples)"
+    if record.orders.pairs < diagnosis.pairs:
+        return (
+            f"fewer than {diagnosis.pairs} pairs of samples of one prompt have recorded tokens "
+            "(--observers.use token_files, --log.samples)"
+        )
     return ""

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .record import Text, Texts
+from .record import Texts
+from .text import Text
 
 SHARE = 0.8
 """Share of the best answers from which on a phrase is what they are paid for, rather than a turn of speech."""
@@ -16,7 +17,8 @@ BEFORE = 0.1
 FEWEST = 10
 """Fewest best answers, in as many groups: a phrase of fewer is that of one prompt."""
 WORDS = 3
-"""Words of a phrase. Single words and pairs are those of a language."""
+"""Words of a phrase. Single words and pairs are those of a language. An answer of fewer words, as a number or a text of
+a language without spaces, has phrases of as many characters."""
 _SHOWN = 60
 
 
@@ -51,6 +53,8 @@ def phrase_of(texts: Texts) -> Phrase | None:
 
 def _phrases(answer: str) -> set[str]:
     words = answer.split()
+    if len(words) < WORDS:
+        return {answer[at : at + WORDS] for at in range(len(answer) - WORDS + 1)}
     return {" ".join(words[at : at + WORDS]) for at in range(len(words) - WORDS + 1)}
 
 

@@ -25,6 +25,9 @@ AT_ONE = 1e-3
 """Distance of the mean ratio from 1 within which the loss of a clipped ratio is the mean advantage."""
 UPDATE_KL = 0.5
 """Median KL of an update in nats per token. Updates that learn have 1e-4 to 0.05, and PPO's usual bound is 0.015."""
+HARDLY = 0.25
+"""Rise of the reward, in standard deviations of samples, up to which such updates have taught little: they are ten
+times as large as those of runs that learn, so that a rise by what luck does is no excuse."""
 CRASHED = 0.02
 """Entropy that is left, as a share of the first one."""
 CRASHED_WITHIN = 20
@@ -120,28 +123,34 @@ def only_negative(record: Record) -> Finding | None:
 
 
 def rate_too_high(record: Record) -> Finding | None:
-    """Return a finding where an update moves the policy further than its batch can tell, or the entropy crashed within
-    the first steps, and the reward has not risen."""
-    if record.rises:
-        return None
-    update = statistics.median(record.values("policy/approx_kl")[-LAST:] or [0.0])
+    """Return a finding where an update moved the policy further than its batch can tell, for ten steps at any time, or
+    the entropy crashed within the first steps, and the reward has hardly risen.
+
+    A policy that was thrown far at first may take small updates ever after, for nothing is left that they could move.
+    """
+    kls = record.values("policy/approx_kl")
+    starts = range(max(len(kls) - LAST, 0) + 1)
+    update = max(statistics.median(kls[at : at + LAST] or [0.0]) for at in starts)
     entropies = record.values("policy/entropy")
     first, early = entropies[0], min(entropies[:CRASHED_WITHIN])
-    if update >= UPDATE_KL:
-        sentence = f"an update moves the policy by {update:.3g} nats per token"
+    if update >= UPDATE_KL and record.rise <= HARDLY * record.spread:
+        sentence = f"an update moved the policy by {update:.3g} nats per token, over {LAST} steps"
+    elif record.rises:
+        return None
     elif early <= CRASHED * first and record.last("policy/entropy") <= CRASHED * first:
         sentence = f"the entropy fell from {first:.3g} to {early:.2g} nats per token within {CRASHED_WITHIN} steps"
     else:
         return None
     return Finding(
-        sentence=f"{sentence}, and the reward has not risen: the learning rate is likely too high",
+        sentence=f"{sentence}, and the reward has hardly risen: the learning rate is likely too high",
         evidence={
-            "policy/approx_kl": update,
+            f"policy/approx_kl, largest median of {LAST} steps": update,
             "policy/entropy at first": first,
             f"lowest of {CRASHED_WITHIN} steps": early,
             "policy/lr": record.last("policy/lr"),
+            "rise of reward/mean": record.rise,
         },
-        change=LR,
+        change=(*LR, "rollout.max_staleness") if record.values("rollout/staleness_mean") else LR,
         step=record.series("policy/entropy").steps[: len(entropies)][-1],
     )
 

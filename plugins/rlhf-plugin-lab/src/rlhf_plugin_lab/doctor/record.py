@@ -15,6 +15,8 @@ from ..recorded.metrics import Metrics, Series, read_metrics
 from ..recorded.options import Options, read_options
 from ..recorded.problems import Problems
 from ..recorded.turns import POLICY, pieces_of
+from .orders import Orders, read_orders
+from .text import Text
 
 LAST = 10
 """Steps at the end of a run that a sign must have lasted for."""
@@ -29,23 +31,7 @@ UNSOLVED = 0.7
 """Spread of rewards, as a share of the largest of the run, from which on prompts are left that get less than others:
 with rewards of 0 and 1 a batch of which 86 % are right is below."""
 _TEXT = 4000
-"""Characters of an answer that are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A recorded rollout."""
-
-    step: int
-    group: str
-    answer: str
-    reward: float
-    truncated: bool = False
-    """Whether the limit of tokens ended it."""
-    turns: int = 1
-    """Number of pieces that the policy wrote."""
-    policy_ends: bool = True
-    """Whether the last words are the policy's."""
+"""Characters of an answer, or of a prompt's end, that are looked at."""
 
 
 @dataclass(slots=True)
@@ -69,6 +55,7 @@ class Record:
     """Name of the command; empty: it is not known."""
     fates: Fates = field(default_factory=dict)
     texts: Texts = field(default_factory=Texts)
+    orders: Orders = field(default_factory=Orders)
 
     def series(self, name: str) -> Series:
         """Return a metric's series; an empty one where the run has none of the name."""
@@ -77,6 +64,12 @@ class Record:
     def values(self, name: str) -> list[float]:
         """Return the finite values of a metric, in order of steps."""
         return [value for value in self.series(name).values if value is not None]
+
+    def points(self, name: str) -> list[tuple[int, float]]:
+        """Return steps and finite values of a metric."""
+        series = self.series(name)
+        pairs = zip(series.steps, series.values, strict=True)
+        return [(step, value) for step, value in pairs if value is not None]
 
     def last(self, name: str, count: int = LAST) -> float:
         """Return the mean of a metric's last values; NaN: there are none."""
@@ -126,12 +119,14 @@ def read_record(run: Path, problems: Problems) -> Record:
     """Return the record of a run folder; what cannot be read is noted and left out."""
     options: Options = read_options(run / "config.toml", problems)
     samples = run / "samples.jsonl"
+    texts = _texts(samples, problems) if samples.exists() else Texts()
     return Record(
         metrics=read_metrics(run / "metrics.jsonl", problems),
         options=options.values,
         command=options.command,
         fates=read_fates(run / "ledger.jsonl", problems),
-        texts=_texts(samples, problems) if samples.exists() else Texts(),
+        texts=texts,
+        orders=read_orders(run, [*texts.first, *texts.last], problems),
     )
 
 
@@ -168,6 +163,8 @@ def _text(sample: Mapping[str, Any]) -> Text | None:
         group=".".join(uid.split(".")[:2]),
         answer=answer[:_TEXT],
         reward=float(reward),
+        uid=uid,
+        prompt=prompt[-_TEXT:] if isinstance(prompt := sample.get("prompt"), str) else "",
         truncated=sample.get("truncated") is True,
         turns=writers.count(POLICY) if writers else 1,
         policy_ends=not writers or writers[-1] == POLICY,

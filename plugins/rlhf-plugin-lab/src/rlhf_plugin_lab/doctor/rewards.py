@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .diagnosis import Diagnosis, Finding
+from .one_text import RARE, same_answer_of
 from .phrases import Phrase, phrase_of
 from .record import LAST, RISEN, Record, width, windows
 
@@ -116,7 +117,7 @@ def _lost_held_out(record: Record) -> Finding | None:
 
 def reward_hacking(record: Record) -> Finding | None:
     """Return a finding where the training reward has risen and the held-out one not: it fell far, or it stands still
-    while most of the best answers have one phrase that they did not have at first."""
+    while most of the best answers have one phrase that they did not have at first, or nearly all prompts one answer."""
     if record.rise < APART * record.spread or not record.spread > SAME:
         return None
     for name, series in record.evaluations("/reward"):
@@ -127,7 +128,9 @@ def reward_hacking(record: Record) -> Finding | None:
         phrase = phrase_of(record.texts)
         if first - last >= APART * record.spread:
             return _hacked(record, name, first, last, phrase)
-        if phrase is not None and last - first <= RISEN * record.spread:
+        same = same_answer_of(record.texts)
+        one_text = phrase is not None or (same is not None and same.before <= RARE)
+        if one_text and last - first <= RISEN * record.spread:
             return _hacked(record, name, first, last, phrase)
     return None
 

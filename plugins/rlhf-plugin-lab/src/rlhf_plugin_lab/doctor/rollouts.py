@@ -50,8 +50,12 @@ def masked_turn(record: Record) -> Finding | None:
 
 
 def short_answers(record: Record) -> Finding | None:
-    """Return a finding where answers were cut off at first and got nothing for it, and have become short since, near
-    the limit, without the reward of a right one."""
+    """Return a hint where answers were cut off at first and got nothing for it, and have become short since, near the
+    limit, without the reward of a right one.
+
+    It is no finding: a limit that is just enough punishes right answers at first, too, and a run under it that has not
+    learned yet has the same lengths and rewards. Who knows the task knows whether right answers fit.
+    """
     first, limit = record.texts.first, record.number("rollout.max_new_tokens")
     rewards = [each.reward for each in (*first, *record.texts.last)]
     cut = [each.reward for each in first if each.truncated]
@@ -83,6 +87,7 @@ def short_answers(record: Record) -> Finding | None:
         },
         change=("rollout.max_new_tokens", "rollout.stop", "reward.use"),
         step=first[0].step,
+        is_sure=False,
     )
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import statistics
+
 from .diagnosis import Diagnosis, Finding
 from .record import FEWEST, LAST, Record
 
 LITTLE_LEFT = 0.1
 """Share of the data that is left after importance weighting of tokens (``mismatch/ess``). Runs that learn from samples
 a few versions old have 0.5 or more."""
+_GAP = "mismatch/logprob_diff_mean"
+APART = 0.02
+"""Difference of the log-probs of sampler and trainer, in nats per token. Equal weights have 1e-7 in float32 and up to
+0.02 in bfloat16; a run ends by itself at ``rollout.max_mismatch``, 0.2."""
+GROWN = 10.0
+"""Growth of the difference since the first step."""
+FOLLOWS = 0.1
+"""Least difference in the first half, as a share of the last: weights that are not delivered are apart from the second
+step on, and further at each. A few last steps alone are another trouble."""
 EMPTY = 0.5
 """Share of the last steps that had nothing to train on."""
 DROPPED = 0.9
@@ -37,6 +48,38 @@ def other_weights(record: Record) -> Finding | None:
         },
         change=(*first, "actor.adam.lr", "algo.correction.kind"),
         step=record.series("mismatch/ess").steps[-1],
+    )
+
+
+def old_weights(record: Record) -> Finding | None:
+    """Return a finding where the sampler's log-probs leave the trainer's step by step, although samples are recorded as
+    of the newest weights.
+
+    At the first step both have the weights that the run began with, so their difference is that of two programs. It
+    grows only if the sampler's weights stay behind.
+    """
+    ages = dict(record.points("rollout/staleness_mean"))
+    pairs = [(step, gap) for step, gap in record.points(_GAP) if not ages.get(step)]
+    if len(pairs) < FEWEST:
+        return None
+    first, half = pairs[0][1], len(pairs) // 2
+    middle, last = (
+        statistics.median(gap for _, gap in part) for part in (pairs[:half], pairs[-LAST:])
+    )
+    if last < max(APART, GROWN * first) or middle < FOLLOWS * last:
+        return None
+    return Finding(
+        sentence=f"sampler and trainer agreed to {first:.2g} nats per token at the first step and are {last:.2g} apart "
+        "now, on samples that are recorded as of the newest weights: the sampler still has older ones",
+        evidence={
+            f"{_GAP} at first": first,
+            f"{_GAP}, median of the first half": middle,
+            f"{_GAP} at last": last,
+            "mismatch/ess": record.last("mismatch/ess"),
+            "steps": len(pairs),
+        },
+        change=("rollout.check_weights", "engine.name", "rollout.max_mismatch"),
+        step=pairs[-1][0],
     )
 
 
@@ -87,6 +130,7 @@ DIAGNOSES = (
         find=other_weights,
         steps=2 * LAST,
     ),
+    Diagnosis(name="old_weights", needs=(_GAP,), find=old_weights),
     Diagnosis(name="empty_steps", needs=(_STEPS,), find=empty_steps, steps=1),
     Diagnosis(
         name="nearly_all_dropped",

@@ -13,12 +13,13 @@ FOLDER = "tokens"
 MAX_ROWS = 4_000_000
 """Largest number of rows of a file that is read: a step has no more tokens in one file."""
 UID, TEXT, ID, ACTION = "uid", "text", "token_id", "action"
+ADVANTAGE = "advantage"
 NUMBERS = (
     "rollout_logprob",
     "trainer_logprob",
     "reference_logprob",
     "ratio",
-    "advantage",
+    ADVANTAGE,
     "value",
     "entropy",
     "version",
@@ -94,6 +95,31 @@ class TokenFiles:
         for tokens in found.values():
             _add_ratio(tokens)
         return found
+
+
+def mean_advantages(run: Path, step: int, problems: Problems) -> dict[str, float]:
+    """Return each sample's advantage, the mean over its actions; empty: the step has no file, or no such column."""
+    path = run / FOLDER / f"step-{step:08d}.parquet"
+    if not path.is_file():
+        return {}
+    import pyarrow.parquet as parquet  # half a second, for runs that recorded tokens alone
+    from pyarrow import ArrowException
+
+    try:
+        file = parquet.ParquetFile(path)
+        if (
+            not {UID, ADVANTAGE} <= set(file.schema_arrow.names)
+            or file.metadata.num_rows > MAX_ROWS
+        ):
+            return {}
+        means = (
+            file.read(columns=[UID, ADVANTAGE]).group_by(UID).aggregate([(ADVANTAGE, "mean")])
+        ).to_pydict()
+    except (OSError, ArrowException) as error:
+        problems.note("files of tokens cannot be read", f"{path.name}: {error}")
+        return {}
+    pairs = zip(means[UID], means[f"{ADVANTAGE}_mean"], strict=True)
+    return {str(uid): mean for uid, mean in pairs if mean is not None and math.isfinite(mean)}
 
 
 def _short(value: Any) -> float | None:

@@ -1,0 +1,152 @@
+"""Options of healthy runs for ``diagnoses.py``, drawn at random: tiny models that learn within some seconds.
+
+The task is to reverse two or three digits, so that what is right depends on the prompt. Models have a width of 16 or
+32 and random weights. Most runs play; some learn from rows and pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf_cli.quickstart.files import ALPHABET, write_task
+from rlhf_testing.tiny import write_tiny_model
+
+FAMILIES = ("qwen3", "qwen3", "llama", "gemma3")
+SIZES = ((16, 1), (32, 1), (32, 2))
+"""Width and number of layers."""
+REWARDS = '''\
+"""Rewards of healthy runs: shares of right digits, exact answers, points, costs."""
+
+
+def share(response, answer):
+    return sum(a == b for a, b in zip(response, answer)) / len(answer)
+
+
+def first(response, answer):
+    return float(response[:1] == answer[:1])
+
+
+def points(response, answer, truncated):
+    right = sum(a == b for a, b in zip(response, answer))
+    return 2.0 * right if not truncated and len(response) <= len(answer) else 1.0 * right
+
+
+def cost(response, answer):
+    return -10.0 * sum(a != b for a, b in zip(answer, response.ljust(len(answer))))
+
+
+def ended(response, answer, truncated):
+    return 0.0 if truncated else 0.2 + share(response, answer)
+'''
+REWARD_NAMES = ("share", "first", "points", "cost", "ended")
+QUIET = "--checkpoint.export false --log.progress off --log.summary false --log.curve false --runtime.local.threads 1"
+BASE = f"""--data.max_prompt_tokens 8 --eval.every 10 --eval.max_samples 8 --checkpoint.at_end false
+    --log.tensorboard false --engine.embedded.compile false {QUIET}"""
+EXAMPLES = f"--train.batch_size 16 {QUIET}"
+GROUPED = ("reinforce_baseline", "rloo", "grpo", "dr_grpo", "group_norm", "opo", "maxrl")
+
+
+class Draws:
+    """Commands and flags of healthy runs, one after the other, all by one seed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self._draw = random.Random(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")
+        for digits in (2, 3):
+            (folder / str(digits)).mkdir(exist_ok=True)
+            write_task(folder / str(digits), digits=digits, held_out=20 * (digits - 1) ** 2)
+            _write_pairs(folder / str(digits))
+        for family in set(FAMILIES):
+            for width, layers in SIZES:
+                write_tiny_model(
+                    folder / f"{family}-{width}-{layers}",
+                    family,
+                    alphabet=ALPHABET,
+                    hidden_size=width,
+                    num_layers=layers,
+                    initializer_range=0.08,
+                    seed=seed,
+                )
+
+    def next(self) -> tuple[str, list[str]]:
+        """Return command and flags of the next run."""
+        draw = self._draw
+        command = draw.choices(("train", "sft", "rm", "dpo"), (17, 1, 1, 1))[0]
+        digits = draw.choice((2, 3))
+        width, layers = draw.choice(SIZES)
+        model = self.folder / f"{draw.choice(FAMILIES)}-{width}-{layers}"
+        words = ["--model.path", str(model), "--seed", str(draw.randrange(10**6))]
+        task = self.folder / str(digits)
+        if command == "train":
+            return command, [*words, *self._play(task, digits)]
+        return command, [*words, *EXAMPLES.split(), *_examples(draw, command, task)]
+
+    def _play(self, task: Path, digits: int) -> list[str]:
+        draw = self._draw
+        reward = draw.choice(REWARD_NAMES)
+        batch, samples = draw.choice(((8, 8), (16, 4), (8, 4), (4, 8)))
+        words = f"""--data.train {task}/train.jsonl --eval.data held_out={task}/test.jsonl
+            --reward.use {self.folder}/rewards.py:{reward} --reward.{reward}.isolate false
+            --rollout.batch_size {batch} --rollout.n_samples_per_prompt {samples}
+            --rollout.max_new_tokens {draw.choice((digits, digits + 1, digits + 1, digits + 3, 12))}
+            --rollout.temperature {draw.choice((0.8, 1.0, 1.0, 1.2))}
+            --actor.adam.lr {10 ** draw.uniform(-2.7, -2.0):.2g}
+            --algo.loss.entropy_coef {draw.choice((0.0, 0.01, 0.05, 0.1))}
+            --train.steps {draw.choices((40, 60, 120), (6, 3, 1))[0]} {BASE}""".split()
+        words += _algorithm(draw)
+        if draw.random() < 0.2:
+            words += ["--rollout.max_staleness", draw.choice(("1", "2", "4"))]
+        elif draw.random() < 0.3:
+            words += ["--engine.embedded.weights", "copy"]
+        if draw.random() < 0.15:
+            words += ["--rollout.filters", "zero_variance"]
+        if draw.random() < 0.15 and "--rollout.max_staleness" not in words:  # refused beside it
+            words += ["--rollout.top_p", "0.95"]
+        if draw.random() < 0.15:
+            words += ["--model.dtype", "bfloat16"]
+        if draw.random() < 0.4:
+            words += ["--log.samples", "32", "--observers.use", "token_files"]
+            words += ["--observers.token_files.every", draw.choice(("1", "10"))]
+        return words
+
+
+def _algorithm(draw: random.Random) -> list[str]:
+    estimator = draw.choice((*GROUPED, "gae", "reinforce"))
+    words = ["--algo.advantage.estimator", estimator]
+    if estimator == "gae":
+        words += ["--critic.adam.lr", "5e-3"]
+    loss = draw.choice(("ppo", "ppo", "ppo", "gspo", "cispo"))
+    if loss != "ppo":
+        words += ["--algo.loss.policy", loss]
+    if draw.random() < 0.3:
+        words += ["--train.inner_epochs", draw.choice(("2", "3"))]
+    if draw.random() < 0.3:
+        words += ["--algo.kl.coef", draw.choice(("0.001", "0.01", "0.05"))]
+    return words
+
+
+def _examples(draw: random.Random, command: str, task: Path) -> Sequence[str]:
+    rate = 10 ** draw.uniform(-2.7, -2.0)
+    if command == "sft":
+        words = f"--data.train {task}/train.jsonl --data.prompt_key prompt --data.response_key answer --train.epochs 4"
+        return [*words.split(), "--actor.adam.lr", f"{rate:.2g}"]
+    words = f"--data.train {task}/pairs.jsonl"
+    return [*words.split(), *(["--actor.adam.lr", f"{rate / 3:.2g}"] if command == "dpo" else [])]
+
+
+def _write_pairs(task: Path) -> None:
+    """Write pairs whose better answer is right."""
+    rows = [json.loads(line) for line in (task / "train.jsonl").read_text().splitlines()]
+    draw, lines = random.Random(0), []
+    while len(lines) < 1600:
+        row = draw.choice(rows)
+        wrong = "".join(draw.choices("0123456789", k=len(row["answer"])))
+        if wrong != row["answer"]:
+            pair = {"prompt": row["prompt"], "chosen": row["answer"], "rejected": wrong}
+            lines.append(json.dumps(pair) + "\n")
+    (task / "pairs.jsonl").write_text("".join(lines), encoding="utf-8")
