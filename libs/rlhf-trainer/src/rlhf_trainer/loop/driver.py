@@ -150,6 +150,7 @@ class _Run(Generic[RunT, StateT]):
             start_step=self.state.step,
             notes=self.notes.taken(),
         )
+        log.info("%s", self.config.checkpoint.described())  # no note, so in the log alone
         self._tell("run_start", run=info)
         self.loggers.start(info)
         self.whole = self._whole_step(course)
@@ -329,7 +330,7 @@ class _Run(Generic[RunT, StateT]):
             failed_write = cause is not None and reason_of(cause) is not None
             if not failed_write or self.config.checkpoint.on_write_error != "skip":
                 raise
-            log.warning("%s. The run goes on (--checkpoint.on_write_error skip)", error)
+            log.warning("%s The run goes on (--checkpoint.on_write_error skip)", error)
             self.saved_at = time.perf_counter()
             self.state.bests = bests_before
             self.whole = self._whole_step(course)
