@@ -18,7 +18,7 @@ import resource
 from rlhf_core.contracts import TokenLoss
 
 CALLS = []
-FULL_RANK, FULL_CALL = "HERE", 2
+FULL_RANK, FULL_CALL = "HERE", NOW
 
 def loss(batch):
     CALLS.append(None)
@@ -33,9 +33,10 @@ WORDS = (
     *("--loss", "full_loss.py:loss", "--estimator", "reinforce", "--rollout.batch_size", "2"),
     *("--rollout.n_samples_per_prompt", "4", "--rollout.max_new_tokens", "6"),
     *("--data.max_prompt_tokens", "8", "--log.progress", "off", "--log.tensorboard", "false"),
-    *("--log.curve", "false", "--checkpoint.every", "1", "--checkpoint.keep", "9", "--steps", "3"),
+    *("--log.curve", "false", "--checkpoint.keep", "9", "--steps", "3"),
     *("--output", "run", "--runtime", "ray"),
 )
+EACH_STEP = ("--checkpoint.every", "1")
 TWO = (
     *("--runtime.ray.ranks.policy", "2", "--runtime.ray.cpus_per.policy", "0.5"),
     *("--backend", "fsdp"),
@@ -44,7 +45,7 @@ TWO = (
 
 @pytest.fixture
 def train(tmp_path, monkeypatch, cluster, capfd):
-    """Runs ``rlhf train`` in whose second step no file may grow beyond 4 KiB in one rank; returns code and messages."""
+    """Runs ``rlhf train``, where no file may grow beyond 4 KiB in one rank after a step; returns code and messages."""
     from rlhf_cli.main import main
 
     write_tiny_model(tmp_path / "model", hidden_size=16, num_layers=1, num_heads=2)
@@ -53,8 +54,10 @@ def train(tmp_path, monkeypatch, cluster, capfd):
     (tmp_path / "vary.py").write_text(REWARD)
     monkeypatch.chdir(tmp_path)
 
-    def run(rank, *flags):
-        (tmp_path / "full_loss.py").write_text(LOSS.replace("HERE", str(rank)))
+    def run(rank, *flags, step=2):
+        (tmp_path / "full_loss.py").write_text(
+            LOSS.replace("HERE", str(rank)).replace("NOW", str(step))
+        )
         code = main(["train", *WORDS, *flags])
         return code, capfd.readouterr().err + (tmp_path / "run/run.log").read_text()
 
@@ -69,7 +72,7 @@ def saved(folder):
     ("rank", "flags"), [(0, ()), (1, TWO), pytest.param(0, TWO, marks=pytest.mark.matrix)]
 )
 def test_a_checkpoint_that_a_rank_cannot_write_may_be_left_out(train, tmp_path, rank, flags):
-    code, told = train(rank, *flags, "--checkpoint.on_write_error", "skip")
+    code, told = train(rank, *flags, *EACH_STEP, "--checkpoint.on_write_error", "skip")
 
     assert code == 0, told
     assert "the checkpoint of step 2 in" in told
@@ -80,7 +83,7 @@ def test_a_checkpoint_that_a_rank_cannot_write_may_be_left_out(train, tmp_path, 
 
 
 def test_a_rank_that_cannot_write_ends_the_run_by_name(train, tmp_path):
-    code, told = train(1, *TWO)
+    code, told = train(1, *TWO, *EACH_STEP)
 
     assert code == 1
     assert "error: the checkpoint of step 2 in" in told
@@ -89,3 +92,14 @@ def test_a_rank_that_cannot_write_ends_the_run_by_name(train, tmp_path):
     assert "Earlier checkpoints are untouched" in told
     assert "Traceback" not in told
     assert saved(tmp_path) == ["step-00000001"]
+
+
+def test_a_model_that_a_rank_cannot_write_is_named_and_not_there(train, tmp_path):
+    code, told = train(0, *TWO, "--checkpoint.at_end", "false", step=3)
+
+    assert code == 1
+    assert "error: run/model could not be written: policy rank" in told
+    assert "File too large. Make room there, and start again" in told
+    assert "--resume auto exports it" in told
+    assert "Traceback" not in told
+    assert not list((tmp_path / "run").glob("model*"))

@@ -18,7 +18,7 @@ from rlhf_config.common import RunOptions
 from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.component import name_component
 from rlhf_core.concurrency import run_to_its_end
-from rlhf_core.errors import CheckpointError
+from rlhf_core.errors import CheckpointError, RLHFError
 from rlhf_core.observer import RolloutSample, RunInfo, RunResult
 from rlhf_core.plugins import Plugins
 from rlhf_core.problem import headline
@@ -317,7 +317,8 @@ class _Run(Generic[RunT, StateT]):
             await self._save(course, self.whole)
         except (Exception, SystemExit) as second:  # the run fails with the first error
             log.warning("step %s could not be saved: %s", step, headline(second))
-            log.info("step %s could not be saved", step, exc_info=True)
+            if not isinstance(second, RLHFError):
+                log.info("step %s could not be saved", step, exc_info=True)
         else:
             log.info("step %s, the last whole one, is saved", step)
 
