@@ -1,9 +1,11 @@
+import errno
+import logging
 import runpy
 
 import pytest
 
-from rlhf_core import RewardError
-from rlhf_core.problem import MAX_TEXT, problem_of
+from rlhf_core import RewardError, StorageError
+from rlhf_core.problem import MAX_TEXT, log_switched_off, problem_of
 
 
 def test_the_text_of_an_exception_is_cut():
@@ -52,3 +54,30 @@ def test_lines_of_the_framework_are_no_lines_of_a_users_code(tmp_path, package):
 
     assert not any("inner.py" in line for line in problem_of(failed.value).where)
     assert "mine.py:2 in fail" in problem_of(failed.value).where[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            StorageError("a.png could not be written: no room"),
+            ": a.png could not be written: no room",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            ": No space left on device. Make room there, and start again",
+        ),
+        (ValueError("a shape"), None),
+        (FileNotFoundError(errno.ENOENT, "No such file"), None),
+    ],
+)
+def test_an_error_with_a_name_is_logged_without_the_traceback_that_any_other_has(
+    caplog, error, said
+):
+    log_switched_off(logging.getLogger("test"), error, "%s failed in %s", "the curve", "run_end")
+
+    (record,) = caplog.records
+    text = "the curve failed in run_end and is switched off for the rest of this run"
+    assert record.getMessage() == text + (said or "")
+    assert record.levelno == logging.ERROR
+    assert (record.exc_info is None) == (said is not None)

@@ -10,6 +10,11 @@ GROUPS = {
     "muon": ["muon", "adam_decay", "adam_no_decay"],
     "adam8bit": ["decay", "no_decay"],
 }
+SMALL = (
+    *("--model", "model", "--data", "mine.jsonl", "--reward", "my_reward.py:score"),
+    *("--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"),
+    *("--rollout.max_new_tokens", "4", "--log.progress", "plain", "--output", "run"),
+)
 HAS_BITSANDBYTES = importlib.util.find_spec("bitsandbytes") is not None
 
 
@@ -42,11 +47,7 @@ def test_a_critic_has_groups_of_its_own(train, workspace):
 def test_the_groups_are_on_the_console_before_the_first_step(workspace, capsys):
     from rlhf_cli.main import main
 
-    flags = ["--model", "model", "--data", "mine.jsonl", "--reward", "my_reward.py:score"]
-    flags += ["--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2", "--steps", "1"]
-    flags += ["--rollout.max_new_tokens", "4", "--log.progress", "plain", "--output", "run"]
-
-    assert main(["train", *flags, "--optim", "muon"]) == 0
+    assert main(["train", *SMALL, "--steps", "1", "--optim", "muon"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     groups = [index for index, line in enumerate(lines) if ", group " in line]
@@ -60,6 +61,25 @@ def test_a_silent_run_still_has_its_log(train, workspace, capsys):
 
     assert capsys.readouterr().out == ""
     assert "group decay (" in (workspace / "run/run.log").read_text()
+
+
+def test_the_log_says_when_checkpoints_are_written_and_what_a_step_that_fails_costs(
+    workspace, capsys
+):
+    from rlhf_cli.main import main
+
+    flags = [*SMALL, "--steps", "2", "--checkpoint.undo_gib", "0.00001"]
+    assert main(["train", *flags]) == 0
+
+    text = (workspace / "run/run.log").read_text()
+    checkpoints = "checkpoints every 10 minutes, at the end, when the run is stopped or fails; the newest 2 are kept"
+    too_large = "the policy is not copied before a step: "
+    assert text.count(checkpoints) == 1
+    assert text.count(too_large) == 1
+    assert "checkpoint.undo_gib is 1e-05" in text
+    printed = capsys.readouterr()
+    assert checkpoints not in printed.out + printed.err
+    assert too_large not in printed.out + printed.err
 
 
 def test_a_resumed_run_goes_on_in_the_same_log(train, workspace):

@@ -48,6 +48,7 @@ _VERBS = (
         "Drop",
         "Give",
         "Leave",
+        "Make room",
         "Quote",
     ),
     *("Remove", "Set", "Use", "Write"),

@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 import typer
 
-from rlhf_core import RLHFError
+from rlhf_core import RLHFError, StorageError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.component import Registered
 from rlhf_core.plugins import Plugins
+from rlhf_core.storage import is_full, reason_of
 from rlhf_trainer.loop.interrupts import interrupted_code, own_process
 
 from . import check, errors, new, plugins_command, quickstart, train
@@ -50,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         own_process()
     try:
         form, arguments = errors.split_form(sys.argv[1:] if argv is None else argv)
-        return copy_context().run(_run, arguments, form)
+        code = copy_context().run(_run, arguments, form)
     except RLHFError as error:
-        errors.tell(f"error: {error}", errors.report_of(error, error.exit_code))
-        return error.exit_code
+        code = _tell(error)
     finally:
-        _leave_a_closed_terminal()
+        lost = _leave_what_takes_no_output()
+    return _tell(_without_room(lost)) if lost is not None and code == 0 else code
 
 
 def _run(arguments: list[str], form: errors.Form) -> int:
@@ -74,8 +75,7 @@ def _code_of(arguments: list[str]) -> int:
         alone = not (errors.is_json() and arguments)
         code = app(args=arguments, prog_name="rlhf", standalone_mode=alone)
     except RLHFError as error:
-        errors.tell(f"error: {error}", errors.report_of(error, error.exit_code))
-        return error.exit_code
+        return _tell(error)
     except KeyboardInterrupt as error:
         code, text = interrupted_code(), str(error) or "interrupted"
         errors.tell(text, errors.report("Interrupted", text, code))
@@ -83,12 +83,26 @@ def _code_of(arguments: list[str]) -> int:
     except SystemExit as stop:
         code = stop.code
     except Exception as error:
+        if is_full(error):
+            return _tell(_without_room(error))
         if not errors.is_json():
             raise
         return _tell_unforeseen(error)
     if code == _INTERRUPTED:  # Typer's code, whichever signal it was
         return interrupted_code()
     return code if isinstance(code, int) else 0
+
+
+def _tell(error: RLHFError) -> int:
+    """Write an error, and return the exit code that it has."""
+    errors.tell(f"error: {error}", errors.report_of(error, error.exit_code))
+    return error.exit_code
+
+
+def _without_room(error: Exception) -> StorageError:
+    """Return the error of a write that nobody named, for which there was no room."""
+    what = getattr(error, "filename", None) or "a file, or what this command prints,"
+    return StorageError(f"{what} could not be written: {reason_of(error)}")
 
 
 def _tell_unforeseen(error: Exception) -> int:
@@ -101,15 +115,23 @@ def _tell_unforeseen(error: Exception) -> int:
     return 1
 
 
-def _leave_a_closed_terminal() -> None:
-    """Keep the exit code of a run whose terminal was closed: Python's own last flush would make it 120."""
+def _leave_what_takes_no_output() -> OSError | None:
+    """Keep the exit code of a run whose terminal was closed: Python's own last flush would make it 120.
+
+    Returns:
+        The error of output without room, such as that into a file on a full disk.
+    """
+    lost = None
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError as error:
-            if error.errno != errno.EIO:
+            if is_full(error):
+                lost = error
+            elif error.errno != errno.EIO:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return lost
 
 
 def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer:

@@ -25,6 +25,7 @@ from .errors import (
 )
 from .hookspecs import hookimpl
 from .moved import install
+from .problem import log_switched_off
 
 __all__ = [
     "AmbiguousComponent",
@@ -51,6 +52,7 @@ __all__ = [
     "UnknownTokenError",
     "first_error",
     "hookimpl",
+    "log_switched_off",
 ]
 
 install()

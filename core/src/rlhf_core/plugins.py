@@ -20,6 +20,7 @@ import pluggy
 from . import capabilities, code_reference, hookspecs
 from .component import Component, ComponentRef, Config, Registered, origin_of
 from .errors import PluginError, UnknownComponent
+from .problem import log_switched_off
 from .registry import AnyRegistry, Registry
 
 FAMILY = "rlhf.plugins.v"
@@ -130,12 +131,9 @@ class Plugins:
             wanted = {name: arguments[name] for name in implementation.argnames}
             try:
                 implementation.function(**wanted)
-            except Exception:
-                log.exception(
-                    "plugin %s failed in %s and is switched off for the rest of this run",
-                    implementation.plugin_name,
-                    hook,
-                )
+            except Exception as error:
+                name = implementation.plugin_name
+                log_switched_off(log, error, "plugin %s failed in %s", name, hook)
                 self.manager.unregister(implementation.plugin)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from .errors import RLHFError
+from .storage.writing import is_full, reason_of
 
 MAX_TEXT = 1000
 """Largest number of characters of a message; a user's exception may carry a whole data set in its text."""
@@ -74,6 +76,24 @@ def headline(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return problem_of(error).text
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def log_switched_off(
+    log: logging.Logger, error: BaseException, message: str, *arguments: object
+) -> None:
+    """Log that something failed, without which the run goes on to its end.
+
+    An error with a name, and a disk without room, say themselves what is wrong. Any other is a fault of a program, and
+    has its traceback.
+
+    Args:
+        message: who failed, as a format of ``arguments``.
+    """
+    message += " and is switched off for the rest of this run"
+    if isinstance(error, RLHFError) or is_full(error):
+        log.error(f"{message}: %s", *arguments, reason_of(error) or error)
+    else:
+        log.error(message, *arguments, exc_info=error)
 
 
 def shown(value: object) -> str:

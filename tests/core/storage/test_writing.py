@@ -14,6 +14,8 @@ from tokenizers.models import WordLevel
 
 from rlhf_core import CheckpointError, StorageError
 from rlhf_core.storage.writing import (
+    failed_writes_named,
+    is_full,
     made_whole,
     reason_of,
     write_text_atomically,
@@ -73,12 +75,57 @@ def test_an_error_with_a_name_keeps_it():
             Exception("[Errno 122] Disk quota exceeded"),
             "Disk quota exceeded. Make room there, and start again",
         ),
+        (StorageError("policy rank 1: no room"), "policy rank 1: no room"),
+        (CheckpointError("damaged"), None),
         (ValueError("a shape"), None),
         (KeyboardInterrupt(), None),
     ],
 )
 def test_a_failed_write_is_told_from_other_failures(failure, reason):
     assert reason_of(failure) == reason
+
+
+@pytest.mark.parametrize(
+    ("failure", "full"),
+    [
+        (FULL, True),
+        (Exception("I/O error: ... (os error 27)"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (StorageError("No space left on device (os error 28)"), False),
+        (ValueError("a shape"), False),
+    ],
+)
+def test_a_library_that_finds_no_room_is_told_from_others(failure, full):
+    assert is_full(failure) is full
+
+
+@pytest.mark.parametrize("error", [StorageError, CheckpointError])
+def test_a_reason_goes_alone_to_who_says_what_was_written(error):
+    expected = r"^the model could not be written: No space left on device\. Make"
+    with (
+        pytest.raises(error, match=expected),
+        writing("the model", error=error),
+        failed_writes_named(),
+        failed_writes_named(),
+    ):
+        raise FULL
+
+
+def test_what_was_written_is_said_once_by_who_wrote_it_but_for_the_class():
+    inner = StorageError("rows.gz could not be written: no room")
+
+    with pytest.raises(StorageError, match=r"^rows\.gz could not"), writing("the cache"):
+        raise inner
+    with (
+        pytest.raises(CheckpointError, match=r"^the checkpoint could not be written: rows\.gz"),
+        writing("the checkpoint", error=CheckpointError),
+    ):
+        raise inner
+
+
+def test_an_error_that_is_no_failed_write_keeps_its_class():
+    with pytest.raises(ZeroDivisionError), failed_writes_named():
+        raise ZeroDivisionError
 
 
 def _too_large(folder: str, kind: str) -> str:
@@ -97,6 +144,9 @@ def _too_large(folder: str, kind: str) -> str:
             case "tokenizers":
                 with writing("it", path):
                     Tokenizer(WordLevel(words, "word0")).save(str(path))
+            case "torch":
+                with writing("it", path):
+                    torch.save({"a": torch.zeros(20_000)}, path)
             case "text":
                 write_text_atomically(path, "x" * 20_000)
     except StorageError as error:
@@ -104,13 +154,21 @@ def _too_large(folder: str, kind: str) -> str:
     return "written"
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "tokenizers", "text"])
-def test_the_writers_of_libraries_report_a_file_without_room(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("safetensors", "File too large"),
+        ("tokenizers", "File too large"),
+        ("text", "File too large"),
+        ("torch", "torch wrote a part of it, as on a full disk"),
+    ],
+)
+def test_the_writers_of_libraries_report_a_file_without_room(tmp_path, kind, reason):
     """With a limit on a file's size, as on a full disk, in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         told = pool.submit(_too_large, str(tmp_path), kind).result()
 
-    assert "could not be written: File too large. Make room there, and start again" in told
+    assert f"could not be written: {reason}. Make room there, and start again" in told
     assert told.endswith(" []")
 
 

@@ -96,6 +96,33 @@ def test_an_observer_that_fails_leaves_the_others_alone(
     ]
 
 
+def test_a_display_without_room_is_named_once_and_the_others_go_on(
+    plugins, run_info, write_metrics, capsys, caplog
+):
+    """TensorBoard's folder and the curve's unfinished file are taken, as if nothing could be made there."""
+    output = write_metrics()
+    (output / "tensorboard").write_text("")
+    (output / "learning_curve.png.tmp" / "taken").mkdir(parents=True)
+    (output / "learning_curve.png").mkdir()
+
+    with caplog.at_level(logging.ERROR):
+        plugins.observe("rlhf_run_start", run=run_info(tensorboard=True, curve=True))
+        for step in (1, 2, 3):
+            plugins.observe("rlhf_step_end", step=step, metrics=METRICS)
+        plugins.observe("rlhf_run_end", result=FINISHED)
+
+    printed = capsys.readouterr()
+    assert "step 3/3" in printed.out
+    assert "status          finished" in printed.out
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(":")[0] for text in told] == [
+        "TensorBoardEvents failed and is switched off for the rest of this run",
+        "LearningCurve failed and is switched off for the rest of this run",
+    ]
+    assert all("could not be written: " in text for text in told)
+    assert not any(record.exc_info for record in caplog.records)
+
+
 def test_a_second_run_in_the_same_process_starts_afresh(plugins, run_info, write_metrics, capsys):
     write_metrics()
     for _ in range(2):

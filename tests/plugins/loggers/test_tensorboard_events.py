@@ -1,4 +1,6 @@
 import os
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -7,10 +9,26 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.images import noisy, saved
 
+from rlhf_core import StorageError
 from rlhf_core.contracts import RolloutSample, RunResult
 from rlhf_plugin_loggers.tensorboard_events import TensorBoardEvents
 
 END = RunResult(status="finished", steps=1, seconds=1.0)
+
+
+@pytest.fixture
+def limit():
+    """Sets the size that no file of this process may exceed, as on a full disk; with None, as it was."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def set_to(num_bytes):
+        soft = before[0] if num_bytes is None else num_bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, before[1]))
+
+    yield set_to
+    set_to(None)
+    signal.signal(signal.SIGXFSZ, handler)
 
 
 def scalars(folder, tag):
@@ -29,6 +47,31 @@ def test_tensorboard_reads_back_what_was_written(tmp_path):
     assert scalars(tmp_path / "tensorboard", "reward/mean") == [(1, 0.5), (2, 0.75)]
     assert scalars(tmp_path / "tensorboard", "timing/step_s") == [(1, 2.0)]
     assert scalars(tmp_path / "tensorboard", "eval/test/T0/pass@1") == [(0, 0.25)]
+
+
+@pytest.mark.parametrize("room", [0, 5, 20])
+def test_an_event_that_has_no_room_is_named_and_leaves_the_events_before(tmp_path, limit, room):
+    events = TensorBoardEvents(tmp_path / "tensorboard", 0)
+    events.step_end(1, {"reward/mean": 0.5})
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    before = file.read_bytes()
+
+    limit(len(before) + room)
+    with pytest.raises(StorageError, match=r"tfevents.* could not be written: File too large"):
+        events.step_end(2, {"reward/mean": 0.75})
+    limit(None)
+
+    assert file.read_bytes() == before
+    assert scalars(tmp_path / "tensorboard", "reward/mean") == [(1, 0.5)]
+
+
+def test_a_file_without_room_for_its_first_event_is_not_there(tmp_path, limit):
+    limit(10)
+    with pytest.raises(StorageError, match="File too large"):
+        TensorBoardEvents(tmp_path / "tensorboard", 0)
+    limit(None)
+
+    assert list((tmp_path / "tensorboard").iterdir()) == []
 
 
 def test_images_of_samples_are_in_the_events_of_every_few_steps(tmp_path):

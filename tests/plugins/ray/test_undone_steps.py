@@ -126,4 +126,5 @@ def test_a_role_that_is_larger_than_the_option_lets_it_be_is_not_undone(train):
     run = train("failed", *flags, broken=f"1 {UPDATES + 2} raises", code=1)
 
     assert saved(run) == []
+    assert (run / "run.log").read_text().count("the policy is not copied before a step: ") == 1
     assert "step 2 failed when weights may have changed" in (run / "run.log").read_text()

@@ -2,11 +2,24 @@
 that of temporary ones."""
 
 from .temporary import TEMPORARY_VARIABLE, temporary_folder
-from .writing import made_whole, write_text_atomically, writing, written_whole
+from .writing import (
+    FailedWrite,
+    failed_writes_named,
+    is_full,
+    made_whole,
+    reason_of,
+    write_text_atomically,
+    writing,
+    written_whole,
+)
 
 __all__ = [
     "TEMPORARY_VARIABLE",
+    "FailedWrite",
+    "failed_writes_named",
+    "is_full",
     "made_whole",
+    "reason_of",
     "temporary_folder",
     "write_text_atomically",
     "writing",

@@ -1,7 +1,7 @@
 """One context for everything that a run saves: a write that fails is a named error, and nothing of it remains.
 
 Libraries report a full disk in forms of their own: ``OSError``, safetensors' ``SafetensorError``, and a plain
-``Exception`` of tokenizers, the last two with ``(os error 28)`` in their text.
+``Exception`` of tokenizers, the last two with ``(os error 28)`` in their text; ``torch.save`` without its reason.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from .atomic import remove, sync_folder, sync_tree
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Numbers of errors of a disk, a quota or a file without room."""
 _IN_TEXT = re.compile(r"\(os error (\d+)\)|\[Errno (\d+)\]")
+_CUT_OFF_BY_TORCH = re.compile(r"inline_container\.cc:\d+\].*(unexpected pos|Writer failed)")
+_MAKE_ROOM = "Make room there, and start again"
+
+
+class FailedWrite(StorageError):
+    """Reason of a failed write alone; ``writing`` around it says what was written."""
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -91,6 +97,8 @@ def writing(
 ) -> Iterator[None]:
     """Translate a failed write of the body, and remove what it left.
 
+    A ``StorageError`` of the body says itself what was written, and is passed on where ``error`` is no other class.
+
     Args:
         what: subject of the message, with the place.
         unfinished: files and folders that the body writes, and that are gone if it fails in any way.
@@ -106,24 +114,55 @@ def writing(
             with suppress(OSError):  # the error to report is the first one
                 remove(path)
         reason = reason_of(failure)
-        if reason is None:
+        if reason is None or (error is StorageError and _is_named(failure)):
             raise
         raise error(
             f"{what} could not be written: {reason}{'. ' if advice else ''}{advice}"
         ) from failure
 
 
+@contextmanager
+def failed_writes_named() -> Iterator[None]:
+    """Raise a failed write of the body as the same error in every process, for a caller who says what was written.
+
+    Raises:
+        StorageError: the body could not write.
+    """
+    try:
+        yield
+    except Exception as failure:
+        reason = reason_of(failure)
+        if reason is None or isinstance(failure, StorageError):
+            raise
+        raise FailedWrite(reason) from failure
+
+
 def reason_of(failure: BaseException) -> str | None:
     """Return why a write failed, with the way out where there is one; None: the failure is no failed write."""
+    if isinstance(failure, StorageError):
+        return str(failure)
     if not isinstance(failure, Exception) or isinstance(failure, RLHFError):
         return None
-    number = failure.errno if isinstance(failure, OSError) else _number_in(str(failure))
+    if _CUT_OFF_BY_TORCH.search(str(failure)):
+        return f"torch wrote a part of it, as on a full disk. {_MAKE_ROOM}"
+    number = _number_of(failure)
     if number is None:
         return str(failure) or type(failure).__name__ if isinstance(failure, OSError) else None
     text = os.strerror(number)
-    return f"{text}. Make room there, and start again" if number in FULL else text
+    return f"{text}. {_MAKE_ROOM}" if number in FULL else text
 
 
-def _number_in(text: str) -> int | None:
-    found = _IN_TEXT.search(text)
+def is_full(failure: BaseException) -> bool:
+    """Return whether a library says that a disk, a quota or a file has no room, whatever it was doing."""
+    return not isinstance(failure, RLHFError) and _number_of(failure) in FULL
+
+
+def _is_named(failure: BaseException) -> bool:
+    return isinstance(failure, StorageError) and not isinstance(failure, FailedWrite)
+
+
+def _number_of(failure: BaseException) -> int | None:
+    if isinstance(failure, OSError):
+        return failure.errno
+    found = _IN_TEXT.search(str(failure))
     return None if found is None else int(found[1] or found[2])

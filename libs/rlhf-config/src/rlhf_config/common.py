@@ -272,6 +272,19 @@ class CheckpointConfig(Config):
         "update, from which the step before is saved if this one fails after that; a larger role, and 0: no copy",
     )
 
+    def described(self) -> str:
+        """Return when checkpoints are written and which of them stay."""
+        times = []
+        if self.every:
+            times.append(f"every {self.every} steps")
+        elif self.every_minutes:
+            times.append(f"every {self.every_minutes:g} minutes")
+        if self.at_end:
+            times.append("at the end")
+        times.append("when the run is stopped or fails")
+        best = " and the best one" if self.best_metric is not None else ""
+        return f"checkpoints {', '.join(times)}; the newest {self.keep}{best} are kept"
+
 
 class LogConfig(Config):
     progress: Literal["auto", "live", "plain", "off"] = Field(

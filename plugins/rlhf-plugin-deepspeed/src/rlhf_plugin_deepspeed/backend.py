@@ -107,7 +107,7 @@ class DeepSpeedBackend(ScoringBackend):
         self._join_groups()
         if spec.objective is not None:
             self._training = self._scoring = self._start_training(plugins)
-            self._undo = Undo(model, self._training, self._ranks.largest)
+            self._undo = Undo(spec.role, model, self._training, self._ranks.largest)
         elif self._config.zero_stage == 3:
             self._scoring = SharedScoring(model, spec, self._config, self._ranks)
         else:
@@ -311,11 +311,13 @@ class DeepSpeedBackend(ScoringBackend):
 
         Raises:
             CheckpointError: the optimizer's state cannot be written.
+            StorageError: a rank could not write its part; all of them raise it.
         """
         self._wait_for_state()
-        save_training(folder, self._training, self._model, self._ranks)
-        if self._ranks.is_first:
-            self._limit.save(folder)
+        with self._ranks.writing_together():
+            save_training(folder, self._training, self._model, self._ranks)
+            if self._ranks.is_first:
+                self._limit.save(folder)
 
     def load(self, folder: Path) -> None:
         """Restore the state that ``save`` wrote; stages 1 to 3 also read another number of ranks or stage.

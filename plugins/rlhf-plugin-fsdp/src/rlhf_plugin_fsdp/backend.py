@@ -99,7 +99,7 @@ class FsdpBackend(LeavingRole):
             )
             self._training = FsdpTraining(model, spec, optimizer, config, self._ranks)
             self._sharded = self._training.sharded
-            self._undo = Undo(model, self._training, self._ranks.largest)
+            self._undo = Undo(spec.role, model, self._training, self._ranks.largest)
         if spec.leaving != "nothing":
             if (training := self._training) is not None:
                 self._prepare_state(training.masters, training.optimizer)
@@ -212,12 +212,13 @@ class FsdpBackend(LeavingRole):
 
         Raises:
             CheckpointError: the optimizer's state cannot be written.
+            StorageError: a rank could not write its part; all of them raise it.
         """
         self._wait_for_state()
-        folder.mkdir(parents=True, exist_ok=True)
-        if self._training is not None:
-            save_parts(folder, self._training, self._ranks)
-        self._ranks.wait()
+        with self._ranks.writing_together():
+            folder.mkdir(parents=True, exist_ok=True)
+            if self._training is not None:
+                save_parts(folder, self._training, self._ranks)
 
     def load(self, folder: Path) -> None:
         """Restore the state that ``save`` wrote on any number of ranks, or DeepSpeed's backend at stages 1 to 3.

@@ -100,7 +100,7 @@ class TorchBackend(LeavingRole):
             self._objective, optimizer = trained_parts(spec, plugins)
             self._open.reader.serve(self._objective)
             self._updater = updater = Updater(model.named_trainable(), spec, optimizer)
-            self._undo = Undo(model, updater)
+            self._undo = Undo(spec.role, model, updater)
             if spec.leaving != "nothing":
                 self._prepare_state(updater.masters.values(), updater.optimizer)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core import Component, hookimpl
+from rlhf_core import Component, hookimpl, log_switched_off
 
 from .config import MlflowConfig, TrackioConfig, WandbConfig
 from .ending import early_stop, time_limit
@@ -114,8 +114,6 @@ def _tell(event: str, *arguments: Any) -> None:
             continue
         try:
             method(*arguments)
-        except Exception:
-            log.exception(
-                "%s failed and is switched off for the rest of this run", type(display).__name__
-            )
+        except Exception as error:
+            log_switched_off(log, error, "%s failed", type(display).__name__)
             _displays.remove(display)

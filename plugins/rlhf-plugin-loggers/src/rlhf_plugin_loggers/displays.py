@@ -3,13 +3,19 @@ watched for signs that it learns nothing."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core import StorageError, log_switched_off
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from rlhf_core.contracts import RunInfo
+
+logger = logging.getLogger(__name__)
 
 
 def displays_of(run: RunInfo) -> list[object]:
@@ -23,15 +29,7 @@ def displays_of(run: RunInfo) -> list[object]:
     if log["progress"] != "off":
         displays.append(_progress(log["progress"], run))
     if log["tensorboard"]:
-        from .tensorboard_events import TensorBoardEvents
-
-        events = TensorBoardEvents(
-            run.output / "tensorboard",
-            run.start_step,
-            num_images=log["images"],
-            images_every=log["samples_every"],
-        )
-        displays.append(events)
+        displays += _events(log, run)
     if log["curve"]:
         from .curve import LearningCurve
 
@@ -42,6 +40,23 @@ def displays_of(run: RunInfo) -> list[object]:
         # The summary is last, because it names the files that the other displays have written.
         displays.append(Summary(run.output, _console(), run.total_steps, run.command, run.config))
     return displays
+
+
+def _events(log: Mapping[str, Any], run: RunInfo) -> list[object]:
+    """Return the display that writes TensorBoard events; none where it cannot, which is said."""
+    from .tensorboard_events import TensorBoardEvents
+
+    try:
+        events = TensorBoardEvents(
+            run.output / "tensorboard",
+            run.start_step,
+            num_images=log["images"],
+            images_every=log["samples_every"],
+        )
+    except StorageError as error:
+        log_switched_off(logger, error, "%s failed", TensorBoardEvents.__name__)
+        return []
+    return [events]
 
 
 def _progress(mode: str, run: RunInfo) -> object:

@@ -6,6 +6,7 @@ because it imports the whole of TensorFlow, through ``tf.io.gfile``, if TensorFl
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from rlhf_core import StorageError
+from rlhf_core.storage import writing
 
 from .sample_table import shown_images
 
@@ -31,6 +35,10 @@ class TensorBoardEvents:
     Args:
         num_images: the most images of samples that an event has; 0: none.
         images_every: steps between events with images; 0: there are none.
+
+    Raises:
+        StorageError: the file cannot be written, here as in each method that writes; it ends with the event before, and
+            is gone if there is none.
     """
 
     def __init__(
@@ -38,15 +46,17 @@ class TensorBoardEvents:
     ) -> None:
         self._num_images = num_images
         self._images_every = images_every
-        folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads files in the order of their names, so the time comes first in the name.
-        name = f"events.out.tfevents.{time.time_ns():019}.{os.getpid()}"
-        self._file = (folder / name).open("xb")
-        self._records = RecordWriter(self._file)
-        self._write(Event(file_version="brain.Event:2"))
-        if start_step:
-            restart = SessionLog(status=SessionLog.START)
-            self._write(Event(step=start_step + 1, session_log=restart))
+        self._path = folder / f"events.out.tfevents.{time.time_ns():019}.{os.getpid()}"
+        with writing(str(self._path), self._path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open(
+                "xb", buffering=0
+            )  # nothing may be left for close to write
+            self._write(Event(file_version="brain.Event:2"))
+            if start_step:
+                restart = SessionLog(status=SessionLog.START)
+                self._write(Event(step=start_step + 1, session_log=restart))
 
     def rollout_end(self, step: int, samples: Sequence[RolloutSample]) -> None:
         """Write the first image of each of a few samples, as the file has it."""
@@ -79,8 +89,17 @@ class TensorBoardEvents:
 
     def _write(self, event: Event) -> None:
         event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
-        self._file.flush()
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        begin, left = self._file.tell(), record.getbuffer()
+        try:
+            with writing(str(self._path)):
+                while left:
+                    left = left[self._file.write(left) :]
+        except StorageError:
+            os.ftruncate(self._file.fileno(), begin)
+            self._file.close()
+            raise
 
 
 def _image_of(file: Path) -> Summary.Image:

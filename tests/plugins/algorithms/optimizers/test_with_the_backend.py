@@ -1,5 +1,6 @@
 """Optimizers in the torch backend: its schedule, its state by parameter name, its files."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_role_goes_back_to_what_it_kept_to_the_bit(start, tmp_path, name, befo
     for role in (straight, undone):
         for seed in range(before):
             update(role, seed)
-    undo = Undo(undone.model, undone.updater)
+    undo = Undo("policy", undone.model, undone.updater)
     for _ in range(2):  # the second copy is written over the first
         undo.keep(before, ENOUGH)
         for seed in (7, 8):
@@ -97,9 +98,10 @@ def test_a_role_goes_back_to_what_it_kept_to_the_bit(start, tmp_path, name, befo
             assert file.read_bytes() == other.read_bytes(), file
 
 
-def test_a_role_changes_nothing_where_that_state_was_not_kept(start):
+def test_a_role_changes_nothing_where_that_state_was_not_kept(start, caplog):
+    caplog.set_level(logging.INFO)
     role = start("adam")
-    undo = Undo(role.model, role.updater)
+    undo = Undo("policy", role.model, role.updater)
     num_weights = sum(weight.numel() for weight in role.model.parameters())
     # bfloat16 weights with float32 copies and averages; buffers come on top.
     undo.keep(0, 10 * num_weights - 1)
@@ -107,6 +109,10 @@ def test_a_role_changes_nothing_where_that_state_was_not_kept(start):
     changed = {key: master.clone() for key, master in role.updater.masters.items()}
 
     assert not undo.restore(0)
+    undo.keep(1, 10 * num_weights - 1)
+    said = [text for text in caplog.messages if "checkpoint.undo_gib" in text]
+    assert len(said) == 1
+    assert said[0].startswith("the policy is not copied before a step: it has ")
     undo.keep(1, ENOUGH)
     assert not undo.restore(0)
     assert all(torch.equal(changed[key], now) for key, now in role.updater.masters.items())
@@ -115,7 +121,7 @@ def test_a_role_changes_nothing_where_that_state_was_not_kept(start):
 @pytest.mark.parametrize(("of_other_rank", "kept"), [(ENOUGH, True), (ENOUGH + 1, False)])
 def test_ranks_keep_their_state_together_or_not_at_all(start, of_other_rank, kept):
     role = start("adam")
-    undo = Undo(role.model, role.updater, lambda size: max(size, of_other_rank))
+    undo = Undo("policy", role.model, role.updater, lambda size: max(size, of_other_rank))
     undo.keep(0, ENOUGH)
 
     assert undo.restore(0) == kept

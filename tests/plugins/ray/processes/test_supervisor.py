@@ -1,17 +1,22 @@
 """Waits end when the run cannot go on, also those that wait for no answer of a process."""
 
 import asyncio
+import errno
 
 import pytest
+from safetensors import SafetensorError
 from tests.deadlines import HANG_S
 
-from rlhf_core import RLHFError
+from rlhf_core import CheckpointError, RLHFError, StorageError
+from rlhf_core.storage import writing
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.scale
 
-from rlhf_plugin_ray.processes.crew import Crew  # noqa: E402  (after importorskip)
-from rlhf_plugin_ray.processes.supervisor import ProcessLost, Supervisor  # noqa: E402
+from ray.exceptions import RayTaskError  # noqa: E402  (after importorskip)
+
+from rlhf_plugin_ray.processes.crew import Crew  # noqa: E402
+from rlhf_plugin_ray.processes.supervisor import ProcessLost, Supervisor, translated  # noqa: E402
 
 LOST = ProcessLost("policy rank 0 died")
 
@@ -62,3 +67,48 @@ def test_an_error_gives_way_to_the_death_that_caused_it_and_stays_without_one():
         assert await cause is LOST
 
     asyncio.run(play())
+
+
+def raised_by_a_rank(cause):
+    """As Ray gives it to the driver, without Ray: the cause was pickled."""
+    return RayTaskError("save", "the remote traceback", cause, "actor", 1, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "policy/optimizer.safetensors"),
+        SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        ),
+        Exception("No space left on device (os error 28)"),
+    ],
+)
+def test_a_disk_without_room_at_a_rank_is_the_error_that_it_is_in_one_process(cause):
+    told = translated(raised_by_a_rank(cause), "policy rank 0")
+
+    assert isinstance(told, StorageError)
+    expected = "policy rank 0: No space left on device. Make room there, and start again"
+    assert str(told) == expected
+    with (
+        pytest.raises(CheckpointError, match=f"^the checkpoint could not be written: {expected}$"),
+        writing("the checkpoint", error=CheckpointError),
+    ):
+        raise told
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file", "model"), RLHFError),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), RLHFError),
+        (ValueError("a shape"), RLHFError),
+        (StorageError("policy could not be written: Permission denied"), StorageError),
+        (CheckpointError("damaged"), CheckpointError),
+    ],
+)
+def test_another_error_of_a_rank_keeps_its_class_or_has_none(cause, expected):
+    told = translated(raised_by_a_rank(cause), "policy rank 0")
+
+    assert type(told) is expected
+    assert str(cause) in str(told)

@@ -1,4 +1,4 @@
-"""What ranks log while they are set up reaches the driver's log."""
+"""What ranks log while they are set up and updated reaches the driver's log."""
 
 import json
 import logging
@@ -34,6 +34,20 @@ def test_loggers_are_left_as_they_were():
         raise KeyError
 
     assert (top.level, list(top.handlers)) == before
+
+
+def test_what_a_body_that_fails_has_logged_is_logged_in_its_process(caplog):
+    def body():
+        with listening(plugin_loader.empty()):
+            CORE.warning("%s is odd", "5 %")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        body()
+
+    assert "5 % is odd" in [
+        record.getMessage() for record in caplog.records if record.name.endswith("told")
+    ]
 
 
 def test_information_is_told_once_and_warnings_for_each_rank(caplog):

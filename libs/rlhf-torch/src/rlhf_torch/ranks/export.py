@@ -37,6 +37,9 @@ def export_role(
         weights: the weights by Hugging Face names. All ranks read every tensor, since reading may be a collective call;
             only the first rank keeps the tensors, in host memory. None under an adapter, which is written instead.
         whole: gives a context in which every rank has the given parameters whole; None: every rank has them anyway.
+
+    Raises:
+        StorageError: the first rank could not write; all of them raise it.
     """
     state = _collected(role, weights, keep=ranks.is_first) if weights is not None else None
     head = role.value_head
@@ -44,7 +47,10 @@ def export_role(
     # A reward model's adapter is merged, for which all weights have to be whole.
     needed = list(role.parameters()) if is_scorer and role.adapter else own_weights(role)
     source = spec.tokenizer_path or spec.model_path
-    with whole(needed) if whole and (head or role.adapter) else nullcontext():
+    with (
+        whole(needed) if whole and (head or role.adapter) else nullcontext(),
+        ranks.writing_together(),
+    ):
         if ranks.is_first and is_scorer:
             export_scorer(role, state, source, folder, trust_remote_code=spec.trust_remote_code)
         elif ranks.is_first:
@@ -62,7 +68,6 @@ def export_role(
             )
             if isinstance(role.lm, VisionLM):
                 role.lm.reader.family.save(folder)
-    ranks.wait()
 
 
 def _collected(

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhf_core import ConfigError, RLHFError
+from rlhf_core import ConfigError, RLHFError, StorageError
+from rlhf_core.storage import FailedWrite, failed_writes_named
 from rlhf_weights import form_all_locally, is_loopback, open_store, reach_store
 
 from .leaving import leave
@@ -85,21 +86,35 @@ class Ranks:
 
         Raises:
             Exception: what this rank raised.
-            RLHFError: another rank raised; the message has its error.
+            StorageError: another rank raised it; the message has its error.
+            RLHFError: another rank raised something else; the message has its error.
         """
         failure: Exception | None = None
         try:
             yield
         except Exception as error:
             failure = error
-        first = self.world_size - self.largest(
-            0 if failure is None else self.world_size - self.rank
-        )
+        # The lowest rank that raised has the largest number, which is odd for a StorageError.
+        own = 0 if failure is None else 2 * (self.world_size - self.rank)
+        ahead, is_storage = divmod(self.largest(own + isinstance(failure, StorageError)), 2)
+        first = self.world_size - ahead
         if failure is not None:
             self._tell(f"{type(failure).__name__}: {failure}", first)
             raise failure
         if first < self.world_size:
-            raise RLHFError(f"rank {first} of this role failed: {self._tell('', first)}")
+            kind = FailedWrite if is_storage else RLHFError
+            raise kind(f"rank {first} of this role failed: {self._tell('', first)}")
+
+    @contextmanager
+    def writing_together(self) -> Iterator[None]:
+        """Return the context ``together`` for a body that writes files.
+
+        Raises:
+            Exception: what ``together`` raises.
+            StorageError: this rank or another one could not write.
+        """
+        with self.together(), failed_writes_named():
+            yield
 
     def _tell(self, text: str, teller: int) -> str:
         """Return the text of the rank ``teller``; a collective call."""

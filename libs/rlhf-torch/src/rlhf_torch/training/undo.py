@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
+
+TOO_LARGE = (
+    "the %s is not copied before a step: it has %.3g GiB of weights and training state on a rank, and "
+    "checkpoint.undo_gib is %.3g. A step that fails after its first update falls back to the newest checkpoint"
+)
 
 
 class Changing(Protocol):
@@ -34,6 +42,7 @@ class Undo:
     """The state of a trained role before one of its updates: of the same parts as a checkpoint's.
 
     Args:
+        role: name in messages.
         model: its buffers are kept too, as updates may change those of experts.
         training: the trained weights and the state of training, or one rank's part of them.
         largest: returns the largest of a number over the ranks of the role, which so keep the state together or not at
@@ -42,10 +51,12 @@ class Undo:
 
     def __init__(
         self,
+        role: str,
         model: nn.Module,
         training: Changing,
         largest: Callable[[int], int] | None = None,
     ) -> None:
+        self._role = role
         self._model = model
         self._training = training
         self._largest = largest
@@ -60,9 +71,12 @@ class Undo:
         self._groups: Sequence[Mapping[str, Any]] = ()
         """Values of its parameter groups, but not the parameters."""
         self._updates = 0
+        self._said = False
+        """Whether the log has that this role is too large."""
 
     def keep(self, number: int, max_bytes: int) -> None:
-        """Keep the present state if it has at most so many bytes on every rank, in place of what was kept before.
+        """Keep the present state if it has at most so many bytes on every rank, in place of what was kept before; else
+        say so, once.
 
         Args:
             number: of updates that have begun so far; ``restore`` names the state by it.
@@ -71,8 +85,12 @@ class Undo:
         training = self._training
         tensors = [*training.changing(), *self._model.buffers()]
         size = sum(tensor.nbytes for tensor in tensors)
-        if (size if self._largest is None else self._largest(size)) > max_bytes:
+        largest = size if self._largest is None else self._largest(size)
+        if largest > max_bytes:
             self._copies.clear()
+            if not self._said:
+                log.info(TOO_LARGE, self._role, largest / 2**30, max_bytes / 2**30)
+                self._said = True
             return
         for at, tensor in enumerate(tensors):
             self._copy(at, tensor.detach())

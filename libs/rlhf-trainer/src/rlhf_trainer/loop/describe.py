@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rlhf_config.common import CheckpointConfig
 from rlhf_config.resolved import Resolved, Selection
 from rlhf_core.contracts.backend import PolicyObjective, RoleSpec
 from rlhf_core.contracts.runtime import PlansPlacement
@@ -47,7 +46,7 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     unused = [", ".join(resolved.unused)] if resolved.unused else []
     for title, entries in (
         ("one step", _step(resolved, demands)),
-        ("output", [run.output, _checkpoints(run.checkpoint)]),
+        ("output", [run.output, run.checkpoint.described()]),
         ("chosen by auto", resolved.choices),
         ("warnings", resolved.cautions),
         ("sections of the files that this run does not use", unused),
@@ -56,20 +55,6 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
         if entries:
             lines += [title, *(f"  {entry}" for entry in entries)]
     return "\n".join(lines)
-
-
-def _checkpoints(options: CheckpointConfig) -> str:
-    """Return when checkpoints are written and which of them stay."""
-    times = []
-    if options.every:
-        times.append(f"every {options.every} steps")
-    elif options.every_minutes:
-        times.append(f"every {options.every_minutes:g} minutes")
-    if options.at_end:
-        times.append("at the end")
-    times.append("when the run is stopped or fails")
-    best = " and the best one" if options.best_metric is not None else ""
-    return f"checkpoints {', '.join(times)}; the newest {options.keep}{best} are kept"
 
 
 def _component(selection: Selection) -> str:

@@ -18,7 +18,7 @@ from rlhf_config.common import RunOptions
 from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.component import name_component
 from rlhf_core.concurrency import run_to_its_end
-from rlhf_core.errors import CheckpointError
+from rlhf_core.errors import CheckpointError, RLHFError
 from rlhf_core.observer import RolloutSample, RunInfo, RunResult
 from rlhf_core.plugins import Plugins
 from rlhf_core.problem import headline
@@ -150,6 +150,7 @@ class _Run(Generic[RunT, StateT]):
             start_step=self.state.step,
             notes=self.notes.taken(),
         )
+        log.info("%s", self.config.checkpoint.described())  # no note, so in the log alone
         self._tell("run_start", run=info)
         self.loggers.start(info)
         self.whole = self._whole_step(course)
@@ -316,7 +317,8 @@ class _Run(Generic[RunT, StateT]):
             await self._save(course, self.whole)
         except (Exception, SystemExit) as second:  # the run fails with the first error
             log.warning("step %s could not be saved: %s", step, headline(second))
-            log.info("step %s could not be saved", step, exc_info=True)
+            if not isinstance(second, RLHFError):
+                log.info("step %s could not be saved", step, exc_info=True)
         else:
             log.info("step %s, the last whole one, is saved", step)
 
@@ -329,7 +331,7 @@ class _Run(Generic[RunT, StateT]):
             failed_write = cause is not None and reason_of(cause) is not None
             if not failed_write or self.config.checkpoint.on_write_error != "skip":
                 raise
-            log.warning("%s. The run goes on (--checkpoint.on_write_error skip)", error)
+            log.warning("%s The run goes on (--checkpoint.on_write_error skip)", error)
             self.saved_at = time.perf_counter()
             self.state.bests = bests_before
             self.whole = self._whole_step(course)

@@ -21,6 +21,7 @@ from rlhf_config.resolved import ResolvedOptions
 from rlhf_core.contracts.logger import Logger
 from rlhf_core.errors import PluginError
 from rlhf_core.observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
+from rlhf_core.problem import log_switched_off
 
 log = logging.getLogger(__name__)
 
@@ -152,14 +153,12 @@ class LoggerThread:
             method, arguments = call
             try:
                 getattr(self._logger, method)(*arguments)
-            except BaseException:  # wandb raises KeyboardInterrupt here, too, when its input ends
+            except (
+                BaseException
+            ) as error:  # wandb raises KeyboardInterrupt here, too, when its input ends
                 # After the end of the run, when nobody waits for the logger any more, its errors are nobody's either.
                 if not self._off.is_set():
-                    log.exception(
-                        "logger %s failed in %s and is switched off for the rest of this run",
-                        self.name,
-                        method,
-                    )
+                    log_switched_off(log, error, "logger %s failed in %s", self.name, method)
                 self._off.set()
 
 
@@ -270,10 +269,6 @@ class Observers:
     def _switched_off_by_errors(self, watching: WatchingObserver, method: str) -> Iterator[None]:
         try:
             yield
-        except Exception:
-            log.exception(
-                "observer %s failed in %s and is switched off for the rest of this run",
-                watching.label,
-                method,
-            )
+        except Exception as error:
+            log_switched_off(log, error, "observer %s failed in %s", watching.label, method)
             self._watching.remove(watching)

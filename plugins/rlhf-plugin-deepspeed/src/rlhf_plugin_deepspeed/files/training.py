@@ -16,7 +16,7 @@ from ..zero.zero_training import ZeroTraining
 def save_training(
     folder: Path, training: ZeroTraining | ReplicatedTraining | None, role: RoleModel, ranks: Ranks
 ) -> None:
-    """Write this rank's part of the training state; return once all ranks have written their parts.
+    """Write this rank's part of the training state; no collective call.
 
     At stage 0 the first rank writes the files of the torch backend. A role that is not trained writes nothing.
 
@@ -28,7 +28,6 @@ def save_training(
         save_parts(folder, training, ranks)
     elif isinstance(training, ReplicatedTraining) and ranks.is_first:
         save_state(folder, role, training.updater)
-    ranks.wait()
 
 
 def load_training(

@@ -39,9 +39,9 @@ def write_merged(
     reads images.
 
     Raises:
-        ConfigError: the folder cannot be written.
+        StorageError: the folder could not be written; nothing of it is left.
     """
-    with made_whole(out, error=ConfigError) as part:
+    with made_whole(out) as part:
         part.mkdir(parents=True)
         with no_progress_bars():
             model.save_pretrained(part)

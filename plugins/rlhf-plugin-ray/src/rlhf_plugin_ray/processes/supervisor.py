@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rlhf_core import RLHFError
+from rlhf_core import RLHFError, StorageError
+from rlhf_core.storage import is_full, reason_of
 
 AnswerT = TypeVar("AnswerT")
 
@@ -156,10 +157,15 @@ async def all_of(waits: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
 
 
 def translated(error: RayTaskError, who: str) -> RLHFError:
-    """Return an actor's error as an ``RLHFError`` that names the process, with the remote traceback as a note."""
+    """Return an actor's error as an ``RLHFError`` that names the process, with the remote traceback as a note.
+
+    A disk without room is a ``StorageError`` wherever it was met.
+    """
     cause = error.cause
     if isinstance(cause, RLHFError):
         out = type(cause)(f"{who}: {cause}")
+    elif is_full(cause):
+        out = StorageError(f"{who}: {reason_of(cause)}")
     else:
         out = RLHFError(f"{who} failed: {type(cause).__name__}: {cause}")
     out.add_note(str(error))  # Ray's text of the remote traceback

@@ -1,4 +1,4 @@
-"""Log messages of a rank's set-up, which the driver logs again, since the run's log is the driver's."""
+"""Log messages of a rank's set-up and updates, which the driver logs again, since the run's log is the driver's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def listening(plugins: Plugins) -> Iterator[list[Told]]:
-    """Yield a list that collects the messages, from level INFO on, that the core and the plugins log in the body."""
+    """Yield a list that collects the messages, from level INFO on, that the core and the plugins log in the body.
+
+    A body that fails has nobody who gets the list, so its messages are then logged here.
+    """
     collector, loggers = _Collector(), plugins.loggers()
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -41,11 +44,16 @@ def listening(plugins: Plugins) -> Iterator[list[Told]]:
         if logger.getEffectiveLevel() > logging.INFO:
             logger.setLevel(logging.INFO)
     try:
-        yield collector.told
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.removeHandler(collector)
-            logger.setLevel(level)
+        try:
+            yield collector.told
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.removeHandler(collector)
+                logger.setLevel(level)
+    except Exception:
+        for line in collector.told:
+            log.log(line.level, "%s", line.message)
+        raise
 
 
 def tell(by_rank: Sequence[Sequence[Told]], names: Sequence[str]) -> None:

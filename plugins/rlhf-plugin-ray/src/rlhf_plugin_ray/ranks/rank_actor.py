@@ -30,6 +30,7 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Undoes,
 )
+from rlhf_core.storage import failed_writes_named
 from rlhf_trainer.runs import OldObjects
 from rlhf_weights import Invitation
 from rlhf_weights import Path as WeightPath
@@ -52,6 +53,8 @@ class RankUpdate:
     outcome: StepOutcome
     changes: int
     """``RankActor.changes`` after it."""
+    told: Sequence[Told]
+    """Messages that were logged meanwhile."""
 
 
 class RankActor(Actor):
@@ -161,8 +164,9 @@ class RankActor(Actor):
         # A search in one rank would keep the others waiting.
         self._old_objects.step_begins()
         self._steps += 1
-        outcome = self._ready.train_step(replace(columns, trajectories=trajectories), plan)
-        return RankUpdate(outcome=outcome, changes=self.changes)
+        with listening(self._plugins) as told:
+            outcome = self._ready.train_step(replace(columns, trajectories=trajectories), plan)
+        return RankUpdate(outcome=outcome, changes=self.changes, told=told)
 
     async def undo(self, changes: int) -> bool:
         """Bring back what this rank had when ``changes`` was this; False: it has not kept that."""
@@ -252,8 +256,13 @@ class RankActor(Actor):
         return self._ready.checksum()
 
     async def save(self, folder: Path) -> None:
-        """Write this rank's part of the training state."""
-        self._ready.save(folder)
+        """Write this rank's part of the training state.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        with failed_writes_named():
+            self._ready.save(folder)
 
     async def load(self, folder: Path) -> int:
         """Read this rank's part of the training state, and return ``changes``."""
@@ -262,8 +271,13 @@ class RankActor(Actor):
         return self.changes
 
     async def export(self, folder: Path, ema: bool) -> None:
-        """Write the model as Hugging Face files; ``ema`` takes the averaged weights."""
-        self._ready.export(folder, ema=ema)
+        """Write the model as Hugging Face files; ``ema`` takes the averaged weights.
+
+        Raises:
+            StorageError: they could not be written.
+        """
+        with failed_writes_named():
+            self._ready.export(folder, ema=ema)
 
     async def close(self) -> None:
         """Close the links, and let the backend end the processes that it has started."""

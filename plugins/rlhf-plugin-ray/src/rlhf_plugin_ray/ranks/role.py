@@ -212,6 +212,7 @@ class RayRole:
             lambda i, actor: actor.train_step.remote(columns[i], shards.parts[i], plan),
         )
         self.changes = updates[0].changes
+        tell([update.told for update in updates], [process.who for process in self.ranks])
         outcomes = [update.outcome for update in updates]
         logprobs = entropies = None
         if plan.return_logprobs:
