@@ -226,11 +226,22 @@ def test_a_served_reward_model_is_on_loopback_and_writes_nothing(tmp_path):
         "generate --data mine.jsonl --output out --rollout.max_new_tokens 4",
         "eval --data mine.jsonl --reward my_reward.py:score --output out --rollout.max_new_tokens 4",
         "plan model",
+        "dpo --data pairs.jsonl --output run --steps 2 --train.batch_size 2",
+        "rm --data pairs.jsonl --output run --steps 2 --train.batch_size 2",
+        "prm --data steps.jsonl --output run --steps 2 --train.batch_size 2",
+        "distill --data sums.jsonl --output run --steps 2 --train.batch_size 2 --teacher.path model",
     ],
 )
 def test_other_commands_of_one_process_listen_nowhere_from_start_to_end(workspace, words):
     rows = [json.dumps({"prompt": f"{n}=", "response": "1"}) for n in range(8)]
     (workspace / "sums.jsonl").write_text("\n".join(rows) + "\n")
+    pairs = [json.dumps({"prompt": f"{n}=", "chosen": "1", "rejected": "0"}) for n in range(8)]
+    (workspace / "pairs.jsonl").write_text("\n".join(pairs) + "\n")
+    judged = [
+        json.dumps({"prompt": f"{n}=", "completions": ["1", "2"], "labels": [True, False]})
+        for n in range(8)
+    ]
+    (workspace / "steps.jsonl").write_text("\n".join(judged) + "\n")
     command, *rest = words.split()
     model = [] if command == "plan" else ["--model", "model"]
     seen, looks = set(), 0

@@ -72,8 +72,10 @@ def load_causal_lm(
         reader=reader,
         rows=rows,
     )
-    model = loaded.model if adapt is None else adapt(loaded.model)
-    lm = verified(model, as_dtype(compute_dtype or dtype), reader)
+    with told_if_long(f"preparing the weights of model {path}"):
+        model = loaded.model if adapt is None else adapt(loaded.model)
+    with told_if_long(f"comparing model {path} with itself in packed rows"):
+        lm = verified(model, as_dtype(compute_dtype or dtype), reader)
     if loaded.lacks_head:
         # After the comparison, which zeros would pass; Transformers draws them from the global random state.
         for parameter in model.get_output_embeddings().parameters():
