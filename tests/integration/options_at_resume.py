@@ -55,7 +55,7 @@ OTHER = {
     "supervised.batch_size": 2,
     "runtime.sleep": "always",
 }
-"""Values that no rule of types gives, or that would show in no step so early, in a folder with a model and rows that are
+"""Values that no rule of types gives, or that would show in no step so early; the folder has a model and rows that are
 called ``other``."""
 
 _CRITIC = {"algo": {"advantage": {"estimator": "gae"}}}
@@ -178,7 +178,7 @@ def with_other(tree, path):
 
 
 class BegunRuns:
-    """Runs of three steps with a checkpoint of each, one for each choice of options; the current directory is theirs."""
+    """Runs of three steps with a checkpoint of each, one for each choice of options, in the current directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

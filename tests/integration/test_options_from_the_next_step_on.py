@@ -27,8 +27,8 @@ FROM_THERE_ON = {
     "train.max_skipped_updates",
     "train.max_empty_steps",
 }
-"""Options with a test here: each decides how many prompts or rows are taken, adapts what is in the state, counts or ends
-a run."""
+"""Options with a test here: each decides how many prompts or rows are taken, adapts what is in the state, counts, or
+ends a run."""
 FILTERS = {"rollout": {"filters": ["drop_until"], "max_refills": 0}}
 """A filter that keeps all."""
 
@@ -136,7 +136,7 @@ def test_concurrency_bounds_the_prompts_of_the_next_step(small, resumed):
 
 def test_the_next_step_ends_a_run_whose_models_disagree_by_more_than_the_option_says(resumed):
     """Engine and policy differ by some units of 2^-10, which the checkpoint's own bound of 0.2 lets pass."""
-    with pytest.raises(RolloutError, match="rollout.max_mismatch"):
+    with pytest.raises(RolloutError, match=r"rollout\.max_mismatch"):
         resumed("mismatch", at("rollout.max_mismatch", 2.0**-20))
 
 
