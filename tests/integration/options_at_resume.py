@@ -96,14 +96,6 @@ def options() -> Iterator[tuple[str, FieldInfo]]:
     yield from fields_of(RunConfig)
 
 
-def component_options(slot: str, name: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the path and the field of each option of a component."""
-    section = slot.rpartition(".")[0]
-    (hook,) = (one.hook for one in SLOTS if one.path == slot)
-    (entry,) = (entry for entry in installed(hook) if entry.name == name)
-    yield from fields_of(entry.component.config, f"{section}.{name}")
-
-
 def another(path: str, info: FieldInfo, now: Any) -> Any:
     """Return a value that the option may have and does not have now; None if there is none that would do."""
     if path in OTHER:
