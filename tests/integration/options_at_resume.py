@@ -1,21 +1,35 @@
-"""Another value for each option of a training run, and what a run with it asks of its parts."""
+"""Another value for each option of a training run, the options beside which it acts, and runs that are begun with these
+to be resumed with that."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic.fields import FieldInfo
+from tests.libs.trainer.loop.small_run import write_small_run
+from transformers import AutoConfig
 
 from rlhf_config.run import RunConfig
 from rlhf_config.sections import fields_of
 from rlhf_config.train import SLOTS
 
 from .first_party import installed
+from .recorded_run import RecordedRun
+
+BASE: dict[str, Any] = {
+    "algo": {"kl": {"coef": 0.25, "estimator": "k3"}, "loss": {"entropy_coef": 0.125}},
+    "eval": {"data": ["held_out.jsonl"]},
+    "checkpoint": {"every": 1, "keep": 9, "export": False},
+    "train": {"steps": 3},
+}
+"""On top of ``small_run.OPTIONS``: what has state, so that it could go on with the old value."""
 
 OTHER = {
     "actor.adam.betas": [0.5, 0.75],
@@ -30,21 +44,56 @@ OTHER = {
     "checkpoint.best_metric": "eval/rows/T0/reward",
     "rollout.max_length": 20,
     "rollout.max_new_tokens": 4,
+    "rollout.compared_share": 1.0,
+    "algo.loss.aggregation": "seq-mean-token-mean",
+    "algo.loss.old_logprobs": "recompute",
+    "actor.lr_schedule": "cosine",
+    "actor.warmup_ratio": 1.0,
+    "critic.lr_schedule": "cosine",
+    "critic.warmup_ratio": 1.0,
+    "critic.warmup_steps": 3,
+    "supervised.batch_size": 2,
+    "runtime.sleep": "always",
 }
-"""Values that no rule of types gives, in a folder with a model and rows that are called ``other``."""
+"""Values that no rule of types gives, or that would show in no step so early; the folder has a model and rows that are
+called ``other``."""
+
+_CRITIC = {"algo": {"advantage": {"estimator": "gae"}}}
+_KL_IN_LOSS = {"algo": {"kl": {"mode": "loss"}}}
+_TEACHER = {"algo": {"terms": {"use": ["distill"]}, "teacher": {"path": "model"}}}
+_TEACHER_TOP = {
+    "algo": {**_TEACHER["algo"], "terms": {"use": ["distill"], "distill": {"divergence": "top_k"}}}
+}
+_FALLING = {"actor": {"lr_schedule": "cosine"}}
+SCENES = {
+    "rollout.sample_padding": {"model": {"path": "padded"}},
+    "algo.loss.old_logprobs": _KL_IN_LOSS,
+    "algo.kl.tail": _KL_IN_LOSS,
+    "algo.kl.unbiased_gradient": _KL_IN_LOSS,
+    "algo.teacher.path": _TEACHER,
+    "algo.teacher.top_k": _TEACHER_TOP,
+    "actor.min_lr_ratio": _FALLING,
+    "critic": _CRITIC,
+    "critic.min_lr_ratio": {**_CRITIC, "critic": {"lr_schedule": "cosine"}},
+    "supervised.batch_size": {
+        "algo": {"terms": {"use": ["sft"]}},
+        "supervised": {"data": ["held_out.jsonl"]},
+    },
+    "train.steps": _FALLING,
+    "train.epochs": {**_FALLING, "train": {"steps": None}},
+}
+"""Option, or section -> the options with which it acts, of the run that is begun and of those that go on."""
+
+
+def scene_of(path: str) -> dict[str, Any]:
+    """Return the options with which another value of an option shows in a step."""
+    found = [section for section in SCENES if path == section or path.startswith(section + ".")]
+    return SCENES[max(found, key=len)] if found else {}
 
 
 def options() -> Iterator[tuple[str, FieldInfo]]:
     """Yield the path and the field of each option that belongs to no component."""
     yield from fields_of(RunConfig)
-
-
-def component_options(slot: str, name: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the path and the field of each option of a component."""
-    section = slot.rpartition(".")[0]
-    (hook,) = (one.hook for one in SLOTS if one.path == slot)
-    (entry,) = (entry for entry in installed(hook) if entry.name == name)
-    yield from fields_of(entry.component.config, f"{section}.{name}")
 
 
 def another(path: str, info: FieldInfo, now: Any) -> Any:
@@ -118,3 +167,44 @@ def rewrite(folder, change):
 def with_other(tree, path):
     key, _, below = path.partition(".")
     return {**tree, key: with_other(tree.get(key, {}), below) if below else "another"}
+
+
+class BegunRuns:
+    """Runs of three steps with a checkpoint of each, one for each choice of options, in the current directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._checkpoints: dict[str, Path] = {}
+        _write_files(folder)
+
+    def checkpoint(self, scene: Mapping[str, Any] | None = None) -> Path:
+        """Return the checkpoint of the second step of the run with these options on top of ``BASE``."""
+        key = json.dumps(scene or {}, sort_keys=True)
+        if key not in self._checkpoints:
+            output = f"begun-{len(self._checkpoints)}"
+            RecordedRun(self.folder)(BASE, scene or {}, output=output)
+            self._checkpoints[key] = self.folder / output / "checkpoints" / "step-00000002"
+        return self._checkpoints[key]
+
+    def resuming(self, scene: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the layer of options that goes on from it."""
+        return at("resume.checkpoint", str(self.checkpoint(scene)))
+
+
+def _write_files(folder: Path) -> None:
+    """Write the models ``model``, ``other`` and ``padded``, which has rows without a token, and rows with answers."""
+    write_small_run(folder)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    _write_rows(folder / "rows.jsonl", [{**row, "answer": "b"} for row in rows])
+    for name, first in (("other", "x"), ("held_out", "y")):
+        rows = [{"prompt": f"{first}{n}=", "response": f"{n}", "answer": "b"} for n in range(12)]
+        _write_rows(folder / f"{name}.jsonl", rows)
+    for name in ("other", "padded"):
+        shutil.copytree(folder / "model", folder / name)
+    config = AutoConfig.from_pretrained(folder / "padded")
+    config.vocab_size += 28
+    config.save_pretrained(folder / "padded")
+
+
+def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")

@@ -25,6 +25,18 @@ ROWS = [
     {"prompt": f"{n}=", "response": "1" * (1 + n % 3), "chosen": str(n), "rejected": "?"}
     for n in range(8)
 ]
+SOLUTIONS = [
+    {"prompt": f"{n}=", "completions": ["1", "2" * (1 + n % 2)], "labels": [True, n % 3 == 0]}
+    for n in range(8)
+]
+COMMANDS = {
+    "sft": "rows.jsonl",
+    "dpo": "rows.jsonl",
+    "rm": "rows.jsonl",
+    "prm": "solutions.jsonl",
+    "distill": "rows.jsonl --teacher.path teacher",
+}
+"""Command -> its data, and what it needs beside."""
 COMMON = (
     *(
         "--optim",
@@ -66,8 +78,17 @@ OTHERWISE = {
     "actor.router_aux_loss",
 }
 BOUND = ("seed", "model", "data", "train.batch_size", "actor.optim", "actor.adapter")
-BOUND += (*OPTIONS_OF_PARTS, "preference")
-OF_SFT = ("train.aggregation", "train.loss", "train.label_smoothing", "train.neftune_alpha")
+BOUND += (*OPTIONS_OF_PARTS, "preference", "ranking", "teacher")
+OF_IMITATION = {"train.aggregation"}
+OF_SFT = {"train.loss", "train.label_smoothing", "train.neftune_alpha"}
+LACKING = {
+    "sft": set(),
+    "dpo": OF_IMITATION | OF_SFT,
+    "rm": OF_IMITATION | OF_SFT,
+    "prm": OF_IMITATION | OF_SFT,
+    "distill": OF_SFT,
+}
+"""Command -> options of others that it does not have."""
 UNSEEN = {
     "train.steps",
     "train.max_tokens_per_micro_batch",
@@ -76,8 +97,7 @@ UNSEEN = {
     "actor.max_norm",
 }
 """Options that change no number of the third step: the norm of the gradient is that before it is cut."""
-CASES = [("sft", path) for path in OBEYED]
-CASES += [("dpo", path) for path in OBEYED if path not in OF_SFT]
+CASES = [(command, path) for command in COMMANDS for path in OBEYED if path not in LACKING[command]]
 
 
 def options(command):
@@ -90,16 +110,18 @@ def workspace(tmp_path_factory):
     """A folder with a run of each command, with checkpoints of its three steps."""
     folder = tmp_path_factory.mktemp("rows")
     write_tiny_model(folder / "model", hidden_size=16, num_layers=1, num_heads=2)
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    shutil.copytree(folder / "model", folder / "teacher")
+    for name, rows in (("rows", ROWS), ("solutions", SOLUTIONS)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for command in ("sft", "dpo"):
+        for command in COMMANDS:
             assert run(command, command) == 0
     return folder
 
 
 def run(command, output, *words):
-    data = ("--model", "model", "--data", "rows.jsonl", "--output", output)
+    data = ("--model", "model", "--data", *COMMANDS[command].split(), "--output", output)
     common = COMMON
     for flag in words[::2]:
         common = without(common, flag)
@@ -113,16 +135,19 @@ def third(folder, output):
     return found
 
 
-@pytest.mark.parametrize("command", ["sft", "dpo"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_bound_or_obeyed(command):
     left = {path for path in options(command) if not path.startswith(BOUND)}
 
-    assert left <= OBEYED.keys() | OTHERWISE
-    assert command == "dpo" or left == OBEYED.keys() | OTHERWISE
+    assert left == (OBEYED.keys() | OTHERWISE) - LACKING[command]
+
+
+def test_every_command_that_trains_on_rows_is_here():
+    assert training_commands(load("")).keys() == COMMANDS.keys() | {"train"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["sft", "dpo"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_bound_option_is_refused_by_name(workspace, command, monkeypatch, capfd):
     """The value of the checkpoint is another, for one option after the other."""
     monkeypatch.chdir(workspace)

@@ -285,6 +285,8 @@ async def opened(resolved, plugins, ledger_file):
 class SmallRun:
     """Starts runs in one folder, each with new parts that write into one diary."""
 
+    runtime_type = WrittenRuntime
+
     def __init__(self, folder: Path):
         self.folder = folder
         self.diary = Diary()
@@ -350,7 +352,7 @@ class SmallRun:
         diary = self.diary
 
         def runtime(config):
-            self.runtimes.append(WrittenRuntime(diary))
+            self.runtimes.append(self.runtime_type(diary))
             prepare(self.runtime)
             return self.runtime
 
