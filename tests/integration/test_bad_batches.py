@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf_core.objective import ActionColumns
+from rlhf_testing.tiny import write_tiny_model
 
 DROP_ALL = """
 from rlhf_core import Component
@@ -89,11 +90,12 @@ def test_a_step_whose_groups_are_all_filtered_leaves_the_weights_alone(train, wo
     assert third["metrics"]["policy/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("kind", ["imitated", "held back"])
+@pytest.mark.parametrize("kind", ["imitated", "distilled", "held back"])
 def test_what_needs_no_rewards_goes_on_where_all_groups_are_dropped_for_theirs(
     train, workspace, kind
 ):
-    """In step 2 the filter drops all: given responses are imitated, and the KL holds the policy back, all the same."""
+    """In step 2 the filter drops all: given responses are imitated, the policy's own are compared with a teacher's
+    distribution, and the KL holds the policy back, all the same."""
     (workspace / "filters.py").write_text(DROP_ALL)
     rows = [{"prompt": "1=", "response": "11"}, {"prompt": "2=", "response": "22"}]
     (workspace / "good.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -101,12 +103,16 @@ def test_what_needs_no_rewards_goes_on_where_all_groups_are_dropped_for_theirs(
     if kind == "imitated":
         flags += ["--algo.terms.use", "sft", "--supervised.data", "good.jsonl"]
         flags += ["--supervised.batch_size", "1"]
+    elif kind == "distilled":
+        write_tiny_model(workspace / "teacher", initializer_range=0.3)
+        flags += ["--algo.terms.use", "distill", "--algo.teacher.path", "teacher"]
+        flags += ["--algo.terms.distill.divergence", "top_k", "--algo.teacher.top_k", "4"]
     else:
         flags += ["--algo.kl.mode", "loss", "--algo.kl.estimator", "k3", "--algo.kl.coef", "0.1"]
 
     lines = train("run", "--reward", "vary.py:vary", *flags, "--steps", "3")
 
-    term = "loss/sft" if kind == "imitated" else "loss/kl"
+    term = {"imitated": "loss/sft", "distilled": "loss/distill", "held back": "loss/kl"}[kind]
     second = lines[1]["metrics"]
     assert second["filter/dropped_groups/never"] == 6.0
     assert second["policy/grad_norm"] > 0
