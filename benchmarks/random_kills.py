@@ -1,14 +1,14 @@
-"""Random kills over all commands that train, and over every kind of their processes.
+"""Random kills over all commands that can be gone on with, and over every kind of their processes.
 
     python benchmarks/random_kills.py [--kills 200] [--seed 0] [--kinds train,sft,ray] [--folder DIR]
 
 Each kind of run is done once as a whole. Then, so many times: a kind, a moment, one of the processes that live then,
-and SIGKILL or SIGSTOP for 20 s are drawn; the run is resumed until it is finished. Its metrics and weights are compared
-with the whole run's, to the bit, where that is promised (not for Ray, whose ranks add in an order of their own). What
-is left is looked for: processes (by their TMPDIR, which every process of a run has), and with them their ports; sockets
-and folders in it; shared memory that they had. Caches of compiled code are kept on purpose, as are the logs of which a
-run says so. Prints one table, and exits with 1 if anything differs, fails or is left. SIGINT and SIGTERM end what is
-under way, with all its processes, and the table of what was done is printed.
+and SIGKILL or SIGSTOP for 20 s are drawn; the run is resumed until it is finished. Its metrics and weights, or what was
+generated and measured, are compared with the whole run's, to the bit, where that is promised (not for Ray, whose ranks
+add in an order of their own). What is left is looked for: processes (by their TMPDIR, which every process of a run
+has), and with them their ports; sockets and folders in it; shared memory that they had. Caches of compiled code are
+kept on purpose, as are the logs of which a run says so. Prints one table, and exits with 1 if anything differs, fails
+or is left. SIGINT and SIGTERM end what is under way, with all its processes, and the table of what was done is printed.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ ROLLOUTS = (
     "--rollout.max_new_tokens 4 --data.max_prompt_tokens 8 --checkpoint.every 2"
 )
 LEARNED = "--model model --train.batch_size 4 --train.epochs 3 --checkpoint.every 2"
+NO_PROGRESS = "--log.progress off"
+"""All that a command without steps can leave out."""
 ONE_THREAD = "--runtime.local.threads 1"
 KINDS = {
     "train": f"train {ROLLOUTS} {ONE_THREAD} --steps 12 --reward reward.py:score",
@@ -60,10 +62,16 @@ KINDS = {
     "rm": f"rm {LEARNED} {ONE_THREAD} --data pairs.jsonl",
     "prm": f"prm {LEARNED} {ONE_THREAD} --data steps.jsonl",
     "distill": f"distill {LEARNED} {ONE_THREAD} --data rows.jsonl --teacher.path teacher",
+    "generate": "generate --model model --data rows.jsonl --rollout.max_new_tokens 64 "
+    "--rollout.n_samples_per_prompt 8",
+    "eval": "eval --model model --data rows.jsonl --reward reward.py:score --rollout.max_new_tokens 64 "
+    "--eval.n_samples 8 --eval.temperatures 1.0",
     "ray": f"train {ROLLOUTS} --steps 4 --reward reward.py:score --runtime ray --backend deepspeed --engine vllm "
     "--engine.vllm.threads 1 --runtime.ray.ranks.policy 2",
 }
 NOT_TO_THE_BIT = ("ray",)
+WRITTEN = {"generate": ("completions.jsonl",), "eval": ("episodes.jsonl", "summary.json")}
+"""What a command without steps writes that has no times."""
 REWARD = """
 def score(response, row):
     return sum(a == b for a, b in zip(response, row["response"])) / 4 + response.count("1") / 10
@@ -126,7 +134,8 @@ class Run:
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         paths = {"PYTHON": sys.executable, "AGENT": str(self.workspace / "agent.py")}
         words = [paths.get(word, word) for word in KINDS[self.kind].split()]
-        words = [*_without(words, more), *QUIET.split(), "--output", self.name, *more]
+        quiet = NO_PROGRESS if self.kind in WRITTEN else QUIET
+        words = [*_without(words, more), *quiet.split(), "--output", self.name, *more]
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(self.workspace / "compiled")}
         variables = {"OMP_NUM_THREADS": "1", **dict([self.mark]), **caches}
         with (self.workspace / f"{self.name}.log").open("ab") as log:
@@ -187,7 +196,9 @@ class Run:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
     def result(self) -> tuple[object, object]:
-        """Return metrics without times, and digests of the weights."""
+        """Return metrics without times, and digests of the weights; or what was written."""
+        if self.kind in WRITTEN:
+            return [(self.output / name).read_text() for name in WRITTEN[self.kind]], ()
         lines = map(json.loads, (self.output / "metrics.jsonl").read_text().splitlines())
         metrics = [
             {k: v for k, v in line.items() if k not in ("time_s", "timing")} for line in lines
@@ -195,10 +206,14 @@ class Run:
         files = sorted((self.output / "model").glob("*.safetensors"))
         return metrics, [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
-    def how_to_resume(self) -> str:
+    def how_to_resume(self) -> tuple[str, ...]:
+        """Return what the command is given to go on with the folder; an evaluation goes on by itself."""
         from rlhf_core.storage.run_folder import RunFolder
 
-        return "restart" if RunFolder(self.output).no_checkpoint() else "auto"
+        if self.kind == "eval" or not self.output.exists():
+            return ()
+        is_lost = self.kind not in WRITTEN and RunFolder(self.output).no_checkpoint()
+        return ("--resume", "restart" if is_lost else "auto")
 
 
 def _without(words: list[str], others: Sequence[str]) -> list[str]:
@@ -266,8 +281,7 @@ def _try_once(run: Run, draw: random.Random, whole: Whole, tally: Tally) -> bool
         if code == 0:
             break
         tally.resumed += 1
-        how = ("--resume", run.how_to_resume()) if run.output.exists() else ()
-        code = run.finish(run.start(*how))
+        code = run.finish(run.start(*run.how_to_resume()))
         tally.left += [f"{run.name} resumed: {path}" for path in run.left()]
     if code != 0:
         tally.failed.append(f"{run.name} ({victim}): exit code {code}, see {run.name}.log")
