@@ -301,7 +301,7 @@ def gives_text(response):
 
 
 def test_a_reward_that_takes_or_gives_something_else_is_named(workspace):
-    with pytest.raises(RewardError, match="python:needs_more takes 'solution', which is no column"):
+    with pytest.raises(ConfigError, match=r"needs_more reads the column 'solution', which no row"):
         rlhf.train(**small("run", reward=needs_more))
     with pytest.raises(RewardError, match=r"python:gives_text.* 'good' \(str\)"):
         rlhf.train(**small("other", reward=gives_text))

@@ -24,12 +24,23 @@ class Backend:
         return "done"
 
 
+class NoPlugins:
+    def loggers(self):
+        return []
+
+
+def actor_of(backend):
+    actor = RankActor()
+    actor._backend, actor._plugins = backend, NoPlugins()
+    return actor
+
+
 @pytest.mark.usefixtures("nothing_frozen")
 def test_a_rank_does_not_search_old_objects_for_garbage_in_the_middle_of_later_steps(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("rlhf_trainer.loop.old_objects.time.perf_counter", lambda: now[0])
-    actor = RankActor()
-    actor._backend = backend = Backend()
+    backend = Backend()
+    actor = actor_of(backend)
 
     for now[0] in (1.0, 10.9, 11.0):
         update = asyncio.run(actor.train_step(Columns(), "rows", "plan"))
@@ -62,8 +73,7 @@ class UndoingBackend:
 
 def test_a_rank_goes_back_to_what_its_backend_kept_and_stays_where_nothing_has_changed():
     async def play():
-        actor = RankActor()
-        actor._backend = UndoingBackend()
+        actor = actor_of(UndoingBackend())
         assert await actor.load("folder") == 1
         before = (await actor.train_step(Columns(), "rows", "plan")).changes
         with pytest.raises(ValueError, match="fails before"):
@@ -79,8 +89,7 @@ def test_a_rank_goes_back_to_what_its_backend_kept_and_stays_where_nothing_has_c
 
 def test_a_rank_whose_backend_cannot_undo_counts_calls():
     async def play():
-        actor = RankActor()
-        actor._backend = Backend()
+        actor = actor_of(Backend())
         assert (await actor.train_step(Columns(), "rows", "plan")).changes == 1
         assert await actor.undo(1)
         assert not await actor.undo(0)

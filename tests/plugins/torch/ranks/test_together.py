@@ -32,15 +32,21 @@ def _seen(rank: int, meeting: str, failing: int, failure: Exception | None, way:
     return seen
 
 
+@pytest.fixture(scope="module")
+def two_processes():
+    """Two that inherit no process group of this one."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
 @pytest.fixture
-def both(tmp_path):
+def both(tmp_path, two_processes):
     """What both ranks see, in processes of their own."""
 
     def run(*arguments):
-        with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
-            meeting = str(tmp_path / "meeting")
-            waiting = [pool.submit(_seen, rank, meeting, *arguments) for rank in range(2)]
-            return [each.result(timeout=HANG_S) for each in waiting]
+        meeting = str(tmp_path / "meeting")
+        waiting = [two_processes.submit(_seen, rank, meeting, *arguments) for rank in range(2)]
+        return [each.result(timeout=HANG_S) for each in waiting]
 
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -125,10 +124,14 @@ def _shared(run: Path, problems: Problems) -> dict[str, Any]:
     """Return what all turns of a run have in common: its folder's name, the model's, and options of the sampler."""
     options = read_options(run / CONFIG, problems).values
     sampling = {name: options.get(f"rollout.{name}", "") for name in _SAMPLING}
-    numbers = {name: json.loads(text) for name, text in sampling.items() if _NUMBER.fullmatch(text)}
+    numbers = {name: _number(text) for name, text in sampling.items() if _NUMBER.fullmatch(text)}
     model = options.get("model.path")
     return {
         "run": unicode_of(run.resolve().name),
         **({"model": unicode_of(model)} if model else {}),
         **({"sampling_params": numbers} if numbers else {}),
     }
+
+
+def _number(text: str) -> float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)
