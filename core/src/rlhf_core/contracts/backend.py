@@ -188,7 +188,8 @@ class StepPlan:
     return_logprobs: bool = False
     """Return the policy's log-probs of this step's forward pass as ``StepOutcome.logprobs``."""
     return_entropies: bool = False
-    """Return the entropies of this step's forward pass as ``StepOutcome.entropies``."""
+    """Return the entropies of this step's forward pass as ``StepOutcome.entropies``; a backend that has none at hand
+    leaves them out."""
     lr_factor: float = 1.0
     """Multiplies the learning rate of every parameter group in this step, after the schedule. 0 leaves the weights as
     they are."""

@@ -11,11 +11,18 @@ from rlhf_testing.conformance.step_scores import check_a_step_returns_what_its_p
 from rlhf_testing.conformance.subject import subject
 
 
-class Silent(TorchBackend):
+class Older(TorchBackend):
     """Knows nothing of entropies."""
 
     def train_step(self, batch, plan):
         return super().train_step(batch, replace(plan, return_entropies=False))
+
+
+class Silent(TorchBackend):
+    """Returns nothing."""
+
+    def train_step(self, batch, plan):
+        return replace(super().train_step(batch, plan), logprobs=None, entropies=None)
 
 
 class Late(TorchBackend):
@@ -48,14 +55,15 @@ def check(kind):
     check_a_step_returns_what_its_plan_asks_for(subject(component, device="cpu"))
 
 
-def test_a_step_returns_what_its_plan_asks_for():
-    check(TorchBackend)
+@pytest.mark.parametrize("kind", [TorchBackend, Older])
+def test_a_step_returns_what_its_plan_asks_for(kind):
+    check(kind)
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Silent, "entropies of a step were asked for"),
+        (Silent, "logprobs of a step were asked for"),
         (Late, "entropies of a step"),
         (Backwards, "entropies of a step"),
         (Talking, "which its plan does not ask for"),
