@@ -17,7 +17,6 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from rlhf_core import StorageError
 from rlhf_core.storage import writing
 
 from .sample_table import shown_images
@@ -93,13 +92,13 @@ class TensorBoardEvents:
         RecordWriter(record).write(event.SerializeToString())
         begin, left = self._file.tell(), record.getbuffer()
         try:
-            with writing(str(self._path)):
-                while left:
-                    left = left[self._file.write(left) :]
-        except StorageError:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
             os.ftruncate(self._file.fileno(), begin)
             self._file.close()
-            raise
+            with writing(str(self._path)):  # names it
+                raise
 
 
 def _image_of(file: Path) -> Summary.Image:
