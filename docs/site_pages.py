@@ -44,7 +44,7 @@ BOOSTS = {
     "docs/migrating.md": 0.1,
     "docs/": 4.0,
     "examples/": 2.0,
-    "README": 4.0,
+    "README": 1.0,
 }
 """Weights of pages in the search, by the beginning of their path: guides come before lists and other Markdown (1)."""
 REFERENCE_BOOST = 0.0005
