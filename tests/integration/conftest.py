@@ -118,3 +118,20 @@ def require_learned(
     assert accuracy[0] < from_at_most
     assert accuracy[-1] >= 0.90
     assert lines[-1]["processor_s"] <= limit_s
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Runs of three steps with a checkpoint of each, by what else they have, for tests of what a resumed run obeys."""
+    from .options_at_resume import BegunRuns
+
+    return BegunRuns(tmp_path_factory.mktemp("begun"))
+
+
+@pytest.fixture
+def small(begun, monkeypatch):
+    """Starts a run that records what its third step asks, in the folder of ``begun``."""
+    from .recorded_run import RecordedRun
+
+    monkeypatch.chdir(begun.folder)
+    return RecordedRun(begun.folder)

@@ -15,8 +15,7 @@ from rlhf_trainer.loop.resume import find_resume_point
 from rlhf_trainer.loop.training import TRAINING
 
 from .component_options import another_of, every_component_option, merged, scene_of
-from .options_at_resume import BASE, BegunRuns, at, rewrite, value_of, with_other
-from .recorded_run import RecordedRun
+from .options_at_resume import BASE, at, rewrite, value_of, with_other
 
 CLASSES = {
     "model.vision": "bound",
@@ -71,17 +70,6 @@ def class_of(one):
     if one.slot.path == "env.use" and one.option == "share":
         return "obeyed" if (one.slot.path, one.name) in NOT_CHOSEN else "bound"
     return CLASSES.get(one.slot.path, "obeyed")
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    return BegunRuns(tmp_path_factory.mktemp("begun"))
-
-
-@pytest.fixture
-def small(begun, monkeypatch):
-    monkeypatch.chdir(begun.folder)
-    return RecordedRun(begun.folder)
 
 
 def test_every_option_has_the_class_of_its_slot(begun, small, caplog):

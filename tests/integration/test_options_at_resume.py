@@ -12,7 +12,6 @@ from rlhf_trainer.loop.training import BINDING
 
 from .options_at_resume import (
     BASE,
-    BegunRuns,
     another,
     at,
     options,
@@ -21,7 +20,6 @@ from .options_at_resume import (
     value_of,
     with_other,
 )
-from .recorded_run import RecordedRun
 from .test_options_from_the_next_step_on import FROM_THERE_ON
 
 OTHER_PARTS = {
@@ -48,17 +46,6 @@ SAMPLED = [
     path if path in FIRST or number % 8 == 0 else pytest.param(path, marks=pytest.mark.slow)
     for number, path in enumerate(OBEYED)
 ]
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    return BegunRuns(tmp_path_factory.mktemp("begun"))
-
-
-@pytest.fixture
-def small(begun, monkeypatch):
-    monkeypatch.chdir(begun.folder)
-    return RecordedRun(begun.folder)
 
 
 def asked(small, output, *layers):

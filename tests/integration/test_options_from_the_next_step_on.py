@@ -8,8 +8,8 @@ import pytest
 from rlhf_core.errors import EmptyStepsError, NonFiniteError, RolloutError
 from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
 
-from .options_at_resume import BASE, BegunRuns, at
-from .recorded_run import ENTROPY, RecordedRun
+from .options_at_resume import BASE, at
+from .recorded_run import ENTROPY
 
 FROM_THERE_ON = {
     "rollout.filters",
@@ -31,17 +31,6 @@ FROM_THERE_ON = {
 ends a run."""
 FILTERS = {"rollout": {"filters": ["drop_until"], "max_refills": 0}}
 """A filter that keeps all."""
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    return BegunRuns(tmp_path_factory.mktemp("begun"))
-
-
-@pytest.fixture
-def small(begun, monkeypatch):
-    monkeypatch.chdir(begun.folder)
-    return RecordedRun(begun.folder)
 
 
 @pytest.fixture

@@ -94,8 +94,8 @@ def yaml_of(launch: TrlLaunch, read: Callable[[str], str]) -> str:
             keys[flag] = _value(values[0]) if values else True
     if (config := keys.pop("config", None)) is not None:
         keys = read_table(read(str(config)), str(config)) | keys
-    for launcher_s in ("num_processes", "num_machines", "accelerate_config"):
-        keys.pop(launcher_s, None)
+    for of_launcher in ("num_processes", "num_machines", "accelerate_config"):
+        keys.pop(of_launcher, None)
     text: str = yaml.safe_dump(keys, sort_keys=False)
     return text
 
