@@ -2,7 +2,8 @@
 
     python examples/calculator_chain/prepare.py
 
-They show the form alone: problems of two and three numbers, which take one and two calls. Training asks for three.
+They show the form, and that a chain goes on: problems of two, three and four numbers, which take one to three calls.
+Training asks for seven.
 No download. Equal flags write equal files.
 """
 
@@ -35,7 +36,7 @@ def main() -> None:
 
 def demonstration(index: int) -> dict[str, Any]:
     """Return a conversation in which each operation is a call, and the last result the answer."""
-    environment = Calculator(CalculatorConfig(numbers=2 + index % 2, digits=3))
+    environment = Calculator(CalculatorConfig(numbers=2 + index % 3, digits=3))
     row = environment.tasks("train")[index]
     question = f"What is {row['problem']}? Use the calculator, and answer with the number alone."
     return {

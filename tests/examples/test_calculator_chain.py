@@ -74,7 +74,7 @@ def played(row: dict) -> tuple[str, list[str], float]:
 
 
 def test_demonstrations_are_what_the_environment_asks_and_rewards(rows):
-    assert [len(row["messages"]) for row in rows] == [4, 6] * 3
+    assert [len(row["messages"]) for row in rows] == [4, 6, 8] * 2
     for row in rows:
         question, results, reward = played(row)
         assert question == row["messages"][0]["content"]
@@ -86,7 +86,7 @@ def test_training_asks_for_more_calls_than_were_shown_and_has_turns_for_them():
     run = tomllib.loads((EXAMPLE / "run.toml").read_text())
     calls = run["env"]["calculator"]["numbers"] - 1
 
-    assert calls > 2
+    assert calls > 3
     assert run["rollout"]["multi_turn"]["max_turns"] > calls + 1
 
 
