@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,18 @@ def kill_a_rank(folder: Path, run: subprocess.Popen[bytes]) -> str:
     roles = {pid: role(pid, run.pid) for pid in marked("TMPDIR", str(folder / "tmp"))}
     ranks = sorted(pid for pid, name in roles.items() if name == "rank")
     if not ranks:
-        raise SystemExit(f"no rank among {sorted(set(roles.values()))}")
+        raise SystemExit(f"no rank among {sorted(set(roles.values()))}:\n{titles(roles)}")
     os.kill(ranks[0], signal.SIGKILL)
     return f"(of {len(ranks)}) {timing['generate_s']:.2f} s of generation, moves {timing.get('moves_s', 0.0):.2f} s"
+
+
+def titles(pids: Iterable[int]) -> str:
+    """Return a line with the command of each process."""
+    files = (Path(f"/proc/{pid}/cmdline") for pid in pids)
+    words = (
+        file.read_bytes().replace(b"\0", b" ").decode()[:120] for file in files if file.exists()
+    )
+    return "\n".join(words)
 
 
 def left(folder: Path) -> dict[str, Any]:
