@@ -5,7 +5,7 @@ python benchmarks/peer_openrlhf_curve.py --model Qwen/Qwen2.5-Coder-0.5B-Instruc
 python benchmarks/curves.py --metric eval/held_out/T0/pass@1 curve.png "rlhf=runs/gsm_symbolic" "OpenRLHF=runs/openrlhf"
 
 Ray, vLLM and DeepSpeed share the GPU, both sides sleep in turn. Sequences are not packed and attention is torch's own,
-so that nothing of FlashAttention is called; where that package is not installed, an empty one stands in for its imports.
+so that nothing of FlashAttention is called; where that package is not installed, an empty one stands in for imports.
 Saved weights are judged by ``rlhf eval``, as ``peer_trl_curve.py`` does it.
 """
 
