@@ -1,0 +1,129 @@
+"""Released frameworks of agents ask a random policy in each of their modes, and get what the mode promises."""
+
+import importlib.util
+
+import numpy as np
+import openai
+import pytest
+import torch
+from tests.libs.data.chat.zoo import tokenizer_of
+
+from rlhf_episodes.paths import MAX_MASKED
+
+from .all_cases import CASES
+from .cases import Held, Policy
+from .policy import KIND, TEMPERATURE, biased_model, play, play_written
+
+pytestmark = [
+    pytest.mark.usefixtures("installed_clients"),
+    pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="needs llguidance"),
+    # Theirs, at import and in streams.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+HELD = [case for case in CASES if case.held not in (Held.NOTHING, Held.REFUSED)]
+WRITTEN = [case for case in CASES if case.held is Held.NOTHING]
+REFUSED = [case for case in CASES if case.held is Held.REFUSED]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("clients") / "model"
+
+
+def asking(case, temperature, found):
+    """Return an agent that asks as a case does, and keeps what its framework makes of the answer."""
+
+    async def agent(context):
+        async with openai.AsyncOpenAI(
+            base_url=context.base_url, api_key=context.api_key, max_retries=0
+        ) as client:
+            policy = Policy(client=client, model=context.model, temperature=temperature)
+            found.append(await case.ask(policy))
+
+    return agent
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0], ids=["sampled", "temperature 0"])
+@pytest.mark.parametrize("case", HELD, ids=lambda case: case.name)
+def test_a_mode_gets_an_answer_of_its_form(folder, case, temperature):
+    found = []
+
+    played = play(asking(case, temperature, found), folder)
+
+    (answer,) = found
+    assert case.is_valid(answer), answer
+    asked = played.answered[1:]
+    assert asked[0][0].sampling.grammar is not None
+    assert {request.sampling.temperature for request, _ in asked} == {
+        TEMPERATURE if temperature is None else 0.0
+    }
+    check_logprobs(played)
+
+
+@pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case.name)
+def test_a_mode_that_demands_no_form_reads_what_the_policy_wrote(case):
+    found = []
+
+    played = play_written(asking(case, None, found), case.written)
+
+    (answer,) = found
+    assert case.is_valid(answer), answer
+    assert sum(row.metrics["graph/forks"] for row in played.rows) == 0.0
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_a_mode_that_nothing_here_serves_is_refused_with_the_reason(folder, case):
+    refusals = []
+
+    async def agent(context):
+        with pytest.raises(openai.BadRequestError, match=case.refusal) as refused:
+            await asking(case, None, [])(context)
+        refusals.append(refused.value)
+
+    play(agent, folder)
+
+    assert [each.status_code for each in refusals] == [400]
+
+
+@torch.no_grad()
+def check_logprobs(played):
+    """Check each token's log-prob against the softmax over what its grammar allows, and which of them are actions."""
+    weights = []
+    for request, completion in played.answered:
+        sampling = request.sampling
+        ids = torch.tensor([*request.prompt_ids, *completion.token_ids.tolist()])
+        logits = biased_model()(ids[None]).logits[0, len(request.prompt_ids) - 1 : -1].double()
+        logits /= sampling.temperature or 1.0
+        allowed = allowed_tokens(sampling.grammar, completion.token_ids, logits.shape[-1])
+        kept = logits.masked_fill(~allowed, -torch.inf)
+        drawn = ids[len(request.prompt_ids) :, None]
+        logprobs = kept.log_softmax(-1).gather(1, drawn)[:, 0].numpy()
+        # The engine sums in float32; a token's logits are below 2^5, and rounding of each is at most 2^-19.
+        np.testing.assert_allclose(completion.logprobs, logprobs, atol=1e-4)
+        mass = (kept.logsumexp(-1) - logits.logsumexp(-1)).exp().numpy()
+        if sampling.temperature:
+            weights += logprobs[mass >= 1.0 - MAX_MASKED].tolist()
+            assert np.abs(mass - (1.0 - MAX_MASKED)).min() > 1e-6, "a place on the edge"
+    trained = np.concatenate([row.rollout_logprobs for row in played.rows])
+    np.testing.assert_allclose(np.sort(trained), np.sort(weights), atol=1e-4)
+
+
+def allowed_tokens(grammar, token_ids, num_tokens):
+    """Return (A, V) true where a grammar lets a token come, in front of each of the tokens."""
+    from llguidance import LLMatcher
+    from llguidance.hf import from_tokenizer
+
+    if grammar is None:
+        return torch.ones(len(token_ids), num_tokens, dtype=torch.bool)
+    tokenizer = tokenizer_of(KIND)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    matcher = LLMatcher(
+        from_tokenizer(tokenizer, num_tokens, [end]), LLMatcher.grammar_from_lark(grammar)
+    )
+    rows = []
+    for token in token_ids.tolist():
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        rows.append(np.unpackbits(bits, count=num_tokens, bitorder="little").astype(bool))
+        assert rows[-1][token]
+        matcher.consume_token(token)
+    return torch.from_numpy(np.array(rows))
