@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from openai import AsyncOpenAI
 from tests.libs.data.chat.zoo import renderer_of, tokenizer_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -38,6 +39,8 @@ from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_testing.fakes import FakeEngine, FakeRenderer
 from rlhf_testing.tiny import tiny_config
+
+from .cases import Policy
 
 KIND = "hermes"
 """Template of the policy, whose calls begin with a control word."""
@@ -119,6 +122,21 @@ class Played:
     """Requests of the engine with its answers; the first is of no form."""
 
 
+def asking(
+    ask: Callable[[Policy], Awaitable[object]], temperature: float | None, found: list[object]
+) -> Callable[[AgentContext], Awaitable[None]]:
+    """Return an agent that asks the policy, and keeps what its framework makes of the answers."""
+
+    async def agent(context: AgentContext) -> None:
+        async with AsyncOpenAI(
+            base_url=context.base_url, api_key=context.api_key, max_retries=0
+        ) as client:
+            policy = Policy(client=client, model=context.model, temperature=temperature)
+            found.append(await ask(policy))
+
+    return agent
+
+
 def play(agent: Callable[[AgentContext], Awaitable[object]], folder: Path) -> Played:
     """Play an episode of an agent in front of the random policy.
 
@@ -140,22 +158,23 @@ def play(agent: Callable[[AgentContext], Awaitable[object]], folder: Path) -> Pl
     return asyncio.run(_play(whole, folder))
 
 
-def play_written(agent: Callable[[AgentContext], Awaitable[object]], text: str) -> Played:
-    """Play an episode of an agent in front of a policy that writes one text."""
+def play_written(
+    agent: Callable[[AgentContext], Awaitable[object]], written: Callable[[str], str]
+) -> Played:
+    """Play an episode of an agent in front of a policy that writes what follows from what it reads."""
 
     async def whole(context: AgentContext) -> float:
         await agent(context)
         return 1.0
 
-    engine, renderer = FakeEngine(lambda request, index: text), FakeRenderer()
+    renderer = FakeRenderer()
+    engine = FakeEngine(lambda request, index: written(renderer.decode(request.prompt_ids)))
     context = _context(engine, renderer, SamplingParams(max_new_tokens=1000))
     rows = asyncio.run(_rows(whole, context))
     return Played(rows=rows, answered=[])
 
 
 async def _ask_freely(context: AgentContext) -> None:
-    from openai import AsyncOpenAI
-
     async with AsyncOpenAI(base_url=context.base_url, api_key=context.api_key) as client:
         said = [{"role": "user", "content": "Hello?"}]
         await client.chat.completions.create(model=context.model, messages=said, max_tokens=8)

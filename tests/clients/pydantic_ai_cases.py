@@ -22,19 +22,25 @@ from .cases import (
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 
 FRAMEWORK = "pydantic-ai"
+
+
+def model_of(policy: Policy, route: Route) -> OpenAIChatModel | OpenAIResponsesModel:
+    """Return the policy as pydantic-ai's model."""
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIChatModel if route == "chat" else OpenAIResponsesModel
+    return kind(policy.model, provider=OpenAIProvider(openai_client=policy.client))
 
 
 def made(policy: Policy, route: Route, output: object) -> Agent:
     """Return an agent that asks the policy, and once more where an answer is none."""
     from pydantic_ai import Agent
-    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-    from pydantic_ai.providers.openai import OpenAIProvider
 
-    kind = OpenAIChatModel if route == "chat" else OpenAIResponsesModel
-    model = kind(policy.model, provider=OpenAIProvider(openai_client=policy.client))
-    return Agent(model, output_type=output, model_settings=policy.settings)
+    return Agent(model_of(policy, route), output_type=output, model_settings=policy.settings)
 
 
 async def run(policy: Policy, route: Route, output: Callable[[], object]) -> object:

@@ -11,8 +11,8 @@ from tests.libs.data.chat.zoo import tokenizer_of
 from rlhf_episodes.paths import MAX_MASKED
 
 from .all_cases import CASES
-from .cases import Held, Policy
-from .policy import KIND, TEMPERATURE, biased_model, play, play_written
+from .cases import Held
+from .policy import KIND, TEMPERATURE, asking, biased_model, play, play_written
 
 pytestmark = [
     pytest.mark.usefixtures("installed_clients"),
@@ -30,25 +30,12 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("clients") / "model"
 
 
-def asking(case, temperature, found):
-    """Return an agent that asks as a case does, and keeps what its framework makes of the answer."""
-
-    async def agent(context):
-        async with openai.AsyncOpenAI(
-            base_url=context.base_url, api_key=context.api_key, max_retries=0
-        ) as client:
-            policy = Policy(client=client, model=context.model, temperature=temperature)
-            found.append(await case.ask(policy))
-
-    return agent
-
-
 @pytest.mark.parametrize("temperature", [None, 0.0], ids=["sampled", "temperature 0"])
 @pytest.mark.parametrize("case", HELD, ids=lambda case: case.name)
 def test_a_mode_gets_an_answer_of_its_form(folder, case, temperature):
     found = []
 
-    played = play(asking(case, temperature, found), folder)
+    played = play(asking(case.ask, temperature, found), folder)
 
     (answer,) = found
     assert case.is_valid(answer), answer
@@ -64,7 +51,7 @@ def test_a_mode_gets_an_answer_of_its_form(folder, case, temperature):
 def test_a_mode_that_demands_no_form_reads_what_the_policy_wrote(case):
     found = []
 
-    played = play_written(asking(case, None, found), case.written)
+    played = play_written(asking(case.ask, None, found), lambda read: case.written)
 
     (answer,) = found
     assert case.is_valid(answer), answer
@@ -77,7 +64,7 @@ def test_a_mode_that_nothing_here_serves_is_refused_with_the_reason(folder, case
 
     async def agent(context):
         with pytest.raises(openai.BadRequestError, match=case.refusal) as refused:
-            await asking(case, None, [])(context)
+            await asking(case.ask, None, [])(context)
         refusals.append(refused.value)
 
     play(agent, folder)
