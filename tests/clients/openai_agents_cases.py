@@ -102,6 +102,14 @@ async def offered(policy: Policy, route: Route) -> object:
     return Weather.model_validate_json(str(await run(agent)))
 
 
+async def output_type_or_call(policy: Policy, route: Route) -> object:
+    """Return the output, or what the tool was called with: its result ends the run."""
+    options = {"tools": [tool("weather")], "tool_use_behavior": "stop_on_first_tool"}
+    agent = made(policy, route, output_type=Weather, **options)
+    found = await run(agent)
+    return Weather.model_validate_json(found) if isinstance(found, str) else found
+
+
 async def searching(policy: Policy, route: Route) -> object:
     from agents import WebSearchTool
 
@@ -123,6 +131,7 @@ CASES = (
     *_cases("output_type", output_type),
     *_cases("output_type, not strict", loose_output_type),
     *_cases("output_type, streamed", streamed_output_type),
+    *_cases("output_type beside a tool", output_type_or_call),
     *_cases("tool_choice required", partial(forced, choice="required")),
     *_cases("tool_choice of a name", partial(forced, choice="forecast")),
     *_cases("tools, not forced", offered, Held.CALLS),

@@ -7,15 +7,17 @@ fill a form of any length until its tokens are used up, and toward the one that 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
-from openai import AsyncOpenAI
+from httpx2 import Request
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tests.libs.data.chat.zoo import renderer_of, tokenizer_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -123,13 +125,21 @@ class Played:
 
 
 def asking(
-    ask: Callable[[Policy], Awaitable[object]], temperature: float | None, found: list[object]
+    ask: Callable[[Policy], Awaitable[object]],
+    temperature: float | None,
+    found: list[object],
+    sent: list[Mapping[str, object]],
 ) -> Callable[[AgentContext], Awaitable[None]]:
-    """Return an agent that asks the policy, and keeps what its framework makes of the answers."""
+    """Return an agent that asks the policy, and keeps what its framework makes of the answers and what it sent."""
+
+    async def keep(request: Request) -> None:
+        route = "/v1/" + request.url.path.partition("/v1/")[2]
+        sent.append({"route": route, "body": json.loads(request.content)})
 
     async def agent(context: AgentContext) -> None:
+        http = DefaultAsyncHttpxClient(event_hooks={"request": [keep]})
         async with AsyncOpenAI(
-            base_url=context.base_url, api_key=context.api_key, max_retries=0
+            base_url=context.base_url, api_key=context.api_key, max_retries=0, http_client=http
         ) as client:
             policy = Policy(client=client, model=context.model, temperature=temperature)
             found.append(await ask(policy))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 
-FRAMEWORK = "pydantic-ai"
+FRAMEWORK = "pydantic-ai-slim"
 
 
 def model_of(policy: Policy, route: Route) -> OpenAIChatModel | OpenAIResponsesModel:

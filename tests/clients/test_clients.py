@@ -13,6 +13,7 @@ from rlhf_episodes.paths import MAX_MASKED
 from .all_cases import CASES
 from .cases import Held
 from .policy import KIND, TEMPERATURE, asking, biased_model, play, play_written
+from .recording import RECORDED, client_of, mode_of
 
 pytestmark = [
     pytest.mark.usefixtures("installed_clients"),
@@ -33,9 +34,9 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("temperature", [None, 0.0], ids=["sampled", "temperature 0"])
 @pytest.mark.parametrize("case", HELD, ids=lambda case: case.name)
 def test_a_mode_gets_an_answer_of_its_form(folder, case, temperature):
-    found = []
+    found, sent = [], []
 
-    played = play(asking(case.ask, temperature, found), folder)
+    played = play(asking(case.ask, temperature, found, sent), folder)
 
     (answer,) = found
     assert case.is_valid(answer), answer
@@ -45,16 +46,18 @@ def test_a_mode_gets_an_answer_of_its_form(folder, case, temperature):
         TEMPERATURE if temperature is None else 0.0
     }
     check_logprobs(played)
+    check_recorded(case, temperature, sent)
 
 
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: case.name)
 def test_a_mode_that_demands_no_form_reads_what_the_policy_wrote(case):
-    found = []
+    found, sent = [], []
 
-    played = play_written(asking(case.ask, None, found), lambda read: case.written)
+    played = play_written(asking(case.ask, None, found, sent), lambda read: case.written)
 
     (answer,) = found
     assert case.is_valid(answer), answer
+    check_recorded(case, None, sent)
     assert sum(row.metrics["graph/forks"] for row in played.rows) == 0.0
 
 
@@ -64,12 +67,31 @@ def test_a_mode_that_nothing_here_serves_is_refused_with_the_reason(folder, case
 
     async def agent(context):
         with pytest.raises(openai.BadRequestError, match=case.refusal) as refused:
-            await asking(case.ask, None, [])(context)
+            await asking(case.ask, None, [], [])(context)
         refusals.append(refused.value)
 
     play(agent, folder)
 
     assert [each.status_code for each in refusals] == [400]
+
+
+def check_recorded(case, temperature, sent):
+    """Check that the requests are those on record, by which `make test` goes without the frameworks."""
+    recorded = [
+        {"route": each["route"], "body": each["body"]}
+        for each in RECORDED
+        if (each["client"], each["mode"]) == (client_of(case), mode_of(case))
+    ]
+    if temperature is not None:
+        sent = [{**each, "body": without_temperature(each["body"])} for each in sent]
+        # What follows the first answer depends on it.
+        sent, recorded = sent[:1], recorded[:1]
+    assert sent == recorded, "python -m tests.clients.recording records them anew"
+
+
+def without_temperature(body):
+    assert body["temperature"] == 0.0
+    return {name: value for name, value in body.items() if name != "temperature"}
 
 
 @torch.no_grad()

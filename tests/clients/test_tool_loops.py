@@ -18,7 +18,7 @@ pytestmark = [
 def test_a_loop_of_tools_is_one_row_without_a_fork(name):
     found = []
 
-    (row,) = play_written(asking(LOOPS[name], None, found), written).rows
+    (row,) = play_written(asking(LOOPS[name], None, found, []), written).rows
 
     assert found == [TEXT]
     assert row.metrics["graph/requests"] == 3.0
