@@ -13,7 +13,7 @@ from rlhf_episodes.paths import MAX_MASKED
 from .all_cases import CASES
 from .cases import Held
 from .policy import KIND, TEMPERATURE, asking, biased_model, play, play_written
-from .recording import RECORDED, client_of, mode_of
+from .recording import FORMED, RECORDED, client_of, mode_of
 
 pytestmark = [
     pytest.mark.usefixtures("installed_clients"),
@@ -73,6 +73,27 @@ def test_a_mode_that_nothing_here_serves_is_refused_with_the_reason(folder, case
     play(agent, folder)
 
     assert [each.status_code for each in refusals] == [400]
+
+
+def test_every_mode_of_instructor_for_openai_is_tried():
+    from instructor.v2.core.provider_specs import PROVIDER_SPECS
+    from instructor.v2.core.providers import Provider
+
+    modes = PROVIDER_SPECS[Provider.OPENAI]
+
+    named = {mode.name for mode in (*modes.supported_modes, *modes.legacy_modes)}
+    assert named <= {case.mode for case in CASES if case.framework == "instructor"}
+
+
+def test_of_an_answer_of_a_form_only_the_places_that_left_the_choice_train(folder):
+    played = play(asking(FORMED.ask, None, [], []), folder)
+
+    (_, (request, answer)) = played.answered
+    assert request.sampling.grammar is not None
+    learned = int((answer.allowed_mass >= 1.0 - MAX_MASKED).sum())
+    assert 0 < learned < len(answer.token_ids)
+    free = len(played.answered[0][1].token_ids)
+    assert sum(int(row.action_mask.sum()) for row in played.rows) == free + learned
 
 
 def check_recorded(case, temperature, sent):

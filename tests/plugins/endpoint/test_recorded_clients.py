@@ -1,7 +1,7 @@
 """Requests that released clients send for structured answers, as recorded, in front of the embedded engine.
 
-``client_requests.json`` has their bodies with the clients' versions. ``make clients`` lets the clients themselves ask, and
-compares; ``python -m tests.clients.recording`` writes the file.
+``client_requests.json`` has their bodies with the clients' versions. ``make clients`` lets the clients themselves ask,
+and compares; ``python -m tests.clients.recording`` writes the file.
 """
 
 import asyncio
