@@ -49,7 +49,7 @@ KIND = "hermes"
 TEMPERATURE = 1.0
 MAX_LENGTH = 8000
 MAX_NEW_TOKENS = 96
-LIKELY = {'"': 8.0, "}": 8.0, "<|im_end|>": 9.5, "<tool_call>": 12.0}
+LIKELY = {'"': 8.0, "}": 8.0, "<|im_end|>": 9.5, "<tool_call>": 18.0}
 """What is added to the logits of the tokens that end something, or begin a call."""
 SPACE = -8.0
 """Added to the logits of white space, of which a form allows any amount."""
