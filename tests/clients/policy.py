@@ -47,8 +47,11 @@ from .cases import Policy
 KIND = "hermes"
 """Template of the policy, whose calls begin with a control word."""
 TEMPERATURE = 1.0
+"""Of the run."""
 MAX_LENGTH = 8000
+"""Tokens of an episode: the prompts of smolagents have some thousand."""
 MAX_NEW_TOKENS = 96
+"""Tokens of an answer: a call has about 50."""
 LIKELY = {'"': 8.0, "}": 8.0, "<|im_end|>": 9.5, "<tool_call>": 18.0}
 """What is added to the logits of the tokens that end something, or begin a call."""
 SPACE = -8.0

@@ -18,12 +18,15 @@ from .recording import RECORDED, client_of, mode_of
 pytestmark = [
     pytest.mark.usefixtures("installed_clients"),
     pytest.mark.skipif(importlib.util.find_spec("llguidance") is None, reason="needs llguidance"),
-    # Theirs, at import and in streams.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    # instructor warns of the older names of its modes, which are tried because programs have them.
+    pytest.mark.filterwarnings(r"ignore:Mode\.:DeprecationWarning"),
 ]
 HELD = [case for case in CASES if case.held not in (Held.NOTHING, Held.REFUSED)]
 WRITTEN = [case for case in CASES if case.held is Held.NOTHING]
 REFUSED = [case for case in CASES if case.held is Held.REFUSED]
+ROUNDING = 2e-4
+"""A log-prob is a difference of logits, which are sums of 32 products below 2^5 in float32, added in an order that depends
+on how many tokens are read at once: 2 * 32 * 2^5 * 2^-24 = 1.2e-4."""
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +134,13 @@ def check_logprobs(played):
         kept = logits.masked_fill(~allowed, -torch.inf)
         drawn = ids[len(request.prompt_ids) :, None]
         logprobs = kept.log_softmax(-1).gather(1, drawn)[:, 0].numpy()
-        # The engine sums in float32; a token's logits are below 2^5, and rounding of each is at most 2^-19.
-        np.testing.assert_allclose(completion.logprobs, logprobs, atol=1e-4)
+        np.testing.assert_allclose(completion.logprobs, logprobs, rtol=0.0, atol=ROUNDING)
         mass = (kept.logsumexp(-1) - logits.logsumexp(-1)).exp().numpy()
         if sampling.temperature:
             weights += logprobs[mass >= 1.0 - MAX_MASKED].tolist()
             assert np.abs(mass - (1.0 - MAX_MASKED)).min() > 1e-6, "a place on the edge"
     trained = np.concatenate([row.rollout_logprobs for row in played.rows])
-    np.testing.assert_allclose(np.sort(trained), np.sort(weights), atol=1e-4)
+    np.testing.assert_allclose(np.sort(trained), np.sort(weights), rtol=0.0, atol=ROUNDING)
 
 
 def allowed_tokens(grammar, token_ids, num_tokens):

@@ -8,10 +8,7 @@ from .cases import TEXT
 from .loops import LOOPS, written
 from .policy import asking, play_written
 
-pytestmark = [
-    pytest.mark.usefixtures("installed_clients"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("installed_clients")
 
 
 @pytest.mark.parametrize("name", LOOPS)
