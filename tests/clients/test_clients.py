@@ -25,8 +25,8 @@ HELD = [case for case in CASES if case.held not in (Held.NOTHING, Held.REFUSED)]
 WRITTEN = [case for case in CASES if case.held is Held.NOTHING]
 REFUSED = [case for case in CASES if case.held is Held.REFUSED]
 ROUNDING = 2e-4
-"""A log-prob is a difference of logits, which are sums of 32 products below 2^5 in float32, added in an order that depends
-on how many tokens are read at once: 2 * 32 * 2^5 * 2^-24 = 1.2e-4."""
+"""A log-prob is a difference of logits, sums of 32 products below 2^5 in float32, which are added in an order that
+depends on how many tokens are read at once: 2 * 32 * 2^5 * 2^-24 = 1.2e-4."""
 
 
 @pytest.fixture(scope="module")
