@@ -78,6 +78,23 @@ async def agno(policy: Policy, route: Route) -> object:
     return (await agno_cases.made(policy, route, tools=[weather, height]).arun(QUESTION)).content
 
 
+async def agno_of_two_protocols(policy: Policy) -> object:
+    """Return the answers over chats and then, in the same session, over responses: agno gives the calls ids of its own."""
+    from agno.db.in_memory import InMemoryDb
+
+    agent = agno_cases.made(
+        policy,
+        "chat",
+        tools=[weather, height],
+        db=InMemoryDb(),
+        add_history_to_context=True,
+        session_id="weather",
+    )
+    first = (await agent.arun(QUESTION)).content
+    agent.model = agno_cases.made(policy, "responses").model
+    return [first, (await agent.arun("Are you sure?")).content]
+
+
 async def agno_of_anthropic(policy: Policy) -> object:
     from agno.agent import Agent
     from agno.models.anthropic import Claude
