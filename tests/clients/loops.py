@@ -79,7 +79,7 @@ async def agno(policy: Policy, route: Route) -> object:
 
 
 async def agno_of_two_protocols(policy: Policy) -> object:
-    """Return the answers over chats and then, in the same session, over responses: agno gives the calls ids of its own."""
+    """Return the answers over chats and then, in the same session, over responses, for which agno renames the calls."""
     from agno.db.in_memory import InMemoryDb
 
     agent = agno_cases.made(
