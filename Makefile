@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 BASE := $(VENV)/.base
 PEERS := .peers/.installed
+CLIENTS := .clients/.installed
 METADATA := pyproject.toml requirements.txt requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
 	$(wildcard libs/*/pyproject.toml plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both. Files are taken in the
@@ -27,7 +28,7 @@ MYPY := $(BIN)/mypy --explicit-package-bases
 # Folders to which `make test-scale` is confined.
 SCALE ?= tests
 
-.PHONY: help install quickstart test test-other-processor test-slow test-learning test-scale test-all mutants peers lint types format generated site docs dist
+.PHONY: help install quickstart test test-other-processor test-slow test-learning test-scale test-all mutants peers clients lint types format generated site docs dist
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -90,6 +91,15 @@ peers: $(INSTALLED) $(PEERS)  ## compare our formulas with the released OpenRLHF
 $(PEERS): requirements-peers.txt
 	rm -rf .peers
 	$(BIN)/python -m pip install --no-deps --target .peers -r requirements-peers.txt
+	touch $@
+
+clients: $(INSTALLED) $(CLIENTS)  ## let released frameworks of agents ask the endpoint in each of their modes
+	REQUIRE_CLIENTS=1 OMP_NUM_THREADS=1 $(PYTEST) -q tests/clients
+
+# Into a folder of their own. The list is complete, so pip looks for nothing else, and what is installed stays as it is.
+$(CLIENTS): requirements-clients.txt
+	rm -rf .clients
+	$(BIN)/python -m pip install --no-deps --target .clients -r requirements-clients.txt
 	touch $@
 
 lint: $(INSTALLED)  ## formatting, lint rules, strict types in every package that needs neither Ray, vLLM nor DeepSpeed

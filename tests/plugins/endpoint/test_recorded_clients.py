@@ -1,7 +1,7 @@
 """Requests that released clients send for structured answers, as recorded, in front of the embedded engine.
 
-``client_requests.json`` has their bodies with the clients' versions: openai-agents, pydantic-ai, langchain and
-instructor, which are not installed here.
+``client_requests.json`` has their bodies with the clients' versions. ``make clients`` lets the clients themselves ask,
+and compares; ``python -m tests.clients.recording`` writes the file.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ pytestmark = pytest.mark.skipif(
 )
 RECORDED = json.loads(Path(__file__).with_name("client_requests.json").read_text())
 NAMES = [f"{each['client']}: {each['mode']}" for each in RECORDED]
+WHOLE = [index for index, each in enumerate(RECORDED) if not each["body"].get("stream")]
+STREAMED = [index for index, each in enumerate(RECORDED) if each["body"].get("stream")]
 TEMPERATURE = 0.25
 """At which a small random model is sure enough of some tokens that a form takes next to nothing away."""
 KIND = "hermes"
@@ -146,7 +148,20 @@ def test_a_recorded_request_is_served(played, index):
     assert reply.status_code == 200, reply.text
 
 
-@pytest.mark.parametrize("index", range(len(RECORDED)), ids=NAMES)
+@pytest.mark.parametrize("index", STREAMED, ids=NAMES.__getitem__)
+def test_a_stream_says_how_it_ended(played, index):
+    events = played[0][index].text.split("\n\n")
+
+    ends = {
+        "/v1/chat/completions": "data: [DONE]",
+        "/v1/responses": "event: response.completed",
+    }
+    kinds = ("event: response.incomplete", ends[RECORDED[index]["route"]])
+    assert events[-1] == ""
+    assert events[-2].startswith(kinds)
+
+
+@pytest.mark.parametrize("index", WHOLE, ids=NAMES.__getitem__)
 def test_the_openai_client_reads_the_reply_as_its_own_types(played, index):
     """All four frameworks hand replies to these models, which a missing field or one of another type fails."""
     openai = pytest.importorskip("openai")
