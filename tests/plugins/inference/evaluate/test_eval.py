@@ -329,6 +329,29 @@ def test_another_model_is_refused_until_the_folder_is_overwritten(evaluate, fold
     evaluate(*DATA, "--overwrite", model="second")
 
 
+def test_restart_begins_anew_and_keeps_what_was_there(evaluate, folder, caplog):
+    first = evaluate(*DATA)
+    before = {path.name: path.read_bytes() for path in (folder / "out").glob("*.*")}
+    del before[".lock"]
+    assert len(before) == 5
+
+    second = evaluate(*DATA, "--seed", "1", "--resume", "restart")
+
+    kept = folder / "out" / "earlier-1"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert "the results that were here are kept in out/earlier-1" in caplog.text
+    assert second == evaluate(*DATA, "--seed", "1", output="other")
+    assert evaluate(*DATA, "--resume", "restart") == first
+
+
+def test_to_begin_anew_in_two_ways_is_refused(evaluate, folder, capsys):
+    words = ["eval", "model", *SMALL, *DATA, "--output", "out"]
+
+    assert main([*words, "--overwrite", "--resume", "restart"]) == 2
+
+    assert "one removes earlier results, the other keeps them" in capsys.readouterr().err
+
+
 def test_a_model_whose_files_have_changed_is_another_one(evaluate, folder, base, capsys):
     """A run that is trained again exports to the same folder, and its old results have to stay its own."""
     (folder / "model").unlink()

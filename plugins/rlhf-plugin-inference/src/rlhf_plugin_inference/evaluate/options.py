@@ -116,6 +116,14 @@ class RemoteModel(Config):
     )
 
 
+class Continuation(Config):
+    checkpoint: Literal["auto", "restart"] = Field(
+        "auto",
+        description="auto: go on with the results that are in the folder; restart: begin anew, these are kept in a "
+        "folder beside the new ones",
+    )
+
+
 class EvalOptions(CommandOptions):
     """All options of ``rlhf eval`` but those of components."""
 
@@ -124,6 +132,7 @@ class EvalOptions(CommandOptions):
     overwrite: bool = Field(
         False, description="begin anew, in place of the results that are in the folder"
     )
+    resume: Continuation = Continuation()
     model: EvaluatedModel = EvaluatedModel()
     remote: RemoteModel = RemoteModel()
     data: PromptsWithImages = PromptsWithImages()
