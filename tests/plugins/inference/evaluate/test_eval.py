@@ -317,6 +317,15 @@ def test_a_nan_reward_ends_the_evaluation_which_can_be_gone_on_with(evaluate, ca
     assert "the same command goes on" in err
 
 
+@pytest.mark.parametrize("anew", [["--overwrite"], ["--resume", "restart"]])
+def test_a_command_that_begins_anew_is_not_the_one_that_goes_on(anew, capsys, folder):
+    words = ["eval", "model", *SMALL, "--output", "out", "--data", "prompts.jsonl"]
+
+    assert main([*words, "--reward", "rewards.py:nan", *anew]) == 1
+
+    assert f"the same command without {' '.join(anew)} goes on" in capsys.readouterr().err
+
+
 def test_another_model_is_refused_until_the_folder_is_overwritten(evaluate, folder, base, capsys):
     evaluate(*DATA)
     (folder / "second").symlink_to(base)

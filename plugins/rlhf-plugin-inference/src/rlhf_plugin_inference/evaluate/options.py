@@ -150,6 +150,13 @@ class EvalOptions(CommandOptions):
         description="number of engines, which share the tasks; each gets an equal share of the GPUs",
     )
 
+    def going_on(self) -> str:
+        """Return the words that say which command goes on with what this one has begun."""
+        anew = " without --overwrite" if self.overwrite else ""
+        if self.resume.checkpoint == "restart":
+            anew = " without --resume restart"
+        return f"the same command{anew} goes on"
+
     def tasks_in_flight(self) -> int:
         """Return how many tasks are in work at most."""
         most = _IN_FLIGHT_REMOTE if self.remote.url else _IN_FLIGHT * self.engines

@@ -95,12 +95,12 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
         record_config(resolved, folder, GOING_ON, is_begun=is_begun)
         if options.remote.url is None:
             check_same_files(found_model(options.model), folder, is_begun=is_begun)
-        with results_are_kept(path, "tasks", "the same command goes on"):
+        with results_are_kept(path, "tasks", options.going_on()):
             progress = run_to_its_end(_evaluate(resolved, plugins, folder, interrupts))
         if progress.done < progress.total:
             message = (
-                f"by {interrupts.requested}: {progress.done} of {progress.total} tasks are in {path}. The same command "
-                "goes on."
+                f"by {interrupts.requested}: {progress.done} of {progress.total} tasks are in {path}; "
+                f"{options.going_on()}."
             )
             return _result("interrupted", progress.done, begin, message)
         _report(options, folder, metrics)
