@@ -17,6 +17,7 @@ ROLES = (
     ("ray/", "ray helper"),
     ("agent.py", "agent"),
     ("keeper", "keeper"),
+    ("resource_tracker", "tracker"),
     ("worker", "worker"),
     ("spawn_main", "worker"),
     ("forkserver", "worker"),

@@ -4,11 +4,11 @@
 
 Each kind of run is done once as a whole. Then, so many times: a kind, a moment, one of the processes that live then,
 and SIGKILL or SIGSTOP for 20 s are drawn; the run is resumed until it is finished. Its metrics and weights, or what was
-generated and measured, are compared with the whole run's, to the bit, where that is promised (not for Ray, whose ranks
-add in an order of their own). What is left is looked for: processes (by their TMPDIR, which every process of a run
-has), and with them their ports; sockets and folders in it; shared memory that they had. Caches of compiled code are
+generated and measured, are compared with the whole run's, to the bit, where that is promised (not for several ranks,
+which add in an order of their own). What is left is looked for: processes (by their TMPDIR, which every process of a
+run has), and with them their ports; sockets and folders in it; shared memory that they had. Caches of compiled code are
 kept on purpose, as are the logs of which a run says so. Prints one table, and exits with 1 if anything differs, fails
-or is left. SIGINT and SIGTERM end what is under way, with all its processes, and the table of what was done is printed.
+or is left. SIGINT and SIGTERM end what is under way, with all its processes; the table of what was done is printed.
 """
 
 from __future__ import annotations
@@ -51,12 +51,19 @@ LEARNED = "--model model --train.batch_size 4 --train.epochs 3 --checkpoint.ever
 NO_PROGRESS = "--log.progress off"
 """All that a command without steps can leave out."""
 ONE_THREAD = "--runtime.local.threads 1"
+ENVIRONMENTS = (
+    "--executor multi_turn --env echo_after_hint --rollout.max_length 32 "
+    "--env.echo_after_hint.isolation process"
+)
+AGENTS = (
+    "--executor endpoint --rollout.max_length 64 --rollout.endpoint.agent command "
+    "--rollout.endpoint.command PYTHON AGENT --reward reward.py:score"
+)
+ON_RAY = "--runtime ray --backend torch --engine embedded --steps 6"
 KINDS = {
     "train": f"train {ROLLOUTS} {ONE_THREAD} --steps 12 --reward reward.py:score",
-    "environments": f"train {ROLLOUTS} {ONE_THREAD} --steps 8 --executor multi_turn --env echo_after_hint "
-    "--rollout.max_length 32 --env.echo_after_hint.isolation process",
-    "agents": f"train {ROLLOUTS} {ONE_THREAD} --steps 4 --executor endpoint --rollout.max_length 64 "
-    "--rollout.endpoint.agent command --rollout.endpoint.command PYTHON AGENT --reward reward.py:score",
+    "environments": f"train {ROLLOUTS} {ONE_THREAD} --steps 8 {ENVIRONMENTS}",
+    "agents": f"train {ROLLOUTS} {ONE_THREAD} --steps 4 {AGENTS}",
     "sft": f"sft {LEARNED} {ONE_THREAD} --data rows.jsonl",
     "dpo": f"dpo {LEARNED} {ONE_THREAD} --data pairs.jsonl",
     "rm": f"rm {LEARNED} {ONE_THREAD} --data pairs.jsonl",
@@ -68,6 +75,9 @@ KINDS = {
     "--eval.n_samples 8 --eval.temperatures 1.0",
     "ray": f"train {ROLLOUTS} --steps 4 --reward reward.py:score --runtime ray --backend deepspeed --engine vllm "
     "--engine.vllm.threads 1 --runtime.ray.ranks.policy 2",
+    "ray_environments": f"train {ROLLOUTS} {ON_RAY} {ENVIRONMENTS} --runtime.ray.rollout_workers 1",
+    "ray_agents": f"train {ROLLOUTS} {ON_RAY} {AGENTS}",
+    "ray_worker_agents": f"train {ROLLOUTS} {ON_RAY} {AGENTS} --runtime.ray.rollout_workers 1",
 }
 NOT_TO_THE_BIT = ("ray",)
 WRITTEN = {"generate": ("completions.jsonl",), "eval": ("episodes.jsonl", "summary.json")}
@@ -318,13 +328,13 @@ def whole_run(workspace: Path, kind: str, tally: Tally) -> Whole | None:
 def table(tallies: dict[str, Tally]) -> str:
     """Return the results as text."""
     lines = [
-        f"{'kind':14}{'kills':>6}{'resumed':>9}{'equal':>7}{'differ':>8}{'failed':>8}{'left':>6}  victims"
+        f"{'kind':18}{'kills':>6}{'resumed':>9}{'equal':>7}{'differ':>8}{'failed':>8}{'left':>6}  victims"
     ]
     for kind, tally in tallies.items():
         victims = ", ".join(f"{name} x{count}" for name, count in sorted(tally.victims.items()))
         equal = "-" if kind in NOT_TO_THE_BIT else str(tally.equal)
         lines.append(
-            f"{kind:14}{tally.kills:>6}{tally.resumed:>9}{equal:>7}{len(tally.differ):>8}{len(tally.failed):>8}"
+            f"{kind:18}{tally.kills:>6}{tally.resumed:>9}{equal:>7}{len(tally.differ):>8}{len(tally.failed):>8}"
             f"{len(tally.left):>6}  {victims}"
         )
     for tally in tallies.values():

@@ -1,12 +1,15 @@
 """A run that goes on after its data or model was changed in place says so, and is refused by ``--resume.strict``."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.main import main
+from rlhf_config import input_digests
 from rlhf_testing.tiny import write_tiny_model
+from rlhf_trainer.loop import driver
 
 from .forked_runs import QUIET
 
@@ -63,3 +66,22 @@ def test_what_changed_in_place_is_said_and_refused_by_strict(begun, change, capl
     (told,) = [text for text in caplog.messages if "has other content" in text]
     assert expected in told
     assert told in Path("run/run.log").read_text()
+
+
+def test_a_checkpoint_with_digests_of_blocks_goes_on_and_then_every_row_counts(
+    sft, capsys, monkeypatch
+):
+    for name, value in (("WHOLE_BYTES", 10), ("BLOCK_BYTES", 1), ("NUM_BLOCKS", 2)):
+        monkeypatch.setattr(input_digests, name, value)
+    with monkeypatch.context() as earlier:
+        of_blocks = partial(input_digests.input_digests, sampled=True)
+        earlier.setattr(driver, "input_digests", of_blocks)
+        sft("--steps", "1")
+
+    sft("--steps", "2", "--resume", "auto", "--resume.strict")
+    file = Path("sums.jsonl")
+    file.write_text(file.read_text().replace("4+1=", "1+4="))  # of the same length
+    capsys.readouterr()
+    sft("--steps", "3", "--resume", "auto", "--resume.strict", code=2)
+
+    assert "--data.train sums.jsonl has other content: sha256-all:" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from typing import Any
 import deep_compile_on_cpu
 import torch
 from deepspeed_adapting import adapting, moving_adapters, resuming_adapters
+from deepspeed_full_disk import full_disk
 from deepspeed_moving import moving
 from deepspeed_results import write
 from deepspeed_rewarding import rewarding, rewarding_otherwise
@@ -137,6 +138,7 @@ GPU_SCENARIOS = (training, resting, whole, whole_on_host, muon, resuming)
 WAYS = {
     "rows": Way((0, 1, 2, 3), SCENARIOS, {}),
     "undone": Way((0, 1, 2, 3), (undoing, undoing_idle), {}),
+    "full": Way((0, 1, 2, 3), (full_disk,), {}),
     "moves": Way((0, 1, 2, 3), (moving,), {}),
     "adapters": Way((0, 1, 2, 3), (adapting, moving_adapters, resuming_adapters), {}),
     "answers": Way((0, 1, 2, 3), (preferences,), {}),

@@ -1,5 +1,6 @@
 """What is W&B's own: its x axis, its options, and where its key comes from."""
 
+import json
 import shutil
 
 import pytest
@@ -66,19 +67,39 @@ def test_the_project_is_that_of_the_environment_or_rlhf(logged, monkeypatch):
     assert of_kind(logged(project=None), "run")[0].project == "from_environment"
 
 
-def test_a_copied_run_folder_does_not_write_into_the_first_one_s_run(place_of, tmp_path):
-    def run_id(output):
+def test_a_copied_run_folder_does_not_write_into_the_first_one_s_run(place_of, tmp_path, caplog):
+    """By what the package itself wrote: the identity of each start, and the rows under it."""
+
+    def log(output, step, reward):
+        before = {*output.glob("wandb/*-run-*")}
         logger = place_of("wandb").made()
         logger.start(run_info(output))
-        identity = logger._run.id
+        logger.log_metrics(step, {"reward/mean": reward})
         logger.finish(end())
-        return identity
+        (folder,) = {*output.glob("wandb/*-run-*")} - before
+        (file,) = folder.glob("run-*.wandb")
+        wait_for_end(file)
+        records = list(wandb_records(file))
+        rows = [
+            {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in row.item
+            }
+            for row in of_kind(records, "history")
+        ]
+        (begun,) = of_kind(records, "run")
+        return begun.run_id, begun.display_name, [row["reward/mean"] for row in rows]
 
-    first = run_id(tmp_path / "run")
-    shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=True)
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    first, *_ = log(run, 1, 0.25)
+    shutil.copytree(run, copy, symlinks=True)
 
-    assert run_id(tmp_path / "copy") != first
-    assert run_id(tmp_path / "run") == first
+    second, name, rows = log(copy, 2, 0.5)
+
+    assert (second != first, name, rows) == (True, "copy", [0.5])
+    assert f"{copy} is a copy of {run}, whose run at wandb is {first}" in caplog.text
+    assert log(run, 2, 0.75) == (first, "run", [0.75])
+    assert log(copy, 3, 1.0) == (second, "copy", [1.0])
 
 
 @pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1), ("interrupted", 130)])

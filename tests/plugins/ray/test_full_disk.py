@@ -37,10 +37,9 @@ WORDS = (
     *("--output", "run", "--runtime", "ray"),
 )
 EACH_STEP = ("--checkpoint.every", "1")
-TWO = (
-    *("--runtime.ray.ranks.policy", "2", "--runtime.ray.cpus_per.policy", "0.5"),
-    *("--backend", "fsdp"),
-)
+TWO_RANKS = ("--runtime.ray.ranks.policy", "2", "--runtime.ray.cpus_per.policy", "0.5")
+TWO = (*TWO_RANKS, "--backend", "fsdp")
+TWO_OF_DEEPSPEED = (*TWO_RANKS, "--backend", "deepspeed")
 
 
 @pytest.fixture
@@ -69,7 +68,13 @@ def saved(folder):
 
 
 @pytest.mark.parametrize(
-    ("rank", "flags"), [(0, ()), (1, TWO), pytest.param(0, TWO, marks=pytest.mark.matrix)]
+    ("rank", "flags"),
+    [
+        (0, ()),
+        (1, TWO),
+        pytest.param(0, TWO, marks=pytest.mark.matrix),
+        (1, TWO_OF_DEEPSPEED),
+    ],
 )
 def test_a_checkpoint_that_a_rank_cannot_write_may_be_left_out(train, tmp_path, rank, flags):
     code, told = train(rank, *flags, *EACH_STEP, "--checkpoint.on_write_error", "skip")
@@ -82,8 +87,9 @@ def test_a_checkpoint_that_a_rank_cannot_write_may_be_left_out(train, tmp_path, 
     assert saved(tmp_path) == ["step-00000001", "step-00000003"]
 
 
-def test_a_rank_that_cannot_write_ends_the_run_by_name(train, tmp_path):
-    code, told = train(1, *TWO, *EACH_STEP)
+@pytest.mark.parametrize("flags", [TWO, pytest.param(TWO_OF_DEEPSPEED, marks=pytest.mark.matrix)])
+def test_a_rank_that_cannot_write_ends_the_run_by_name(train, tmp_path, flags):
+    code, told = train(1, *flags, *EACH_STEP)
 
     assert code == 1
     assert "error: the checkpoint of step 2 in" in told
@@ -94,8 +100,9 @@ def test_a_rank_that_cannot_write_ends_the_run_by_name(train, tmp_path):
     assert saved(tmp_path) == ["step-00000001"]
 
 
-def test_a_model_that_a_rank_cannot_write_is_named_and_not_there(train, tmp_path):
-    code, told = train(0, *TWO, "--checkpoint.at_end", "false", step=3)
+@pytest.mark.parametrize("flags", [TWO, pytest.param(TWO_OF_DEEPSPEED, marks=pytest.mark.matrix)])
+def test_a_model_that_a_rank_cannot_write_is_named_and_not_there(train, tmp_path, flags):
+    code, told = train(0, *flags, "--checkpoint.at_end", "false", step=3)
 
     assert code == 1
     assert "error: run/model could not be written: policy rank" in told

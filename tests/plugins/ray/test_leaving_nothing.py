@@ -100,6 +100,48 @@ def test_two_ctrl_c_stop_at_once(start, folder):
     assert run.end() != 0
 
 
+STUBBORN = """
+import pathlib, signal, subprocess, time
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+subprocess.Popen(["sleep", "611"], start_new_session=True)
+pathlib.Path("held").touch()
+time.sleep(600)
+"""
+"""Code that ends by itself in ten minutes, hears no signal, and has a child that left its session."""
+PLACES = {
+    "driver": (),
+    "worker": ("--runtime.ray.rollout_workers", "1"),
+}
+"""Who starts the process of the reward."""
+AT_ONCE_S = 15
+"""The driver has 5 s for its own end; the rest is for a machine that is busy."""
+
+
+@pytest.mark.parametrize(
+    ("number", "place"),
+    [
+        (signal.SIGINT, "driver"),
+        (signal.SIGTERM, "worker"),
+        pytest.param(signal.SIGTERM, "driver", marks=pytest.mark.matrix),
+        pytest.param(signal.SIGINT, "worker", marks=pytest.mark.matrix),
+    ],
+)
+def test_a_second_signal_ends_a_run_whose_reward_hangs(start, folder, number, place):
+    held = folder / "held"
+    code = STUBBORN.replace('"held"', repr(str(held)))
+    (folder / "my_reward.py").write_text(f"def score(response):\n    exec({code!r})\n")
+    run = start("--steps", "2", *PLACES[place])
+    run.until(held.exists)
+
+    run.process.send_signal(number)
+    time.sleep(0.3)
+    run.process.send_signal(number)
+
+    assert run.process.wait(AT_ONCE_S) == 128 + number, run.output
+    run.assert_no_folder()
+
+
 def test_a_driver_that_is_killed(start, folder):
     run = start("--steps", "100000")
     wait_for_a_step(run, folder)

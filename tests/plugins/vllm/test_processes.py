@@ -36,9 +36,10 @@ class Source:
         yield self.state
 
 
-async def main(folder, victim):
+async def main(folder, victim, shards):
     state = dict(AutoModelForCausalLM.from_pretrained(folder).state_dict())
-    engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
+    args = {"tensor_parallel_size": int(shards)}
+    engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1, args=args))
     spec = EngineSpec(
         model_path=folder, dtype="float32", max_length=1000, max_concurrency=8, eos_token_ids=()
     )
@@ -85,15 +86,27 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("victim", ["nobody", "caller", "family", "EngineCore", "Worker", "update"])
-def test_a_call_in_flight_fails_and_nothing_is_left(folder, tmp_path, tmp_path_factory, victim):
+@pytest.mark.parametrize(
+    ("victim", "shards"),
+    [
+        *(
+            (victim, 1)
+            for victim in ("nobody", "caller", "family", "EngineCore", "Worker", "update")
+        ),
+        # Workers of two shards share memory of vLLM's own, which has no tracker.
+        *((victim, 2) for victim in ("nobody", "caller")),
+    ],
+)
+def test_a_call_in_flight_fails_and_nothing_is_left(
+    folder, tmp_path, tmp_path_factory, victim, shards
+):
     pytest.importorskip("vllm")
-    temporary = tmp_path_factory.getbasetemp() / victim
+    temporary = tmp_path_factory.getbasetemp() / f"{victim}-{shards}"
     temporary.mkdir()
     script = tmp_path / "serve.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, str(script), str(folder), victim],
+        [sys.executable, str(script), str(folder), victim, str(shards)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -108,6 +121,7 @@ def test_a_call_in_flight_fails_and_nothing_is_left(folder, tmp_path, tmp_path_f
     pids, files = said[:2]
     assert len(pids) >= 2
     assert files
+    assert any("cpushm" in file for file in files) == (shards > 1)
     if victim == "update":
         assert "vLLM's core died before it answered" in said[2]
     elif not killed:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -120,7 +120,11 @@ class RunFolder:
         The log and the images stay: the new run goes on with them.
         """
         names = (*self.records, self.config, self.plugins, self.checkpoints)
-        found = [path for path in (*names, self.model, self.ema_model) if os.path.lexists(path)]
+        return self.set_aside((*names, self.model, self.ema_model))
+
+    def set_aside(self, paths: Iterable[Path]) -> Path | None:
+        """Move what is there of some paths into a folder beside them, and return it; None: nothing is there."""
+        found = [path for path in paths if os.path.lexists(path)]
         if not found:
             return None
         number = 1 + sum(1 for _ in self.root.glob(f"{EARLIER}*"))

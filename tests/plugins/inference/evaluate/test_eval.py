@@ -317,6 +317,15 @@ def test_a_nan_reward_ends_the_evaluation_which_can_be_gone_on_with(evaluate, ca
     assert "the same command goes on" in err
 
 
+@pytest.mark.parametrize("anew", [["--overwrite"], ["--resume", "restart"]])
+def test_a_command_that_begins_anew_is_not_the_one_that_goes_on(anew, capsys, folder):
+    words = ["eval", "model", *SMALL, "--output", "out", "--data", "prompts.jsonl"]
+
+    assert main([*words, "--reward", "rewards.py:nan", *anew]) == 1
+
+    assert f"the same command without {' '.join(anew)} goes on" in capsys.readouterr().err
+
+
 def test_another_model_is_refused_until_the_folder_is_overwritten(evaluate, folder, base, capsys):
     evaluate(*DATA)
     (folder / "second").symlink_to(base)
@@ -327,6 +336,29 @@ def test_another_model_is_refused_until_the_folder_is_overwritten(evaluate, fold
     assert "model.path is 'second'; the results in out were made with 'model'" in err
     assert "--overwrite" in err
     evaluate(*DATA, "--overwrite", model="second")
+
+
+def test_restart_begins_anew_and_keeps_what_was_there(evaluate, folder, caplog):
+    first = evaluate(*DATA)
+    before = {path.name: path.read_bytes() for path in (folder / "out").glob("*.*")}
+    del before[".lock"]
+    assert len(before) == 5
+
+    second = evaluate(*DATA, "--seed", "1", "--resume", "restart")
+
+    kept = folder / "out" / "earlier-1"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert "the results that were here are kept in out/earlier-1" in caplog.text
+    assert second == evaluate(*DATA, "--seed", "1", output="other")
+    assert evaluate(*DATA, "--resume", "restart") == first
+
+
+def test_to_begin_anew_in_two_ways_is_refused(evaluate, folder, capsys):
+    words = ["eval", "model", *SMALL, *DATA, "--output", "out"]
+
+    assert main([*words, "--overwrite", "--resume", "restart"]) == 2
+
+    assert "one removes earlier results, the other keeps them" in capsys.readouterr().err
 
 
 def test_a_model_whose_files_have_changed_is_another_one(evaluate, folder, base, capsys):

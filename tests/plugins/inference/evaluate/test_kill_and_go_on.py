@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with_and_says_so(folder, whole):
 
     assert process.returncode == 130
     assert "interrupted: by SIGINT: " in err
-    assert " of 18 tasks are in stopped/episodes.jsonl. The same command goes on." in err
+    assert " of 18 tasks are in stopped/episodes.jsonl; the same command goes on." in err
     (folder / "rewards.py").write_text(fast)
     assert in_a_fork(folder, "stopped") == 0
     assert files(folder, "stopped") == whole

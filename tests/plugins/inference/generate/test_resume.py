@@ -85,6 +85,20 @@ def test_a_finished_folder_gives_another_data_set_without_generating(folder, who
     )
 
 
+def test_restart_begins_anew_and_keeps_what_was_there(folder, whole):
+    before = {path.name: path.read_bytes() for path in (folder / "whole").glob("*.*l")}
+    assert before.keys() == {"completions.jsonl", "best.jsonl", "config.toml"}
+
+    assert in_a_fork(folder, "whole", "--resume", "restart", "--seed", "1") == 0
+
+    kept = folder / "whole" / "earlier-1"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert files(folder, "whole") != whole
+    assert in_a_fork(folder, "whole", "--resume", "restart") == 0
+    assert files(folder, "whole") == whole
+    assert (folder / "whole" / "earlier-2" / "completions.jsonl").exists()
+
+
 def refusal(folder, *words, code=2):
     status = in_a_fork(folder, "whole", *words)
     assert os.waitstatus_to_exitcode(status) == code
@@ -92,7 +106,9 @@ def refusal(folder, *words, code=2):
 
 
 def test_a_folder_with_completions_is_refused_without_resume(folder, whole):
-    assert "Add --resume to go on with them" in refusal(folder)
+    text = refusal(folder)
+
+    assert "Add --resume to go on with them, or --resume restart to begin anew" in text
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ FREE = {
     "eval": {
         "output",
         "overwrite",
+        "resume.checkpoint",
         "engines",
         "rollout.concurrency",
         "eval.metrics",

@@ -15,6 +15,7 @@ from typing import Any, Generic
 
 from rlhf_config import write_toml
 from rlhf_config.common import RunOptions
+from rlhf_config.input_digests import comparable, input_digests
 from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.component import name_component
 from rlhf_core.concurrency import run_to_its_end
@@ -37,7 +38,6 @@ from .control import Control
 from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of, go_back
 from .exporting import export_models
 from .hearers import Loggers, Observers, build_observers
-from .input_digests import input_digests
 from .interrupts import Interrupts
 from .old_objects import OldObjects
 from .restore import restore_observers
@@ -81,7 +81,8 @@ def drive(
         point = find_resume_point(resolved, folder, kind.resuming)
         if point is not None:
             strict = resolved.run.resume.strict
-            now = record_of(plugins, inputs)
+            before = point.made_with.get("inputs", {})
+            now = record_of(plugins, comparable(inputs, before, resolved.inputs))
             report_changes(point.made_with, now, checkpoint=point.path, strict=strict)
         try:
             run = _Run(

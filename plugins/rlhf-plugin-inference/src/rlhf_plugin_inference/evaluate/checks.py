@@ -76,6 +76,11 @@ def _problems(run: EvalOptions, labels: Labels, brings: frozenset[str]) -> Itera
         yield (
             f"{labels('model.path')} {run.model.path} and {labels('remote.url')}: both say who answers. Leave one out."
         )
+    if run.overwrite and run.resume.checkpoint == "restart":
+        yield (
+            f"{labels('overwrite')} and {labels('resume.checkpoint')} restart: one removes earlier results, the other "
+            "keeps them. Leave one out."
+        )
     if not (run.data.train or run.env.use):
         yield "rlhf eval: expected tasks; got none. Add --data FILE.jsonl with --reward NAME, or --env NAME."
     if not is_rewarded:

@@ -41,6 +41,7 @@ The options of a component appear here once it is selected: rlhf eval --env NAME
   --model-name NAME  --remote.model
   --by-task          --report.by_task: a line for each task
   --table FORM       --report.table: text, or markdown, csv or json for other tools
+  --resume restart   begin anew; the results that are in the folder are kept beside the new ones
   --overwrite        begin anew, in place of the results that are in the folder
   --check            say whether the configuration is valid, and stop
   --dry-run          show what would be evaluated, and stop

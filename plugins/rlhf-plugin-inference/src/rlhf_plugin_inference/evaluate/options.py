@@ -116,6 +116,14 @@ class RemoteModel(Config):
     )
 
 
+class Continuation(Config):
+    checkpoint: Literal["auto", "restart"] = Field(
+        "auto",
+        description="auto: go on with the results that are in the folder; restart: begin anew, these are kept in a "
+        "folder beside the new ones",
+    )
+
+
 class EvalOptions(CommandOptions):
     """All options of ``rlhf eval`` but those of components."""
 
@@ -124,6 +132,7 @@ class EvalOptions(CommandOptions):
     overwrite: bool = Field(
         False, description="begin anew, in place of the results that are in the folder"
     )
+    resume: Continuation = Continuation()
     model: EvaluatedModel = EvaluatedModel()
     remote: RemoteModel = RemoteModel()
     data: PromptsWithImages = PromptsWithImages()
@@ -140,6 +149,13 @@ class EvalOptions(CommandOptions):
         le=64,
         description="number of engines, which share the tasks; each gets an equal share of the GPUs",
     )
+
+    def going_on(self) -> str:
+        """Return the words that say which command goes on with what this one has begun."""
+        anew = " without --overwrite" if self.overwrite else ""
+        if self.resume.checkpoint == "restart":
+            anew = " without --resume restart"
+        return f"the same command{anew} goes on"
 
     def tasks_in_flight(self) -> int:
         """Return how many tasks are in work at most."""

@@ -120,7 +120,8 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
                 yield EpisodeRecord.from_line(line)
             except ValueError as error:
                 raise ResumeError(
-                    f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --overwrite."
+                    f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
+                    "restart, which keeps the file, or --overwrite."
                 ) from error
 
 
@@ -158,7 +159,8 @@ def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sampl
         record = EpisodeRecord.from_line(line.decode())
     except ValueError as error:
         raise ResumeError(
-            f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --overwrite."
+            f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
+            "restart, which keeps the file, or --overwrite."
         ) from error
     expected = None
     if job is not None:
@@ -167,7 +169,7 @@ def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sampl
     if (record.set, record.temperature, record.uid, record.digest) != expected:
         raise ResumeError(
             f"{path}:{number}: its task is not the one at this place of the evaluation now. The tasks have changed "
-            "since; choose another --output, or begin anew with --overwrite."
+            "since; choose another --output, or begin anew with --resume restart, which keeps the file, or --overwrite."
         )
 
 

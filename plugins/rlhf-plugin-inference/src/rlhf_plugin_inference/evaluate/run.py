@@ -44,7 +44,7 @@ from ..worklist.configuration import NAME as CONFIGURATION
 from ..worklist.configuration import GoingOn, record_config
 from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
-from ..worklist.kept_results import results_are_kept
+from ..worklist.kept_results import results_are_kept, set_results_aside
 from ..worklist.progress import WorkProgress
 from .jobs import EvalJob, Work, work_of
 from .measuring import with_measures
@@ -60,12 +60,12 @@ from .table import block, summary_table, task_table
 
 GOING_ON = GoingOn(
     free=re.compile(
-        r"output|overwrite|engines|(report|log)\..*|eval\.(pass_threshold|metrics|\w+\..*)|rollout\.concurrency|engine\.\w+\..*"
+        r"output|overwrite|engines|(report|log|resume)\..*|eval\.(pass_threshold|metrics|\w+\..*)|rollout\.concurrency|engine\.\w+\..*"
         r"|reward\.\w+\.(timeout_s|on_error|isolate)"
         r"|remote\.(concurrency|timeout_s|retries|retry_wait_s|key_variable|environment_timeout_s)"
     ),
     contents="results",
-    way_out="choose another --output, or begin anew with --overwrite",
+    way_out="choose another --output, or begin anew with --resume restart, which keeps them, or --overwrite",
 )
 """Rules by which the same command goes on: no episode that is there depends on the free options."""
 
@@ -83,21 +83,24 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
     options = resolved.run
     folder = Path(options.output)
     metrics = metrics_of(resolved.selections["eval.metrics"])
-    with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
+    with claim(run_folder := RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / EPISODES
+        results = (EPISODES, SECONDS, SUMMARY, CONFIGURATION, MODEL_FILES)
         if options.overwrite:
-            for name in (EPISODES, SECONDS, SUMMARY, CONFIGURATION, MODEL_FILES):
+            for name in results:
                 remove(folder / name)
+        if options.resume.checkpoint == "restart":
+            set_results_aside(run_folder, results, "results")
         is_begun = path.exists()
         record_config(resolved, folder, GOING_ON, is_begun=is_begun)
         if options.remote.url is None:
             check_same_files(found_model(options.model), folder, is_begun=is_begun)
-        with results_are_kept(path, "tasks", "the same command goes on"):
+        with results_are_kept(path, "tasks", options.going_on()):
             progress = run_to_its_end(_evaluate(resolved, plugins, folder, interrupts))
         if progress.done < progress.total:
             message = (
-                f"by {interrupts.requested}: {progress.done} of {progress.total} tasks are in {path}. The same command "
-                "goes on."
+                f"by {interrupts.requested}: {progress.done} of {progress.total} tasks are in {path}; "
+                f"{options.going_on()}."
             )
             return _result("interrupted", progress.done, begin, message)
         _report(options, folder, metrics)

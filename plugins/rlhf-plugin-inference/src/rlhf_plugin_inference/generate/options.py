@@ -41,6 +41,8 @@ from ..serving.options import (
 from ..worklist.options import Display, PromptsWithImages, Scores
 
 COMPLETIONS = "completions.jsonl"
+CHOSEN = ("best", "rejection", "pairs")
+"""Ways to choose a data set, each of which names its file."""
 _IN_FLIGHT = 1024
 """Completions in flight with each engine, unless an option says how many prompts are."""
 
@@ -72,8 +74,10 @@ class SelectOptions(Config):
 
 
 class Continuation(Config):
-    checkpoint: Literal["auto"] | None = Field(
-        None, description="auto: go on with the completions that are in the folder"
+    checkpoint: Literal["auto", "restart"] | None = Field(
+        None,
+        description="auto: go on with the completions that are in the folder; restart: begin anew, these are kept in a "
+        "folder beside the new ones",
     )
 
 
@@ -177,7 +181,8 @@ def _outputs(run: GenerateOptions, labels: Labels) -> Iterator[str]:
         yield f"{label}: there is a training run in this folder; choose another one"
     if run.resume.checkpoint is None and os.path.lexists(output / COMPLETIONS):
         yield (
-            f"{label}: there are completions already. Add --resume to go on with them, or choose another folder."
+            f"{label}: there are completions already. Add --resume to go on with them, or --resume restart to begin "
+            "anew and keep them in a folder beside the new ones; or choose another folder."
         )
 
 
@@ -201,7 +206,7 @@ The options of a component appear here once it is selected: rlhf generate --rewa
   -c FILE            a TOML file with options; may be given several times, later ones win
   --check            say whether the configuration is valid, and stop
   --dry-run          show what would be generated, and stop
-  --resume           go on with the completions that are in the folder
+  --resume           go on with the completions that are in the folder; --resume restart: begin anew and keep these
   -h, --help         this text"""
 
 GENERATE = OptionTree(

@@ -27,14 +27,15 @@ from rlhf_trainer.inference import (
 
 from ..serving.served import renderer_of, serving
 from ..serving.sight import Sight, open_sight
+from ..worklist.configuration import NAME as CONFIGURATION
 from ..worklist.configuration import GoingOn, record_config
 from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
-from ..worklist.kept_results import results_are_kept
+from ..worklist.kept_results import results_are_kept, set_results_aside
 from ..worklist.progress import WorkProgress
 from .answering import Answerer, Prompter
 from .dataset import summarize
-from .options import COMPLETIONS, GenerateOptions
+from .options import CHOSEN, COMPLETIONS, GenerateOptions
 from .records import check_same_prompts, cut_half_line
 
 RESUMING = GoingOn(
@@ -43,7 +44,7 @@ RESUMING = GoingOn(
     ),
     contents="completions",
     label="--resume: ",
-    way_out="choose another --output",
+    way_out="begin anew with --resume restart, which keeps them, or choose another --output",
 )
 """Rules of ``--resume``: no completion that is there depends on the free options."""
 
@@ -58,8 +59,11 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
     begin = time.monotonic()
     options = resolved.run
     folder = Path(options.output)
-    with claim(RunFolder(folder), resume=True), Interrupts() as interrupts:
+    with claim(run_folder := RunFolder(folder), resume=True), Interrupts() as interrupts:
         path = folder / COMPLETIONS
+        if options.resume.checkpoint == "restart":
+            results = (COMPLETIONS, CONFIGURATION, *(f"{mode}.jsonl" for mode in CHOSEN))
+            set_results_aside(run_folder, results, "completions")
         record_config(resolved, folder, RESUMING, is_begun=path.exists())
         sight = open_sight(
             resolved.optional("model.vision"),

@@ -1,12 +1,28 @@
-"""Words that an error in the middle of the work gets about the results that are there."""
+"""Results that are there: what an error in the middle of the work says of them, and where they go for others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_core import RewardError, RLHFError, RolloutError
+from rlhf_trainer.inference import RunFolder
+
+log = logging.getLogger(__name__)
+
+
+def set_results_aside(folder: RunFolder, names: Iterable[str], contents: str) -> None:
+    """Move the files of what was here into a folder beside the new ones, and say where they are.
+
+    Args:
+        names: of the files, those that are not there included.
+        contents: name of what they hold, in the plural.
+    """
+    if earlier := folder.set_aside(folder.root / name for name in names):
+        # A warning, since these commands show no other lines of a log.
+        log.warning("begins anew; the %s that were here are kept in %s", contents, earlier)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from .adapted_layers import adapted_layers
 from .experts import keep_plain_experts
 from .four_bits import FourBits
 from .narrow_heads import widen
+from .segments import remove_names
 
 
 class PlainLinear(UnquantizedLinearMethod):
@@ -71,6 +72,8 @@ class PlainWeightsLoader(DefaultModelLoader):
         self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = ""
     ) -> nn.Module:
         """Load the model. For an engine with an adapter, choose the layers that vLLM makes ready for it."""
+        # The worker's groups are whole by now: vLLM forms them before it makes the model.
+        remove_names(of_groups_alone=True)
         model: nn.Module = super().load_model(vllm_config, model_config, prefix)
         if (adapters := vllm_config.lora_config) is not None:
             adapters.target_modules = adapted_layers(model, adapters)

@@ -9,14 +9,12 @@ import shutil
 import signal
 import threading
 import time
-from pathlib import Path
 
 from ..names import OWNER_VARIABLE, SOCKETS_VARIABLE
+from .segments import remove_names
 
 GRACE_S = 10.0
 """Seconds between asking the core to end and killing it."""
-SHARED_MEMORY = "/dev/shm/psm_"
-"""Beginning of the names of Python's shared memory."""
 
 
 def end_with_owner() -> None:
@@ -56,11 +54,7 @@ def leave_nothing() -> None:
     Python's tracker of shared memory is a process of the owner's, and may have died with it. Memory that is mapped
     stays until its process ends.
     """
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        name = line.split(maxsplit=5)[-1]
-        if name.startswith(SHARED_MEMORY):
-            with contextlib.suppress(OSError):
-                os.unlink(name)
+    remove_names(of_groups_alone=False)
     _remove_folder()
 
 
