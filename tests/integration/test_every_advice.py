@@ -12,6 +12,7 @@ from rlhf_core.plugins import load
 
 from .advised_calls import CASES
 from .advised_places import FOLLOWED, REASONS
+from .advised_theme import THEMES
 from .test_advised_options import trees
 
 
@@ -92,10 +93,11 @@ def test_a_value_that_an_option_cannot_have_would_be_found(fields):
 
 def test_every_message_that_names_an_option_is_followed_or_has_a_reason():
     places = {one.place for one in raised_messages()}
-    followed = {*FOLLOWED, *CASES}
+    called = [place for table in THEMES for place in table]
+    followed = {*FOLLOWED, *CASES, *called}
 
     assert not followed - places, "places that are gone"
-    assert not FOLLOWED.keys() & CASES.keys(), "places that are followed twice"
+    assert len(followed) == len(FOLLOWED) + len(CASES) + len(called), "places that are followed twice"
     left = sorted(places - followed)
     assert [place for place in left if not any(map(place.startswith, REASONS))] == []
     assert [start for start in REASONS if not any(one.startswith(start) for one in left)] == []

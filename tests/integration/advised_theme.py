@@ -1,0 +1,6 @@
+"""The calls of all themes, by the place that raises."""
+
+from .advised_commands import COMMANDS_RUN
+from .advised_rows import ROWS_READ
+
+THEMES = (ROWS_READ, COMMANDS_RUN)
