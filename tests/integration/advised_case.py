@@ -17,3 +17,5 @@ class Advised:
     Together the words have each option that the message names."""
     given: tuple[str, ...] = ()
     """Options that the message names as those that the user gave."""
+    slow: bool = False
+    """It starts processes, or takes more than half a second otherwise."""

@@ -206,7 +206,7 @@ COMMANDS_RUN = {
             wrong={"folder": Path("a:b")},
             told={
                 "--folder is 'a:b'; expected a path without quotes, backslashes, ':' and '='": {
-                    "folder": "ab"
+                    "folder": Path("ab")
                 }
             },
         )

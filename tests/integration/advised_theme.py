@@ -1,6 +1,7 @@
 """The calls of all themes, by the place that raises."""
 
 from .advised_commands import COMMANDS_RUN
+from .advised_requests import REQUESTS_REFUSED
 from .advised_rows import ROWS_READ
 
-THEMES = (ROWS_READ, COMMANDS_RUN)
+THEMES = (ROWS_READ, COMMANDS_RUN, REQUESTS_REFUSED)

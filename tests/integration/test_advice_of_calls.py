@@ -5,7 +5,7 @@ import asyncio
 import inspect
 
 import pytest
-from tests.advised_messages import FLAG, HOLE, raised_messages
+from tests.advised_messages import FLAG, raised_messages
 
 from .advised_theme import THEMES
 
@@ -28,7 +28,13 @@ def one_line(text):
 CASES = [(place, case) for table in THEMES for place, cases in table.items() for case in cases]
 
 
-@pytest.mark.parametrize(("place", "case"), CASES, ids=[place for place, _ in CASES])
+@pytest.mark.parametrize(
+    ("place", "case"),
+    [
+        pytest.param(place, case, id=place, marks=[pytest.mark.slow] * case.slow)
+        for place, case in CASES
+    ],
+)
 def test_following_the_advice_of_a_call_gets_further(place, case, tmp_path, monkeypatch):
     (tmp_path / "wrong").mkdir()
     monkeypatch.chdir(tmp_path / "wrong")
@@ -54,4 +60,3 @@ def test_each_message_of_a_place_has_a_case():
             assert len(cases) >= len(
                 {one.template for one in raised_messages() if one.place == place}
             ), place
-    assert HOLE

@@ -97,7 +97,9 @@ def test_every_message_that_names_an_option_is_followed_or_has_a_reason():
     followed = {*FOLLOWED, *CASES, *called}
 
     assert not followed - places, "places that are gone"
-    assert len(followed) == len(FOLLOWED) + len(CASES) + len(called), "places that are followed twice"
+    assert len(followed) == len(FOLLOWED) + len(CASES) + len(called), (
+        "places that are followed twice"
+    )
     left = sorted(places - followed)
     assert [place for place in left if not any(map(place.startswith, REASONS))] == []
     assert [start for start in REASONS if not any(one.startswith(start) for one in left)] == []
