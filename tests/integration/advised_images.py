@@ -49,14 +49,14 @@ def stage(family="qwen3_vl"):
     return Stage(path, media, load(), policy_spec(path, media))
 
 
-def role(vision, adapter=None):
-    """Build a policy of a model that sees; without ``vision`` its text alone would be read."""
-    made = stage()
+def role(vision, adapter=None, family="qwen3_vl", **changes):
+    """Build a role of a model that sees; without ``vision`` its text alone would be read."""
+    made = stage(family)
     ref = None
     if adapter is not None:
         options = {"rank": 4}
         ref = ComponentRef(kind="rlhf_model_adapters", name=f"lora:{adapter}", options=options)
-    made.backend(vision=made.spec.vision if vision else None, adapter=ref).close()
+    made.backend(vision=made.spec.vision if vision else None, adapter=ref, **changes).close()
 
 
 def plain(family):
@@ -89,7 +89,7 @@ async def request_with_images(vision):
     engine = EmbeddedEngine(EmbeddedEngineConfig())
     spec = made.engine_spec(64)
     if not vision:
-        spec = replace(spec, vision=None, model_path="text")
+        spec = replace(spec, vision=None, model_path="text", eos_token_ids=(2,))
     await engine.start(spec, backend)
     try:
         await engine.generate(
@@ -174,7 +174,7 @@ def judged(trained, renamed, head):
     made = stage()
     folder = made.path
     if trained:
-        backend = made.backend(role="reward_model", head="score", objective=RankingObjective())
+        backend = made.backend(**JUDGE)
         backend.export(Path("trained"))
         made.renderer.tokenizer.save_pretrained("trained")
         folder = Path("trained")
@@ -182,9 +182,10 @@ def judged(trained, renamed, head):
     if renamed:
         (file,) = folder.glob("*.safetensors")
         tensors = load_file(file)
-        tensors["verdict.weight"] = torch.ones(
-            1, next(w for n, w in tensors.items() if n.endswith("norm.weight")).shape[0]
-        )
+        (width,) = {
+            one.shape[0] for name, one in tensors.items() if name.endswith("input_layernorm.weight")
+        }
+        tensors["verdict.weight"] = torch.ones(1, width)
         save_file(tensors, file, metadata={"format": "pt"})
     registered = load("").get("rlhf_rewards", "reward_model")
     given = {} if head is None else {"head": head}
@@ -205,6 +206,7 @@ def audited(folder):
     pixels.inputs(torch.tensor([5, *[pixels.feature_id] * 9, 6]), [Path("x.png")])
 
 
+JUDGE = {"role": "reward_model", "head": "score", "objective": RankingObjective()}
 ALL_FROZEN = {"has_projector": True, "freeze_tower": True, "freeze_text": True}
 BLIND = {"trained": False, "renamed": False, "head": None}
 
@@ -212,7 +214,7 @@ IMAGES_TAKEN = {
     "rlhf_torch/models/loading.py:_refuse_without_its_tower": [
         Advised(
             call=role,
-            wrong={"vision": False},
+            wrong={"vision": False, "family": "gemma3"},
             told={
                 "Set --model.vision vlm, which trains it with rows of text alone too": {
                     "vision": True
@@ -224,7 +226,7 @@ IMAGES_TAKEN = {
     "rlhf_torch/models/role_model.py:_require_exportable": [
         Advised(
             call=role,
-            wrong={"vision": True, "adapter": "qlora"},
+            wrong={"vision": True, "adapter": "qlora", **JUDGE},
             told={"Choose --actor.adapter lora": {"adapter": "lora"}, "or none": {"adapter": None}},
             slow=True,
         )

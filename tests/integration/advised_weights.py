@@ -157,6 +157,7 @@ async def changed(weights, paused):
             parameter.mul_(1.5)
     if paused:
         await engine.update_weights(1, Source(lm))
+        await engine.resume()
     await running
     await engine.close()
 
@@ -296,7 +297,9 @@ WEIGHTS_CHOSEN = {
             call=changed,
             wrong={"weights": "shared", "paused": False},
             told={
-                "Call pause and update_weights around training": {"paused": True},
+                "Call pause before training, and update_weights and resume behind it": {
+                    "paused": True
+                },
                 "set --engine.embedded.weights copy": {"weights": "copy"},
             },
         )
