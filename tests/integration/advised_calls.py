@@ -103,6 +103,13 @@ TOOLS = {
     "rlhf_plugin_plan/memory/placement.py:_require_several": [
         "plan --runtime ray --runtime.ray.ranks.policy 2 --backend torch"
     ],
+    "rlhf_plugin_plan/memory/placement.py:_require_whole_bundles": [
+        "plan --runtime ray --backend deepspeed --engine vllm --engine.vllm.tensor_parallel_size 4 --nodes 2 "
+        "--gpus-per-node 2"
+    ],
+    "rlhf_trainer/loop/sleeping.py:asleep_while_it_learns": [
+        "train --runtime ray --backend deepspeed --runtime.sleep always --runtime.ray.colocate none --dry-run"
+    ],
     "rlhf_plugin_plan/memory/placement.py:place": [
         "plan --runtime ray --backend deepspeed --runtime.ray.ranks.policy 64 --nodes 2"
     ],

@@ -17,5 +17,7 @@ class Advised:
     Together the words have each option that the message names."""
     given: tuple[str, ...] = ()
     """Options that the message names as those that the user gave."""
+    needs: str = ""
+    """Package without which the call cannot be made."""
     slow: bool = False
     """It starts processes, or takes more than half a second otherwise."""

@@ -95,7 +95,7 @@ async def request_with_images(vision):
         await engine.generate(
             GenerationRequest(
                 uid=Uid(0, 0),
-                prompt_ids=tuple(read.token_ids),
+                prompt_ids=tuple(read.token_ids) if vision else (5, 6, 7),
                 media=read.spans,
                 seeds=(1,),
                 sampling=SamplingParams(max_new_tokens=2),
@@ -214,7 +214,7 @@ IMAGES_TAKEN = {
     "rlhf_torch/models/loading.py:_refuse_without_its_tower": [
         Advised(
             call=role,
-            wrong={"vision": False, "family": "gemma3"},
+            wrong={"vision": False, "family": "qwen3_5"},
             told={
                 "Set --model.vision vlm, which trains it with rows of text alone too": {
                     "vision": True

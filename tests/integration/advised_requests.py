@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from dataclasses import replace
+from importlib.metadata import requires
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,8 @@ from tests.plugins.agents.test_images import Pads, windowed
 from tests.plugins.conftest import _reward_batch
 from tests.plugins.endpoint.conftest import EpisodePlayer
 from tests.plugins.endpoint.test_images import ONE, of_chat
+from tests.plugins.inference.evaluate.remote.conftest import FakeServer
+from tests.plugins.inference.evaluate.remote.test_client import answers
 
 from rlhf_config.isolation import IsolationOptions
 from rlhf_core.component import ComponentRef
@@ -196,6 +199,36 @@ async def guarded(limit_s):
     await GuardedEnvironment(Slow(), "0.3.0.0: slow", limit_s).reset(Task(uid=Uid(0, 3)), 0)
 
 
+def remote(url=None, model="m", key=None, retries=2, faults=0, installed=True):
+    """Ask a server of ours, which wants a key if ``key`` is not None."""
+    extra = [one for one in requires("rlhf-plugin-inference") if one.startswith("httpx2")]
+    assert extra
+    assert all("remote" in one for one in extra), extra
+
+    class Keyed(FakeServer):
+        def _handler(self):
+            handler = super()._handler()
+            status = 200 if key is None else 401
+            right = "Bearer right"
+            handler.do_GET = lambda self: self._send(
+                200 if self.headers.get("authorization") == right else status,
+                {},
+                b'{"data": [{"id": "m"}]}',
+            )
+            return handler
+
+    found = sys.modules.get("httpx2")
+    with contextlib.ExitStack() as stack:
+        server = Keyed()
+        stack.callback(server.close)
+        stack.enter_context(changed_environment(OPENAI_API_KEY=key or None))
+        server.faults = [500] * faults
+        if not installed:
+            sys.modules["httpx2"] = None
+            stack.callback(sys.modules.__setitem__, "httpx2", found)
+        answers(server, retries=retries, model=model, **({} if url is None else {"url": url}))
+
+
 def scored(input, sends):
     options = ServeConfig(path="model", input=input)
     end = SequenceEnd(scored=(), at_end=False, others=frozenset(), words=(), text_end=None)
@@ -361,6 +394,43 @@ REQUESTS_REFUSED = {
                 "Forget it with /reset": {"reset": True},
                 "start with a larger --chat.max_length": {"max_length": 400},
             },
+        )
+    ],
+    "rlhf_plugin_inference/evaluate/remote/client.py:open": [
+        Advised(
+            call=remote,
+            wrong={"installed": False},
+            told={"pip install 'rlhf-plugin-inference[remote]'": {"installed": True}},
+            given=("--remote.url",),
+        ),
+        Advised(
+            call=remote,
+            wrong={"url": "http://127.0.0.1:1/v1"},
+            told={"Start it, or correct the address": {"url": None}},
+            given=("--remote.url",),
+        ),
+    ],
+    "rlhf_plugin_inference/evaluate/remote/client.py:_refuse_key": [
+        Advised(
+            call=remote,
+            wrong={"key": ""},
+            told={"Put it into the environment variable OPENAI_API_KEY": {"key": "right"}},
+            given=("--remote.url", "--remote.key_variable"),
+        )
+    ],
+    "rlhf_plugin_inference/evaluate/remote/client.py:_check_model": [
+        Advised(
+            call=remote,
+            wrong={"model": "other"},
+            told={"which has m": {"model": "m"}},
+            given=("--remote.model",),
+        )
+    ],
+    "rlhf_plugin_inference/evaluate/remote/client.py:answer": [
+        Advised(
+            call=remote,
+            wrong={"faults": 3, "retries": 2},
+            told={"For more attempts raise --remote.retries": {"retries": 3}},
         )
     ],
     "rlhf_plugin_inference/evaluate/remote/guarded.py:_guard": [

@@ -3,6 +3,7 @@ requests, of runs and of packages. Each piece of the message is quoted by its ca
 
 import asyncio
 import inspect
+from importlib.util import find_spec
 
 import pytest
 from tests.advised_messages import FLAG, raised_messages
@@ -21,6 +22,15 @@ def raised_by(call, **arguments):
     return None
 
 
+def marks_of(case):
+    scale = (
+        [pytest.mark.scale, pytest.mark.skipif(not find_spec(case.needs), reason=case.needs)]
+        if case.needs
+        else []
+    )
+    return [*scale, *[pytest.mark.slow] * case.slow]
+
+
 def one_line(text):
     return " ".join(text.split())
 
@@ -30,10 +40,7 @@ CASES = [(place, case) for table in THEMES for place, cases in table.items() for
 
 @pytest.mark.parametrize(
     ("place", "case"),
-    [
-        pytest.param(place, case, id=place, marks=[pytest.mark.slow] * case.slow)
-        for place, case in CASES
-    ],
+    [pytest.param(place, case, id=place, marks=marks_of(case)) for place, case in CASES],
 )
 def test_following_the_advice_of_a_call_gets_further(place, case, tmp_path, monkeypatch):
     (tmp_path / "wrong").mkdir()
