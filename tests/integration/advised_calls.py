@@ -104,7 +104,7 @@ TOOLS = {
         "plan --runtime ray --runtime.ray.ranks.policy 2 --backend torch"
     ],
     "rlhf_plugin_plan/memory/placement.py:_require_whole_bundles": [
-        "plan --runtime ray --backend deepspeed --engine vllm --engine.vllm.tensor_parallel_size 4 --nodes 2 "
+        "plan --runtime ray --backend deepspeed --runtime.ray.gpus_per.engine 4 --runtime.ray.colocate none --nodes 2 "
         "--gpus-per-node 2"
     ],
     "rlhf_trainer/loop/sleeping.py:asleep_while_it_learns": [

@@ -35,6 +35,8 @@ class FileCase:
     """Does what was told."""
     then: str = ""
     """Words of the next attempt; empty: the same."""
+    is_whole: bool = False
+    """Whether runs go on once they are built."""
 
 
 def _rows(name, *rows):
@@ -110,12 +112,7 @@ def _record(folder, adapter):
     kept = (
         f"--observers.use token_files --log.samples 16 --actor.adapter {adapter} --log.progress off"
     )
-    assert (
-        main(
-            [*words.split(), *small.split(), *kept.split(), "--algo.loss.old_logprobs", "recompute"]
-        )
-        == 0
-    )
+    assert main([*words.split(), *small.split(), *kept.split()]) == 0
 
 
 def _add_token(source, folder):
@@ -302,9 +299,10 @@ FILES = {
     ],
     "rlhf_plugin_lab/replay/command.py:_play_changed": [
         FileCase(
-            words="replay run --from 1 --to 2 --rollout.n_samples_per_prompt 4",
+            words="replay run --from 1 --to 2 --rollout.filters dynamic_sampling",
             told="leave out the changed option that asks for other samples",
-            then="replay run --from 1 --to 2 --algo.loss.ppo.clip 0.1",
+            is_whole=True,
+            then="replay run --from 1 --to 2 --actor.adam.lr 0.01",
         )
     ],
     "rlhf_plugin_lab/audit/loading.py:require_plain_base": [
@@ -312,6 +310,7 @@ FILES = {
             words="audit rounded --step 1",
             prepare=lambda: _record("rounded", "qlora"),
             told="Audit a step of the same options with --actor.adapter lora",
+            is_whole=True,
             mend=lambda: _record("plain", "lora"),
             then="audit plain --step 1",
         )
