@@ -1,7 +1,7 @@
 """Words of commands that bring a message about, by the place that raises it: whoever follows the message gets further.
 
-A place is here once, with a case for each of its messages that can be followed. What cannot be brought about like this
-is among the reasons of ``advised_places``.
+A place is here once, with a case for each of its messages that can be followed. What words do not bring about is called
+in the modules that ``advised_theme`` lists.
 """
 
 from .advised_files import FILES
@@ -104,8 +104,8 @@ TOOLS = {
         "plan --runtime ray --runtime.ray.ranks.policy 2 --backend torch"
     ],
     "rlhf_plugin_plan/memory/placement.py:_require_whole_bundles": [
-        "plan --runtime ray --backend deepspeed --runtime.ray.gpus_per.engine 4 --runtime.ray.colocate none --nodes 2 "
-        "--gpus-per-node 2"
+        "plan --runtime ray --backend deepspeed --engine vllm --engine.vllm.args.tensor_parallel_size 4 "
+        "--runtime.ray.gpus_per.engine 4 --runtime.ray.colocate none --nodes 2 --gpus-per-node 2"
     ],
     "rlhf_trainer/loop/sleeping.py:asleep_while_it_learns": [
         "train --runtime ray --backend deepspeed --runtime.sleep always --runtime.ray.colocate none --dry-run"
