@@ -103,10 +103,6 @@ TOOLS = {
     "rlhf_plugin_plan/memory/placement.py:_require_several": [
         "plan --runtime ray --runtime.ray.ranks.policy 2 --backend torch"
     ],
-    "rlhf_plugin_plan/memory/placement.py:_require_whole_bundles": [
-        "plan --runtime ray --backend deepspeed --engine vllm --engine.vllm.args.tensor_parallel_size 4 "
-        "--runtime.ray.gpus_per.engine 4 --runtime.ray.colocate none --nodes 2 --gpus-per-node 2"
-    ],
     "rlhf_trainer/loop/sleeping.py:asleep_while_it_learns": [
         "train --runtime ray --backend deepspeed --runtime.sleep always --runtime.ray.colocate none --dry-run"
     ],

@@ -72,6 +72,7 @@ EVALUATED = "eval model --output evaluated --rollout.max_new_tokens 3"
 GONE_ON = "train --output run --resume auto --observers.use token_files --log.samples 16"
 
 
+FOUR = '[engine]\nname = "vllm"\n[engine.vllm.args]\ntensor_parallel_size = 4\n'
 GENERATED = "generate --model model --data rows.jsonl --output generated --rollout.max_new_tokens 3"
 
 
@@ -264,6 +265,13 @@ FILES = {
             words=STREAM,
             told="Begin it with a row",
             mend=lambda: _rows("streamed.jsonl", *[{"prompt": "1"}] * 8),
+        )
+    ],
+    "rlhf_plugin_plan/memory/placement.py:_require_whole_bundles": [
+        FileCase(
+            words="plan -c four.toml --runtime ray --backend deepspeed --runtime.ray.gpus_per.engine 4 "
+            "--runtime.ray.colocate none --nodes 2 --gpus-per-node 2",
+            prepare=lambda: Path("four.toml").write_text(FOUR),
         )
     ],
     "rlhf_plugin_supervised/training/imitation/distill.py:_require_one_tokenizer": [

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,6 +97,32 @@ def seen_by_node(missing):
     report = SimpleNamespace(host="there", has_folder=True, differing=None, missing=missing)
     driver = SimpleNamespace(folder=".")
     preflight._require(SimpleNamespace(address="192.0.2.1"), report, driver)
+
+
+async def joined(weights):
+    """Bring weights to an engine that joins after the trainer has gone on."""
+    from rlhf_plugin_ray.config import RayRuntimeConfig
+    from rlhf_plugin_ray.engines.delivery import WeightDelivery
+
+    @asynccontextmanager
+    async def held():
+        yield
+
+    async def delivered(engines):
+        return {}
+
+    role = SimpleNamespace(ranks=[], send_weights=None, changes=0, held=held)
+    delivery = WeightDelivery(role, None, RayRuntimeConfig(weights=weights, sync_timeout_s=0.05))
+    engine = Engine()
+    delivery._engines = {engine: None}
+    delivery._deliver = delivered
+    delivery._published = object() if weights == "store" else None
+    role.changes += 1
+    await delivery.bring(engine)
+
+
+class Engine:
+    who = "engine 1"
 
 
 def several_ranks(backend, ranks):
@@ -252,6 +279,14 @@ PACKAGES_AT_WORK = {
                 },
                 "or copy models there under the same path": {"missing": ()},
             },
+            needs="ray",
+        )
+    ],
+    "rlhf_plugin_ray/engines/delivery.py:bring": [
+        Advised(
+            call=joined,
+            wrong={"weights": "memory"},
+            told={"--runtime.ray.weights store keeps them": {"weights": "store"}},
             needs="ray",
         )
     ],

@@ -25,12 +25,10 @@ followed by their place are in ``advised_calls``, and those of calls in ``advise
 
 GPU = "DeepCompile works on NVIDIA GPUs alone, and there alone are layers compiled as one graph"
 CLUSTER = "it is said on a machine that is no node of a cluster of other machines"
-JOINING = "it is said to an engine that joins a cluster after the machines of others were lost"
 
 EXCUSED = {
     "rlhf_plugin_deepspeed/compile/deep_compile.py:_compiling": GPU,
     "rlhf_plugin_ray/cluster/joining.py:require_welcome": CLUSTER,
-    "rlhf_plugin_ray/engines/delivery.py:bring": JOINING,
 }
 """Place -> why no test follows its message. Each is here by its own name: what needs neither a GPU nor a cluster of
 several machines is followed."""

@@ -6,6 +6,7 @@ from .advised_packages import PACKAGES_AT_WORK
 from .advised_requests import REQUESTS_REFUSED
 from .advised_rows import ROWS_READ
 from .advised_runs import RUNS_GOING_ON
+from .advised_servers import SERVERS_ASKED
 from .advised_weights import WEIGHTS_CHOSEN
 
 THEMES = (
@@ -16,4 +17,5 @@ THEMES = (
     WEIGHTS_CHOSEN,
     IMAGES_TAKEN,
     PACKAGES_AT_WORK,
+    SERVERS_ASKED,
 )
