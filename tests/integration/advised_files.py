@@ -72,7 +72,7 @@ EVALUATED = "eval model --output evaluated --rollout.max_new_tokens 3"
 GONE_ON = "train --output run --resume auto --observers.use token_files --log.samples 16"
 
 
-FOUR = '[engine]\nname = "vllm"\n[engine.vllm.args]\ntensor_parallel_size = 4\n'
+TWO_GPUS = '[engine]\nname = "vllm"\n[engine.vllm.args]\ntensor_parallel_size = 2\n'
 GENERATED = "generate --model model --data rows.jsonl --output generated --rollout.max_new_tokens 3"
 
 
@@ -269,9 +269,9 @@ FILES = {
     ],
     "rlhf_plugin_plan/memory/placement.py:_require_whole_bundles": [
         FileCase(
-            words="plan -c four.toml --runtime ray --backend deepspeed --runtime.ray.gpus_per.engine 4 "
-            "--runtime.ray.colocate none --nodes 2 --gpus-per-node 2",
-            prepare=lambda: Path("four.toml").write_text(FOUR),
+            words="plan -c two.toml --runtime ray --backend deepspeed --runtime.ray.gpus_per.engine 2 "
+            "--runtime.ray.colocate none --nodes 2 --gpus-per-node 1",
+            prepare=lambda: Path("two.toml").write_text(TWO_GPUS),
         )
     ],
     "rlhf_plugin_supervised/training/imitation/distill.py:_require_one_tokenizer": [
