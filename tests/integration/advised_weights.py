@@ -225,6 +225,7 @@ WEIGHTS_CHOSEN = {
     "rlhf_plugin_inference/serving/adapter_form.py:form_of": [
         Advised(
             call=adapter_form,
+            slow=True,
             wrong={**FORMED, "serve": "adapter", "use_dora": True},
             told={
                 "Leave the option out": {"serve": "auto"},
