@@ -1,7 +1,7 @@
 """Words of commands that bring a message about, by the place that raises it: whoever follows the message gets further.
 
-A place is here once, with a case for each of its messages that can be followed. What cannot be brought about like this
-is among the reasons of ``advised_places``.
+A place is here once, with a case for each of its messages that can be followed. What words do not bring about is called
+in the modules that ``advised_theme`` lists.
 """
 
 from .advised_files import FILES
@@ -102,6 +102,9 @@ TOOLS = {
     ],
     "rlhf_plugin_plan/memory/placement.py:_require_several": [
         "plan --runtime ray --runtime.ray.ranks.policy 2 --backend torch"
+    ],
+    "rlhf_trainer/loop/sleeping.py:asleep_while_it_learns": [
+        "train --runtime ray --backend deepspeed --runtime.sleep always --runtime.ray.colocate none --dry-run"
     ],
     "rlhf_plugin_plan/memory/placement.py:place": [
         "plan --runtime ray --backend deepspeed --runtime.ray.ranks.policy 64 --nodes 2"

@@ -4,6 +4,7 @@ A case is prepared in a copy of the workspace of ``test_advice_by_place``. What 
 and done by hand where no word of the command does it.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as parquet
 from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.main import main
 from rlhf_testing.tiny import write_tiny_model
@@ -33,6 +35,8 @@ class FileCase:
     """Does what was told."""
     then: str = ""
     """Words of the next attempt; empty: the same."""
+    is_whole: bool = False
+    """Whether runs go on once they are built."""
 
 
 def _rows(name, *rows):
@@ -68,6 +72,7 @@ EVALUATED = "eval model --output evaluated --rollout.max_new_tokens 3"
 GONE_ON = "train --output run --resume auto --observers.use token_files --log.samples 16"
 
 
+TWO_GPUS = '[engine]\nname = "vllm"\n[engine.vllm.args]\ntensor_parallel_size = 2\n'
 GENERATED = "generate --model model --data rows.jsonl --output generated --rollout.max_new_tokens 3"
 
 
@@ -99,6 +104,47 @@ def _drop_column():
     for file in Path("run").rglob("*.parquet"):
         table = parquet.read_table(file)
         parquet.write_table(table.drop_columns(["uid"]), file)
+
+
+def _record(folder, adapter):
+    """Do a run of one step under an adapter, and keep its tokens."""
+    words = f"train --model model --data rows.jsonl --reward reward.py:score --steps 1 --output {folder}"
+    small = "--rollout.batch_size 2 --rollout.n_samples_per_prompt 2 --rollout.max_new_tokens 3"
+    kept = (
+        f"--observers.use token_files --log.samples 16 --actor.adapter {adapter} --log.progress off"
+    )
+    assert main([*words.split(), *small.split(), *kept.split()]) == 0
+
+
+def _add_token(source, folder):
+    """Write a model whose tokenizer has a token more."""
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    model = AutoModelForCausalLM.from_pretrained(source)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _end_turns_by_a_token():
+    """Write a teacher with a token that the student lacks, and a template that ends turns by it."""
+    _add_token("model", "longer")
+    Path("ended.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ '<end>' if m.role == 'assistant' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+
+
+def _spoil_state():
+    """Write a step that is no number into the checkpoint, whose digests stay right."""
+    for folder in Path("run/checkpoints").glob("step-*"):
+        state = json.loads((folder / "state.json").read_text()) | {"made_with": 7}
+        (folder / "state.json").write_text(json.dumps(state))
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["files"]["state.json"] = hashlib.sha256(
+            (folder / "state.json").read_bytes()
+        ).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def _save_set():
@@ -221,6 +267,13 @@ FILES = {
             mend=lambda: _rows("streamed.jsonl", *[{"prompt": "1"}] * 8),
         )
     ],
+    "rlhf_plugin_plan/memory/placement.py:_require_whole_bundles": [
+        FileCase(
+            words="plan -c two.toml --runtime ray --backend deepspeed --runtime.ray.gpus_per.engine 2 "
+            "--runtime.ray.colocate none --nodes 2 --gpus-per-node 1",
+            prepare=lambda: Path("two.toml").write_text(TWO_GPUS),
+        )
+    ],
     "rlhf_plugin_supervised/training/imitation/distill.py:_require_one_tokenizer": [
         FileCase(
             words="distill --teacher.path stranger",
@@ -243,6 +296,54 @@ FILES = {
         FileCase(
             words=f"{GONE_ON} --resume.strict true --steps 3",
             prepare=lambda: Path("reward.py").write_text("def score(response):\n    return 1.0\n"),
+        )
+    ],
+    "rlhf_plugin_lab/audit/command.py:_audit_before": [
+        FileCase(
+            words="audit run/config.toml --step 2",
+            told="a configuration has its first step alone; name a run's folder",
+            then="audit run --step 2",
+        )
+    ],
+    "rlhf_plugin_lab/replay/command.py:_play_changed": [
+        FileCase(
+            words="replay run --from 1 --to 2 --rollout.filters dynamic_sampling",
+            told="leave out the changed option that asks for other samples",
+            is_whole=True,
+            then="replay run --from 1 --to 2 --actor.adam.lr 0.01",
+        )
+    ],
+    "rlhf_plugin_lab/audit/loading.py:require_plain_base": [
+        FileCase(
+            words="audit rounded --step 1",
+            prepare=lambda: _record("rounded", "qlora"),
+            told="Audit a step of the same options with --actor.adapter lora",
+            is_whole=True,
+            mend=lambda: _record("plain", "lora"),
+            then="audit plain --step 1",
+        )
+    ],
+    "rlhf_plugin_supervised/training/imitation/teacher_rendering.py:_ends": [
+        FileCase(
+            words="distill --data.chat true --teacher.path longer --teacher.chat_template ended.jinja",
+            prepare=lambda: _end_turns_by_a_token(),
+            told="Add the token to the student's tokenizer",
+            mend=lambda: _add_token("model", "model"),
+        ),
+        FileCase(
+            words="distill --data.chat true --teacher.path longer --teacher.chat_template ended.jinja",
+            prepare=lambda: _end_turns_by_a_token(),
+            told="choose another template",
+            mend=_write_template,
+            then="distill --data.chat true --teacher.path longer --teacher.chat_template mine.jinja",
+        ),
+    ],
+    "rlhf_trainer/loop/resume.py:_understood": [
+        FileCase(
+            words=f"{GONE_ON} --steps 3",
+            prepare=lambda: _spoil_state(),
+            told="Resume from another checkpoint: --resume FOLDER",
+            then="train --output elsewhere --resume other/checkpoints/step-00000002 --steps 3",
         )
     ],
     "rlhf_trainer/loop/hearers.py:build_observers": [

@@ -266,7 +266,9 @@ def test_following_the_advice_of_a_function_gets_further(there, place, case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "case"), each(FILES))
-def test_following_the_advice_about_files_gets_further(there, ends_when_built, place, case, capsys):
+def test_following_the_advice_about_files_gets_further(there, request, place, case, capsys):
+    if not case.is_whole:
+        request.getfixturevalue("ends_when_built")
     case.prepare()
     words = completed(case.words)
     is_run = words[0] in COMMON and words[1] != "compare"

@@ -237,7 +237,7 @@ def _renderer(
     from rlhf_data.chat.renderer import TokenizerRenderer
     from rlhf_data.tokenizer import load_tokenizer
 
-    return TokenizerRenderer(load_tokenizer(model), control_words=control_words)
+    return TokenizerRenderer(load_tokenizer(model, has_option=False), control_words=control_words)
 
 
 def _columns(

@@ -48,7 +48,7 @@ def check(
     from rlhf_data.chat.probing import TOOLS, facts_of
 
     given = None if tools is None else _read_tools(tools)
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code, has_option=False)
     renderer = TokenizerRenderer(tokenizer)
     facts = facts_of(renderer, _stops(tokenizer, model, trust_remote_code), given or TOOLS)
     try:

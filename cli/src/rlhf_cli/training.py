@@ -28,6 +28,7 @@ from rlhf_config import (
     resolve_options,
     with_memory_options,
 )
+from rlhf_config.checks.named_columns import named_columns
 from rlhf_core import ConfigError, MissingDependency, RLHFError, UnknownComponent
 from rlhf_core.contracts import Accelerator, RunResult
 from rlhf_core.plugins import Plugins, load
@@ -159,7 +160,7 @@ def check_outside(resolved: ResolvedOptions[Any]) -> None:
 
 
 def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
-    """Check that the rows have the columns that the chosen components need.
+    """Check that the rows have the columns that options name, and those that the chosen components need.
 
     Args:
         layers: the layers that ``resolved`` was made from.
@@ -168,9 +169,13 @@ def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> No
         ConfigError: no row has a column.
         DataError: the rows cannot be read.
     """
+    # Readers of data sets are slow to import, and most checks read none.
+    if named := tuple(named_columns(resolved.run)):
+        from rlhf_data.checked.named_columns import check_named_columns
+
+        check_named_columns(named, layers)
     chosen = [one for selections in resolved.selections.values() for one in selections]
     if any(one.options.columns_needed() for one in chosen):
-        # Readers of data sets are slow to import, and most checks read none.
         from rlhf_data.checked.needed_columns import check_needed_columns
 
         check_needed_columns(resolved, layers)

@@ -166,3 +166,15 @@ def test_code_that_comes_with_a_tokenizer_does_not_run(model):
     (model / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match="model"):
         load_tokenizer(str(model))
+
+
+def test_a_tokenizer_that_no_option_names_is_said_to_be_copied_there(model):
+    """Of a teacher, or for ``rlhf template check``, another folder with ``--model.tokenizer`` would change nothing."""
+    for file in model.iterdir():
+        if file.name != "config.json":
+            file.unlink()
+
+    with pytest.raises(ConfigError, match=r"--model\.tokenizer$"):
+        load_tokenizer(str(model))
+    with pytest.raises(ConfigError, match=r"Copy the tokenizer's files there$"):
+        load_tokenizer(str(model), has_option=False)

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    path: str, *, trust_remote_code: bool = False, has_option: bool = True
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a folder or hub name, which needs no padding token.
+
+    Args:
+        has_option: whether ``--model.tokenizer`` can name another folder for it, for messages.
 
     Raises:
         ConfigError: the tokenizer is missing, cannot be read or downloaded, or needs Python code that came with it.
@@ -32,7 +37,8 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
         # For a folder with a model only, Transformers returns an empty tokenizer instead of an error.
         raise ConfigError(
             f"model {path}: the tokenizer has no ordinary tokens; is tokenizer.json missing? "
-            "Copy the tokenizer's files there, or name its folder with --model.tokenizer"
+            "Copy the tokenizer's files there"
+            + (", or name its folder with --model.tokenizer" if has_option else "")
         )
     return tokenizer
 

@@ -122,7 +122,10 @@ def _has_entry(file: Path) -> bool:
     try:
         return netrc(file).authenticators(urlsplit(server).hostname or "") is not None
     except NetrcParseError as error:
-        raise ConfigError(f"--log.to wandb: {file} cannot be read: {error}") from error
+        raise ConfigError(
+            f"--log.to wandb: {file} cannot be read: {error}. Correct it, or give the key in the variable "
+            "WANDB_API_KEY, which goes before it"
+        ) from error
 
 
 def _settings(wandb: ModuleType, run: RunInfo, start_s: float) -> WandbSettings:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from rlhf_config.checks.data_files import is_pattern, split_name
+from rlhf_config.checks.data_files import split_name
 from rlhf_config.layers import Layer, merge
 from rlhf_config.problems import Labels
 from rlhf_config.resolved import ResolvedOptions, Selection
@@ -15,7 +13,8 @@ from rlhf_config.run import PromptData
 from rlhf_core.errors import ConfigError
 
 from ..forms.opened_sets import OpenedSets
-from ..source import Source, Unreadable, filled_columns
+from ..source import Source
+from .columns_there import are_here, has_column, missing
 
 
 def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
@@ -40,22 +39,17 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
     ]
     if not needed or not isinstance(data, PromptData) or not data.train:
         return
-    entries = [split_name(entry)[1] for entry in data.train]
-    if not all(is_pattern(entry) or Path(entry).exists() for entry in entries):
+    if not are_here(data.train):
         return
+    entries = [split_name(entry)[1] for entry in data.train]
     opened = OpenedSets(says=False)
     sources = [opened.open(data, entry, data.split, None, "data.train").source for entry in entries]
     labels = Labels(merge(layers))
     for selection, column, option in needed:
-        if not any(_has(source, column) for source in sources):
+        if not any(has_column(source, column) for source in sources):
             raise ConfigError(
                 _problem(selection, column, _label(selection, option, labels), sources)
             )
-
-
-def _has(source: Source, column: str) -> bool:
-    rows = source.scan([column])
-    return any(not isinstance(row, Unreadable) and column in row for row in rows)
 
 
 def _label(selection: Selection, option: str | None, labels: Labels) -> str:
@@ -65,18 +59,8 @@ def _label(selection: Selection, option: str | None, labels: Labels) -> str:
 
 
 def _problem(selection: Selection, column: str, label: str, sources: Sequence[Source]) -> str:
-    there = list(dict.fromkeys(name for source in sources for name in _columns(source)))
-    near = difflib.get_close_matches(column, there, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    sets = ", ".join(dict.fromkeys(source.where(0).rpartition(":")[0] for source in sources))
+    lacking = missing(column, sources)
     return (
-        f"{label}: {selection.name} reads the column {column!r}, which no row of {sets} has.{hint}\n"
-        f"  Columns: {', '.join(there) or 'none'}. Name one of them, or add this one to the rows."
+        f"{label}: {selection.name} reads the column {column!r}, which no row of {lacking.sets} has.{lacking.near}\n"
+        f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows."
     )
-
-
-def _columns(source: Source) -> Iterator[str]:
-    for row in source.scan():
-        if not isinstance(row, Unreadable):
-            yield from filled_columns(row)
-            return

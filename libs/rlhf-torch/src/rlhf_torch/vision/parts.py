@@ -83,7 +83,8 @@ def _require_trained(
         names = " and ".join(part for part, it in frozen.items() if it)
         raise ConfigError(
             f"the {role} has no trainable parameter: {names} are frozen (--actor.freeze_visual_encoder, "
-            f"freeze_projector, freeze_language_model), and the adapter, if there is one, trains nothing else.{way_out}"
+            f"freeze_projector, freeze_language_model), and the adapter, if there is one, trains nothing else. Leave "
+            f"one of them out.{way_out}"
         )
     for option, part, rate, is_meant in (
         ("vision_lr_ratio", TOWER, wanted.tower_rate, wanted.freeze_tower),

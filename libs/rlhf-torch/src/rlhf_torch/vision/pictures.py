@@ -239,7 +239,7 @@ def open_reader(
     if not hasattr(vision, "family"):
         raise PluginError(
             f"--model.vision {spec.component.name} is not made for the torch backend and the embedded engine: it has "
-            "no method family (rlhf_torch.vision.family)"
+            "no method family (rlhf_torch.vision.family). Choose one that has it, such as --model.vision vlm"
         )
     family = vision.family(model_path, trust_remote_code=trust_remote_code)
     return PictureReader(family, MediaStore(Path(spec.media_folder)))

@@ -85,7 +85,8 @@ def staleness_metrics(batch: TrajectoryColumns, version: int, max_staleness: int
         uid = ".".join(map(str, batch.uid[row].tolist()))
         raise RolloutError(
             f"sample {uid} has a token of weights {oldest} versions old, expected at most {max_staleness} "
-            "(--rollout.max_staleness): the engine served older weights than the last ones that it was given"
+            "(--rollout.max_staleness): the engine served older weights than the last ones that it was given. Go on "
+            "from the newest checkpoint with --resume auto; if it happens again, the engine loses updates"
         )
     if not max_staleness:
         return {}

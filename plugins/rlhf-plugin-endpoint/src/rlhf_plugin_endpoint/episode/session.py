@@ -215,11 +215,13 @@ class EpisodeSession:
         most = self._limits.max_requests
         if self._num_requests + request.n > most:
             self.limit_hit = EpisodeEnd.TURNS
-            raise self._over(f"it has had its {most} requests (--rollout.endpoint.max_requests)")
+            raise self._over(
+                f"it has had its {most} requests; for more raise --rollout.endpoint.max_requests"
+            )
         if self._limits.max_tokens is not None and self._num_written >= self._limits.max_tokens:
             self.limit_hit = EpisodeEnd.CONTEXT
             raise self._over(
-                f"it has written its {self._limits.max_tokens} tokens (--rollout.endpoint.max_tokens)"
+                f"it has written its {self._limits.max_tokens} tokens; for more raise --rollout.endpoint.max_tokens"
             )
         self._num_requests += request.n
 
@@ -233,7 +235,7 @@ class EpisodeSession:
             self.limit_hit = EpisodeEnd.CONTEXT
             raise RequestProblem(
                 f"the request has {num_read} tokens and leaves no room for an answer: the maximum context length is "
-                f"{self._context.max_length} tokens (--rollout.max_length)",
+                f"{self._context.max_length} tokens. Send less, or raise --rollout.max_length in the run",
                 code="context_length_exceeded",
                 parameter="messages",
             )
@@ -289,8 +291,8 @@ class EpisodeSession:
                 raise
             self.limit_hit = EpisodeEnd.TIMEOUT
             raise RequestProblem(
-                f"the request was not answered within {self._limits.request_timeout_s:g} s "
-                "(--rollout.endpoint.request_timeout_s)",
+                f"the request was not answered within {self._limits.request_timeout_s:g} s; for more time raise "
+                "--rollout.endpoint.request_timeout_s",
                 status=504,
                 code="timeout",
             ) from error

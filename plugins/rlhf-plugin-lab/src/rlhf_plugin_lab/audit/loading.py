@@ -202,7 +202,7 @@ def ends_of(folder: Path) -> tuple[int, ...]:
     """
     from rlhf_data import eos_token_ids, load_tokenizer
 
-    return eos_token_ids(load_tokenizer(str(folder)), str(folder))
+    return eos_token_ids(load_tokenizer(str(folder), has_option=False), str(folder))
 
 
 def special_of(model: PreTrainedModel) -> dict[str, int]:

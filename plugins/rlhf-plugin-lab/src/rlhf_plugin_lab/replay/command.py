@@ -169,7 +169,10 @@ def _play_changed(
         )
         last = _metrics(output).last_step
         if last < span.first:
-            raise RolloutError(f"rlhf replay: {why}: choose an earlier --to.") from error
+            raise RolloutError(
+                f"rlhf replay: {why}. That is so at step {span.first} already, where no other --to helps: leave out "
+                "the changed option that asks for other samples."
+            ) from error
         print(f"steps {last + 1} to {span.last} are missing: {why}.", file=sys.stderr)
     return last, {} if heard is None else heard.shares
 

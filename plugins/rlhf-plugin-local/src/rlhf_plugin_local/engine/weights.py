@@ -116,7 +116,8 @@ class ServedWeights:
         if self._changed():
             raise RolloutError(
                 "the weights changed under running requests, so their tokens would be labeled with the wrong version. "
-                "Call pause and update_weights around training, or set --engine.embedded.weights copy"
+                "Call pause before training, and update_weights and resume behind it, or set "
+                "--engine.embedded.weights copy"
             )
 
     def _changed(self) -> bool:

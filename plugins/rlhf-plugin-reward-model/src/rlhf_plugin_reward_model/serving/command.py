@@ -193,7 +193,8 @@ def _listening(host: str, port: int) -> socket.socket:
                 f"--port {port}: in use at {host}. Choose another, or 0 for any free one."
             ) from error
         raise ConfigError(
-            f"--host {host} --port {port}: cannot listen there: {error.strerror or error}"
+            f"--host {host} --port {port}: cannot listen there: {error.strerror or error}. Give an address of this "
+            "machine, such as --host 127.0.0.1, and a port that you may open; --port 0 takes any free one."
         ) from error
     return listener
 

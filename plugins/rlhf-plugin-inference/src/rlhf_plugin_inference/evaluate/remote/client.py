@@ -109,7 +109,7 @@ class ChatClient:
         except (httpx2.HTTPError, TimeoutError) as error:
             raise ConfigError(
                 f"--remote.url {self._url}: expected a server; none answers there "
-                f"({str(error) or type(error).__name__})"
+                f"({str(error) or type(error).__name__}). Start it, or correct the address"
             ) from error
         self._refuse_key(response.status_code)
         if response.status_code == 200:

@@ -98,7 +98,7 @@ def _require_one_tokenizer(run: DistillOptions) -> None:
     path, trusted = run.teacher.path, run.model.trust_remote_code
     assert path is not None
     student = load_tokenizer(run.model.tokenizer or run.model.path, trust_remote_code=trusted)
-    teacher = load_tokenizer(path, trust_remote_code=trusted)
+    teacher = load_tokenizer(path, trust_remote_code=trusted, has_option=False)
     if (difference := token_difference(student, teacher)) is not None:
         raise ConfigError(
             f"--teacher.path {path}: expected a teacher with the student's tokenizer, since its distribution is over "

@@ -95,7 +95,9 @@ def _teacher_rendering(run: DistillOptions, student: TokenizerRenderer) -> Other
     teacher, renderer = run.teacher, student
     if teacher.chat_template is not None:
         assert teacher.path is not None
-        tokenizer = load_tokenizer(teacher.path, trust_remote_code=run.model.trust_remote_code)
+        tokenizer = load_tokenizer(
+            teacher.path, trust_remote_code=run.model.trust_remote_code, has_option=False
+        )
         if teacher.chat_template != MODEL_TEMPLATE:
             tokenizer.chat_template = _template_of(teacher.chat_template)
         elif tokenizer.chat_template is None:

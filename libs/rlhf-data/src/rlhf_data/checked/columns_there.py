@@ -1,0 +1,54 @@
+"""Columns that the rows of sets have, for messages about one that they have not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_config.checks.data_files import is_pattern, split_name
+
+from ..source import Source, Unreadable, filled_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Words about a column that no row has."""
+
+    sets: str
+    """The sets that were read."""
+    near: str
+    """Question for the column that is meant, behind a sentence; empty where none is near."""
+    columns: str
+    """The columns of the first rows."""
+
+
+def are_here(entries: Sequence[str]) -> bool:
+    """Return whether all sets are files or folders of this machine, so that reading them downloads nothing."""
+    paths = [split_name(entry)[1] for entry in entries]
+    return all(is_pattern(path) or Path(path).exists() for path in paths)
+
+
+def has_column(source: Source, column: str) -> bool:
+    """Return whether a row has a column. Rows are read up to the first one that has it."""
+    rows = source.scan([column])
+    return any(not isinstance(row, Unreadable) and column in row for row in rows)
+
+
+def missing(column: str, sources: Sequence[Source]) -> Missing:
+    """Return what to say of a column that no row of some sources has."""
+    there = list(dict.fromkeys(name for source in sources for name in _columns(source)))
+    close = difflib.get_close_matches(column, there, n=1)
+    return Missing(
+        sets=", ".join(dict.fromkeys(source.where(0).rpartition(":")[0] for source in sources)),
+        near=f" Did you mean {close[0]!r}?" if close else "",
+        columns=", ".join(there) or "none",
+    )
+
+
+def _columns(source: Source) -> Iterator[str]:
+    for row in source.scan():
+        if not isinstance(row, Unreadable):
+            yield from filled_columns(row)
+            return
