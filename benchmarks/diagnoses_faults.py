@@ -31,9 +31,11 @@ class Fault:
 
 
 SFT = "--data.train {task}/%s.jsonl --data.prompt_key prompt --data.response_key answer"
-PAIRS = "--data.train {task}/random_pairs.jsonl"
+PAIRS = "--data.train {task}/%s.jsonl"
+RANDOM = PAIRS % "random_pairs"
 ABLE = "--model.path {able} "
 HELD_OUT = " --eval.every 10 --eval.data held_out={task}/test.jsonl"
+HELD_PAIRS = " --eval.every 10 --eval.data held_out={task}/test_pairs.jsonl"
 COPY = "--engine.embedded.weights copy --rollout.check_weights false "
 TOKENS = "--observers.use token_files --log.samples 64"
 AWAY = ("reward_falls", "reward_lost", "against_reward")
@@ -74,9 +76,24 @@ FAULTS = {
         words=ABLE, reward="flipped_in_training", expected=FLIPPED
     ),
     "wrong_labels": Fault(
-        words=ABLE + "--train.steps 120 --eval.max_samples 96",
+        words=ABLE + "--eval.max_samples 96",
         reward="wrong_labels",
         expected=("(wrong_labels)",),
+    ),
+    "sft_wrong_labels": Fault(
+        command="sft",
+        words=SFT % "noisy" + " --actor.adam.lr {lr_x1} --train.epochs 4" + HELD_OUT,
+        expected=("(wrong_rows)",),
+    ),
+    "rm_wrong_labels": Fault(
+        command="rm",
+        words=PAIRS % "noisy_pairs" + " --actor.adam.lr {lr_x1}" + HELD_PAIRS,
+        expected=("(wrong_rows)",),
+    ),
+    "dpo_wrong_labels": Fault(
+        command="dpo",
+        words=PAIRS % "noisy_pairs" + " --actor.adam.lr {lr_x1}" + HELD_PAIRS,
+        expected=("(wrong_rows)",),
     ),
     "advantages_flipped": Fault(planted="advantages_flipped", expected=AWAY),
     "advantages_flipped_with_tokens": Fault(
@@ -119,14 +136,14 @@ FAULTS = {
         words=SFT % "few" + " --actor.adam.lr {lr_x2} --train.epochs 60" + HELD_OUT,
         expected=("overfits",),
     ),
-    "rm_of_random_labels": Fault(command="rm", words=PAIRS, expected=("at_chance",)),
+    "rm_of_random_labels": Fault(command="rm", words=RANDOM, expected=("at_chance",)),
     "rm_of_random_labels_held_out": Fault(
         command="rm",
-        words=PAIRS + " --eval.fraction 0.1 --eval.every 10",
+        words=RANDOM + " --eval.fraction 0.1 --eval.every 10",
         expected=("at_chance",),
     ),
     "dpo_of_random_labels": Fault(
-        command="dpo", words=PAIRS + " --actor.adam.lr {lr_by_50}", expected=("at_chance",)
+        command="dpo", words=RANDOM + " --actor.adam.lr {lr_by_50}", expected=("at_chance",)
     ),
 }
 """Fault by name."""

@@ -1,8 +1,9 @@
 """Tasks into which ``diagnoses.py`` puts faults: digits to reverse, digits to sort in turns, colors of shapes to see.
 
 A task is a folder with a model of random weights, ``train.toml`` and, for runs on examples, rows: ``train.jsonl``,
-``few.jsonl``, ``noisy.jsonl``, in which three of ten answers are another row's, ``test.jsonl``, and pairs whose better
-answer is right (``pairs.jsonl``) or random (``random_pairs.jsonl``).
+``few.jsonl``, ``noisy.jsonl``, in which three of ten answers are wrong, and ``test.jsonl``; and pairs whose better
+answer is right (``pairs.jsonl``, ``test_pairs.jsonl``), wrong in three of ten (``noisy_pairs.jsonl``) or random
+(``random_pairs.jsonl``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ Row = dict[str, Any]
 ROWS, HELD_OUT, FEW = 768, 96, 32
 """Rows of the tasks with an environment, and held-out and few ones of all."""
 NOISE = 0.3
-"""Share of the answers of ``noisy.jsonl`` that are another row's."""
+"""Share of the answers, or of the pairs, that are wrong where there is noise."""
 SIDE = 16
 """Pixels of the side of an image."""
 _COMMON = """\
@@ -123,6 +125,14 @@ max_samples = 32
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows with ``prompt``, ``answer`` and ``wrong``, answers that are not right."""
+
+    train: Sequence[Row]
+    held_out: Sequence[Row]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTask:
     """A task and how it is learned."""
@@ -131,16 +141,16 @@ class BenchTask:
     """Of ``rlhf train``; ``{task}`` is the folder."""
     rate: float
     """Learning rate at which it is learned within 60 steps."""
-    write: Callable[[Path], Sequence[Row]]
-    """Writes model and files, and returns rows: ``prompt``, ``answer`` and ``wrong``, answers that are not right."""
+    write: Callable[[Path], Split]
+    """Writes the model and what else a run needs, and returns rows."""
     is_played: bool = True
     """Whether an environment gives the reward; else a file ``rewards.py`` does."""
     flags: str = ""
     """Further flags of runs on examples."""
 
     def rates(self) -> Mapping[str, str]:
-        """Return learning rates for flags, by name: ``lr_x100``, ``lr_by_50`` and so on."""
-        faster = {f"lr_x{times}": f"{self.rate * times:.3g}" for times in (2, 6, 20, 100)}
+        """Return learning rates for flags, by name: ``lr_x1``, ``lr_by_50`` and so on."""
+        faster = {f"lr_x{times}": f"{self.rate * times:.3g}" for times in (1, 2, 6, 20, 100)}
         return faster | {f"lr_by_{times}": f"{self.rate / times:.3g}" for times in (50, 1000)}
 
 
@@ -148,22 +158,23 @@ def write_bench_task(name: str, folder: Path) -> None:
     """Write everything of a task into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     task = TASKS[name]
-    rows = list(task.write(folder))
+    rows = task.write(folder)
     (folder / "train.toml").write_text(task.config.format(task=folder) + _COMMON, encoding="utf-8")
     _write_examples(folder, rows)
 
 
-def _write_reverse(folder: Path) -> Sequence[Row]:
+def _write_reverse(folder: Path) -> Split:
     """Write the task of the quickstart, with rows that tell rewards whether they are held out."""
     write_task(folder, digits=3, hidden_size=32)
     (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")
-    rows = []
-    for name, checked in (("train", False), ("test", True)):
-        lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        rows.append([json.loads(line) | {"checked": checked} for line in lines])
-        write_rows(folder / f"{name}.jsonl", rows[-1])
     draw = random.Random(0)
-    return [row | {"wrong": _digits(draw, row["answer"])} for row in rows[0]]
+
+    def rows(name: str, *, checked: bool) -> Sequence[Row]:
+        lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        found = [json.loads(line) | {"checked": checked} for line in lines]
+        return [row | {"wrong": _digits(draw, row["answer"])} for row in found]
+
+    return Split(rows("train", checked=False), rows("test", checked=True))
 
 
 def _digits(draw: random.Random, right: str) -> list[str]:
@@ -172,7 +183,7 @@ def _digits(draw: random.Random, right: str) -> list[str]:
     return sorted(drawn - {right})
 
 
-def _write_sorting(folder: Path) -> Sequence[Row]:
+def _write_sorting(folder: Path) -> Split:
     """Write the model of the recipe, and rows whose answer is the first place at which the digits fall."""
     write_tiny_model(
         folder / "model",
@@ -188,10 +199,10 @@ def _write_sorting(folder: Path) -> Sequence[Row]:
         right = next(str(place) for place in (1, 2) if digits[place - 1] > digits[place])
         return {"prompt": f"{digits}:", "answer": right, "wrong": sorted({*"123"} - {right})}
 
-    return _with_held_out(folder, Sorting(SortingConfig(length=3, style="text")), row)
+    return _drawn(Sorting(SortingConfig(length=3, style="text")), row)
 
 
-def _write_shapes(folder: Path) -> Sequence[Row]:
+def _write_shapes(folder: Path) -> Split:
     """Write the model of the recipe, images, and rows whose answer is the first letter of a color."""
     write_tiny_vision_model(
         folder / "model",
@@ -217,38 +228,48 @@ def _write_shapes(folder: Path) -> Sequence[Row]:
             "wrong": sorted({*"rgby"} - {right}),
         }
 
-    return _with_held_out(folder, environment, row)
+    return _drawn(environment, row)
 
 
-def _with_held_out(
-    folder: Path, environment: Sorting | Shapes, row: Callable[[Mapping[str, Any]], Row]
-) -> Sequence[Row]:
-    """Write held-out rows and training rows, and return the latter."""
-    held = [row(task) for task, _ in zip(environment.tasks("eval"), range(HELD_OUT), strict=False)]
-    write_rows(folder / "test.jsonl", held)
-    rows = [row(task) for task, _ in zip(environment.tasks("train"), range(ROWS), strict=False)]
-    write_rows(folder / "train.jsonl", rows)
-    return rows
+def _drawn(environment: Sorting | Shapes, row: Callable[[Mapping[str, Any]], Row]) -> Split:
+    """Return rows of an environment's tasks."""
+    counts = {"train": ROWS, "eval": HELD_OUT}
+    train, held_out = (
+        [row(task) for task in islice(environment.tasks(split), count)]
+        for split, count in counts.items()
+    )
+    return Split(train, held_out)
 
 
-def _write_examples(folder: Path, rows: Sequence[Row]) -> None:
-    """Write few rows, rows with noise, and pairs."""
+def _write_examples(folder: Path, rows: Split) -> None:
+    """Write rows and pairs, right ones, with noise, and random ones."""
     draw = random.Random(0)
-    write_rows(folder / "few.jsonl", rows[:FEW])
-    noisy = [
-        row | {"answer": draw.choice(row["wrong"])} if draw.random() < NOISE else row
-        for row in rows
-    ]
-    write_rows(folder / "noisy.jsonl", noisy)
-    pairs: dict[str, list[Row]] = {"pairs": [], "random_pairs": []}
-    for row in list(rows) * 3:
-        asked = {key: row[key] for key in ("prompt", "images") if key in row}
-        wrong = draw.choice(row["wrong"])
-        pairs["pairs"].append(asked | {"chosen": row["answer"], "rejected": wrong})
-        one, other = draw.sample([row["answer"], *row["wrong"]], 2)
-        pairs["random_pairs"].append(asked | {"chosen": one, "rejected": other})
-    for name, made in pairs.items():
-        write_rows(folder / f"{name}.jsonl", made)
+    write_rows(folder / "train.jsonl", rows.train)
+    write_rows(folder / "test.jsonl", rows.held_out)
+    write_rows(folder / "few.jsonl", rows.train[:FEW])
+    wrong = [row | {"answer": draw.choice(row["wrong"])} for row in rows.train]
+    write_rows(folder / "noisy.jsonl", _mixed(draw, rows.train, wrong))
+    right = [_pair(row, row["answer"], draw.choice(row["wrong"])) for row in [*rows.train] * 3]
+    write_rows(folder / "pairs.jsonl", right)
+    swapped = [pair | {"chosen": pair["rejected"], "rejected": pair["chosen"]} for pair in right]
+    write_rows(folder / "noisy_pairs.jsonl", _mixed(draw, right, swapped))
+    both = [draw.sample([row["answer"], *row["wrong"]], 2) for row in [*rows.train] * 3]
+    write_rows(
+        folder / "random_pairs.jsonl",
+        [_pair(row, *two) for row, two in zip([*rows.train] * 3, both, strict=True)],
+    )
+    held = [_pair(row, row["answer"], draw.choice(row["wrong"])) for row in rows.held_out]
+    write_rows(folder / "test_pairs.jsonl", held)
+
+
+def _mixed(draw: random.Random, right: Sequence[Row], wrong: Sequence[Row]) -> Sequence[Row]:
+    """Return rows of which a share is wrong."""
+    return [bad if draw.random() < NOISE else good for good, bad in zip(right, wrong, strict=True)]
+
+
+def _pair(row: Row, chosen: str, rejected: str) -> Row:
+    asked = {key: row[key] for key in ("prompt", "images") if key in row}
+    return asked | {"chosen": chosen, "rejected": rejected}
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

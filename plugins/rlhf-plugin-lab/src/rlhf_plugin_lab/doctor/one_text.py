@@ -10,8 +10,9 @@ from .record import Texts
 
 SAME_TEXT = 0.95
 """Share of prompts with one and the same answer, or of groups whose samples are all the same."""
-RARE = 0.1
-"""Largest share of the first prompts that had an answer which all have now: what a model says anyway is no find."""
+RARE = 0.5
+"""Largest share of the first prompts that had an answer which all have now: what a model says anyway is no find. A text
+that is paid whatever was asked may be that of a third of the answers within ten steps."""
 PROMPTS = 20
 """Fewest prompts, or groups of several samples, that are compared."""
 _SHOWN = 60
