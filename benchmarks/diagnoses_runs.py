@@ -28,6 +28,9 @@ RECORDS = ("config.toml", "metrics.jsonl", "samples.jsonl", "ledger.jsonl", "tok
 """What the doctor reads of a run folder."""
 QUIET = "--log.progress off --log.summary false --log.curve false --runtime.local.threads 1"
 
+TEACHING = "--rollout.batch_size 32 --algo.loss.entropy_coef 0.1 --train.steps 60"
+"""Of the runs that make a model able; what it cannot yet it still tries."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -102,7 +105,7 @@ def teach(task: str, folder: Path) -> None:
         return
     run = at / "teaching"
     if TASKS[task].is_played:
-        words = ["-c", f"{at}/train.toml", "--train.steps", "40", "--checkpoint.export", "true"]
+        words = ["-c", f"{at}/train.toml", *f"{TEACHING} --checkpoint.export true".split()]
         said = train("train", words, run)
     else:
         words = [*examples_words(task, at, export=True), *(SFT % "train").format(task=at).split()]
