@@ -118,6 +118,9 @@ KEPT: Fates = {step: fate | {"trained": 5} for step, fate in DROPPED.items()}
 
 BY_HEART = {"sft/nll": line(2, 1), "eval/nll": [2.0, 1.5, 1.81, 1.82, 1.9]}
 HELD_AT = {"eval/nll": [0, 30, 60, 80, 99]}
+PASSED = {"eval/nll": [0, 30, 60, 90]}
+SURE = FLAT | {"reward/mean": [0.69, 0.71] * 50, "group/reward_std": [0.01] * STEPS}
+"""A policy that is sure of its answers: the 0.02 that samples explain, and 3 of 0.4 / sqrt(32), are 0.23 above 0.7."""
 
 CASES = {
     "dead_reward": (
@@ -215,6 +218,14 @@ CASES = {
     "at_chance": (
         {"metrics": {"loss/ranking": [0.7] * STEPS, "ranking/accuracy": [0.51] * STEPS}},
         {"metrics": {"loss/ranking": [0.7] * STEPS, "ranking/accuracy": [0.53] * STEPS}},
+    ),
+    "wrong_labels": (
+        {"metrics": SURE | {HELD: [0.5, 0.96, 0.95, 0.97, 1.0]}, "steps_of": AT, "texts": rollouts()},
+        {"metrics": SURE | {HELD: [0.5, 0.94, 0.93, 0.97, 1.0]}, "steps_of": AT, "texts": rollouts()},
+    ),
+    "wrong_rows": (
+        {"metrics": {"sft/nll": [1.0, 1.02] * 50, "eval/nll": [2.0, 0.8, 0.7, 0.7]}, "steps_of": PASSED},
+        {"metrics": {"sft/nll": [1.0, 1.02] * 50, "eval/nll": [2.0, 0.82, 0.7, 0.7]}, "steps_of": PASSED},
     ),
     "overfits": (
         {"metrics": BY_HEART, "steps_of": HELD_AT},
