@@ -37,7 +37,7 @@ ABLE = "--model.path {able} "
 HELD_OUT = " --eval.every 10 --eval.data held_out={task}/test.jsonl"
 HELD_PAIRS = " --eval.every 10 --eval.data held_out={task}/test_pairs.jsonl"
 COPY = "--engine.embedded.weights copy --rollout.check_weights false "
-TOKENS = "--observers.use token_files --log.samples 64"
+TOKENS = "--observers.use token_files --log.samples 128"
 AWAY = ("reward_falls", "reward_lost", "against_reward")
 COLLAPSED = ("rate_too_high", "entropy_gone", "one_answer", "reward_lost")
 HACKED = ("reward_hacking", "one_answer", "prompt_ignored")
