@@ -175,8 +175,8 @@ def rate_too_low(record: Record) -> Finding | None:
         "rise of reward/mean": record.rise,
     }
     return Finding(
-        sentence=f"in {len(entropies)} steps the entropy stayed within {100 * change / mean:.2g} % from window to window "
-        "and the reward has not risen, although there is a gradient: the learning rate is likely too low",
+        sentence=f"in {len(entropies)} steps the entropy stayed within {100 * change / mean:.2g} % over windows "
+        "of steps, and the reward has not risen, although there is a gradient: the learning rate is likely too low",
         evidence=evidence if kl is None else evidence | {"kl/ref": kl},
         change=("actor.adam.lr", "actor.warmup_ratio"),
         step=record.series("policy/entropy").steps[-1],
