@@ -12,7 +12,7 @@ class Text:
     step: int
     group: str
     answer: str
-    """What the policy wrote; its turns are lines, and turns in a row that are the same are one."""
+    """Text of the policy; its turns are lines, and turns in a row that are the same are one."""
     reward: float
     uid: str = ""
     prompt: str = ""
