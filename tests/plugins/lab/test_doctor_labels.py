@@ -2,7 +2,7 @@
 
 import pytest
 from tests.plugins.lab.run_folders import sample, write_lines
-from tests.plugins.lab.test_doctor import AT, CASES, HELD, STEPS, SURE, found, rollouts
+from tests.plugins.lab.test_doctor import AT, CASES, HELD, STEPS, SURE, found, line, rollouts
 
 from rlhf_plugin_lab.doctor.one_text import same_answer_of
 from rlhf_plugin_lab.doctor.record import read_record
@@ -24,6 +24,14 @@ def test_samples_that_differ_explain_what_the_most_probable_answer_is_ahead():
     unsure = SURE | {"group/reward_std": [0.05] * STEPS, HELD: PAID["metrics"][HELD]}
 
     assert "wrong_labels" not in found(unsure, steps_of=AT, texts=rollouts())
+
+
+def test_a_model_that_learns_between_evaluations_is_no_sign():
+    """It is evaluated at each step, and better than the mean of the last 20 steps at the last ones."""
+    learning = line(0.3, 1.0)
+    ahead = SURE | {"reward/mean": learning, HELD: [value + 0.01 for value in learning]}
+
+    assert "wrong_labels" not in found(ahead, texts=rollouts())
 
 
 def test_noise_in_updates_makes_training_rows_worse_by_itself():

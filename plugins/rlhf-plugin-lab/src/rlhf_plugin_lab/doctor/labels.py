@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import statistics
 
+from ..recorded.metrics import Series
 from .diagnosis import Diagnosis, Finding
 from .examples import ACCURACIES
 from .record import LAST, Record, width
 
 EVALUATIONS = 3
-"""Last evaluations that are all above training."""
+"""Fewest last evaluations that are all better than training."""
 WITHIN = 2.0
 """Standard deviations of a group's rewards that the most probable answer may be above the mean of the samples. An
 answer that a prompt's samples give in half of the cases or more is above their mean by at most one."""
@@ -49,7 +50,7 @@ def wrong_labels(record: Record) -> Finding | None:
         statistics.variance(means[-size:]) / size + record.last("reward/std", size) ** 2 / prompts
     )
     for name, series in record.evaluations("/reward"):
-        values = [value for value in series.values if value is not None][-EVALUATIONS:]
+        values = _lately(series, record.series("reward/mean").steps[-size:][0])
         gap = min(values, default=now) - now
         unexplained = gap - WITHIN * within
         if len(values) < EVALUATIONS or unexplained <= max(LEAST * span, ERRORS * noise**0.5):
@@ -59,7 +60,7 @@ def wrong_labels(record: Record) -> Finding | None:
             f"samples of one prompt differ by {within:.2g} only: the policy is sure of answers that training does not "
             "pay. Labels of training rows are wrong in part, or these are harder than held-out ones",
             evidence={
-                f"least of the last {EVALUATIONS} {name}": min(values),
+                f"least of {len(values)} {name}": min(values),
                 "reward/mean at last": now,
                 "group/reward_std at last": within,
                 "standard error": noise**0.5,
@@ -70,6 +71,14 @@ def wrong_labels(record: Record) -> Finding | None:
             is_sure=False,
         )
     return None
+
+
+def _lately(series: Series, since: int) -> list[float]:
+    """Return the evaluations since a step, the last ``EVALUATIONS`` at least: those of the steps that they are compared
+    with, for a model that learns is better at each."""
+    pairs = [(s, v) for s, v in zip(series.steps, series.values, strict=True) if v is not None]
+    late = [value for step, value in pairs if step >= since]
+    return late if len(late) >= EVALUATIONS else [value for _, value in pairs[-EVALUATIONS:]]
 
 
 def wrong_rows(record: Record) -> Finding | None:
@@ -85,7 +94,7 @@ def wrong_rows(record: Record) -> Finding | None:
         now = statistics.fmean(values)
         error = statistics.stdev(values) / len(values) ** 0.5
         for held, series in record.evaluations("/nll" if name == NLL else "/accuracy"):
-            last = [value for value in series.values if value is not None][-EVALUATIONS:]
+            last = _lately(series, record.series(name).steps[-2 * LAST :][0])
             if len(last) < EVALUATIONS:
                 continue
             worst = max(last) if name == NLL else min(last)
@@ -101,11 +110,11 @@ def _behind(
 ) -> Finding:
     return Finding(
         sentence=f"training rows are learned worse than held-out ones: {name} is {now:.3g}, and {held} is "
-        f"{worst:.3g} at the worst of the last {EVALUATIONS} evaluations, though the model has seen the former. Labels "
+        f"{worst:.3g} at the worst of the last evaluations, though the model has seen the former. Labels "
         "of training rows are wrong in part, or these are harder than held-out ones",
         evidence={
             f"{name} of the last {2 * LAST} steps": now,
-            f"worst of the last {EVALUATIONS} {held}": worst,
+            f"worst of the last {held}": worst,
             "standard error": error,
         },
         change=("data.train",),
