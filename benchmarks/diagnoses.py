@@ -152,21 +152,24 @@ def look_again(folder: Path, jobs: int) -> list[Seen]:
 
 def tables(seen: Sequence[Seen]) -> str:
     """Return both tables: faults by task, and healthy runs by task."""
-    return "\n\n".join([fault_table(seen), by_table(seen), healthy_table(seen)]) + "\n"
+    return f"{fault_table(seen)}\n\n{healthy_table(seen)}\n"
 
 
 def fault_table(seen: Sequence[Seen]) -> str:
-    """Return how many runs were found, of how many, for each fault and task; ``+k``: found by another name."""
+    """Return how many runs were found, of how many, for each fault and task, and by what; ``+k``: by another name."""
     cells: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    by: dict[str, Counter[str]] = defaultdict(Counter)
     for each in seen:
         if each.job.kind == "fault" and not each.refused:
             cells[each.job.name, each.job.task][each.outcome] += 1
             cells["all", each.job.task][each.outcome] += 1
-    lines = ["| fault | " + " | ".join(TASKS) + " |", "| --- |" + " --- |" * len(TASKS)]
+            by[each.job.name].update([*each.found, *(f"({hint})" for hint in each.hints)])
+    head = ["fault", *TASKS, "by"]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for name in (*FAULTS, "all"):
         counts = [cells[name, task] for task in TASKS]
         if any(count.total() for count in counts):
-            lines.append(f"| {name} | " + " | ".join(map(_cell, counts)) + " |")
+            lines.append("| " + " | ".join([name, *map(_cell, counts), _names(by[name])]) + " |")
     return "\n".join(lines)
 
 
@@ -175,18 +178,6 @@ def _cell(count: Counter[str]) -> str:
         return "-"
     other = f", +{count['otherwise']}" if count["otherwise"] else ""
     return f"{count['found']} of {count.total()}{other}"
-
-
-def by_table(seen: Sequence[Seen]) -> str:
-    """Return which diagnoses found each fault, in all tasks together."""
-    by: dict[str, Counter[str]] = defaultdict(Counter)
-    for each in seen:
-        if each.job.kind == "fault":
-            by[each.job.name].update(sorted({*each.found, *(f"({hint})" for hint in each.hints)}))
-    lines = ["| fault | by |", "| --- | --- |"]
-    for name, counts in by.items():
-        lines.append(f"| {name} | " + ", ".join(f"{k} {n}" for k, n in counts.most_common()) + " |")
-    return "\n".join(lines)
 
 
 def healthy_table(seen: Sequence[Seen]) -> str:

@@ -23,7 +23,10 @@ def test_tables_count_what_was_found_otherwise_and_missed():
         Seen(job=Job("healthy", "shapes", "healthy", 3), refused="rollout.top_p"),
     ]
 
-    assert "| constant_reward | - | 1 of 3, +1 | - |" in fault_table(faults)
+    assert (
+        "| constant_reward | - | 1 of 3, +1 | - | dead_reward 1, entropy_gone 1 |"
+        in fault_table(faults)
+    )
     assert "| shapes | 1 | 0 |  |  | 1 | 1 | cut_off 1 | 1 | 8 |" in healthy_table(healthy)
 
 
