@@ -13,117 +13,93 @@ from rlhf_plugin_algorithms.advantages.reinforce_baseline import ReinforceBaseli
 from rlhf_plugin_algorithms.losses.ppo import PpoLoss
 from rlhf_plugin_local.engine.weights import ServedWeights
 
-REWARDS = '''\
-"""Rewards of the runs with faults."""
-
-import zlib
-
-
-def score(response, answer, truncated):
-    right = sum(a == b for a, b in zip(response, answer))
-    return 2.0 * right if not truncated and len(response) <= len(answer) else 1.0 * right
-
-
-def constant(response, answer):
-    return 0.5
-
-
-def misread(response, answer):
-    return float(response.strip() == f"{answer} ")
-
-
-def sevens(response, answer):
-    return float(response.count("7"))
-
-
-def flipped(response, answer, truncated):
-    return -score(response, answer, truncated)
-
-
-def sevens_in_training(response, answer, truncated, checked):
-    return score(response, answer, truncated) if checked else sevens(response, answer)
-
-
-def flipped_in_training(response, answer, truncated, checked):
-    return (1 if checked else -1) * score(response, answer, truncated)
-
-
-def noise(response, answer):
-    return float(zlib.crc32(response.encode()) % 1000) / 1000
-
-
-def rare(response, answer):
-    return float(response == answer == "000")
-'''
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """A run with a fault."""
 
-    words: str
-    """Flags; ``{rewards}`` and ``{task}`` are files, ``{able}`` a model that has learned a part of the task."""
     expected: tuple[str, ...]
-    """Diagnoses of which each alone is right."""
+    """Diagnoses of which each alone is right; ``(name)`` is a hint."""
+    words: str = ""
+    """Flags; ``{task}`` is the task's folder, ``{able}`` a model that has learned a part of it, ``{lr_x100}`` and so on
+    are learning rates as multiples of the task's."""
+    reward: str = ""
+    """Name of the wrong reward, of ``diagnoses_rewards.py``; empty: the right one."""
     command: str = "train"
     planted: str = ""
     """Name in ``PLANTED`` of what is made wrong in the program; empty: nothing is."""
 
 
-REWARD = "--reward.use {rewards}:"
 SFT = "--data.train {task}/%s.jsonl --data.prompt_key prompt --data.response_key answer"
+PAIRS = "--data.train {task}/%s.jsonl"
+RANDOM = PAIRS % "random_pairs"
 ABLE = "--model.path {able} "
+HELD_OUT = " --eval.every 10 --eval.data held_out={task}/test.jsonl"
+HELD_PAIRS = " --eval.every 10 --eval.data held_out={task}/test_pairs.jsonl"
 COPY = "--engine.embedded.weights copy --rollout.check_weights false "
+TOKENS = "--observers.use token_files --log.samples 128"
 AWAY = ("reward_falls", "reward_lost", "against_reward")
+COLLAPSED = ("rate_too_high", "entropy_gone", "one_answer", "reward_lost")
+HACKED = ("reward_hacking", "one_answer", "prompt_ignored")
+FLIPPED = ("reward_hacking", "reward_lost", "prompt_ignored")
 FAULTS = {
-    "constant_reward": Fault(words=REWARD + "constant", expected=("dead_reward",)),
-    "reward_of_a_missing_form": Fault(words=REWARD + "misread", expected=("dead_reward",)),
-    "reward_too_rare": Fault(words=REWARD + "rare", expected=("dead_reward", "equal_groups")),
+    "constant_reward": Fault(reward="constant", expected=("dead_reward",)),
+    "reward_of_a_missing_form": Fault(reward="misread", expected=("dead_reward",)),
+    "reward_too_rare": Fault(reward="rare", expected=("dead_reward", "equal_groups")),
     "temperature_0.01": Fault(
         words="--rollout.temperature 0.01 --algo.loss.entropy_coef 0",
-        expected=("equal_groups", "same_samples", "other_weights"),
+        expected=("equal_groups", "same_samples", "other_weights", "entropy_gone"),
     ),
     "rate_x100": Fault(
-        words="--actor.adam.lr 0.5",
-        expected=("rate_too_high", "entropy_gone", "one_answer", "reward_lost", "empty_answers"),
+        words="--actor.adam.lr {lr_x100}", expected=(*COLLAPSED, "empty_answers", "equal_groups")
     ),
     "rate_x100_no_clipping": Fault(
-        words="--actor.adam.lr 0.5 --actor.max_norm 1e9 --train.inner_epochs 4",
-        expected=("rate_too_high", "entropy_gone", "one_answer", "reward_lost", "all_clipped"),
+        words="--actor.adam.lr {lr_x100} --actor.max_norm 1e9 --train.inner_epochs 4",
+        expected=(*COLLAPSED, "all_clipped", "equal_groups"),
     ),
-    "rate_by_1000": Fault(words="--actor.adam.lr 5e-6", expected=("rate_too_low",)),
+    "rate_by_1000": Fault(words="--actor.adam.lr {lr_by_1000}", expected=("rate_too_low",)),
     "entropy_pushed_down": Fault(
-        words="--algo.loss.entropy_coef 0 --actor.adam.lr 0.03 --train.inner_epochs 4",
-        expected=("entropy_gone", "one_answer", "rate_too_high", "reward_lost"),
+        words="--algo.loss.entropy_coef 0 --actor.adam.lr {lr_x6} --train.inner_epochs 4",
+        expected=COLLAPSED,
     ),
     "answers_too_short": Fault(
-        words="--rollout.max_new_tokens 2 --reward.use {rewards}:misread",
+        words="--rollout.max_new_tokens {short}",
+        reward="misread",
         expected=("dead_reward", "cut_off"),
     ),
-    "hackable_reward": Fault(
-        words=REWARD + "sevens", expected=("reward_hacking", "one_answer", "prompt_ignored")
-    ),
-    "hackable_reward_held_out_right": Fault(
-        words=REWARD + "sevens_in_training",
-        expected=("reward_hacking", "one_answer", "prompt_ignored"),
-    ),
-    "reward_flipped": Fault(words=REWARD + "flipped", expected=("reward_hacking", "reward_lost")),
-    "reward_flipped_held_out_right": Fault(
-        words=REWARD + "flipped_in_training", expected=("reward_hacking", "reward_lost")
-    ),
-    "reward_flipped_of_an_able_model": Fault(
-        words=ABLE + REWARD + "flipped", expected=("reward_hacking", "reward_lost")
-    ),
+    "hackable_reward": Fault(reward="hackable", expected=HACKED),
+    "hackable_reward_held_out_right": Fault(reward="hackable_in_training", expected=HACKED),
+    "reward_flipped": Fault(reward="flipped", expected=FLIPPED),
+    "reward_flipped_held_out_right": Fault(reward="flipped_in_training", expected=FLIPPED),
+    "reward_flipped_of_an_able_model": Fault(words=ABLE, reward="flipped", expected=FLIPPED),
     "reward_flipped_held_out_right_of_an_able_model": Fault(
-        words=ABLE + REWARD + "flipped_in_training", expected=("reward_hacking", "reward_lost")
+        words=ABLE, reward="flipped_in_training", expected=FLIPPED
     ),
-    "advantages_flipped": Fault(words="", planted="advantages_flipped", expected=AWAY),
+    "wrong_labels": Fault(
+        words=ABLE + "--eval.max_samples 96",
+        reward="wrong_labels",
+        expected=("(wrong_labels)",),
+    ),
+    "sft_wrong_labels": Fault(
+        command="sft",
+        words=SFT % "noisy" + " --actor.adam.lr {lr_x1} --train.epochs 4" + HELD_OUT,
+        expected=("(wrong_rows)",),
+    ),
+    "rm_wrong_labels": Fault(
+        command="rm",
+        words=PAIRS % "noisy_pairs" + " --actor.adam.lr {lr_x1}" + HELD_PAIRS,
+        expected=("(wrong_rows)",),
+    ),
+    "dpo_wrong_labels": Fault(
+        command="dpo",
+        words=PAIRS % "noisy_pairs" + " --actor.adam.lr {lr_x1}" + HELD_PAIRS,
+        expected=("(wrong_rows)",),
+    ),
+    "advantages_flipped": Fault(planted="advantages_flipped", expected=AWAY),
     "advantages_flipped_with_tokens": Fault(
-        words="--observers.use token_files --log.samples 64",
-        planted="advantages_flipped",
-        expected=("against_reward",),
+        words=TOKENS, planted="advantages_flipped", expected=("against_reward",)
     ),
-    "loss_flipped": Fault(words="", planted="loss_flipped", expected=AWAY),
+    "loss_flipped": Fault(planted="loss_flipped", expected=AWAY),
     "loss_flipped_of_an_able_model": Fault(words=ABLE, planted="loss_flipped", expected=AWAY),
     "weights_not_delivered": Fault(
         words=COPY + "--rollout.max_mismatch none",
@@ -131,7 +107,7 @@ FAULTS = {
         expected=("old_weights",),
     ),
     "weights_not_delivered_at_a_low_rate": Fault(
-        words=COPY + "--actor.adam.lr 1e-4",
+        words=COPY + "--actor.adam.lr {lr_by_50}",
         planted="weights_not_delivered",
         expected=("old_weights",),
     ),
@@ -140,33 +116,34 @@ FAULTS = {
         planted="weights_delivered_every_10_steps",
         expected=("old_weights",),
     ),
-    "reward_is_noise": Fault(words=REWARD + "noise", expected=("one_answer", "entropy_gone")),
+    "reward_is_noise": Fault(reward="noise", expected=(*HACKED, "entropy_gone")),
     "stale_at_a_high_rate": Fault(
-        words="--rollout.max_staleness 4 --actor.adam.lr 0.1",
-        expected=("other_weights", "rate_too_high", "entropy_gone", "one_answer", "reward_lost"),
+        words="--rollout.max_staleness 4 --actor.adam.lr {lr_x20}",
+        expected=("other_weights", *COLLAPSED),
     ),
     "all_groups_filtered": Fault(
-        words="--rollout.filters zero_variance --rollout.max_refills 1 --train.max_empty_steps 60 "
-        + REWARD
-        + "rare",
+        words="--rollout.filters zero_variance --rollout.max_refills 1 --train.max_empty_steps 60",
+        reward="rare",
         expected=("empty_steps", "nearly_all_dropped", "dead_reward"),
     ),
-    "sft_rate_x100": Fault(
+    "sft_rate_1": Fault(
         command="sft",
         words=SFT % "train" + " --actor.adam.lr 1.0",
-        expected=("loss_rises", "not_finite"),
+        expected=("loss_rises", "not_finite", "rate_too_high"),
     ),
     "sft_by_heart": Fault(
         command="sft",
-        words=SFT % "few"
-        + " --actor.adam.lr 1e-2 --train.epochs 60 --eval.every 10 --eval.data held_out={task}/test.jsonl",
+        words=SFT % "few" + " --actor.adam.lr {lr_x2} --train.epochs 60" + HELD_OUT,
         expected=("overfits",),
     ),
-    "rm_of_random_labels": Fault(
-        command="rm", words="--data.train {task}/random_pairs.jsonl", expected=("at_chance",)
+    "rm_of_random_labels": Fault(command="rm", words=RANDOM, expected=("at_chance",)),
+    "rm_of_random_labels_held_out": Fault(
+        command="rm",
+        words=RANDOM + " --eval.fraction 0.1 --eval.every 10",
+        expected=("at_chance",),
     ),
     "dpo_of_random_labels": Fault(
-        command="dpo", words="--data.train {task}/random_pairs.jsonl", expected=("at_chance",)
+        command="dpo", words=RANDOM + " --actor.adam.lr {lr_by_50}", expected=("at_chance",)
     ),
 }
 """Fault by name."""

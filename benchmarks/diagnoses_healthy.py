@@ -1,7 +1,8 @@
 """Options of healthy runs for ``diagnoses.py``, drawn at random: tiny models that learn within some seconds.
 
-The task is to reverse two or three digits, so that what is right depends on the prompt. Models have a width of 16 or
-32 and random weights. Most runs play; some learn from rows and pairs.
+One task is to reverse two or three digits, so that what is right depends on the prompt. Models have a width of 16 or
+32 and random weights. The others are ``sorting`` and ``shapes``, whose model may have learned a part of the task
+before. Most runs play; some learn from rows and pairs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+
+from diagnoses_tasks import TASKS
 
 from rlhf_cli.quickstart.files import ALPHABET, write_task
 from rlhf_testing.tiny import write_tiny_model
@@ -49,70 +52,109 @@ EXAMPLES = f"--train.batch_size 16 {QUIET}"
 GROUPED = ("reinforce_baseline", "rloo", "grpo", "dr_grpo", "group_norm", "opo", "maxrl")
 
 
-class Draws:
-    """Commands and flags of healthy runs, one after the other, all by one seed."""
+def write_healthy(folder: Path, seed: int) -> None:
+    """Write rewards, rows and models of the runs that reverse digits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")
+    for digits in (2, 3):
+        (folder / str(digits)).mkdir(exist_ok=True)
+        write_task(folder / str(digits), digits=digits, held_out=20 * (digits - 1) ** 2)
+        _write_pairs(folder / str(digits))
+    for family in set(FAMILIES):
+        for width, layers in SIZES:
+            write_tiny_model(
+                folder / f"{family}-{width}-{layers}",
+                family,
+                alphabet=ALPHABET,
+                hidden_size=width,
+                num_layers=layers,
+                initializer_range=0.08,
+                seed=seed,
+            )
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder = folder
-        self._draw = random.Random(seed)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")
-        for digits in (2, 3):
-            (folder / str(digits)).mkdir(exist_ok=True)
-            write_task(folder / str(digits), digits=digits, held_out=20 * (digits - 1) ** 2)
-            _write_pairs(folder / str(digits))
-        for family in set(FAMILIES):
-            for width, layers in SIZES:
-                write_tiny_model(
-                    folder / f"{family}-{width}-{layers}",
-                    family,
-                    alphabet=ALPHABET,
-                    hidden_size=width,
-                    num_layers=layers,
-                    initializer_range=0.08,
-                    seed=seed,
-                )
 
-    def next(self) -> tuple[str, list[str]]:
-        """Return command and flags of the next run."""
-        draw = self._draw
-        command = draw.choices(("train", "sft", "rm", "dpo"), (17, 1, 1, 1))[0]
-        digits = draw.choice((2, 3))
-        width, layers = draw.choice(SIZES)
-        model = self.folder / f"{draw.choice(FAMILIES)}-{width}-{layers}"
-        words = ["--model.path", str(model), "--seed", str(draw.randrange(10**6))]
-        task = self.folder / str(digits)
-        if command == "train":
-            return command, [*words, *self._play(task, digits)]
-        return command, [*words, *EXAMPLES.split(), *_examples(draw, command, task)]
+def healthy_words(task: str, folder: Path, seed: int) -> tuple[str, list[str]]:
+    """Return command and flags of a healthy run.
 
-    def _play(self, task: Path, digits: int) -> list[str]:
-        draw = self._draw
-        reward = draw.choice(REWARD_NAMES)
-        batch, samples = draw.choice(((8, 8), (16, 4), (8, 4), (4, 8)))
-        words = f"""--data.train {task}/train.jsonl --eval.data held_out={task}/test.jsonl
-            --reward.use {self.folder}/rewards.py:{reward} --reward.{reward}.isolate false
-            --rollout.batch_size {batch} --rollout.n_samples_per_prompt {samples}
-            --rollout.max_new_tokens {draw.choice((digits, digits + 1, digits + 1, digits + 3, 12))}
-            --rollout.temperature {draw.choice((0.8, 1.0, 1.0, 1.2))}
-            --actor.adam.lr {10 ** draw.uniform(-2.7, -2.0):.2g}
-            --algo.loss.entropy_coef {draw.choice((0.0, 0.01, 0.05, 0.1))}
-            --train.steps {draw.choices((40, 60, 120), (6, 3, 1))[0]} {BASE}""".split()
-        words += _algorithm(draw)
-        if draw.random() < 0.2:
-            words += ["--rollout.max_staleness", draw.choice(("1", "2", "4"))]
-        elif draw.random() < 0.3:
-            words += ["--engine.embedded.weights", "copy"]
-        if draw.random() < 0.15:
-            words += ["--rollout.filters", "zero_variance"]
-        if draw.random() < 0.15 and "--rollout.max_staleness" not in words:  # refused beside it
-            words += ["--rollout.top_p", "0.95"]
-        if draw.random() < 0.15:
-            words += ["--model.dtype", "bfloat16"]
-        if draw.random() < 0.4:
-            words += ["--log.samples", "32", "--observers.use", "token_files"]
-            words += ["--observers.token_files.every", draw.choice(("1", "10"))]
-        return words
+    Args:
+        folder: what ``write_healthy`` wrote, for ``reverse``; the task's folder for others.
+    """
+    draw = random.Random(f"{task} {seed}")
+    words = ["--seed", str(draw.randrange(10**6))]
+    if task != "reverse":
+        return _in_an_environment(draw, task, folder, words)
+    command = draw.choices(("train", "sft", "rm", "dpo"), (17, 1, 1, 1))[0]
+    digits = draw.choice((2, 3))
+    width, layers = draw.choice(SIZES)
+    model = folder / f"{draw.choice(FAMILIES)}-{width}-{layers}"
+    words += ["--model.path", str(model)]
+    if command == "train":
+        return command, [*words, *_play(draw, folder, digits)]
+    return command, [*words, *EXAMPLES.split(), *_examples(draw, command, folder / str(digits))]
+
+
+def _in_an_environment(
+    draw: random.Random, task: str, folder: Path, words: list[str]
+) -> tuple[str, list[str]]:
+    """Return command and flags of a healthy run of ``sorting`` or ``shapes``; some begin with an able model."""
+    command = draw.choices(("train", "sft", "rm", "dpo"), (17, 1, 1, 1))[0]
+    begun = "able" if draw.random() < 0.25 else "model"
+    if command != "train":
+        words += [
+            "--model.path",
+            str(folder / "model"),
+            *EXAMPLES.split(),
+            *TASKS[task].flags.split(),
+        ]
+        return command, [*words, *_examples(draw, command, folder)]
+    batch, samples = draw.choice(((16, 8), (32, 4), (16, 8), (8, 8)))
+    words += f"""-c {folder}/train.toml --model.path {folder}/{begun}
+        --rollout.batch_size {batch} --rollout.n_samples_per_prompt {samples}
+        --rollout.temperature {draw.choice((0.8, 1.0, 1.0, 1.2))}
+        --actor.adam.lr {10 ** draw.uniform(-3.2, -2.6):.2g}
+        --algo.loss.entropy_coef {draw.choice((0.01, 0.02, 0.05, 0.1))}
+        --eval.max_samples {draw.choice((8, 16, 32))}
+        --train.steps {draw.choices((40, 60, 120), (6, 3, 1))[0]}""".split()
+    if task == "sorting":
+        words += ["--env.sorting.no_move_reward", draw.choice(("0.0", "-0.1", "-0.5"))]
+    else:
+        words += ["--env.shapes.colors", draw.choice(("2", "3", "4"))]
+        words += ["--env.shapes.most", draw.choice(("1", "2", "4"))]
+    return command, [*words, *_algorithm(draw), *_system(draw)]
+
+
+def _play(draw: random.Random, folder: Path, digits: int) -> list[str]:
+    reward = draw.choice(REWARD_NAMES)
+    batch, samples = draw.choice(((8, 8), (16, 4), (8, 4), (4, 8)))
+    task = folder / str(digits)
+    words = f"""--data.train {task}/train.jsonl --eval.data held_out={task}/test.jsonl
+        --reward.use {folder}/rewards.py:{reward} --reward.{reward}.isolate false
+        --rollout.batch_size {batch} --rollout.n_samples_per_prompt {samples}
+        --rollout.max_new_tokens {draw.choice((digits, digits + 1, digits + 1, digits + 3, 12))}
+        --rollout.temperature {draw.choice((0.8, 1.0, 1.0, 1.2))}
+        --actor.adam.lr {10 ** draw.uniform(-2.7, -2.0):.2g}
+        --algo.loss.entropy_coef {draw.choice((0.0, 0.01, 0.05, 0.1))}
+        --train.steps {draw.choices((40, 60, 120), (6, 3, 1))[0]} {BASE}""".split()
+    return [*words, *_algorithm(draw), *_system(draw)]
+
+
+def _system(draw: random.Random) -> list[str]:
+    """Return how a run samples and records."""
+    words: list[str] = []
+    if draw.random() < 0.2:
+        words += ["--rollout.max_staleness", draw.choice(("1", "2", "4"))]
+    elif draw.random() < 0.3:
+        words += ["--engine.embedded.weights", "copy"]
+    if draw.random() < 0.15:
+        words += ["--rollout.filters", "zero_variance"]
+    if draw.random() < 0.15 and "--rollout.max_staleness" not in words:  # refused beside it
+        words += ["--rollout.top_p", "0.95"]
+    if draw.random() < 0.15:
+        words += ["--model.dtype", "bfloat16"]
+    if draw.random() < 0.4:
+        words += ["--log.samples", "32", "--observers.use", "token_files"]
+        words += ["--observers.token_files.every", draw.choice(("1", "10"))]
+    return words
 
 
 def _algorithm(draw: random.Random) -> list[str]:

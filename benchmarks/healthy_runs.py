@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audits import FAMILIES, TURNS, write_tasks
-from diagnoses import has_learned, verdicts_of
+from diagnoses_runs import has_learned, verdicts_of
 from tests.integration.random_options import Options, accepted, drawn, neutral
 
 from rlhf_cli.main import main as rlhf

@@ -1,29 +1,48 @@
 """The tables of docs/lab.md on ``rlhf doctor``, reduced: faults are found, and healthy runs are not blamed."""
 
-import math
-
 import pytest
-from benchmarks.diagnoses import Bench
+from benchmarks.diagnoses import Bench, fault_table, healthy_table
+from benchmarks.diagnoses_runs import Job, Seen
 
-NAMED = (
-    "advantages_flipped_with_tokens",
-    "hackable_reward_held_out_right",
-    "weights_not_delivered_at_a_low_rate",
-)
+LONG = 3600.0
+NAMED = {
+    "reverse": "advantages_flipped_with_tokens",
+    "sorting": "weights_not_delivered_at_a_low_rate",
+    "shapes": "constant_reward",
+}
+
+
+def test_tables_count_what_was_found_otherwise_and_missed():
+    def fault(seed, *found):
+        return Seen(job=Job("fault", "sorting", "constant_reward", seed), found=found)
+
+    faults = [fault(1, "dead_reward"), fault(2, "entropy_gone"), fault(3)]
+    healthy = [
+        Seen(job=Job("healthy", "shapes", "healthy", 1), has_learned=True, looks=4),
+        Seen(job=Job("healthy", "shapes", "healthy", 2), found=("cut_off",), looks=4),
+        Seen(job=Job("healthy", "shapes", "healthy", 3), refused="rollout.top_p"),
+    ]
+
+    assert (
+        "| constant_reward | - | 1 of 3, +1 | - | dead_reward 1, entropy_gone 1 |"
+        in fault_table(faults)
+    )
+    assert "| shapes | 1 | 0 |  |  | 1 | 1 | cut_off 1 | 1 | 8 |" in healthy_table(healthy)
 
 
 @pytest.mark.slow
-def test_planted_faults_are_found(tmp_path, capsys):
-    Bench(tmp_path, math.inf).faults(NAMED, [1])
+def test_planted_faults_are_found(tmp_path):
+    jobs = [Job("fault", task, name, 1) for task, name in NAMED.items()]
 
-    said = capsys.readouterr().out
-    for name in NAMED:
-        assert f"| {name} | 1 | 1 | 0 | 0 |" in said, said
+    seen = Bench(tmp_path, 1, LONG).run(jobs, list(NAMED), 1)
+
+    assert {each.job.name: each.outcome for each in seen} == dict.fromkeys(NAMED.values(), "found")
 
 
 @pytest.mark.slow
-def test_healthy_runs_are_not_blamed(tmp_path, capsys):
-    Bench(tmp_path, math.inf).healthy(1, 3)
+def test_healthy_runs_are_not_blamed(tmp_path):
+    jobs = [Job("healthy", task, "healthy", 1) for task in ("reverse", "sorting")]
 
-    said = capsys.readouterr().out
-    assert "'runs': 3, 'runs blamed': 0" in said, said
+    seen = Bench(tmp_path, 1, LONG).run(jobs, ["reverse", "sorting"], 1)
+
+    assert [each.found for each in seen if each.has_learned] == [(), ()]

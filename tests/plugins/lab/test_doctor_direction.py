@@ -177,11 +177,14 @@ def test_a_prompt_that_comes_again_is_one_prompt():
 
 
 def test_an_answer_that_was_common_at_first_is_no_find():
-    common = asked(40)
-    had = [Text(1, "0.1", "777", 0.0, prompt=f"{at}") for at in range(5)]
-    some = Texts(first=[*had, *common.first[5:]], last=common.last, steps=20)
+    def at_first(prompts):
+        """Rollouts of 40 prompts, of which so many got the answer at first that all get at last."""
+        said = ["777"] * prompts + ["own"] * (40 - prompts)
+        first = [Text(1, "0.1", text, 0.0, prompt=f"{at}") for at, text in enumerate(said)]
+        return Texts(first=first, last=asked(40).last, steps=20)
 
-    assert "prompt_ignored" not in found(SOLVED, texts=some)
+    assert "prompt_ignored" in found(SOLVED, texts=at_first(20))
+    assert "prompt_ignored" not in found(SOLVED, texts=at_first(21))
 
 
 def test_one_text_beside_a_held_out_reward_that_stands_still_is_hacking():

@@ -57,3 +57,25 @@ def test_checkpoints_without_weights_in_safetensors_are_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="writes none"):
         moves(start=tmp_path / "none", before=(tmp_path,) * 2, after=(tmp_path,) * 2)
+
+
+def test_of_parts_that_ranks_wrote_the_weights_alone_count(tmp_path):
+    """Moments and the number of updates stand beside them: 3 and 4 move, of 100 and more that differ."""
+    folders = []
+    for at, weights in enumerate(([0.0, 0.0], [3.0, 0.0], [3.0, 4.0])):
+        folder = tmp_path / str(at) / "policy"
+        folder.mkdir(parents=True)
+        for rank, weight in enumerate(weights):
+            tensors = {
+                "a::float32": weight,
+                "a::optimizer.exp_avg": 100.0 * at,
+                "a::optimizer.step": 1.0 * at,
+            }
+            each = {key: torch.tensor([value]) for key, value in tensors.items()}
+            save_file(each, folder / f"part-0000{rank}-of-00002.safetensors")
+        folders.append(folder.parent)
+    zero, three, five = folders
+
+    found = moves(start=zero, before=(zero, zero), after=(three, five))
+
+    assert (found.original, found.changed, found.distance) == (3.0, 5.0, 4.0)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ..flags import FlagParser
 from ..paper.contents import require_run
 from ..recorded.problems import Problems
-from . import answers, direction, examples, policy, rewards, rollouts, sampling
+from . import answers, direction, examples, labels, policy, rewards, rollouts, sampling
 from .diagnosis import Diagnosis, Finding, Verdict, diagnose
 from .record import Record, read_record
 
@@ -23,7 +23,9 @@ _OF_ROLLOUTS = (
     *answers.DIAGNOSES,
     *rollouts.DIAGNOSES,
     *sampling.DIAGNOSES,
+    *labels.OF_ROLLOUTS,
 )
+_OF_EXAMPLES = (*examples.DIAGNOSES, *labels.OF_EXAMPLES)
 _OF_BOTH = ("not_finite",)
 
 
@@ -67,7 +69,7 @@ def diagnoses_of(record: Record) -> list[Diagnosis]:
     has_rewards = "reward/mean" in record.metrics.series
     has_loss = any(name in record.metrics.series for name in examples.LOSSES)
     played = [each for each in _OF_ROLLOUTS if has_rewards or not has_loss or each.name in _OF_BOTH]
-    return played if has_rewards else [*played, *examples.DIAGNOSES]
+    return played if has_rewards else [*played, *_OF_EXAMPLES]
 
 
 def address_of(record: Record, finding: Finding) -> str:

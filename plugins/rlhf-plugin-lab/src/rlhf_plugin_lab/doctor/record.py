@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,11 @@ def _text(sample: Mapping[str, Any]) -> Text | None:
     if not isinstance(reward, int | float) or not math.isfinite(reward):
         return None
     # A piece may have no text: a mark that ends a turn is one token, which is not shown.
-    writers = [writer for writer, _ in pieces_of(sample)]
+    pieces = pieces_of(sample)
+    writers = [writer for writer, _ in pieces]
+    if pieces:  # what an environment says depends on the prompt, whatever the policy does
+        said = [text for writer, text in pieces if writer == POLICY]
+        answer = "\n".join(text for text, _ in groupby(said))
     return Text(
         step=step,
         group=".".join(uid.split(".")[:2]),
@@ -165,10 +170,18 @@ def _text(sample: Mapping[str, Any]) -> Text | None:
         reward=float(reward),
         uid=uid,
         prompt=prompt[-_TEXT:] if isinstance(prompt := sample.get("prompt"), str) else "",
+        images=_images(sample),
         truncated=sample.get("truncated") is True,
         turns=writers.count(POLICY) if writers else 1,
         policy_ends=not writers or writers[-1] == POLICY,
     )
+
+
+def _images(sample: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the files of a sample's images, whose names are digests of what is seen."""
+    images = sample.get("images")
+    found = images if isinstance(images, list) else []
+    return tuple(str(each["file"]) for each in found if isinstance(each, dict) and "file" in each)
 
 
 def mean(values: Sequence[float]) -> float:

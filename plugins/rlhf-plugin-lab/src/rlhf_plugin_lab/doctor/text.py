@@ -12,10 +12,13 @@ class Text:
     step: int
     group: str
     answer: str
+    """Text of the policy; its turns are lines, and turns in a row that are the same are one."""
     reward: float
     uid: str = ""
     prompt: str = ""
     """Its last characters; empty: not recorded."""
+    images: tuple[str, ...] = ()
+    """Files of the images that were seen."""
     truncated: bool = False
     """Whether the limit of tokens ended it."""
     turns: int = 1
@@ -25,5 +28,6 @@ class Text:
 
     @property
     def question(self) -> str:
-        """The prompt, or the group's name where none is recorded: groups of one prompt were asked the same."""
-        return self.prompt or self.group
+        """The prompt and its images, or the group's name where none is recorded: groups of one prompt were asked the
+        same."""
+        return "\n".join((self.prompt or self.group, *self.images))

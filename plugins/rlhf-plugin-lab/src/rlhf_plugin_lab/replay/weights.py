@@ -16,6 +16,9 @@ from rlhf_core.lazy import torch
 
 _STATE_OF_UPDATES = ("optimizer", "ema", "float32_copies")
 """Beginnings of the names of files that hold no weights of the policy."""
+_KIND, _WEIGHTS = "::", "float32"
+"""Between name and kind of a tensor in the parts that several ranks write, and the kind that is weights. Averages and
+the optimizer's state stand in the same files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +90,12 @@ def _together(*checkpoints: Path) -> Iterator[list[torch.Tensor]]:
                 f"{checkpoints[-1]}: expected the weights of {checkpoints[0]}; {name} has others. With the changed "
                 "options the policy has other parameters, which cannot be compared."
             )
-        for key in keys[0]:
+        for key in filter(_is_weight, keys[0]):
             yield [file.get_tensor(key).double() for file in opened]
+
+
+def _is_weight(key: str) -> bool:
+    return key.partition(_KIND)[2] in ("", _WEIGHTS)
 
 
 def _files(checkpoint: Path) -> list[str]:
