@@ -12,7 +12,7 @@ from tests.deadlines import HANG_S
 from rlhf_cli.main import main
 from rlhf_core import ConfigError
 from rlhf_plugin_plan.command import main as plan
-from rlhf_plugin_plan.command import replaced
+from rlhf_plugin_plan.run_prediction import replaced
 
 CLUSTER = [
     *("--runtime", "ray", "--backend", "deepspeed"),

@@ -12,12 +12,13 @@ from rlhf_config import Layer, resolve
 from rlhf_core.contracts import Accelerator, MemoryOptions, SleepAdvice
 from rlhf_core.plugins import Plugins
 
-from .command import main, parser, predicted_run
+from .command import main, parser
 from .fitting import fastest, options_of
 from .machine.hardware import GIB, GPUS, GpuSpec
 from .memory.sleep import TURNS
 from .model.adapters import AdaptedModels
 from .prediction import Prediction
+from .run_prediction import predicted_run
 
 PREDICTED = "train"
 """Command whose runs can be predicted."""

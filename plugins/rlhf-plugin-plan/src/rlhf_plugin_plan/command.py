@@ -5,29 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
-from rlhf_cli.runs import PlannedRun, read_run, run_layers
-from rlhf_config import leaves
+from rlhf_cli.runs import PlannedRun, read_run
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.contracts import Accelerator, RoleSpec
+from rlhf_core.contracts import Accelerator
 from rlhf_core.plugins import Plugins
 
-from .fitting import Values, fastest, options_of
+from .fleet_choice import FleetPlanner, ways_of
 from .machine.fleet import Fleet, find_fleet
-from .machine.hardware import GPUS, GpuSpec, find_gpu
+from .machine.hardware import GPUS, find_gpu
 from .memory.placement import ClusterSize
-from .memory.roles import Workload
-from .model.activations import Precision
-from .model.adapters import AdaptedModels, AdapterCounts
-from .model.configs import configs_of, shapes_of
-from .model.shapes import ModelShape
-from .prediction import Prediction, predict, require_sane
+from .model.adapters import AdaptedModels
+from .prediction import Prediction
 from .remedies import Remedy, remedies
 from .report import as_json, render
+from .run_prediction import Predicted, predicted_run, replaced
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,6 +62,12 @@ def parser() -> argparse.ArgumentParser:
     )
     own.add_argument(
         "--response-tokens", type=int, help="number of tokens of each response; unset: the longest"
+    )
+    own.add_argument(
+        "--response-spread",
+        type=float,
+        help="standard deviation of the logarithm of the responses' lengths, whose mean is --response-tokens: compare "
+        "generation on-policy, a step ahead and with weights in flight",
     )
     own.add_argument(
         "--image-tokens",
@@ -111,45 +113,18 @@ def plan_fleet(
     Raises:
         ConfigError: no GPU could run this configuration, or a flag is wrong.
     """
-    gpu, models = fleet.gpu, AdaptedModels(plugins)
-    accelerators = (Accelerator(name=gpu.name, memory_gib=gpu.memory_gib),) * fleet.count
-    of_run = list(words)
-    if fleet.count > 1:
-        of_run += ["--gpus", str(fleet.count)]
-        if not {"--engine", "--engine.name"} & {word.partition("=")[0] for word in words}:
-            of_run += [
-                "--engine",
-                "vllm",
-            ]  # what is installed here says nothing of the machine that is planned
-    layers = run_layers(of_run, accelerators)
-    given = frozenset(path for layer in layers for path, _ in leaves(layer.values))
-
-    def predicted(more: Sequence[str]) -> tuple[PlannedRun, Prediction]:
-        planned = read_run(replaced(of_run, more), plugins, accelerators)
-        return planned, predicted_run(planned, models, gpu, None, own)
-
-    def with_values(values: Values) -> Prediction:
-        return predicted(_flags(values))[1]
-
-    found = fastest(predicted([])[0], given, with_values)
-    if found is None:
-        return _report(predicted, own, plugins)
-    best, compared = found
+    planner = FleetPlanner(fleet, own, plugins)
+    ways = ways_of(fleet, words, ragged=own.response_spread is not None)
+    best = planner.chosen(ways)
+    if best is None:
+        return _report(partial(planner.predicted, ways[0]), own, plugins)
     if own.json:
         print(json.dumps(as_json(best.prediction, []), indent=2))
         return 0
     print(render(best.prediction, []))
-    print(options_of(best, compared).reason)
-    print(shlex.join(["rlhf", "train", *of_run, *_flags(best.values)]))
+    print(best.reason)
+    print(shlex.join(["rlhf", "train", *best.words, *best.schedule]))
     return 0
-
-
-def _flags(values: Values) -> list[str]:
-    return [
-        word
-        for path, value in values.items()
-        for word in (f"--{path}", str(value).lower() if isinstance(value, bool) else f"{value}")
-    ]
 
 
 def _with_model(arguments: Sequence[str]) -> list[str]:
@@ -168,7 +143,7 @@ def _with_model(arguments: Sequence[str]) -> list[str]:
 
 
 def _report(
-    predicted: Callable[[Sequence[str]], tuple[PlannedRun, Prediction]],
+    predicted: Predicted,
     own: argparse.Namespace,
     plugins: Plugins,
 ) -> int:
@@ -184,53 +159,6 @@ def _report(
     return 0 if prediction.fits else 1
 
 
-def predicted_run(
-    planned: PlannedRun,
-    models: AdaptedModels,
-    gpu: GpuSpec,
-    cluster: ClusterSize | None,
-    own: argparse.Namespace,
-) -> Prediction:
-    """Return the prediction of a run.
-
-    Args:
-        own: what ``parser`` reads.
-
-    Raises:
-        ConfigError: see ``prediction.predict``.
-    """
-    workload = _workload(planned, own.prompt_tokens, own.response_tokens)
-    configs = configs_of(planned, own.model_config)
-
-    def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts:
-        return models.counts(spec, configs[spec.role], precision)
-
-    shapes = shapes_of(configs)
-    workload = replace(
-        workload,
-        image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens),
-    )
-    return predict(planned, shapes, gpu, cluster, workload, adapted)
-
-
-def replaced(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return the words of a command line in which ``flags`` replace the flags of the same names.
-
-    Args:
-        flags: names and values in turn.
-    """
-    names = set(flags[::2])
-    kept: list[str] = []
-    dropping = False
-    for word in words:
-        if word.startswith("-"):
-            dropping = word.partition("=")[0] in names
-        if not dropping:
-            kept.append(word)
-    merged = dict(zip(flags[::2], flags[1::2], strict=True))
-    return [*kept, *(word for pair in merged.items() for word in pair)]
-
-
 def _cluster(nodes: int | None, gpus_per_node: int | None) -> ClusterSize | None:
     for flag, value in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
         if value is not None and value < 1:
@@ -238,57 +166,3 @@ def _cluster(nodes: int | None, gpus_per_node: int | None) -> ClusterSize | None
     if nodes is None and gpus_per_node is None:
         return None
     return ClusterSize(nodes=nodes or 1, gpus_per_node=gpus_per_node or 8)
-
-
-def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> Workload:
-    rollout = planned.run.rollout
-    for flag, value in (("--prompt-tokens", prompt), ("--response-tokens", response)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{flag} {value}: expected a positive number")
-    longest_prompt = min(planned.run.data.max_prompt_tokens, planned.max_length - 1)
-    used = prompt or longest_prompt
-    workload = Workload(
-        prompts=rollout.batch_size,
-        samples=rollout.n_samples_per_prompt,
-        prompt_tokens=used,
-        response_tokens=response or min(rollout.max_new_tokens, planned.max_length - used),
-        known_lengths=prompt is not None and response is not None,
-    )
-    require_sane(workload, planned.max_length)
-    return workload
-
-
-def _image_tokens(
-    planned: PlannedRun, policy: ModelShape, workload: Workload, given: int | None
-) -> int:
-    """Return the number of tokens of each prompt that stand for its image.
-
-    Raises:
-        ConfigError: the given number is none that a prompt can have, or the run's model reads text alone.
-    """
-    reader = bool(planned.selections.get("model.vision"))
-    sees = reader and policy.tower is not None
-    if given is None:
-        return _largest_image(planned, policy, workload.prompt_tokens) if sees else 0
-    if not sees:
-        fix = (
-            "No tower for images is in its config.json; leave"
-            if reader
-            else "Set --model.vision, or leave"
-        )
-        raise ConfigError(
-            f"--image-tokens {given}: the run's model reads text alone. {fix} --image-tokens out."
-        )
-    if not 0 <= given <= workload.prompt_tokens:
-        raise ConfigError(
-            f"--image-tokens {given}: expected a number from 0 to the prompt's {workload.prompt_tokens} tokens"
-        )
-    return given
-
-
-def _largest_image(planned: PlannedRun, policy: ModelShape, longest: int) -> int:
-    (vision,) = planned.selections["model.vision"]
-    pixels = getattr(vision.options, "max_pixels", None)
-    assert policy.tower is not None
-    largest = policy.tower.image_tokens(pixels)
-    return longest if largest is None else min(longest, largest)

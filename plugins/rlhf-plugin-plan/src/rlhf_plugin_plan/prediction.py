@@ -26,6 +26,7 @@ from .memory.sleep import ProcessShares, SleepPeaks, sleep_peaks
 from .memory.training_memory import Parts, RoleMemory, role_memory
 from .model.configs import Shapes
 from .seconds.phases import Step, moves_phase, phases_of, step_of
+from .seconds.schedules import Schedule, schedules
 from .seconds.setting import Phase, Setting
 
 ASLEEP: Mapping[str, Leaving] = {"engine": "nothing", "state": "state", "always": "all"}
@@ -117,6 +118,8 @@ class Prediction:
     phases: tuple[Phase, ...]
     """Phases of a step; empty if the KV cache has no room for one sequence."""
     step: Step
+    schedules: tuple[Schedule, ...]
+    """Orders of generation and training, the fastest first; empty where all responses have one length."""
     problems: tuple[str, ...]
     """Reasons why the run does not fit; empty if it fits."""
     notes: tuple[str, ...]
@@ -192,6 +195,7 @@ def predict(
         sleep=sleep,
         phases=phases,
         step=step_of(phases, overlaps=ahead),
+        schedules=schedules(setting, phases, sleeps=sleep.on),
         problems=tuple(problems),
         notes=tuple(notes),
     )

@@ -10,6 +10,7 @@ from .memory.sleep import TURNS
 from .prediction import GpuMemory, Prediction
 from .remedies import Remedy
 from .seconds import measured
+from .seconds.schedules import described
 
 SMALLEST = 0.05 * GIB
 """Size in bytes below which the parts of a process share one line of the report."""
@@ -23,6 +24,8 @@ def render(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
     lines += _sleep(prediction)
     if prediction.phases:
         lines += [*_times(prediction), ""]
+    if prediction.schedules:
+        lines += [*described(prediction.schedules), ""]
     for note in prediction.notes:
         lines.append(f"note: {note}")
     lines += _verdict(prediction, remedies)
@@ -72,6 +75,15 @@ def as_json(prediction: Prediction, remedies: Sequence[Remedy]) -> dict[str, Any
             "at_measured_rates": step.rates_s,
             "overlaps": step.overlaps,
         },
+        "schedules": [
+            {
+                "flags": list(schedule.flags),
+                "generation_s": schedule.generation_s,
+                "rest_s": schedule.rest_s,
+                "step_s": schedule.step_s,
+            }
+            for schedule in prediction.schedules
+        ],
         "tokens_per_step": prediction.workload.sequences * prediction.workload.length,
         "notes": list(prediction.notes),
         "rates": measured.load().source,
@@ -112,6 +124,7 @@ def _gpu_json(memory: GpuMemory) -> dict[str, Any]:
 def _head(prediction: Prediction) -> Iterator[str]:
     work, gpu = prediction.workload, prediction.gpu
     known = "each" if work.known_lengths else "at most"
+    known = "on average" if work.spread else known
     yield f"{prediction.placement.gpus} x {gpu.name}, {gpu.memory_gib:.1f} GiB ({gpu.source})"
     for name, shape in prediction.shapes.items():
         role = prediction.roles[name]

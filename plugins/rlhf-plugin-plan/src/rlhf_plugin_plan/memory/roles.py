@@ -47,6 +47,11 @@ class Workload:
     """Number of tokens of a prompt on which features of its image stand."""
     known_lengths: bool
     """Whether every sequence has these lengths, which gives the micro-batches; else the lengths are upper bounds."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm of the responses' lengths, whose mean is ``response_tokens``; 0: they are
+    equal."""
+    longest_response: int = 0
+    """Number of tokens at which a response of another length is cut."""
 
     @property
     def sequences(self) -> int:

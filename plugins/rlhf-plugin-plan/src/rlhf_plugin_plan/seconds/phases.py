@@ -132,29 +132,34 @@ def _generation(setting: Setting) -> Iterator[Phase]:
         measured_s=prefill / share if vllm else None,
         bound="matmuls",
     )
-    rates = EngineRates(
-        flops=flops,
-        bandwidth=gpu.bandwidth * engine.gpus_of_copy,
-        weight_bytes=_decoded_weight_bytes(setting),
-        kv_token_bytes=kv_bytes(shape, engine.kv_width),
-    )
     done = decode(
         shape,
         [work.response_tokens] * (mine * work.samples),
         work.prompt_tokens,
         concurrency(setting),
-        rates,
+        engine_rates(setting),
     )
     yield Phase(
         name="decode",
         limit_s=done.seconds,
-        measured_s=data.decoding_seconds(done, _logprob_share(setting)) if vllm else None,
+        measured_s=data.decoding_seconds(done, logprob_share(setting)) if vllm else None,
         bound="GPU memory: weights and KV cache",
     )
     yield from engine_exchange(setting, prefills * work.prompt_tokens + done.requests)
 
 
-def _logprob_share(setting: Setting) -> float:
+def engine_rates(setting: Setting) -> EngineRates:
+    """Return the rates of one copy of the engine's model."""
+    engine, gpu = setting.engine, setting.gpu
+    return EngineRates(
+        flops=gpu.flops(engine.compute) * engine.gpus_of_copy,
+        bandwidth=gpu.bandwidth * engine.gpus_of_copy,
+        weight_bytes=_decoded_weight_bytes(setting),
+        kv_token_bytes=kv_bytes(setting.roles["policy"].shape, engine.kv_width),
+    )
+
+
+def logprob_share(setting: Setting) -> float:
     """Return the share of the samples for which the engine returns log-probs, 0 to 1."""
     demands = setting.planned.demands
     return 1.0 if demands.rollout_logprobs else setting.planned.run.rollout.compared_share
