@@ -108,8 +108,9 @@ def _export(path: Path, contents: Contents) -> None:
             file.write(piece)
     for run in contents.index["runs"]:
         rollouts = sum(step["count"] for step in run["steps"])
+        what = "rows" if any(step["kind"] for step in run["steps"]) else "rollouts"
         print(
-            f"{run['folder']}: {run['last_step']} steps, {len(run['metrics'])} metrics, {rollouts} rollouts"
+            f"{run['folder']}: {run['last_step']} steps, {len(run['metrics'])} metrics, {rollouts} {what}"
         )
         for problem in run["problems"]:
             print(f"{run['folder']}: {problem}", file=sys.stderr)

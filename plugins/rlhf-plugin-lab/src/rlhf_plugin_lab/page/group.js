@@ -3,6 +3,7 @@
 async function groupView(run, set, number_, name) {
   const step = stepAt(run, set, number_);
   if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (step.kind) return pairView(run, step, name);
   const rows = (await rowsOf(step)).filter((row) => row.group === name);
   if (!rows.length) return nothing(`Step ${number_} has no group ${name} in this page.`);
   const all = await rowsOf(step);

@@ -5,6 +5,7 @@ const steps = { as: "groups", order: "recorded", words: "" };
 async function stepView(run, set, number_) {
   const step = stepAt(run, set, number_);
   if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (step.kind) return examplesView(run, step);
   const rows = await rowsOf(step);
   const list = el("row-list", { class: "rows" });
   const count = el("span", { class: "dim" });
@@ -136,15 +137,15 @@ function summary(rows, fate, set) {
       dropped.map(([reason, what]) => [el("dt", {}, `dropped: ${reason}`), el("dd", { title: what.groups.join(", ") }, plural(what.number, "group"))])));
 }
 
-function histogram(values) {
+function histogram(values, what = "rewards", noun = "rollout") {
   const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
   const bins = Array(24).fill(0);
   for (const value of values) bins[high > low ? Math.min(23, Math.floor(((value - low) / (high - low)) * 24)) : 11] += 1;
   const top = Math.max(...bins);
-  const box = svg("svg", { viewBox: "0 0 240 66", class: "histogram", role: "img", "aria-label": `rewards from ${number(low)} to ${number(high)}` });
+  const box = svg("svg", { viewBox: "0 0 240 66", class: "histogram", role: "img", "aria-label": `${what} from ${number(low)} to ${number(high)}` });
   bins.forEach((count, at) => {
     const height = count ? Math.max((48 * count) / top, 1) : 0;
-    box.append(svg("rect", { x: at * 10 + 0.5, y: 50 - height, width: 9, height, class: "barfill" }, svg("title", {}, plural(count, "rollout"))));
+    box.append(svg("rect", { x: at * 10 + 0.5, y: 50 - height, width: 9, height, class: "barfill" }, svg("title", {}, plural(count, noun))));
   });
   box.append(svg("text", { x: 0, y: 63 }, number(low)), svg("text", { x: 240, y: 63, "text-anchor": "end" }, number(high)));
   return box;

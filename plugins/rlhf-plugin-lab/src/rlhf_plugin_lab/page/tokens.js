@@ -4,12 +4,14 @@ const TOKEN_BLOCK = 800;
 const COLUMN_NAMES = {
   rollout_logprob: "log-prob of the sampler", trainer_logprob: "log-prob of the trainer", ratio: "trainer's probability over the sampler's",
   reference_logprob: "log-prob of the reference", value: "value of the critic", advantage: "advantage", action: "mask", entropy: "entropy", version: "version of the weights",
+  reference_log_ratio: "log-prob of the trainer above the reference",
 };
 const NO_TOKENS = "No tokens of this rollout are recorded. The tokens of the rollouts that --log.samples keeps are, with --observers.use token_files.";
 const NO_ENTROPY = "No entropy is recorded. It is computed with --observers.use token_files where all of a batch is seen before its weights move: in a step of one update, or with --algo.loss.old_logprobs recompute.";
 const tokens = { column: "" };
 
-function tokensBox(data, chosen, moved) {
+// without: what the page says where no entropy is recorded.
+function tokensBox(data, chosen, moved, without = NO_ENTROPY) {
   const columns = Object.keys(data.columns);
   const column = columns.includes(tokens.column) ? tokens.column : columns[0] ?? "";
   const detail = el("div", { class: "detail", "aria-live": "polite" });
@@ -60,7 +62,7 @@ function tokensBox(data, chosen, moved) {
   paint(column);
   if (chosen !== null) setTimeout(() => choose(chosen));
   const choice = columns.length ? select("color", columns.map((name) => [name, COLUMN_NAMES[name] ?? name]), column, paint) : el("span", { class: "dim" }, "no columns of numbers are recorded");
-  const missing = columns.includes("entropy") ? null : el("p", { class: "dim" }, NO_ENTROPY);
+  const missing = columns.includes("entropy") || !without ? null : el("p", { class: "dim" }, without);
   return el("div", {}, el("div", { class: "bar" }, choice, legend), missing, detail, box);
 }
 

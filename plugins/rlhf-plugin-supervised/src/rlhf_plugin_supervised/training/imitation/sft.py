@@ -22,9 +22,12 @@ from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, HeldOutSets, load_conversations
 from rlhf_trainer.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of
+from ..course import kind_of
 from ..order import passes
+from ..roles import TrainedModel
+from ..seen import Seen, SeenRow
 from ..sets import held_out_metrics, load_sets
+from ..update import Update, logprobs_of
 from .sft_options import SftOptions
 
 STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
@@ -49,6 +52,17 @@ class ImitatedRows:
         # Every objective on rollouts has this column; the loss of given responses reads nothing of it.
         ones = np.ones(int(part.num_actions.sum()), dtype=np.float32)
         return Update(batch=TrainBatch(trajectories=part, columns={"advantages": ones}))
+
+    def seen(self, update: Update, told: NDArray[np.float32]) -> Seen:
+        """Return the mean log-prob of each row's learned tokens."""
+        rows = update.batch.trajectories
+        sums = np.add.reduceat(told.astype(np.float64), rows.action_offsets[:-1])  # (B,)
+        means = (sums / rows.num_actions).tolist()
+        return Seen(
+            kind="row",
+            rows=[SeenRow(score=mean, numbers={"nll": -mean}) for mean in means],
+            columns={"old_logprobs": told},
+        )
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, its exponential, and the
