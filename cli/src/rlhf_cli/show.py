@@ -286,11 +286,11 @@ def _scores(sample: Sample) -> str:
 
 def _learned(sample: Sample) -> str:
     """Return the numbers of a row of examples as text; one that ``right`` is 0 or 1 for is told right or wrong."""
-    label = {True: "chosen", False: "rejected"}.get(sample.get("chosen"))
+    label = "" if "chosen" not in sample else "chosen" if sample["chosen"] else "rejected"
     numbers = dict(sample["rewards"])
-    told = {1.0: "right", 0.0: "wrong"}.get(numbers.get("right"))
-    if told is not None:
-        del numbers["right"]
+    told = ""
+    if numbers.get("right") in (0.0, 1.0):
+        told = "right" if numbers.pop("right") else "wrong"
     words = [*(f"{name} {value:.4g}" for name, value in numbers.items()), *filter(None, [told])]
     parts = [label, f"score {sample['reward']:.4g}", ", ".join(words)]
     return "  ".join(filter(None, [*parts, "truncated" if sample["truncated"] else ""]))

@@ -39,7 +39,7 @@ _KNOWN = {
 }
 _KNOWN |= {"end", "step_rewards", "example", "chosen", "steps"}
 _KINDS = {"row", "pair", "judged", "steps"}
-"""What rows of examples teach: their tokens, which of two answers was preferred, whether one is good, or each step."""
+"""Kinds of rows of examples: of tokens, of two answers, of an answer that was judged, of labeled steps."""
 
 Wanted = Callable[[int], bool]
 

@@ -1,4 +1,4 @@
-"""What a step knew of the rows that it trained on, for the record: numbers of rows and columns of their tokens."""
+"""Knowledge of a step about the rows that it trained on, for the record: numbers of rows and columns of their tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Kind = Literal["row", "pair", "judged", "steps"]
-"""What is learned of: all learned tokens of a row; which of two neighboring rows was preferred; whether a row is good;
-whether each step of a row is."""
+"""Subject of what is learned: the tokens of a row, which of two neighboring rows was preferred, whether a row is good,
+whether each of its steps is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class SeenRow:
     """One row before the update. Numbers are of the update's own forward pass where there is no other one."""
 
     score: float
-    """What the model makes of the row, larger for what it finds better: the mean log-prob of the learned tokens, the
+    """Mark that the model gives the row, larger for what it finds better: the mean log-prob of the learned tokens, the
     implicit reward of an answer, or a score."""
     numbers: Mapping[str, float]
     """Numbers by name: ``loss`` (nats), of a pair its ``margin``, and ``right``, 1 where the model tells the row as it

@@ -1,4 +1,4 @@
-"""What a preference loss makes of the answers of an update, one by one, for the record of the rows."""
+"""Loss, margin and implicit rewards of the answers of an update, one by one, for the record of the rows."""
 
 from __future__ import annotations
 
