@@ -1,4 +1,4 @@
-"""Knowledge of a step about the rows that it trained on, for the record: numbers of rows and columns of their tokens."""
+"""Knowledge of a step about the rows that it trained on: numbers of rows, and columns of their tokens."""
 
 from __future__ import annotations
 
