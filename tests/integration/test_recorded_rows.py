@@ -92,6 +92,10 @@ def test_recorded_rows_have_the_numbers_of_the_step_which_stay_the_same(folder, 
     tokens = parquet.read_table(folder / "seen/tokens/step-00000002.parquet").to_pydict()
     assert set(tokens["uid"]) == {row["uid"] for row in rows}
     column = "value" if name in ("rm", "prm") else "trainer_logprob"
+    if name in ("sft", "distill"):
+        losses = [loss for loss in tokens["loss"] if loss is not None]
+        expected = metrics["loss/policy"]
+        assert math.fsum(losses) / len(losses) == pytest.approx(expected, abs=1e-5)
     known = [value is not None for value in tokens[column]]
     assert known == tokens["action"]
 

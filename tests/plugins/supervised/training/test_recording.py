@@ -49,9 +49,9 @@ class Halves:
         self.rows_per_unit, self.kind, self.steps = rows_per_unit, kind, steps
 
     def seen(self, part, told):
-        firsts = told[part.batch.trajectories.action_offsets[:-1]].tolist()
+        firsts = told.numbers[part.batch.trajectories.action_offsets[:-1]].tolist()
         rows = [SeenRow(score=first, numbers={"nll": -first}, steps=self.steps) for first in firsts]
-        return Seen(kind=self.kind, rows=rows, columns={"old_logprobs": told})
+        return Seen(kind=self.kind, rows=rows, columns={"old_logprobs": told.numbers})
 
 
 def recorder(examples, count=2, hears_tokens=True, has_scores=False):

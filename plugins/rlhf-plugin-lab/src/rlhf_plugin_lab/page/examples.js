@@ -111,7 +111,7 @@ function answerCard(run, step, row, text, data) {
   return el("article", { class: "card rollout" },
     el("header", {}, link(to, el("code", {}, row.uid)), row.chosen === null ? null : el("span", { class: "tag" }, row.chosen ? "chosen" : "rejected")),
     el("div", { class: "score" }, "score ", el("b", {}, number(row.reward))), text.missing ? el("p", { class: "dim" }, text.missing) : textBox(answer, { lines: true }),
-    data ? tokensBox(data, null, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, row.uid, `t${token}`)), "") : el("p", { class: "dim" }, NO_ROW_TOKENS));
+    data ? tokensBox(data, null, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, row.uid, `t${token}`)), null) : el("p", { class: "dim" }, NO_ROW_TOKENS));
 }
 
 async function rowView(run, step, uid, place) {
@@ -136,7 +136,7 @@ async function rowView(run, step, uid, place) {
       button("›", keys.right, { "aria-label": "next row", disabled: at === near.length - 1 }), rightTag(row)),
     el("div", { class: "facts" }, el("dl", {}, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, nodesOf(value))]))),
     data ? el("div", { class: "card wide" }, el("h2", {}, plural(data.text.length, "token"), el("small", { class: "dim" }, `, ${data.columns.action?.filter((value) => value === 1).length ?? "?"} of them ${step.kind === "steps" ? "ends of steps" : "learned"}`)),
-      tokensBox(data, chosen, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, uid, `t${token}`)), "")) : el("p", { class: "dim" }, NO_ROW_TOKENS),
+      tokensBox(data, chosen, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, uid, `t${token}`)), null)) : el("p", { class: "dim" }, NO_ROW_TOKENS),
     labeledSteps(text) ?? learnedTurns(text), await sameRow(run, step, row));
 }
 

@@ -22,6 +22,8 @@ NUMBERS = (
     ADVANTAGE,
     "value",
     "entropy",
+    "loss",
+    "clipped",
     "version",
 )
 """Columns of numbers that the page can color by; any of them may be missing. Tokens that are no action have none."""

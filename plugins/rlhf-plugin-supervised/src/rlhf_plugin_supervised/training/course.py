@@ -51,7 +51,7 @@ from .options import ExampleOptions
 from .order import UnitOrder
 from .recording import RowRecorder
 from .roles import TrainedModel, roles_of
-from .seen import Seen
+from .seen import Seen, Told
 from .update import Update
 
 log = logging.getLogger(__name__)
@@ -89,12 +89,8 @@ class Examples(Protocol):
         """Return the data of an update of the model on these rows."""
         ...
 
-    def seen(self, update: Update, told: NDArray[np.float32]) -> Seen:
-        """Return what is known of the rows of an update before it, for the record.
-
-        Args:
-            told: (sum of A,) the log-prob of each learned token, or the score there of a model that gives scores.
-        """
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return what is known of the rows of an update before it, for the record."""
         ...
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
@@ -163,6 +159,7 @@ class ExampleCourse:
             mismatched_kl=update.mismatched_kl,
             on_policy=True,
             return_logprobs=self._recorder.wants_logprobs,
+            return_losses=self._recorder.wants_logprobs,
             lr_factor=self.state.lr_factors.get(self._role, 1.0),
             undo_bytes=int(self._run.checkpoint.undo_gib * 2**30),
         )

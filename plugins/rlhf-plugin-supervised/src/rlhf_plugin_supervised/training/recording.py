@@ -22,7 +22,7 @@ from rlhf_core.contracts import (
 from rlhf_data import TokenizerRenderer, load_tokenizer
 
 from .options import ExampleOptions
-from .seen import Kind, Seen, SeenRow
+from .seen import Kind, Seen, SeenRow, Told
 from .update import Update, scores_of
 
 LEARNED, READ = "policy", "environment"
@@ -34,7 +34,7 @@ class Describes(Protocol):
 
     rows_per_unit: int
 
-    def seen(self, update: Update, told: NDArray[np.float32]) -> Seen:
+    def seen(self, update: Update, told: Told) -> Seen:
         """Return what is known of the rows of an update."""
         ...
 
@@ -86,7 +86,7 @@ class RowRecorder:
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the update is to return the log-probs of its forward pass."""
+        """Whether the update is to return the log-probs of its forward pass, and the losses of its tokens."""
         return self._count > 0 and not self._has_scores
 
     async def before(self, update: Update, model: RoleHandle) -> NDArray[np.float32] | None:
@@ -117,11 +117,12 @@ class RowRecorder:
         rows = update.batch.trajectories
         chosen = self._rows(rows)
         actions = rows.action_index(chosen)
-        told = scores if outcome.logprobs is None else outcome.logprobs[actions]
-        if told is None:
+        numbers = scores if outcome.logprobs is None else outcome.logprobs[actions]
+        if numbers is None:
             return None
+        losses = None if outcome.losses is None else outcome.losses[actions]
         part = _part(update, chosen, actions)
-        seen = self._examples.seen(part, told)
+        seen = self._examples.seen(part, Told(numbers=numbers, losses=losses))
         return _samples(part.batch.trajectories, seen, self._renderer, epoch, self._hears_tokens)
 
     def _rows(self, rows: TrajectoryColumns) -> NDArray[np.int64]:

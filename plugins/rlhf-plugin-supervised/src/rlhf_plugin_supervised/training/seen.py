@@ -15,6 +15,16 @@ whether each of its steps is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Numbers of the model at the learned tokens of some rows, (sum of A,) each, from before the update."""
+
+    numbers: NDArray[np.float32]
+    """Log-prob of each, in nats; or the score there of a model that gives scores."""
+    losses: NDArray[np.float32] | None = None
+    """Loss of each, where the objective has one a token (``StepOutcome.losses``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRow:
     """One row before the update. Numbers are of the update's own forward pass where there is no other one."""
 

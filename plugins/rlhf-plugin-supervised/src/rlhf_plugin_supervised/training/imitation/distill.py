@@ -25,7 +25,7 @@ from rlhf_trainer.runs import Control, Exportable, drive, vision_spec
 
 from ..course import kind_of
 from ..roles import TrainedModel
-from ..seen import Seen
+from ..seen import Seen, Told
 from ..sets import held_out_metrics
 from ..update import Update
 from .distill_options import DistillOptions
@@ -77,8 +77,8 @@ class TaughtRows:
             )
         )
 
-    def seen(self, update: Update, told: NDArray[np.float32]) -> Seen:
-        """Return the mean log-prob of each row's learned tokens."""
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return the mean log-prob of each row's learned tokens, and their mean divergence from the teacher."""
         return self._imitated.seen(update, told)
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:

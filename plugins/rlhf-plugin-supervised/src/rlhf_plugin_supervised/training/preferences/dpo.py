@@ -28,7 +28,7 @@ from rlhf_trainer.runs import Control, Exportable, drive
 
 from ..course import kind_of
 from ..roles import TrainedModel
-from ..seen import Seen
+from ..seen import Seen, Told
 from ..sets import held_out_metrics, load_sets
 from ..update import Update, logprobs_of
 from .dpo_options import DpoOptions, is_single, losses_of, weight_of
@@ -94,9 +94,9 @@ class PreferredAnswers:
             columns |= matched_columns(part, logprobs, columns["ref_logprobs"])
         return Update(batch=TrainBatch(trajectories=part, columns=columns))
 
-    def seen(self, update: Update, told: NDArray[np.float32]) -> Seen:
+    def seen(self, update: Update, told: Told) -> Seen:
         """Return loss, margin and implicit rewards of each pair."""
-        return seen_pairs(self._loss, update.batch, told)
+        return seen_pairs(self._loss, update.batch, told.numbers)
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,

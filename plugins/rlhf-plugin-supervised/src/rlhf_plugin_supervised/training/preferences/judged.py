@@ -20,7 +20,7 @@ from rlhf_core.contracts import (
 from rlhf_data import ExampleSets
 from rlhf_trainer.runs import Exportable
 
-from ..seen import Seen
+from ..seen import Seen, Told
 from ..sets import held_out_metrics
 from ..update import Update, logprobs_of
 from .mismatched import mismatched
@@ -90,9 +90,9 @@ class JudgedAnswers:
         kl = await train.mismatched_kl(rows, model, self._eval_batch_size)
         return Update(batch=batch, mismatched_kl=kl)
 
-    def seen(self, update: Update, told: NDArray[np.float32]) -> Seen:
+    def seen(self, update: Update, told: Told) -> Seen:
         """Return loss and implicit reward of each answer."""
-        return seen_judged(self._loss, update, told)
+        return seen_judged(self._loss, update, told.numbers)
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the answers held out, and the difference of the mean implicit rewards of good and bad
