@@ -14,6 +14,7 @@ from .flags import FlagParser
 from .paper.contents import Contents, contents_of
 from .paper.html import page
 from .replaceable import why_not_replaceable
+from .replay.note import with_replayed
 from .serving import serve
 
 _START = b"<!DOCTYPE html>"
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="run folder (a run's --output); several are compared",
+        help="run folder (a run's --output), or the --out folder of a replay; several are compared",
     )
     own.add_argument(
         "--export",
@@ -90,11 +91,13 @@ def main(arguments: Sequence[str]) -> int:
         export_traces(own.runs[0], own.export_traces, wanted)
         return 0
 
+    runs = list(with_replayed(own.runs))
+
     def read() -> Contents:
-        return contents_of(own.runs, max_bytes=own.max_mb * 1_000_000, wanted=wanted)
+        return contents_of(runs, max_bytes=own.max_mb * 1_000_000, wanted=wanted)
 
     if own.export is None:
-        serve(own.runs, read, own.port)
+        serve(runs, read, own.port)
     else:
         _export(own.export, read())
     return 0

@@ -51,7 +51,7 @@ async function examplesView(run, step) {
   const words = el("input", { type: "search", placeholder: "filter: words, uid", value: examples.words, "aria-label": "filter",
     oninput: later(() => { examples.words = words.value; draw(); }) });
   const sorts = Object.entries(EXAMPLE_SORTS).filter(([name]) => name !== "margin" || hasMargins).map(([name, [label]]) => [name, label]);
-  const view = el("section", { class: "fill" }, stepBar(run, step.set, step), replayBar(run, step.set, step.step), exampleSummary(step, rows),
+  const view = el("section", { class: "fill" }, stepBar(run, step.set, step), replayPanel(run, step.set, step.step), exampleSummary(step, rows),
     el("div", { class: "bar" }, select("sort", sorts, examples.order, (value) => { examples.order = value; draw(); }), words, count), list);
   draw();
   return view;
@@ -102,7 +102,7 @@ async function pairView(run, step, name) {
       button("›", keys.right, { "aria-label": "next pair", disabled: at === units.length - 1 }),
       el("span", {}, "loss ", el("b", {}, number(lossOf(rows[0])))), margin === null ? null : el("span", {}, "margin ", el("b", {}, number(margin))), rightTag(rows[0])),
     el("details", { class: "card wide", open: prompt.length < 3000 }, el("summary", {}, "prompt"), textBox(prompt)),
-    el("div", { class: "columns" }, rows.map((row, place) => answerCard(run, step, row, texts[place], data[place]))), await sameRow(run, step, rows[0]));
+    el("div", { class: "columns" }, rows.map((row, place) => answerCard(run, step, row, texts[place], data[place]))), replayPanel(run, step.set, step.step), await sameRow(run, step, rows[0]));
 }
 
 function answerCard(run, step, row, text, data) {
@@ -137,7 +137,7 @@ async function rowView(run, step, uid, place) {
     el("div", { class: "facts" }, el("dl", {}, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, nodesOf(value))]))),
     data ? el("div", { class: "card wide" }, el("h2", {}, plural(data.text.length, "token"), el("small", { class: "dim" }, `, ${data.columns.action?.filter((value) => value === 1).length ?? "?"} of them ${step.kind === "steps" ? "ends of steps" : "learned"}`)),
       tokensBox(data, chosen, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, uid, `t${token}`)), null)) : el("p", { class: "dim" }, NO_ROW_TOKENS),
-    labeledSteps(text) ?? learnedTurns(text), await sameRow(run, step, row));
+    labeledSteps(text) ?? learnedTurns(text), replayPanel(run, step.set, step.step), await sameRow(run, step, row));
 }
 
 // The texts of a row, with what is learned of them marked.

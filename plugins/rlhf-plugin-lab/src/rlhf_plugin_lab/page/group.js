@@ -27,7 +27,7 @@ async function groupView(run, set, number_, name) {
       el("span", { class: "dim" }, `group ${at + 1} of ${names.length}`), button("›", keys.right, { "aria-label": "next group", disabled: at === names.length - 1 }),
       select("sort", Object.entries(SORTS).map(([key, [label]]) => [key, label]), steps.order, (value) => { steps.order = value; draw(); })),
     el("details", { class: "card wide", open: prompt.length < 3000 }, el("summary", {}, "prompt"), textBox(prompt)),
-    cards, await otherSteps(run, set, step, name));
+    cards, replayPanel(run, set, step.step), await otherSteps(run, set, step, name));
 }
 
 function crumbs(run, set, step, ...rest) {

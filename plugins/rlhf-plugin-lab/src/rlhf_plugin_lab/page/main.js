@@ -15,7 +15,7 @@ const INNER = {
 };
 const HELP = [
   ["/", "search in all texts"], ["j k, ↓ ↑", "next and previous row"], ["Enter", "open the row"],
-  ["← →", "previous and next step, group, rollout or token"], ["u, Esc", "up: from a rollout to its group to its step"], ["?", "this help"],
+  ["← →", "previous and next step, group, rollout or token"], ["r", "replay from here: its fields"], ["u, Esc", "up: from a rollout to its group to its step"], ["?", "this help"],
 ];
 
 function go(hash) {
@@ -91,7 +91,7 @@ function typed(event) {
     "/": () => document.getElementById("search").focus(), "?": () => document.getElementById("help").showModal(),
     j: () => list?.move(1), ArrowDown: () => list?.move(1), k: () => list?.move(-1), ArrowUp: () => list?.move(-1),
     PageDown: () => list?.move(15), PageUp: () => list?.move(-15), Enter: () => list?.enter(),
-    ArrowLeft: keys.left, ArrowRight: keys.right, u: keys.up && (() => go(keys.up)), Escape: keys.up && (() => go(keys.up)),
+    r: replayFields, ArrowLeft: keys.left, ArrowRight: keys.right, u: keys.up && (() => go(keys.up)), Escape: keys.up && (() => go(keys.up)),
   };
   const moves = ["ArrowDown", "ArrowUp", "PageDown", "PageUp", "Enter"].includes(event.key);
   if (moves && (!list || (event.key === "Enter" && event.target !== document.body && event.target !== list))) return;

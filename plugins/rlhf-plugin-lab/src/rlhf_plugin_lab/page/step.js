@@ -24,7 +24,7 @@ async function stepView(run, set, number_) {
   };
   const words = el("input", { type: "search", placeholder: "filter: words, stop reason, uid", value: steps.words, "aria-label": "filter",
     oninput: later(() => { steps.words = words.value; draw(); }) });
-  const view = el("section", { class: "fill" }, stepBar(run, set, step), replayBar(run, set, step.step), summary(rows, RUNS[run].fates[step.step], set),
+  const view = el("section", { class: "fill" }, stepBar(run, set, step), replayPanel(run, set, step.step), summary(rows, RUNS[run].fates[step.step], set),
     el("div", { class: "bar" },
       select("show", [["groups", "groups"], ["rollouts", "rollouts"]], steps.as, (value) => { steps.as = value; draw(); }),
       select("sort", Object.entries(SORTS).map(([key, [label]]) => [key, label]), steps.order, (value) => { steps.order = value; draw(); }),
@@ -83,24 +83,6 @@ function stepBar(run, set, step) {
     el("span", { class: "together" }, button("‹", () => goTo(at - 1), { "aria-label": "step before", disabled: at === 0 }),
       el("strong", {}, `step ${step.step}`), button("›", () => goTo(at + 1), { "aria-label": "next step", disabled: at === all.length - 1 })),
     el("span", { class: "together" }, slider, el("span", { class: "dim" }, `${at + 1} of ${all.length}`)));
-}
-
-// The command that trains the step again, as a shell reads it.
-function replayBar(run, set, step) {
-  if (set !== TRAINING || !RUNS[run].replay) return null;
-  const text = `${RUNS[run].replay} --from ${step} --to ${step}`;
-  const command = el("code", { class: "command", dir: "ltr" }, text);
-  const copy = button("copy", async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      copy.textContent = "copied";
-    } catch {
-      getSelection().selectAllChildren(command);
-      copy.textContent = "selected";
-    }
-  }, { "aria-label": "copy the command that trains this step again" });
-  return el("div", { class: "bar", title: "trains this step again from the run's checkpoint; type it where the run was started" },
-    el("span", { class: "dim" }, "train again"), command, copy);
 }
 
 function runSelect(run) {

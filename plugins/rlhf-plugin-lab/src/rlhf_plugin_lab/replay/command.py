@@ -26,6 +26,7 @@ from .behavior import Behavior, ClipRange
 from .held import held
 from .here import HereRuntime
 from .kept import KeepingExecutor, Kept, RecordedExecutor, with_component
+from .note import CHANGED, ORIGINAL, write_note
 from .options import options_of
 from .playing import play
 from .report import changes_table, sameness_table
@@ -110,7 +111,8 @@ def _replay(
         ask_all: the changed options need log-probs that the run does without (``KeepingExecutor``).
     """
     command = training_command(span.command, plugins)
-    original, other = out / "original", out / "changed"
+    original, other = out / ORIGINAL, out / CHANGED
+    write_note(out, span.run, span.first, span.last, changed)
     resolved = options_of(command, plugins, span.run, output=original, start=span.start)
     kept = Kept()
     if changed:
