@@ -4,6 +4,7 @@ const REPLAY_METRICS = [
   "loss/policy", "loss/preference", "loss/nll", "loss/ranking", "loss/steps", "sft/nll", "distill/kl", "policy/grad_norm", "reward_model/grad_norm", "policy/ratio", "clip/fraction_low",
   "clip/fraction_high", "kl/ref", "reward/mean", "mismatch/logprob_diff_mean", "mismatch/logprob_diff_max", "mismatch/ess",
 ];
+const MOST_AROUND = 100;
 const PLAIN_WORD = /^[A-Za-z0-9_@%+=:,./-]+$/;
 const HIDDEN = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
 const SHORT_ESCAPES = { "\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r" };
@@ -111,7 +112,7 @@ async function replayTable(replay, step) {
   };
   const names = REPLAY_METRICS.filter((name) => series.some((each) => name in each));
   const rows = [];
-  for (let at = replay.from; at <= replay.to; at++) {
+  for (let at = Math.max(replay.from, step - MOST_AROUND); at <= Math.min(replay.to, step + MOST_AROUND); at++) {
     if (!names.some((name) => sides.some((_, side) => valueAt(side, name, at) !== null))) continue;
     rows.push(el("tr", { class: at === step ? "chosen" : null }, el("th", { scope: "row" }, `step ${at}`), names.map((name) => {
       const values = sides.map((_, side) => valueAt(side, name, at));

@@ -48,6 +48,7 @@ function tokensBox(data, chosen, moved, without = { entropy: NO_ENTROPY, loss: N
     state.scale = name ? scaleOf(name, data.columns[name]) : null;
     state.spans.clear();
     blocks.forEach((block) => { block.filled = false; watcher.unobserve(block.element); watcher.observe(block.element); });
+    if (blocks.length) fillBlock(blocks[0]);
     legend.replaceChildren(...legendOf(state.scale, name));
     if (state.chosen !== null) choose(state.chosen, false);
   };
