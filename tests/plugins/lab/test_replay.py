@@ -11,8 +11,8 @@ from tests.plugins.lab.run_folders import write_run
 from rlhf_cli.training import TrainingCommand
 from rlhf_config import TRAIN
 from rlhf_core import ConfigError, RLHFError
+from rlhf_plugin_lab.recorded.replay_note import note_of, with_replayed
 from rlhf_plugin_lab.replay.command import main
-from rlhf_plugin_lab.replay.note import note_of, with_replayed
 from rlhf_plugin_lab.replay.playing import play
 from rlhf_plugin_lab.replay.sameness import checks_of
 from rlhf_plugin_lab.replay.span import find_span

@@ -13,8 +13,8 @@ from rlhf_core.storage import written_whole
 from .flags import FlagParser
 from .paper.contents import Contents, contents_of
 from .paper.html import page
+from .recorded.replay_note import with_replayed
 from .replaceable import why_not_replaceable
-from .replay.note import with_replayed
 from .serving import serve
 
 _START = b"<!DOCTYPE html>"

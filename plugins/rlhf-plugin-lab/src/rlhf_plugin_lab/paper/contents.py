@@ -9,12 +9,12 @@ from typing import Any
 
 from rlhf_core import ConfigError
 
+from ..recorded.changeable import offered
 from ..recorded.fates import read_fates
 from ..recorded.metrics import Metrics, read_metrics
 from ..recorded.options import read_options
 from ..recorded.problems import Problems
-from ..replay.changeable import offered
-from ..replay.note import CHANGED, ORIGINAL, note_of
+from ..recorded.replay_note import CHANGED, ORIGINAL, note_of
 from .chunks import Chunks, number_of
 from .images import Images
 from .rollouts import Rollouts, Wanted

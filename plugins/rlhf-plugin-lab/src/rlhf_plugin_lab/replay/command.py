@@ -22,11 +22,11 @@ from rlhf_core.plugins import Plugins, load
 from ..flags import FlagParser
 from ..recorded.metrics import Metrics, read_metrics
 from ..recorded.problems import Problems
+from ..recorded.replay_note import CHANGED, ORIGINAL, write_note
 from .behavior import Behavior, ClipRange
 from .held import held
 from .here import HereRuntime
 from .kept import KeepingExecutor, Kept, RecordedExecutor, with_component
-from .note import CHANGED, ORIGINAL, write_note
 from .options import options_of
 from .playing import play
 from .report import changes_table, sameness_table

@@ -17,7 +17,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayNote:
-    """What a replay did."""
+    """Run, span and changed options of a replay."""
 
     run: str
     """Folder of the run, absolute; empty: it is not known."""
