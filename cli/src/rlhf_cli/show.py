@@ -70,7 +70,8 @@ def show(
         typer.Argument(metavar="RUN", help="runs that --metrics compares with the first"),
     ] = None,
 ) -> None:
-    """Show sample rollouts of a step: prompt, response, each reward, and where images are. Or metrics of runs."""
+    """Show sample rollouts of a step: prompt, response, each reward, and where images are; or rows that it trained on,
+    with loss and margin. Or metrics of runs."""
     if metrics is not None:
         samples_flags = {
             "--step": step is not None,
@@ -153,7 +154,7 @@ def read_samples(
     if not steps:
         if not evaluation and (done := _steps_of(run)):
             raise ConfigError(
-                f"{run} has no samples to show: only rlhf train answers prompts, and keeps some with --log.samples 4. "
+                f"{run} has no samples to show: a run keeps some of each step with --log.samples 4. "
                 f"{done}"
             )
         what = "been evaluated" if evaluation else "finished its first step"
@@ -256,8 +257,14 @@ def _print_sample(console: Console, sample: Sample, run: Path) -> None:
 
 
 def _texts(sample: Sample) -> Iterator[tuple[str, str]]:
-    """Yield prompt and response; of a response that an environment wrote too, each part with its speaker."""
-    yield "prompt", sample["prompt"]
+    """Yield prompt and response; of a response that an environment wrote too, each part with its speaker; of a solution
+    each labeled step with its score."""
+    if sample["prompt"] or "example" not in sample:
+        yield "prompt", sample["prompt"]
+    if steps := sample.get("steps"):
+        for number, (text, score, label) in enumerate(steps, start=1):
+            yield f"step {number}, score {score:.3g}, label {label:g}", text
+        return
     parts = sample.get("parts") or [("response", sample["response"])]
     yield from ((speaker, text) for speaker, text in parts)
 
@@ -265,13 +272,28 @@ def _texts(sample: Sample) -> Iterator[tuple[str, str]]:
 def _scores(sample: Sample) -> str:
     """Return the scores as text: ``reward 0.75 (exact 1, length -0.25)  unshaped 0.5  truncated``.
 
-    The scores of single rewards are left out if there is only one and it equals the sum.
+    The scores of single rewards are left out if there is only one and it equals the sum. A row that was trained on has
+    numbers in their place: ``rejected  score -0.31  loss 0.81, margin -0.2, wrong``.
     """
+    if "example" in sample:
+        return _learned(sample)
     named = ", ".join(f"{name} {value:g}" for name, value in sample["rewards"].items())
     is_sum = list(sample["rewards"].values()) == [sample["reward"]]
     text = f"reward {sample['reward']:g}" + (f" ({named})" if named and not is_sum else "")
     text += f"  unshaped {sample['unshaped']:g}" if "unshaped" in sample else ""
     return text + ("  truncated" if sample["truncated"] else "")
+
+
+def _learned(sample: Sample) -> str:
+    """Return the numbers of a row of examples as text; one that ``right`` is 0 or 1 for is told right or wrong."""
+    label = "" if "chosen" not in sample else "chosen" if sample["chosen"] else "rejected"
+    numbers = dict(sample["rewards"])
+    told = ""
+    if numbers.get("right") in (0.0, 1.0):
+        told = "right" if numbers.pop("right") else "wrong"
+    words = [*(f"{name} {value:.4g}" for name, value in numbers.items()), *filter(None, [told])]
+    parts = [label, f"score {sample['reward']:.4g}", ", ".join(words)]
+    return "  ".join(filter(None, [*parts, "truncated" if sample["truncated"] else ""]))
 
 
 def _printable(text: str, console: Console) -> str:

@@ -104,7 +104,7 @@ class Observer:
     def rollout_end(
         self, step: int, samples: Sequence[RolloutSample], metrics: Mapping[str, float]
     ) -> None:
-        """Hear a few of a step's samples, after its updates and before ``step_end``; of runs with rollouts alone."""
+        """Hear a few of a step's rollouts, or rows of examples, after its updates and before ``step_end``."""
 
     def step_end(self, step: int, metrics: Mapping[str, float]) -> EndRun | None:
         """Hear everything that ``metrics.jsonl`` records of a step, read-only; values may be NaN or infinite."""

@@ -144,7 +144,12 @@ def gradient(place: Place, found: Found) -> None:
         )
         backend, batch = place.start(objective=objective), in_pairs(make_batch(supervised=True))
         plan = make_plan(
-            batch, kl_coef=0.1, entropy_coef=0.05, return_logprobs=True, return_entropies=True
+            batch,
+            kl_coef=0.1,
+            entropy_coef=0.05,
+            return_logprobs=True,
+            return_entropies=True,
+            return_losses=True,
         )
         totals = replace(plan.normalizers, num_sequences=len(batch.trajectories) // 2)
         plan = replace(plan, normalizers=totals)
@@ -152,6 +157,8 @@ def gradient(place: Place, found: Found) -> None:
         found.metrics(outcome)
         found.array(f"logprobs/{mode}", outcome.logprobs)
         found.array(f"entropies/{mode}", outcome.entropies)
+        found.array(f"losses/{mode}", outcome.losses)
+        found.array(f"clipped/{mode}", outcome.clipped)
         found.keep_weights(backend, mode)
         backend.close()
 

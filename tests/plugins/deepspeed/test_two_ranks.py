@@ -38,7 +38,7 @@ def test_the_step_gives_each_rank_the_logprobs_of_its_rows(
 ):
     ranks, alone = found(stage, "gradient"), expected("gradient")
 
-    for name in ("logprobs", "entropies"):
+    for name in ("logprobs", "entropies", "losses", "clipped"):
         assert_same_rows(ranks, alone, f"{name}/token-mean")
 
 

@@ -22,7 +22,7 @@ def test_the_gradient_is_that_of_one_rank(found, expected, mode, assert_same_met
     assert_same_metrics(ranks, alone)
 
 
-@pytest.mark.parametrize("name", ["logprobs", "entropies"])
+@pytest.mark.parametrize("name", ["logprobs", "entropies", "losses", "clipped"])
 def test_the_step_gives_each_rank_the_scores_of_its_rows(found, expected, name, assert_same_rows):
     assert_same_rows(found("gradient"), expected("gradient"), f"{name}/token-mean")
 

@@ -139,3 +139,29 @@ def test_a_rollout_says_how_to_record_its_tokens_and_their_entropy(tmp_path):
     assert "No tokens of this rollout are recorded" in without_tokens.text
     assert "No entropy is recorded" in without_entropy.text
     assert "--algo.loss.old_logprobs recompute" in without_entropy.text
+    assert "Neither loss nor clipping is recorded" in without_entropy.text
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_tokens_are_colored_by_their_loss_and_by_the_bound_that_clipped_them(tmp_path):
+    run = write_run(tmp_path / "run", [sample()])
+    (run / "tokens").mkdir()
+    tokens = pa.table(
+        {
+            "uid": ["0.5.0.0"] * 3,
+            "text": ["3", "9", "1"],
+            "action": [True] * 3,
+            "entropy": [0.5] * 3,
+            "loss": [-0.75, 0.25, 0.0],
+            "clipped": [1.0, -1.0, 0.0],
+        }
+    )
+    parquet.write_table(tokens, run / "tokens/step-00000001.parquet")
+    page = tmp_path / "page.html"
+    main([str(run), "--export", str(page)])
+
+    _, found = shown(page, "/rollout/0//1/0.5.0.0/t1", tmp_path / "profile")
+
+    assert "loss: 0.25 clipped: -1" in found.text
+    assert "is recorded" not in found.text

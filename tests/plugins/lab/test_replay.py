@@ -11,6 +11,7 @@ from tests.plugins.lab.run_folders import write_run
 from rlhf_cli.training import TrainingCommand
 from rlhf_config import TRAIN
 from rlhf_core import ConfigError, RLHFError
+from rlhf_plugin_lab.recorded.replay_note import note_of, with_replayed
 from rlhf_plugin_lab.replay.command import main
 from rlhf_plugin_lab.replay.playing import play
 from rlhf_plugin_lab.replay.sameness import checks_of
@@ -113,6 +114,10 @@ def test_the_first_changed_step_is_that_of_a_run_that_goes_on_with_the_option(
     assert digests(tmp_path / "out/changed", 3) == digests(resumed, 3)
     assert digests(tmp_path / "out/original", 4) == digests(run, 4)
     assert [row["step"] for row in rows] == [3, 4]
+    assert [path.name for path in with_replayed([tmp_path / "out"])] == ["original", "changed"]
+    note = note_of(tmp_path / "out/changed")
+    assert (note.run, note.first, note.last) == (str(run.resolve()), 3, 4)
+    assert note.changed == tuple(change)
 
 
 def test_later_steps_learn_from_the_samples_of_the_original_and_are_off_policy(

@@ -195,7 +195,13 @@ def update_of(batch: TrajectoryColumns) -> tuple[TrainBatch, StepPlan]:
     size = int(batch.num_actions.sum())
     totals = Normalizers(num_actions=size, num_sequences=len(batch), max_actions=24)
     advantages = np.linspace(-1.0, 2.0, size, dtype=np.float32)
-    plan = StepPlan(normalizers=totals, on_policy=True, return_logprobs=True, return_entropies=True)
+    plan = StepPlan(
+        normalizers=totals,
+        on_policy=True,
+        return_logprobs=True,
+        return_entropies=True,
+        return_losses=True,
+    )
     return TrainBatch(trajectories=batch, columns={"advantages": advantages}), plan
 
 

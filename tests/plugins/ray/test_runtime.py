@@ -67,6 +67,8 @@ def test_updates_are_those_of_one_process_to_the_bit(placed, spec, plugins):
         np.testing.assert_array_equal(here[1]["entropy"], there[1]["entropy"])
         np.testing.assert_array_equal(here[2].logprobs, there[2].logprobs)
         np.testing.assert_array_equal(here[2].entropies, there[2].entropies)
+        np.testing.assert_array_equal(here[2].losses, there[2].losses)
+        np.testing.assert_array_equal(here[2].clipped, there[2].clipped)
         assert here[2].metrics == there[2].metrics
         assert here[3] == there[3]
         assert there[3] == there[4], "the engine serves what was trained"
@@ -88,6 +90,7 @@ def test_two_ranks_do_the_update_of_one(placed, spec, plugins):
         np.testing.assert_allclose(here[1]["logprobs"], there[1]["logprobs"], atol=1e-5)
         np.testing.assert_allclose(here[2].logprobs, there[2].logprobs, atol=1e-5)
         np.testing.assert_allclose(here[2].entropies, there[2].entropies, atol=1e-5)
+        np.testing.assert_allclose(here[2].losses, there[2].losses, atol=1e-5)
         for name in ("policy/grad_norm", "loss/policy", "train/tokens"):
             if name in here[2].metrics:
                 expected_value = here[2].metrics[name].value()

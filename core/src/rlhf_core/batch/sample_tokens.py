@@ -29,7 +29,8 @@ class SampleTokens:
     """(A,) each: ``rollout_logprobs``, NaN where nobody asked the engine for them, and what the step computed before
     its updates: ``advantages``, those of ``old_logprobs``, ``ref_logprobs`` and ``values`` that the run demands, and
     ``entropy`` (nats, after the temperature), where a pass over all of the batch came before the first update or with
-    it."""
+    it. And ``loss`` and ``clipped`` (``StepOutcome.losses``, ``StepOutcome.clipped``) of the last update with the
+    sample."""
 
 
 class Decodes(Protocol):

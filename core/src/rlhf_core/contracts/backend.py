@@ -190,6 +190,9 @@ class StepPlan:
     return_entropies: bool = False
     """Return the entropies of this step's forward pass as ``StepOutcome.entropies``; a backend that has none at hand
     leaves them out."""
+    return_losses: bool = False
+    """Return the policy loss of each action, and where its bounds stopped the gradient, as ``StepOutcome.losses`` and
+    ``StepOutcome.clipped``; a backend that has none at hand leaves them out, as has every other objective."""
     lr_factor: float = 1.0
     """Multiplies the learning rate of every parameter group in this step, after the schedule. 0 leaves the weights as
     they are."""
@@ -209,6 +212,12 @@ class StepOutcome:
     entropies: NDArray[np.float32] | None = None
     """(sum of A,) entropies (nats, after the temperature) of the distributions that the actions were drawn from, before
     the update, if the plan asks for them."""
+    losses: NDArray[np.float32] | None = None
+    """(sum of A,) policy loss of each action as the update computed it, weighted by the correction and before the
+    aggregation divides, if the plan asks for it; NaN where rewards do not count."""
+    clipped: NDArray[np.float32] | None = None
+    """(sum of A,) beside ``losses``: 1 where the policy loss gives an action with an advantage above 0 no gradient, -1
+    with one below 0, else 0; NaN where that is not known."""
 
 
 Statistic = Literal["logprobs", "entropy", "sum_pi_squared", "is_top1"]

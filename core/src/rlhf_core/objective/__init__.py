@@ -30,7 +30,7 @@ from .built import (
     rows_per_unit,
 )
 from .columns import ActionColumns, ActionGrid, on_device
-from .policy import BuiltTerm, PolicyComponents, policy_objective
+from .policy import BuiltTerm, HearLosses, PolicyComponents, policy_objective
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import centering_penalty, ranking_loss, ranking_objective
@@ -53,6 +53,7 @@ __all__ = [
     "BuiltStepLabelObjective",
     "BuiltTerm",
     "BuiltValueObjective",
+    "HearLosses",
     "PolicyComponents",
     "PreferenceSum",
     "WeightedPreferenceLoss",

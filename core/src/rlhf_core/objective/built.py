@@ -25,7 +25,7 @@ from ..contracts.backend import (
 from ..errors import PluginError
 from ..plugins import Plugins
 from .columns import ActionColumns, ActionGrid
-from .policy import PolicyComponents, policy_objective
+from .policy import HearLosses, PolicyComponents, policy_objective
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import ranking_objective
@@ -53,9 +53,15 @@ class BuiltPolicyObjective:
     components: PolicyComponents
     rows_per_unit: int = 1
 
-    def rollouts(self, scores: ActionScores, columns: ActionColumns, plan: StepPlan) -> Part:
+    def rollouts(
+        self,
+        scores: ActionScores,
+        columns: ActionColumns,
+        plan: StepPlan,
+        hear: HearLosses | None = None,
+    ) -> Part:
         """Return the part of rows of ``TrainBatch.trajectories``; see ``policy_objective``."""
-        return policy_objective(self.components, scores, columns, plan)
+        return policy_objective(self.components, scores, columns, plan, hear)
 
     def supervised(self, scores: ActionScores, grid: ActionGrid, totals: Normalizers) -> Part:
         """Return the part of rows of ``TrainBatch.supervised``; see ``supervised_objective``."""

@@ -6,9 +6,9 @@ all micro-batches add up to the loss of the whole step, because every normalizer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -27,6 +27,9 @@ from ..plugins import Plugins
 from .columns import TEACHER_TOP_LOGPROBS, ActionColumns
 from .reduction import LossParts, loss_metric, mean_metric, reduced
 from .scores import ActionScores
+
+HearLosses: TypeAlias = Callable[[Tensor, Tensor], None]
+"""``hear(losses, clipped)``, (M,) each: ``StepOutcome.losses`` and ``StepOutcome.clipped`` of a micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,11 @@ def _needs(loss: ComponentRef, plugins: Plugins) -> frozenset[str]:
 
 
 def policy_objective(
-    components: PolicyComponents, scores: ActionScores, columns: ActionColumns, plan: StepPlan
+    components: PolicyComponents,
+    scores: ActionScores,
+    columns: ActionColumns,
+    plan: StepPlan,
+    hear: HearLosses | None = None,
 ) -> tuple[Float[Tensor, ""], Metrics]:
     """Return this micro-batch's part of the step's loss, to be minimized, and its metrics.
 
@@ -124,6 +131,7 @@ def policy_objective(
         scores: the policy's results (M,), with gradients.
         columns: ``advantages``; ``old_logprobs`` unless the plan is on-policy, since then the old log-probs are the
             policy's own and the ratio is exactly 1; and whatever else the components read.
+        hear: is told the policy loss of each action.
 
     Raises:
         PluginError: a column is missing, or a component answered something of another type.
@@ -139,7 +147,7 @@ def policy_objective(
         components, _PolicyRows(policy, old, entropy), scores, columns, correction
     )
     metrics = dict(correction.metrics) if correction is not None else {}
-    parts, found = _judged_parts(components, inputs, correction, columns, plan)
+    parts, found = _judged_parts(components, inputs, correction, columns, plan, hear)
     metrics |= found
     if components.kl_estimator is not None:
         kl = _kl_to_reference(components, policy, old, columns)
@@ -164,18 +172,30 @@ def _judged_parts(
     correction: Correction | None,
     columns: ActionColumns,
     plan: StepPlan,
+    hear: HearLosses | None,
 ) -> tuple[LossParts, Metrics]:
     """Return the policy loss and the terms that need advantages, of the rows whose rewards count, and their metrics."""
     rows, weights, totals = columns.judged_rows, columns.row_weights, plan.normalizers
     if rows is not None:
         if not len(rows):
             none = inputs.policy_logprobs.new_zeros(())
+            if hear is not None:
+                hear(
+                    *[
+                        inputs.policy_logprobs.new_full(
+                            (int(columns.grid.index.numel()),), torch.nan
+                        )
+                    ]
+                    * 2
+                )
             return LossParts(none, {"loss/policy": loss_metric(none)}), {}
         inputs = _of_rows(inputs, rows)
         correction = None if correction is None else _of_rows(correction, rows)
         weights = None if weights is None else weights[rows]
     result = answered(components.loss(inputs), TokenLoss, "the policy loss")
     token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
+    if hear is not None:
+        _tell(hear, result.loss, token_loss, inputs, columns)
     aggregation = components.objective.aggregation
     first = reduced(token_loss, inputs.action_mask, aggregation, totals, weights)
     parts, metrics = LossParts(first, {"loss/policy": loss_metric(first)}), dict(result.metrics)
@@ -183,6 +203,34 @@ def _judged_parts(
         if built.needs_advantages:
             metrics |= _add_term(parts, built, inputs, totals, weights)
     return parts, metrics
+
+
+def _tell(
+    hear: HearLosses,
+    own: Float[Tensor, "j a"],
+    token_loss: Float[Tensor, "j a"],
+    inputs: LossInputs,
+    columns: ActionColumns,
+) -> None:
+    """Tell the loss of each action, and by its derivative where a bound stopped it. That is one of the loss by the
+    log-probs alone, which goes through no layer of the model.
+
+    Args:
+        own: losses before the correction, whose zeros are no bounds.
+        inputs: those of the rows whose rewards count.
+    """
+    mask, rows = columns.grid.mask, columns.judged_rows
+    policy, advantages = inputs.policy_logprobs, inputs.advantages
+    slope = None
+    if own.requires_grad:
+        counted = torch.where(inputs.action_mask, own, 0.0).sum()
+        (slope,) = torch.autograd.grad(counted, policy, retain_graph=True, allow_unused=True)
+    sign = advantages.sign() if slope is None else torch.where(slope == 0, advantages.sign(), 0.0)
+    found = [token_loss.detach(), torch.full_like(sign, torch.nan) if slope is None else sign]
+    if rows is not None:
+        none = policy.new_full(mask.shape, torch.nan)
+        found = [none.index_copy(0, rows, column.to(none.dtype)) for column in found]
+    hear(*(column.flatten()[columns.grid.index] for column in found))
 
 
 def _add_term(

@@ -294,7 +294,8 @@ class LogConfig(Config):
     tensorboard: bool = Field(True, description="write TensorBoard events into the run folder")
     curve: bool = Field(True, description="draw learning_curve.png at the end")
     samples: NotNegative = Field(
-        4, description="sample rollouts to keep per step and evaluation, for rlhf show"
+        4,
+        description="rollouts to keep per step and evaluation, or rows and pairs of examples per step, for rlhf show",
     )
     to: tuple[str, ...] = Field((), description="loggers, which copy the run to other places")
     samples_every: NotNegative = Field(

@@ -193,11 +193,18 @@ class DeepSpeedBackend(ScoringBackend):
             sum_=self._ranks.sum_,
             is_first=self._ranks.is_first,
         )
-        logprobs, entropies = (
+        seen = found.seen
+        logprobs, entropies, losses, clipped = (
             None if column is None else column[together.own]
-            for column in (found.seen.logprobs, found.seen.entropies)
+            for column in (seen.logprobs, seen.entropies, *seen.losses())
         )
-        return StepOutcome(metrics=metrics, logprobs=logprobs, entropies=entropies)
+        return StepOutcome(
+            metrics=metrics,
+            logprobs=logprobs,
+            entropies=entropies,
+            losses=losses,
+            clipped=clipped,
+        )
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun; a collective call.

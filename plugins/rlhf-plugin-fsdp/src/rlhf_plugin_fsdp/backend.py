@@ -144,8 +144,13 @@ class FsdpBackend(LeavingRole):
             sum_=self._ranks.sum_,
             is_first=self._ranks.is_first,
         )
+        losses, clipped = found.seen.losses()
         return StepOutcome(
-            metrics=metrics, logprobs=found.seen.logprobs, entropies=found.seen.entropies
+            metrics=metrics,
+            logprobs=found.seen.logprobs,
+            entropies=found.seen.entropies,
+            losses=losses,
+            clipped=clipped,
         )
 
     def undo(self, updates_begun: int) -> bool:

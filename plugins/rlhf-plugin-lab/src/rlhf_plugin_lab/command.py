@@ -13,6 +13,7 @@ from rlhf_core.storage import written_whole
 from .flags import FlagParser
 from .paper.contents import Contents, contents_of
 from .paper.html import page
+from .recorded.replay_note import with_replayed
 from .replaceable import why_not_replaceable
 from .serving import serve
 
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="run folder (a run's --output); several are compared",
+        help="run folder (a run's --output), or the --out folder of a replay; several are compared",
     )
     own.add_argument(
         "--export",
@@ -90,11 +91,13 @@ def main(arguments: Sequence[str]) -> int:
         export_traces(own.runs[0], own.export_traces, wanted)
         return 0
 
+    runs = list(with_replayed(own.runs))
+
     def read() -> Contents:
-        return contents_of(own.runs, max_bytes=own.max_mb * 1_000_000, wanted=wanted)
+        return contents_of(runs, max_bytes=own.max_mb * 1_000_000, wanted=wanted)
 
     if own.export is None:
-        serve(own.runs, read, own.port)
+        serve(runs, read, own.port)
     else:
         _export(own.export, read())
     return 0
@@ -108,8 +111,9 @@ def _export(path: Path, contents: Contents) -> None:
             file.write(piece)
     for run in contents.index["runs"]:
         rollouts = sum(step["count"] for step in run["steps"])
+        what = "rows" if any(step["kind"] for step in run["steps"]) else "rollouts"
         print(
-            f"{run['folder']}: {run['last_step']} steps, {len(run['metrics'])} metrics, {rollouts} rollouts"
+            f"{run['folder']}: {run['last_step']} steps, {len(run['metrics'])} metrics, {rollouts} {what}"
         )
         for problem in run["problems"]:
             print(f"{run['folder']}: {problem}", file=sys.stderr)

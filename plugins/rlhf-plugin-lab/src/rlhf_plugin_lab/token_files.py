@@ -29,6 +29,8 @@ NAMES = {
     "advantages": "advantage",
     "values": "value",
     "entropy": "entropy",
+    "loss": "loss",
+    "clipped": "clipped",
 }
 """Column of the step -> its name in the files. The first is in every file, the others where the run computes them."""
 

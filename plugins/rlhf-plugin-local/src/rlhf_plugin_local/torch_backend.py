@@ -130,7 +130,14 @@ class TorchBackend(LeavingRole):
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
         metrics = update_metrics(self._spec.role, batch, parts, update, self._model.routing)
-        return StepOutcome(metrics=metrics, logprobs=seen.logprobs, entropies=seen.entropies)
+        losses, clipped = seen.losses()
+        return StepOutcome(
+            metrics=metrics,
+            logprobs=seen.logprobs,
+            entropies=seen.entropies,
+            losses=losses,
+            clipped=clipped,
+        )
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun."""
@@ -243,6 +250,8 @@ class TorchBackend(LeavingRole):
             return objective.rollouts(self._role.reader.values(packed), columns, plan)
         scores = self._role.reader.action_scores(packed, columns.teacher_top_ids)
         seen.add(rows, scores)
+        if isinstance(objective, BuiltPolicyObjective):
+            return objective.rollouts(scores, columns, plan, seen.hear(rows))
         return objective.rollouts(scores, columns, plan)
 
     def module(self) -> torch.nn.Module | None:

@@ -77,6 +77,8 @@ class Role:
             },
             logprobs=np.full(count, self.shift, np.float32) if plan.return_logprobs else None,
             entropies=np.full(count, 0.5, np.float32) if plan.return_entropies else None,
+            losses=np.full(count, len(self.updates), np.float32) if plan.return_losses else None,
+            clipped=np.zeros(count, np.float32) if plan.return_losses else None,
         )
 
 
@@ -164,6 +166,23 @@ def test_entropies_that_the_update_computes_are_kept_where_an_observer_hears_the
     assert not deaf.roles["policy"].plans[0].return_entropies
     assert hearing.calls == ["policy update"]  # no pass more
     assert outcome.columns["entropy"].tolist() == [0.5] * 8
+
+
+def test_losses_are_those_of_the_last_update_with_the_token_where_an_observer_hears_them(learning):
+    several = ["--train.batch_size", "2", "--train.inner_epochs", "2"]
+    deaf, hearing = learning(*several), learning(*several, "--observers.use", "token_files")
+
+    deaf.learn()
+    outcome = hearing.learn()
+
+    assert not any(plan.return_losses for plan in deaf.roles["policy"].plans)
+    updates = hearing.roles["policy"].updates
+    number = {
+        uid: at for at in (3, 4) for uid in updates[at - 1].trajectories.uids()
+    }  # the second epoch has the third and the fourth update
+    expected = np.repeat([number[uid] for uid in hearing.batch.uids()], hearing.batch.num_actions)
+    np.testing.assert_array_equal(outcome.columns["loss"], expected)
+    assert outcome.columns["clipped"].tolist() == [0.0] * 8
 
 
 def test_a_pass_before_several_updates_gives_the_entropies_too(learning):

@@ -12,10 +12,11 @@ from rlhf_testing.conformance.subject import subject
 
 
 class Older(TorchBackend):
-    """Knows nothing of entropies."""
+    """Knows nothing of entropies and losses."""
 
     def train_step(self, batch, plan):
-        return super().train_step(batch, replace(plan, return_entropies=False))
+        plan = replace(plan, return_entropies=False, return_losses=False)
+        return super().train_step(batch, plan)
 
 
 class Silent(TorchBackend):
@@ -43,6 +44,14 @@ class Backwards(TorchBackend):
         return replace(outcome, entropies=None if found is None else found[::-1].copy())
 
 
+class Flipped(TorchBackend):
+    """Returns the losses with the wrong sign."""
+
+    def train_step(self, batch, plan):
+        outcome = super().train_step(batch, plan)
+        return replace(outcome, losses=None if outcome.losses is None else -outcome.losses)
+
+
 class Talking(TorchBackend):
     """Returns what nobody asked for."""
 
@@ -66,6 +75,7 @@ def test_a_step_returns_what_its_plan_asks_for(kind):
         (Silent, "logprobs of a step were asked for"),
         (Late, "entropies of a step"),
         (Backwards, "entropies of a step"),
+        (Flipped, "losses of a step"),
         (Talking, "which its plan does not ask for"),
     ],
 )

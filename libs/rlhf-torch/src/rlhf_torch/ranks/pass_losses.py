@@ -129,7 +129,10 @@ class PassLosses:
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
             scores = self._scores(shared, columns.teacher_top_ids)
             seen.add(rows, scores)
-            find = partial(objective.rollouts, scores, columns, plan)
+            if isinstance(objective, BuiltPolicyObjective):
+                find = partial(objective.rollouts, scores, columns, plan, seen.hear(rows))
+            else:
+                find = partial(objective.rollouts, scores, columns, plan)
             outputs = scores.logprobs
         return self._loss(find, outputs, parts, failures)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.contracts import StepPlan, TrainBatch, TrajectoryColumns
-from rlhf_core.objective import ActionScores
+from rlhf_core.objective import ActionScores, HearLosses
 
 
 class Pass(NamedTuple):
@@ -50,13 +50,14 @@ def ids_of(batch: TrainBatch) -> list[NDArray[np.int32]]:
 
 
 class SeenScores:
-    """The policy's log-probs and entropies from the forward passes of one update, before it changes the weights: those
+    """The policy's log-probs, entropies and losses from the passes of one update, before it changes the weights: those
     that the update's plan asks for."""
 
     def __init__(self, batch: TrajectoryColumns, plan: StepPlan) -> None:
         self._batch = batch
         self._logprobs: list[Pass] | None = [] if plan.return_logprobs else None
         self._entropies: list[Pass] | None = [] if plan.return_entropies else None
+        self._losses: list[Pass] | None = [] if plan.return_losses else None
 
     def add(self, rows: NDArray[np.int64], scores: ActionScores) -> None:
         """Keep what is wanted of the scores of one pass."""
@@ -64,6 +65,13 @@ class SeenScores:
             self._logprobs.append(Pass(rows, (scores.logprobs.detach(),)))
         if self._entropies is not None:
             self._entropies.append(Pass(rows, (scores.entropies.detach(),)))
+
+    def hear(self, rows: NDArray[np.int64]) -> HearLosses | None:
+        """Return what keeps the losses of one pass; None: they are not wanted."""
+        losses = self._losses
+        if losses is None:
+            return None
+        return lambda *told: losses.append(Pass(rows, told))
 
     @property
     def logprobs(self) -> NDArray[np.float32] | None:
@@ -74,6 +82,15 @@ class SeenScores:
     def entropies(self) -> NDArray[np.float32] | None:
         """(sum of A,) in the order of the batch, None if they are not wanted; read once, after the last pass."""
         return self._column(self._entropies)
+
+    def losses(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        """Return ``StepOutcome.losses`` and ``StepOutcome.clipped``; None each where no pass told them."""
+        if self._losses == [] and not len(self._batch):  # of a rank without rows
+            return np.empty(0, dtype=np.float32), np.empty(0, dtype=np.float32)
+        if not self._losses:
+            return None, None
+        told, clipped = placed(self._batch, self._losses)
+        return told, clipped
 
     def _column(self, passes: list[Pass] | None) -> NDArray[np.float32] | None:
         if passes is None:

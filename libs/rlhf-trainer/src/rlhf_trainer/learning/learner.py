@@ -40,9 +40,17 @@ class _Step:
     supervised_taken: int
     skipped_updates: dict[str, int]
     heard: Columns
-    """(sum of A,) each, from before the updates, which observers alone read."""
+    """(sum of A,) each, which observers alone read."""
     begun: set[str] = field(default_factory=set)
     """Roles that have had an update."""
+
+    def hear_losses(self, rows: NDArray[np.int64], outcome: StepOutcome) -> None:
+        """Keep what an update told of its rows, in the place of what an earlier one did."""
+        batch = self.request.batch
+        for name, told in (("loss", outcome.losses), ("clipped", outcome.clipped)):
+            if told is not None:
+                nothing = np.full(int(batch.num_actions.sum()), np.nan, np.float32)
+                self.heard.setdefault(name, nothing)[batch.action_index(rows)] = told
 
 
 class BatchLearner:
@@ -149,11 +157,13 @@ class BatchLearner:
                     plan,
                     return_logprobs=minibatch.first and old is None and len(batch) > 0,
                     return_entropies=is_whole and self._keeps_columns and not step.heard,
+                    return_losses=self._keeps_columns,
                 )
                 outcome = await self._update_role(POLICY, data, plan, step)
                 parts.append(outcome.metrics)
                 if outcome.entropies is not None:
                     step.heard["entropy"] = outcome.entropies
+                step.hear_losses(minibatch.rows, outcome)
                 if outcome.logprobs is not None:
                     parts.append(self._mismatch(data.trajectories, outcome.logprobs))
         return merge_updates(parts)

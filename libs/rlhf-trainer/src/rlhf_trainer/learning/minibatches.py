@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ class Minibatch:
 
     judged: NDArray[np.int64] | None = None
     """Numbers of the rows whose rewards count; None: those of all rows do."""
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Numbers of its rows in the rollout batch."""
 
     @property
     def judged_batch(self) -> TrainBatch:
@@ -105,6 +107,7 @@ def minibatches(
                 first=first,
                 sampled=None if judged is None else totals(both),
                 judged=None if judged is None else np.flatnonzero(judged[rows]),
+                rows=rows,
             )
             first = False
 

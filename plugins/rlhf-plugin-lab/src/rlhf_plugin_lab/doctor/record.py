@@ -135,6 +135,8 @@ def _texts(path: Path, problems: Problems) -> Texts:
     texts, recent = Texts(), deque[list[Text]](maxlen=LAST)
     step = None
     for line in lines_of(path, problems):
+        if "example" in line.value:  # a row to learn of, which nobody sampled
+            continue
         found = _text(line.value)
         if found is None:
             problems.note(f"lines of {path.name} without step, text and reward are left out")

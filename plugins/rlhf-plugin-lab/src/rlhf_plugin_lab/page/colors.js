@@ -36,7 +36,14 @@ function scaleOf(name, values) {
   if (name === "action") {
     return { stops: VIRIDIS, low: 0, high: 1, label: "0: read, 1: written by the policy", share: (value) => 0.25 + value / 2 };
   }
-  if (name === "advantage" || name === "ratio") {
+  if (name === "clipped") {
+    return { stops: DIVERGING, low: -1, high: 1, label: "-1: the low bound stopped it, 0: none did, 1: the high one", share: (value) => 0.5 + value / 2 };
+  }
+  if (name === "loss" && known[0] < 0) {
+    const bound = Math.max(-quantile(known, 0.02), Math.abs(quantile(known, 0.98)), 1e-6);
+    return { stops: DIVERGING, low: -bound, high: bound, label: "below and above 0", share: (value) => 0.5 + value / bound / 2 };
+  }
+  if (name === "advantage" || name === "ratio" || name === "reference_log_ratio") {
     const turn = name === "ratio" ? (value) => Math.log(Math.max(value, 1e-9)) : (value) => value;
     const widest = Math.max(Math.abs(turn(quantile(known, 0.02))), Math.abs(turn(quantile(known, 0.98))), 1e-6);
     const bound = name === "ratio" ? Math.exp(widest) : widest;

@@ -91,7 +91,7 @@ async function rowsOf(step) {
       at, uid, group: groupOf(uid), reward: table.reward[at], unshaped: table.unshaped[at],
       length: table.length[at], turns: table.turns[at], truncated: table.truncated[at] === 1,
       end: table.end[at], preview: table.preview[at], place: table.place[at],
-      asked: table.asked?.[groupOf(uid)] ?? "",
+      asked: table.asked?.[groupOf(uid)] ?? "", chosen: table.chosen ? table.chosen[at] === 1 : null,
       rewards: rewards.map(([name, column]) => [name, column[at]]).filter(([, value]) => value !== null),
     })));
   }

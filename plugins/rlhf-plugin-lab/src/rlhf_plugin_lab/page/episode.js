@@ -3,6 +3,7 @@
 async function episodeView(run, set, number_, uid, place) {
   const step = stepAt(run, set, number_);
   if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (step.kind) return rowView(run, step, uid, place);
   const all = await rowsOf(step);
   const row = all.find((each) => each.uid === uid);
   if (!row) return nothing(`Step ${number_} has no rollout ${uid} in this page.`);
@@ -20,7 +21,7 @@ async function episodeView(run, set, number_, uid, place) {
     el("div", { class: "bar" }, button("‹", keys.left, { "aria-label": "rollout before", disabled: at === 0 }), el("span", { class: "dim" }, `rollout ${at + 1} of ${group.length} of its group`),
       button("›", keys.right, { "aria-label": "next rollout", disabled: at === group.length - 1 })),
     paths.length > 1 ? el("p", {}, "Paths of this episode (forks and sub-agents): ", paths.map((each) => [each === row ? el("strong", {}, each.uid) : link(to(each), each.uid), " "])) : null,
-    facts(row, text), imagesBox(text.images ?? []), turnsBox(text),
+    facts(row, text), replayPanel(run, set, step.step), imagesBox(text.images ?? []), turnsBox(text),
     data ? el("div", { class: "card wide" }, el("h2", {}, plural(data.text.length, "token"), el("small", { class: "dim" }, trainedOf(data))), tokensBox(data, chosen, (token) => {
       history.replaceState(null, "", hashOf("rollout", run, set, step.step, uid, `t${token}`));
     })) : set === TRAINING ? el("p", { class: "dim" }, NO_TOKENS) : null);

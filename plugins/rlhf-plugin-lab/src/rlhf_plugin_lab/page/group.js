@@ -3,6 +3,7 @@
 async function groupView(run, set, number_, name) {
   const step = stepAt(run, set, number_);
   if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (step.kind) return pairView(run, step, name);
   const rows = (await rowsOf(step)).filter((row) => row.group === name);
   if (!rows.length) return nothing(`Step ${number_} has no group ${name} in this page.`);
   const all = await rowsOf(step);
@@ -26,7 +27,7 @@ async function groupView(run, set, number_, name) {
       el("span", { class: "dim" }, `group ${at + 1} of ${names.length}`), button("›", keys.right, { "aria-label": "next group", disabled: at === names.length - 1 }),
       select("sort", Object.entries(SORTS).map(([key, [label]]) => [key, label]), steps.order, (value) => { steps.order = value; draw(); })),
     el("details", { class: "card wide", open: prompt.length < 3000 }, el("summary", {}, "prompt"), textBox(prompt)),
-    cards, await otherSteps(run, set, step, name));
+    cards, replayPanel(run, set, step.step), await otherSteps(run, set, step, name));
 }
 
 function crumbs(run, set, step, ...rest) {

@@ -15,7 +15,7 @@ const INNER = {
 };
 const HELP = [
   ["/", "search in all texts"], ["j k, ↓ ↑", "next and previous row"], ["Enter", "open the row"],
-  ["← →", "previous and next step, group, rollout or token"], ["u, Esc", "up: from a rollout to its group to its step"], ["?", "this help"],
+  ["← →", "previous and next step, group, rollout or token"], ["r", "replay from here: its fields"], ["u, Esc", "up: from a rollout to its group to its step"], ["?", "this help"],
 ];
 
 function go(hash) {
@@ -27,7 +27,7 @@ function lastStep(run) {
   const found = described?.steps.filter((step) => step.set === TRAINING).at(-1) ?? described?.steps.at(-1);
   if (found) return stepView(run, found.set, found.step);
   const other = RUNS.findIndex((each) => each.steps.length);
-  if (!described || other < 0) return nothing("These runs recorded no rollouts: commands that train on examples have none, and rlhf train keeps as many of each step as --log.samples says.");
+  if (!described || other < 0) return nothing("These runs recorded no rollouts and no rows of examples: of each step as many are kept as --log.samples says.");
   return el("section", {}, el("div", { class: "bar" }, runSelect(run)), el("p", { class: "dim" }, `${described.name} recorded no rollouts.`));
 }
 
@@ -38,7 +38,8 @@ function frame() {
       box.blur();
       go(hashOf("search", box.value));
     } });
-  const tabs = Object.entries(VIEWS).map(([name, [label]]) => el("a", { href: hashOf(name), "data-tab": name }, label));
+  const onlyRows = RUNS.some((run) => run.steps.length) && RUNS.every((run) => run.steps.every((step) => step.kind));
+  const tabs = Object.entries(VIEWS).map(([name, [label]]) => el("a", { href: hashOf(name), "data-tab": name }, name === "rollouts" && onlyRows ? "Rows" : label));
   const problems = RUNS.reduce((sum, run) => sum + run.problems.length, 0);
   if (problems) tabs.at(-1).append(el("span", { class: "badge", title: "notes on what is missing" }, String(problems)));
   const help = el("dialog", { id: "help" }, el("h2", {}, "Keys"), el("dl", {}, HELP.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
@@ -90,7 +91,7 @@ function typed(event) {
     "/": () => document.getElementById("search").focus(), "?": () => document.getElementById("help").showModal(),
     j: () => list?.move(1), ArrowDown: () => list?.move(1), k: () => list?.move(-1), ArrowUp: () => list?.move(-1),
     PageDown: () => list?.move(15), PageUp: () => list?.move(-15), Enter: () => list?.enter(),
-    ArrowLeft: keys.left, ArrowRight: keys.right, u: keys.up && (() => go(keys.up)), Escape: keys.up && (() => go(keys.up)),
+    r: replayFields, ArrowLeft: keys.left, ArrowRight: keys.right, u: keys.up && (() => go(keys.up)), Escape: keys.up && (() => go(keys.up)),
   };
   const moves = ["ArrowDown", "ArrowUp", "PageDown", "PageUp", "Enter"].includes(event.key);
   if (moves && (!list || (event.key === "Enter" && event.target !== document.body && event.target !== list))) return;

@@ -8,7 +8,7 @@ function runCard(run, at) {
   const rollouts = run.steps.filter((step) => step.set === TRAINING).reduce((sum, step) => sum + step.count, 0);
   const facts = [
     run.command ? `rlhf ${run.command}` : "an unknown command", run.version, plural(run.last_step, "step"),
-    plural(run.metrics.length, "metric"), plural(rollouts, "training rollout"),
+    plural(run.metrics.length, "metric"), plural(rollouts, run.steps.some((step) => step.kind) ? "training row" : "training rollout"),
   ];
   return el("div", { class: "card" },
     el("h2", {}, swatch(at), ` ${run.name}`), el("p", { class: "dim path" }, run.folder), el("p", {}, facts.filter(Boolean).join(" · ")),

@@ -5,6 +5,7 @@ const steps = { as: "groups", order: "recorded", words: "" };
 async function stepView(run, set, number_) {
   const step = stepAt(run, set, number_);
   if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (step.kind) return examplesView(run, step);
   const rows = await rowsOf(step);
   const list = el("row-list", { class: "rows" });
   const count = el("span", { class: "dim" });
@@ -23,7 +24,7 @@ async function stepView(run, set, number_) {
   };
   const words = el("input", { type: "search", placeholder: "filter: words, stop reason, uid", value: steps.words, "aria-label": "filter",
     oninput: later(() => { steps.words = words.value; draw(); }) });
-  const view = el("section", { class: "fill" }, stepBar(run, set, step), replayBar(run, set, step.step), summary(rows, RUNS[run].fates[step.step], set),
+  const view = el("section", { class: "fill" }, stepBar(run, set, step), replayPanel(run, set, step.step), summary(rows, RUNS[run].fates[step.step], set),
     el("div", { class: "bar" },
       select("show", [["groups", "groups"], ["rollouts", "rollouts"]], steps.as, (value) => { steps.as = value; draw(); }),
       select("sort", Object.entries(SORTS).map(([key, [label]]) => [key, label]), steps.order, (value) => { steps.order = value; draw(); }),
@@ -84,24 +85,6 @@ function stepBar(run, set, step) {
     el("span", { class: "together" }, slider, el("span", { class: "dim" }, `${at + 1} of ${all.length}`)));
 }
 
-// The command that trains the step again, as a shell reads it.
-function replayBar(run, set, step) {
-  if (set !== TRAINING || !RUNS[run].replay) return null;
-  const text = `${RUNS[run].replay} --from ${step} --to ${step}`;
-  const command = el("code", { class: "command", dir: "ltr" }, text);
-  const copy = button("copy", async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      copy.textContent = "copied";
-    } catch {
-      getSelection().selectAllChildren(command);
-      copy.textContent = "selected";
-    }
-  }, { "aria-label": "copy the command that trains this step again" });
-  return el("div", { class: "bar", title: "trains this step again from the run's checkpoint; type it where the run was started" },
-    el("span", { class: "dim" }, "train again"), command, copy);
-}
-
 function runSelect(run) {
   if (RUNS.length < 2) return null;
   return select("run", RUNS.map((each, at) => [String(at), each.name]), String(run), (value) => go(hashOf("rollouts", value)));
@@ -136,15 +119,15 @@ function summary(rows, fate, set) {
       dropped.map(([reason, what]) => [el("dt", {}, `dropped: ${reason}`), el("dd", { title: what.groups.join(", ") }, plural(what.number, "group"))])));
 }
 
-function histogram(values) {
+function histogram(values, what = "rewards", noun = "rollout") {
   const [low, high] = [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
   const bins = Array(24).fill(0);
   for (const value of values) bins[high > low ? Math.min(23, Math.floor(((value - low) / (high - low)) * 24)) : 11] += 1;
   const top = Math.max(...bins);
-  const box = svg("svg", { viewBox: "0 0 240 66", class: "histogram", role: "img", "aria-label": `rewards from ${number(low)} to ${number(high)}` });
+  const box = svg("svg", { viewBox: "0 0 240 66", class: "histogram", role: "img", "aria-label": `${what} from ${number(low)} to ${number(high)}` });
   bins.forEach((count, at) => {
     const height = count ? Math.max((48 * count) / top, 1) : 0;
-    box.append(svg("rect", { x: at * 10 + 0.5, y: 50 - height, width: 9, height, class: "barfill" }, svg("title", {}, plural(count, "rollout"))));
+    box.append(svg("rect", { x: at * 10 + 0.5, y: 50 - height, width: 9, height, class: "barfill" }, svg("title", {}, plural(count, noun))));
   });
   box.append(svg("text", { x: 0, y: 63 }, number(low)), svg("text", { x: 240, y: 63, "text-anchor": "end" }, number(high)));
   return box;

@@ -4,14 +4,17 @@ const TOKEN_BLOCK = 800;
 const COLUMN_NAMES = {
   rollout_logprob: "log-prob of the sampler", trainer_logprob: "log-prob of the trainer", ratio: "trainer's probability over the sampler's",
   reference_logprob: "log-prob of the reference", value: "value of the critic", advantage: "advantage", action: "mask", entropy: "entropy", version: "version of the weights",
+  reference_log_ratio: "log-prob of the trainer above the reference", loss: "loss", clipped: "clipped",
 };
 const NO_TOKENS = "No tokens of this rollout are recorded. The tokens of the rollouts that --log.samples keeps are, with --observers.use token_files.";
+const NO_LOSS = "Neither loss nor clipping is recorded: the trainer's backend does not tell them, the step did not train the policy, or the run was recorded before they were.";
 const NO_ENTROPY = "No entropy is recorded. It is computed with --observers.use token_files where all of a batch is seen before its weights move: in a step of one update, or with --algo.loss.old_logprobs recompute.";
 const tokens = { column: "" };
 
-function tokensBox(data, chosen, moved) {
+// without: what the page says where a column is not recorded; null: the tokens are those of an example.
+function tokensBox(data, chosen, moved, without = { entropy: NO_ENTROPY, loss: NO_LOSS }) {
   const columns = Object.keys(data.columns);
-  const column = columns.includes(tokens.column) ? tokens.column : columns[0] ?? "";
+  const column = columns.includes(tokens.column) ? tokens.column : (columns.includes("loss") && !without ? "loss" : columns[0] ?? "");
   const detail = el("div", { class: "detail", "aria-live": "polite" });
   const box = el("div", { class: "tokens", tabindex: "0", dir: "auto" });
   const legend = el("div", { class: "legend" });
@@ -45,6 +48,7 @@ function tokensBox(data, chosen, moved) {
     state.scale = name ? scaleOf(name, data.columns[name]) : null;
     state.spans.clear();
     blocks.forEach((block) => { block.filled = false; watcher.unobserve(block.element); watcher.observe(block.element); });
+    if (blocks.length) fillBlock(blocks[0]);
     legend.replaceChildren(...legendOf(state.scale, name));
     if (state.chosen !== null) choose(state.chosen, false);
   };
@@ -60,7 +64,7 @@ function tokensBox(data, chosen, moved) {
   paint(column);
   if (chosen !== null) setTimeout(() => choose(chosen));
   const choice = columns.length ? select("color", columns.map((name) => [name, COLUMN_NAMES[name] ?? name]), column, paint) : el("span", { class: "dim" }, "no columns of numbers are recorded");
-  const missing = columns.includes("entropy") ? null : el("p", { class: "dim" }, NO_ENTROPY);
+  const missing = Object.entries(without ?? {}).filter(([name]) => !columns.includes(name)).map(([, why]) => el("p", { class: "dim" }, why));
   return el("div", {}, el("div", { class: "bar" }, choice, legend), missing, detail, box);
 }
 

@@ -9,14 +9,16 @@ from typing import Any
 
 from rlhf_core import ConfigError
 
+from ..recorded.changeable import offered
 from ..recorded.fates import read_fates
 from ..recorded.metrics import Metrics, read_metrics
 from ..recorded.options import read_options
 from ..recorded.problems import Problems
+from ..recorded.replay_note import CHANGED, ORIGINAL, note_of
 from .chunks import Chunks, number_of
 from .images import Images
 from .rollouts import Rollouts, Wanted
-from .shell import replay_command
+from .shell import quoted, replay_command
 
 METRICS, SAMPLES, EVAL_SAMPLES = "metrics.jsonl", "samples.jsonl", "eval_samples.jsonl"
 CONFIG, LEDGER = "config.toml", "ledger.jsonl"
@@ -50,7 +52,8 @@ def contents_of(runs: Sequence[Path], *, max_bytes: int, wanted: Wanted) -> Cont
     described = [
         _described(run, name, chunks, images, wanted) for run, name in zip(runs, names, strict=True)
     ]
-    return Contents(index={"form": 1, "runs": described}, chunks=chunks)
+    index = {"form": 1, "runs": described, "replays": _replays(runs)}
+    return Contents(index=index, chunks=chunks)
 
 
 def require_run(run: Path, command: str = "rlhf view") -> None:
@@ -103,6 +106,11 @@ def _described(
         "name": name,
         "folder": str(run),
         "replay": replay_command(run) if options.command else "",
+        "changeable": [
+            path
+            for path, value in options.values.items()
+            if offered(path, value, has_rollouts=not any(step["kind"] for step in steps))
+        ],
         "command": options.command,
         "version": options.version,
         "end": metrics.end,
@@ -116,6 +124,25 @@ def _described(
         "fates": {str(step): fate for step, fate in fates.items() if fate["dropped"]},
         "problems": problems.lines(),
     }
+
+
+def _replays(runs: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return which runs of the page are parts of replays: indices of the run that was replayed, if the page has it, of
+    the steps as they were and as changed, the span, and what was changed."""
+    places = {run.resolve(): at for at, run in enumerate(runs)}
+    found = {}
+    for run in runs:
+        folder, note = run.resolve().parent, note_of(run)
+        if note is not None and folder not in found:
+            found[folder] = {
+                "of": places.get(Path(note.run)) if note.run else None,
+                ORIGINAL: places.get(folder / ORIGINAL),
+                CHANGED: places.get(folder / CHANGED),
+                "from": note.first,
+                "to": note.last,
+                "words": " ".join(map(quoted, note.changed)),
+            }
+    return list(found.values())
 
 
 def _first_last(metrics: Metrics) -> dict[str, list[float | None]]:

@@ -37,7 +37,9 @@ _KNOWN = {
     "unshaped",
     "images",
 }
-_KNOWN |= {"end", "step_rewards"}
+_KNOWN |= {"end", "step_rewards", "example", "chosen", "steps"}
+_KINDS = {"row", "pair", "judged", "steps"}
+"""Kinds of rows of examples: of tokens, of two answers, of an answer that was judged, of labeled steps."""
 
 Wanted = Callable[[int], bool]
 
@@ -48,6 +50,8 @@ class _Table:
 
     step: int
     name: str
+    kind: str = ""
+    """Kind of its rows of examples; empty: they are rollouts."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
     rewards: dict[str, list[float | None]] = field(default_factory=dict)
     waiting: list[dict[str, Any]] = field(default_factory=list)
@@ -109,6 +113,7 @@ class Rollouts:
                     "count": len(table),
                     "reward": number_of(sum(rewards) / len(rewards)) if rewards else None,
                     "part": part,
+                    "kind": table.kind,
                     "prompts": list(table.prompts),
                 }
             )
@@ -116,6 +121,8 @@ class Rollouts:
 
     def _add(self, step: int, name: str, sample: Mapping[str, Any]) -> None:
         table = self._tables.setdefault((step, name), _Table(step, name))
+        kind = sample.get("example")
+        table.kind = kind if isinstance(kind, str) and kind in _KINDS else ""
         turns = turns_of(sample)
         if not turns:
             self._problems.note("rollouts without a text are shown by their numbers alone")
@@ -127,6 +134,7 @@ class Rollouts:
             "turns": turns,
             "images": self._images.embedded(self._run, sample.get("images"), self._problems),
             "step_rewards": _pairs(sample.get("step_rewards")),
+            "steps": _labeled_steps(sample.get("steps")),
             "other": {key: repr(sample[key])[:1000] for key in sample.keys() - _KNOWN},
         }
         table.waiting.append({key: value for key, value in text.items() if value})
@@ -189,6 +197,8 @@ def _append(
         "end": sample["end"] if isinstance(sample.get("end"), str) else "",
         "preview": answer[:_PREVIEW],
     }
+    if isinstance(sample.get("chosen"), bool):
+        row["chosen"] = int(sample["chosen"])
     for name, value in row.items():
         table.columns.setdefault(name, []).append(value)
     count = len(table)
@@ -215,6 +225,15 @@ def _asked(turns: Sequence[Turn]) -> str:
     prompt = [(role, text) for writer, role, text in turns if writer == "prompt"]
     users = [text for role, text in prompt if role == "user"] or [text for _, text in prompt]
     return _MARK.sub("", users[-1][:1000]).strip()[:_PREVIEW] if users else ""
+
+
+def _labeled_steps(value: object) -> list[list[str | float | None]]:
+    """Return text, score and label of each labeled step of a row."""
+    return [
+        [each[0], number_of(each[1]), number_of(each[2])]
+        for each in (value if isinstance(value, list) else ())
+        if isinstance(each, list) and len(each) == 3 and isinstance(each[0], str)
+    ]
 
 
 def _pairs(value: object) -> list[list[float]]:

@@ -22,6 +22,8 @@ NUMBERS = (
     ADVANTAGE,
     "value",
     "entropy",
+    "loss",
+    "clipped",
     "version",
 )
 """Columns of numbers that the page can color by; any of them may be missing. Tokens that are no action have none."""
@@ -94,6 +96,7 @@ class TokenFiles:
                 tokens.columns[name].append(_short(column[row]))
         for tokens in found.values():
             _add_ratio(tokens)
+            _add_log_ratio(tokens)
         return found
 
 
@@ -138,4 +141,14 @@ def _add_ratio(tokens: TokenColumns) -> None:
     tokens.columns["ratio"] = [
         None if a is None or b is None else _short(math.exp(min(a - b, 50.0)))
         for a, b in zip(ours, theirs, strict=True)
+    ]
+
+
+def _add_log_ratio(tokens: TokenColumns) -> None:
+    """Add the log-prob of the trainer above that of the reference where both are known: what a preference rewards."""
+    ours, theirs = (tokens.columns.get(name) for name in ("trainer_logprob", "reference_logprob"))
+    if ours is None or theirs is None:
+        return
+    tokens.columns["reference_log_ratio"] = [
+        None if a is None or b is None else _short(a - b) for a, b in zip(ours, theirs, strict=True)
     ]

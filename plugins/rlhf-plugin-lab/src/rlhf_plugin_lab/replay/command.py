@@ -22,6 +22,7 @@ from rlhf_core.plugins import Plugins, load
 from ..flags import FlagParser
 from ..recorded.metrics import Metrics, read_metrics
 from ..recorded.problems import Problems
+from ..recorded.replay_note import CHANGED, ORIGINAL, write_note
 from .behavior import Behavior, ClipRange
 from .held import held
 from .here import HereRuntime
@@ -110,7 +111,8 @@ def _replay(
         ask_all: the changed options need log-probs that the run does without (``KeepingExecutor``).
     """
     command = training_command(span.command, plugins)
-    original, other = out / "original", out / "changed"
+    original, other = out / ORIGINAL, out / CHANGED
+    write_note(out, span.run, span.first, span.last, changed)
     resolved = options_of(command, plugins, span.run, output=original, start=span.start)
     kept = Kept()
     if changed:

@@ -11,9 +11,8 @@ from rlhf_config import Layer, ResolvedOptions, check_paths, parse_flags, read_t
 from rlhf_core import ConfigError
 from rlhf_core.plugins import Plugins
 
-LEARNING = ("algo", "actor", "critic", "reward", "rollout.filters")
-"""Sections of options that say what is learned from samples."""
-_LEARNING_OF_STEP = ("train.batch_size", "train.inner_epochs", "train.max_tokens_per_micro_batch")
+from ..recorded.changeable import LEARNING, LEARNING_OF_STEP, is_within
+
 _RECORDS: Mapping[str, Any] = {
     "checkpoint.every": 1,
     "checkpoint.every_minutes": 0.0,
@@ -89,10 +88,10 @@ def _refuse_sampling(path: str, resolved: ResolvedOptions[Any]) -> None:
         ConfigError: it may change samples.
     """
     filters = resolved.selections.get("rollout.filters", ())
-    allowed = (*LEARNING, *_LEARNING_OF_STEP, *(one.section for one in filters))
-    if not any(path == section or path.startswith(f"{section}.") for section in allowed):
+    allowed = (*LEARNING, *LEARNING_OF_STEP, *(one.section for one in filters))
+    if not is_within(path, allowed):
         raise ConfigError(
             f"rlhf replay --{path}: expected an option of {', '.join(LEARNING)} or "
-            f"{', '.join(_LEARNING_OF_STEP)}; this one says which samples there are, or who computes, and a replay "
+            f"{', '.join(LEARNING_OF_STEP)}; this one says which samples there are, or who computes, and a replay "
             "learns from the samples that the run had. Start a run with it: rlhf train."
         )

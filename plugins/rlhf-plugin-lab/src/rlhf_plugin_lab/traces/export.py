@@ -49,7 +49,11 @@ class Exporter:
     def traces(self) -> Iterator[TrainingTrace]:
         """Yield a trace for each recorded episode, in the order of ``samples.jsonl``."""
         shared = _shared(self.run, self.problems)
-        lines = (line.value for line in lines_of(self.run / SAMPLES, self.problems))
+        lines = (
+            line.value
+            for line in lines_of(self.run / SAMPLES, self.problems)
+            if "example" not in line.value  # a row to learn of, which nobody sampled
+        )
         for step, samples in itertools.groupby(lines, step_of):
             if step is None:
                 self.problems.note(f"lines of {SAMPLES} without a step are left out")

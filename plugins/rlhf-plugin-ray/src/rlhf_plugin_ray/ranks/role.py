@@ -214,16 +214,21 @@ class RayRole:
         self.changes = updates[0].changes
         tell([update.told for update in updates], [process.who for process in self.ranks])
         outcomes = [update.outcome for update in updates]
-        logprobs = entropies = None
+        logprobs = entropies = losses = clipped = None
         if plan.return_logprobs:
             logprobs = joined(trajectories, shards.rows, [outcome.logprobs for outcome in outcomes])
         if plan.return_entropies:
             parts = [outcome.entropies for outcome in outcomes]
             entropies = joined(trajectories, shards.rows, parts)
+        if plan.return_losses and all(outcome.losses is not None for outcome in outcomes):
+            losses = joined(trajectories, shards.rows, [outcome.losses for outcome in outcomes])
+            clipped = joined(trajectories, shards.rows, [outcome.clipped for outcome in outcomes])
         return StepOutcome(
             metrics=merge_metrics([outcome.metrics for outcome in outcomes]),
             logprobs=logprobs,
             entropies=entropies,
+            losses=losses,
+            clipped=clipped,
         )
 
     def begin_change(self) -> None:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config import OPTIONS_OF_PARTS, ResolvedOptions
 from rlhf_core.contracts import (
-    Objective,
     RoleHandle,
-    RoleSpec,
     RuntimeSpec,
     StepPlan,
-    TrainBatch,
     TrajectoryColumns,
 )
 from rlhf_core.media import ImageReader, ImagesOnUse, writing_of
@@ -31,7 +27,6 @@ from rlhf_data import (
     describe_ends,
     eos_token_ids,
     load_tokenizer,
-    vocabulary_of,
 )
 from rlhf_trainer.runs import (
     Export,
@@ -48,19 +43,18 @@ from rlhf_trainer.runs import (
     metric_values,
     normalizers_of,
     restore_roles,
-    schedule_of,
-    seed_of,
-    vision_spec,
 )
 
 from .drawn import with_drawn_rows
 from .images import with_images
 from .options import ExampleOptions
-from .order import UnitOrder, passes
+from .order import UnitOrder
+from .recording import RowRecorder
+from .roles import TrainedModel, roles_of
+from .seen import Seen, Told
+from .update import Update
 
 log = logging.getLogger(__name__)
-
-_ROWS_AT_ONCE = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,15 +63,6 @@ class ExampleState(RatedState):
 
     skipped_in_a_row: int = 0
     """Updates in a row whose gradient was not finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """The data of one optimizer update."""
-
-    batch: TrainBatch
-    mismatched_kl: float | None = None
-    """See ``StepPlan.mismatched_kl``."""
 
 
 class Examples(Protocol):
@@ -104,6 +89,10 @@ class Examples(Protocol):
         """Return the data of an update of the model on these rows."""
         ...
 
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return what is known of the rows of an update before it, for the record."""
+        ...
+
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the metrics of the held-out sets; None without any."""
         ...
@@ -111,22 +100,6 @@ class Examples(Protocol):
     def exported(self, model: RoleHandle) -> Exportable:
         """Return the model as it is exported in the end."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedModel:
-    """The model that a command trains, beyond the options that all commands have."""
-
-    objective: Objective
-    role: str = "policy"
-    head: Literal["lm", "score"] = "lm"
-    beside: Mapping[str, RoleSpec] = field(default_factory=dict)
-    """Models that are asked and not trained, by their roles."""
-    embedding_noise: float = 0.0
-    top_temperature: float | None = None
-    """See ``RoleSpec`` of both."""
-    learns_ends: bool = True
-    """Whether the model learns of the tokens that end its rows; False: of other places in them alone."""
 
 
 class ExampleCourse:
@@ -138,9 +111,10 @@ class ExampleCourse:
         state: ExampleState,
         folder: RunFolder,
         examples: Examples,
-        role: str,
+        model: TrainedModel,
         roles: Mapping[str, RoleHandle],
     ) -> None:
+        role = model.role
         self.state = state
         self.records: Mapping[str, OwnRecord] = {}
         self.saved_roles = {role: roles[role]}
@@ -151,6 +125,7 @@ class ExampleCourse:
         self._run: ExampleOptions = resolved.run
         self._folder = folder
         self._examples = examples
+        self._recorder = RowRecorder.of(resolved, examples, has_scores=model.head == "score")
         self._order = order_of(self._run, examples)
         self.total_steps = total_steps(self._run, examples)
 
@@ -178,10 +153,13 @@ class ExampleCourse:
         units = self._order.units(self.state.step)
         update = await self._examples.update(rows_of(units, self._examples), self._model)
         rows = update.batch.trajectories
+        scores = await self._recorder.before(update, self._model)
         plan = StepPlan(
             normalizers=normalizers_of(rows.num_actions, self._run.data.max_length),
             mismatched_kl=update.mismatched_kl,
             on_policy=True,
+            return_logprobs=self._recorder.wants_logprobs,
+            return_losses=self._recorder.wants_logprobs,
             lr_factor=self.state.lr_factors.get(self._role, 1.0),
             undo_bytes=int(self._run.checkpoint.undo_gib * 2**30),
         )
@@ -199,11 +177,13 @@ class ExampleCourse:
         self.state.step += 1
         values |= {f"{role}/lr_factor": factor for role, factor in self.state.lr_factors.items()}
         values["train/epoch"] = self.state.step / self._order.updates_per_epoch
+        epoch = (self.state.step - 1) // self._order.updates_per_epoch
+        samples = self._recorder.samples(update, outcome, scores, epoch=epoch)
         seconds = time.perf_counter() - started
         self.state.seconds += seconds
         rate = int(rows.num_tokens.sum()) / seconds
         timing = {"step_s": round(seconds, 6), "train_tokens_per_s": round(rate, 6)}
-        return FinishedStep(metrics=values, timing=timing)
+        return FinishedStep(metrics=values, timing=timing, samples=samples)
 
     async def evaluate(self) -> Mapping[str, float] | None:
         return await self._examples.evaluate(self._model)
@@ -231,26 +211,6 @@ def total_steps(run: ExampleOptions, examples: Examples) -> int:
     return run.train.steps or run.train.epochs * order_of(run, examples).updates_per_epoch
 
 
-Logprobs = Callable[[TrajectoryColumns], Awaitable[NDArray[np.float32]]]
-"""A call of a role's handle that returns the log-prob of each action."""
-
-
-async def logprobs_of(
-    rows: TrajectoryColumns, logprobs: Logprobs, batch_size: int
-) -> NDArray[np.float32]:
-    """Return the log-prob of each learned token, (sum of A,), in nats, a batch at a time."""
-    parts = [await logprobs(rows.select(part)) for part in passes(len(rows), batch_size)]
-    return np.concatenate(parts)
-
-
-async def scores_of(
-    rows: TrajectoryColumns, model: RoleHandle, batch_size: int
-) -> NDArray[np.float32]:
-    """Return the score of the sequence that ends with each learned token, (sum of A,)."""
-    parts = [await model.values(rows.select(part)) for part in passes(len(rows), batch_size)]
-    return np.concatenate(parts)
-
-
 def renderer_of(run: ExampleOptions, images: ImageReader | None) -> tuple[TokenizerRenderer, int]:
     """Return the renderer, and the token that goes behind texts which no chat template ends.
 
@@ -275,66 +235,6 @@ def renderer_of(run: ExampleOptions, images: ImageReader | None) -> tuple[Tokeni
     if eos is None:
         eos = ends[0]
     return TokenizerRenderer.by(run.data, tokenizer, writing_of(images)), eos
-
-
-def roles_of(
-    resolved: ResolvedOptions[Any], trained: TrainedModel, rows: TrajectoryColumns, updates: int
-) -> dict[str, RoleSpec]:
-    """Return the models of a command, with what the tokenizer says of them: the ends that the rows teach, the rows that
-    embeddings lack, and the ids that a model beside may name."""
-    model = resolved.run.model
-    tokenizer = load_tokenizer(
-        model.tokenizer or model.path, trust_remote_code=model.trust_remote_code
-    )
-    ends = eos_token_ids(tokenizer, model.path, trust_remote_code=model.trust_remote_code)
-    vocabulary = vocabulary_of(tokenizer)
-    size = vocabulary.size if model.resize_embeddings else None
-    own = replace(
-        role_spec(resolved, trained, updates),
-        embedding_rows=size,
-        row_ends=row_ends_of(rows, ends) if trained.learns_ends else (),
-    )
-    beside = {
-        name: replace(spec, embedding_rows=size, vocabulary=vocabulary)
-        for name, spec in trained.beside.items()
-    }
-    return {trained.role: own, **beside}
-
-
-def row_ends_of(rows: TrajectoryColumns, ends: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens that end turns and that end rows, most frequent first; a row that was cut ends with another."""
-    counts = Counter[int]()
-    for part in passes(len(rows), _ROWS_AT_ONCE):  # of a million rows, not all tokens are in memory
-        some = rows.select(part)
-        last = some.token_ids[some.action_mask][some.action_offsets[1:] - 1]  # (B,)
-        counts.update({token: int((last == token).sum()) for token in ends})
-    return tuple(sorted(filter(counts.get, ends), key=lambda token: -counts[token]))
-
-
-def role_spec(resolved: ResolvedOptions[Any], trained: TrainedModel, updates: int) -> RoleSpec:
-    """Return the model that is trained."""
-    run: ExampleOptions = resolved.run
-    adapter = resolved.optional("actor.adapter")
-    return RoleSpec(
-        role=trained.role,
-        model_path=run.model.path,
-        tokenizer_path=run.model.tokenizer,
-        dtype=run.model.dtype,
-        trust_remote_code=run.model.trust_remote_code,
-        head=trained.head,
-        objective=trained.objective,
-        optimizer=resolved.one("actor.optim").ref("rlhf_optimizers"),
-        adapter=adapter.ref("rlhf_model_adapters") if adapter else None,
-        schedule=schedule_of(resolved.optional("actor.lr_schedule"), run.actor, updates),
-        max_grad_norm=run.actor.max_norm,
-        router_aux_loss=run.actor.router_aux_loss,
-        ema_decay=run.actor.ema,
-        max_tokens_per_micro_batch=run.train.max_tokens_per_micro_batch,
-        top_temperature=trained.top_temperature,
-        embedding_noise=trained.embedding_noise,
-        seed=seed_of(run.seed, f"role/{trained.role}"),
-        vision=vision_spec(resolved, run.actor.parts()),
-    )
 
 
 def kind_of(
@@ -370,7 +270,7 @@ def kind_of(
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
         roles = with_images(placement.roles, examples.images)
-        return ExampleCourse(resolved, state, folder, examples, model.role, roles)
+        return ExampleCourse(resolved, state, folder, examples, model, roles)
 
     return RunKind(
         initial_state=lambda run: ExampleState(),

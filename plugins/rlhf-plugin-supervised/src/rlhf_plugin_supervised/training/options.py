@@ -209,8 +209,9 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
 
 
 def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tuple[str, str]]:
-    for name in ("samples", "samples_every", "images"):
-        yield f"log.{name}", "there are no rollouts. Leave that option out."
+    yield "log.images", "samples of examples have no images. Leave that option out."
+    if not run.log.samples:
+        yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from held_out_without_effect(run.eval)
     if run.data.source is not None:
         yield "data.split", "rows of --data.source have no splits. Leave it out."

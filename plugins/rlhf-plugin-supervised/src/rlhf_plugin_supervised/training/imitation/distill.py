@@ -23,8 +23,11 @@ from rlhf_core.plugins import Plugins
 from rlhf_data import check_rows, load_tokenizer, token_difference
 from rlhf_trainer.runs import Control, Exportable, drive, vision_spec
 
-from ..course import TrainedModel, Update, kind_of
+from ..course import kind_of
+from ..roles import TrainedModel
+from ..seen import Seen, Told
 from ..sets import held_out_metrics
+from ..update import Update
 from .distill_options import DistillOptions
 from .sft import ImitatedRows, held_out_nll
 from .teacher_rendering import TwoReadings, load_readings
@@ -73,6 +76,10 @@ class TaughtRows:
                 trajectories=given.trajectories, columns=given.columns, teacher_top=top
             )
         )
+
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return the mean log-prob of each row's learned tokens, and their mean divergence from the teacher."""
+        return self._imitated.seen(update, told)
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the student's likelihood of the learned tokens held out as ``rlhf sft`` does, and the teacher's."""

@@ -17,14 +17,18 @@ from rlhf_core.contracts import (
     RunResult,
     Statistic,
     TrainBatch,
+    TrajectoryColumns,
 )
 from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, HeldOutSets, load_conversations
 from rlhf_trainer.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of
+from ..course import kind_of
 from ..order import passes
+from ..roles import TrainedModel
+from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
+from ..update import Update, logprobs_of
 from .sft_options import SftOptions
 
 STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
@@ -49,6 +53,22 @@ class ImitatedRows:
         # Every objective on rollouts has this column; the loss of given responses reads nothing of it.
         ones = np.ones(int(part.num_actions.sum()), dtype=np.float32)
         return Update(batch=TrainBatch(trajectories=part, columns={"advantages": ones}))
+
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return the mean log-prob of each row's learned tokens, and their mean loss where it is another number."""
+        rows, logprobs, losses = update.batch.trajectories, told.numbers, told.losses
+        means = row_means(rows, logprobs)
+        numbers = [{"nll": -mean} for mean in means]
+        columns = {"old_logprobs": logprobs}
+        if losses is not None:
+            columns["loss"] = losses
+            if not np.array_equal(losses, -logprobs):
+                found = zip(numbers, row_means(rows, losses), strict=True)
+                numbers = [{**known, "loss": loss} for known, loss in found]
+        seen = [
+            SeenRow(score=mean, numbers=known) for mean, known in zip(means, numbers, strict=True)
+        ]
+        return Seen(kind="row", rows=seen, columns=columns)
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, its exponential, and the
@@ -75,6 +95,13 @@ class ImitatedRows:
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model
+
+
+def row_means(rows: TrajectoryColumns, column: NDArray[np.float32]) -> list[float]:
+    """Return the mean of a column (sum of A,) over the learned tokens of each row."""
+    sums = np.add.reduceat(column.astype(np.float64), rows.action_offsets[:-1])  # (B,)
+    means: list[float] = (sums / rows.num_actions).tolist()
+    return means
 
 
 async def held_out_nll(

@@ -26,11 +26,15 @@ from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, load_labeled_answers, load_pairs
 from rlhf_trainer.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, logprobs_of
+from ..course import kind_of
+from ..roles import TrainedModel
+from ..seen import Seen, Told
 from ..sets import held_out_metrics, load_sets
+from ..update import Update, logprobs_of
 from .dpo_options import DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 from .matching import matched_columns
+from .seen_answers import seen_pairs
 from .sums import answer_sums
 
 
@@ -89,6 +93,10 @@ class PreferredAnswers:
             logprobs = await logprobs_of(part, model.logprobs, self._eval_batch_size)
             columns |= matched_columns(part, logprobs, columns["ref_logprobs"])
         return Update(batch=TrainBatch(trajectories=part, columns=columns))
+
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return loss, margin and implicit rewards of each pair."""
+        return seen_pairs(self._loss, update.batch, told.numbers)
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,

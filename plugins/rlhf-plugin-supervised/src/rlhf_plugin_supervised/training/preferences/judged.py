@@ -20,9 +20,11 @@ from rlhf_core.contracts import (
 from rlhf_data import ExampleSets
 from rlhf_trainer.runs import Exportable
 
-from ..course import Update, logprobs_of
+from ..seen import Seen, Told
 from ..sets import held_out_metrics
+from ..update import Update, logprobs_of
 from .mismatched import mismatched
+from .seen_answers import seen_judged
 from .sums import answer_sums
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,10 @@ class JudgedAnswers:
         batch = TrainBatch(trajectories=self.rows.select(rows), columns=columns)
         kl = await train.mismatched_kl(rows, model, self._eval_batch_size)
         return Update(batch=batch, mismatched_kl=kl)
+
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return loss and implicit reward of each answer."""
+        return seen_judged(self._loss, update, told.numbers)
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean loss of the answers held out, and the difference of the mean implicit rewards of good and bad

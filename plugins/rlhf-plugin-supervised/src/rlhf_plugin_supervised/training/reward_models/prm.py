@@ -9,6 +9,7 @@ served like that of any reward model.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,12 @@ from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, load_step_labels
 from rlhf_trainer.runs import Control, Exportable, drive
 
-from ..course import TrainedModel, Update, kind_of, scores_of
+from ..course import kind_of
 from ..options import REWARD_MODEL
+from ..roles import TrainedModel
+from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
+from ..update import Update, scores_of
 from .config_entries import WithEntries
 from .prm_options import PrmOptions
 
@@ -63,6 +67,24 @@ class LabeledSteps:
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         part = self.rows.select(rows)
         return Update(batch=TrainBatch(trajectories=part, columns={"labels": part.action_rewards}))
+
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return score and label of each step, and of each solution the mean loss and the share of steps told right."""
+        rows = update.batch.trajectories
+        all_labels, found = update.batch.columns["labels"], []
+        for start, end in pairwise(rows.action_offsets.tolist()):
+            scores = torch.from_numpy(told.numbers[start:end]).double()  # (A,)
+            labels = torch.from_numpy(all_labels[start:end]).double()  # (A,)
+            right = ((scores > 0) == (labels > 0.5)).double()
+            numbers = {
+                "loss": float(binary_cross_entropy_with_logits(scores, labels)),
+                "right": float(right.mean()),
+                "label": float(labels.mean()),
+            }
+            steps = list(zip(scores.tolist(), labels.tolist(), strict=True))
+            good = float(scores.sigmoid().mean())
+            found.append(SeenRow(score=good, numbers=numbers, steps=steps))
+        return Seen(kind="steps", rows=found, columns={"values": told.numbers})
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return, over the steps held out, the mean cross-entropy in nats, how often a step is told to be what it is,

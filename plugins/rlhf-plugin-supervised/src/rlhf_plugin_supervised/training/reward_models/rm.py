@@ -23,9 +23,12 @@ from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, load_pairs
 from rlhf_trainer.runs import Control, Exportable, drive, generator_of
 
-from ..course import TrainedModel, Update, kind_of, scores_of
+from ..course import kind_of
 from ..options import REWARD_MODEL
+from ..roles import TrainedModel
+from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
+from ..update import Update, scores_of
 from .config_entries import WithEntries, statistics_of
 from .rm_options import RmOptions
 
@@ -62,6 +65,26 @@ class RankedAnswers:
 
     async def update(self, rows: NDArray[np.int64], model: RoleHandle) -> Update:
         return Update(batch=TrainBatch(trajectories=self.rows.select(rows), columns={}))
+
+    def seen(self, update: Update, told: Told) -> Seen:
+        """Return the score of each answer, and the ranking loss of its pair."""
+        rows = update.batch.trajectories
+        scores = torch.from_numpy(told.numbers[rows.action_offsets[1:] - 1])  # (B,)
+        chosen, rejected = scores[0::2], scores[1::2]  # (P,)
+        margins = rows.rewards.get(MARGIN)
+        margin = None if margins is None else torch.from_numpy(margins[0::2])
+        losses = ranking_loss(chosen, rejected, margin).tolist()
+        differences = (chosen - rejected).tolist()
+        found = []
+        for at, score in enumerate(scores.tolist()):
+            difference = differences[at // 2]
+            numbers = {
+                "loss": losses[at // 2],
+                "margin": difference,
+                "right": float(difference > 0),
+            }
+            found.append(SeenRow(score=score, numbers=numbers, chosen=at % 2 == 0))
+        return Seen(kind="pair", rows=found, columns={"values": told.numbers})
 
     async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
         """Return the mean ranking loss of the pairs held out, how often the chosen answer's score is the higher one, by
