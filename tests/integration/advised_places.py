@@ -6,6 +6,7 @@ FOLLOWED = {
     "rlhf_core/capabilities.py:_check_need": "train: one sample for a group's estimator",
     "rlhf_plugin_inference/chat/command.py:chat": "chat with a dry run",
     "rlhf_plugin_plan/run_prediction.py:_image_tokens": "images of a text model",
+    "rlhf_plugin_plan/run_prediction.py:_spread": "a spread of no lengths",
     "rlhf_plugin_plan/model/configs.py:_find": "a plan without a model",
     "rlhf_plugin_reward_model/serving/command.py:_check_reach": "no such server",
     "rlhf_plugin_supervised/training/imitation/distill_options.py:_check": "distill: no teacher",

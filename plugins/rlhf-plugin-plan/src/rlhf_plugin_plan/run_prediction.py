@@ -40,9 +40,9 @@ def predicted_run(
     Raises:
         ConfigError: see ``prediction.predict``.
     """
-    workload = _spread(
-        _workload(planned, own.prompt_tokens, own.response_tokens), planned, own.response_spread
-    )
+    workload = _workload(planned, own.prompt_tokens, own.response_tokens)
+    if own.response_spread is not None:
+        workload = _spread(workload, planned, own)
     configs = configs_of(planned, own.model_config)
 
     def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts:
@@ -92,21 +92,25 @@ def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> 
     return workload
 
 
-def _spread(workload: Workload, planned: PlannedRun, spread: float | None) -> Workload:
+def _spread(workload: Workload, planned: PlannedRun, own: argparse.Namespace) -> Workload:
     """Return the workload with responses of different lengths.
 
     Raises:
-        ConfigError: there is no such distribution, or the engine is none whose seconds are predicted.
+        ConfigError: there is no such distribution, or a length is not given.
     """
-    if spread is None:
-        return workload
-    if not workload.known_lengths:
-        raise ConfigError(
-            f"--response-spread {spread:g}: give --prompt-tokens and the mean with --response-tokens"
-        )
+    spread: float = own.response_spread
     if not 0 < spread <= _WIDEST:
         raise ConfigError(
             f"--response-spread {spread:g}: expected a number above 0 and up to {_WIDEST:g}"
+        )
+    if own.prompt_tokens is None:
+        raise ConfigError(
+            f"--response-spread {spread:g}: how long prompts are is not known. Give it with --prompt-tokens 256"
+        )
+    if own.response_tokens is None:
+        raise ConfigError(
+            f"--response-spread {spread:g}: the mean length of responses is not known. Give it with "
+            "--response-tokens 2000"
         )
     longest = min(planned.run.rollout.max_new_tokens, planned.max_length - workload.prompt_tokens)
     return replace(workload, spread=spread, longest_response=longest)

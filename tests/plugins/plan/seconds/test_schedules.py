@@ -88,7 +88,8 @@ def test_without_a_spread_there_are_no_schedules(run):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (LENGTHS[2:], "give --prompt-tokens and the mean with --response-tokens"),
+        (LENGTHS[2:], "prompts are is not known. Give it with --prompt-tokens"),
+        ((*LENGTHS[:2], *LENGTHS[4:]), "Give it with --response-tokens"),
         ((*LENGTHS[:5], "0"), "expected a number above 0"),
         ((*LENGTHS[:5], "nan"), "expected a number above 0"),
     ],
