@@ -144,12 +144,12 @@ class FsdpBackend(LeavingRole):
             sum_=self._ranks.sum_,
             is_first=self._ranks.is_first,
         )
-        losses, clipped = found.seen.losses()
+        told, clipped = found.seen.losses()
         return StepOutcome(
             metrics=metrics,
             logprobs=found.seen.logprobs,
             entropies=found.seen.entropies,
-            losses=losses,
+            losses=told,
             clipped=clipped,
         )
 
