@@ -2,7 +2,7 @@
 
 import pytest
 from tests.plugins.lab.run_folders import sample, write_lines
-from tests.plugins.lab.test_doctor import AT, CASES, HELD, STEPS, SURE, found, line, rollouts
+from tests.plugins.lab.test_doctor import AT, CASES, HELD, STEPS, SURE, found, line, rollouts, texts
 
 from rlhf_plugin_lab.doctor.one_text import same_answer_of
 from rlhf_plugin_lab.doctor.record import read_record
@@ -103,3 +103,12 @@ def test_one_question_about_many_images_is_as_many_questions(tmp_path):
 
     assert texts.last[0].question == "Which color?\nmedia/40.png"
     assert same_answer_of(texts) is not None
+
+
+def test_a_model_that_could_its_task_before_the_run_has_not_collapsed():
+    """Nearly all samples are right from the first step on, so that few differ, and their spread never falls."""
+    steady = {"reward/mean": [0.98] * STEPS, "reward/std": [0.08] * STEPS}
+    right = texts(lambda at: "red", lambda at: 1.0, copies=2)
+
+    assert "same_samples" not in found(steady, texts=right)
+    assert "same_samples" in found(steady | {"reward/mean": [0.94] * STEPS}, texts=right)

@@ -16,6 +16,9 @@ LONGER = 2.0
 """Growth of the mean length."""
 CUT_BEFORE, CUT_NOW = 0.1, 0.5
 """Shares of answers that are cut off before and after a drift: growth that stays within the limit is no trouble."""
+NEARLY = 0.05
+"""Mean reward below the highest recorded one, as a share of the range of the recorded ones, at which a task is solved
+whatever spread is left: a model that could the task before the run has none to compare with."""
 LEFT = 0.5
 """Reward below the best batch's, in standard deviations of samples, at which an answer is no solution."""
 
@@ -128,7 +131,11 @@ def same_samples(record: Record) -> Finding | None:
 
 
 def _is_solved(record: Record) -> bool:
-    """Return whether rewards hardly differ any more and are as high as they ever were."""
+    """Return whether rewards are nearly the highest recorded, or hardly differ any more and are as high as ever."""
+    recorded = [text.reward for text in (*record.texts.first, *record.texts.last)]
+    span = max(recorded) - min(recorded)
+    if span > 0.0 and max(recorded) - record.last("reward/mean") <= NEARLY * span:
+        return True
     best = max(record.values("reward/mean"))
     below = best - record.last("reward/mean")
     return not record.is_unsolved and below <= LEFT * record.spread
