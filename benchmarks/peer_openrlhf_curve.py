@@ -21,7 +21,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from peer_trl_curve import RECIPE, judge
+from peer_trl_curve import RECIPE, command_line, judge
 
 REWARD = """\
 from math_verify import parse, verify
@@ -52,15 +52,7 @@ STAND_IN = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="folder or hub name")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=160)
-    parser.add_argument("--save-every", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--micro-batch", type=int, default=32, help="sequences")
-    parser.add_argument("--evaluate-only", action="store_true", help="of weights that are there")
-    arguments = parser.parse_args()
+    arguments = command_line(__doc__).parse_args()
     recipe = tomllib.loads((RECIPE / "run.toml").read_text(encoding="utf-8"))
     arguments.output = arguments.output.absolute()
     arguments.output.mkdir(parents=True, exist_ok=True)

@@ -24,22 +24,28 @@ RECIPE = Path(__file__).parent.parent / "examples" / "gsm_symbolic"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="folder or hub name")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=160)
-    parser.add_argument("--save-every", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--micro-batch", type=int, default=32, help="sequences")
+    parser = command_line(__doc__)
     parser.add_argument("--engine", choices=["vllm", "generate"], default="vllm")
     parser.add_argument("--cpu", action="store_true", help="to try the script itself")
-    parser.add_argument("--evaluate-only", action="store_true", help="of weights that are there")
     arguments = parser.parse_args()
     recipe = tomllib.loads((RECIPE / "run.toml").read_text(encoding="utf-8"))
     arguments.output.mkdir(parents=True, exist_ok=True)
     if not arguments.evaluate_only:
         train(arguments, recipe)
     judge(arguments, recipe)
+
+
+def command_line(description: str | None) -> argparse.ArgumentParser:
+    """Return the flags that the curves of peers share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", required=True, help="folder or hub name")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--save-every", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--micro-batch", type=int, default=32, help="sequences")
+    parser.add_argument("--evaluate-only", action="store_true", help="of weights that are there")
+    return parser
 
 
 def train(arguments: argparse.Namespace, recipe: dict[str, Any]) -> None:
