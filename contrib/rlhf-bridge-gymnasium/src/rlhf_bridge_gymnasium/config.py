@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from rlhf_core import Config
+from rlhf_core.typed_table import TypedTable
 
 
 class GymnasiumConfig(Config):
@@ -15,7 +16,7 @@ class GymnasiumConfig(Config):
     id: str = Field(
         min_length=1, description="name of an environment that is registered, such as FrozenLake-v1"
     )
-    kwargs: dict[str, JsonValue] = Field(
+    kwargs: TypedTable = Field(
         default_factory=dict,
         description="arguments of gymnasium.make: --env.gymnasium.kwargs.KEY VALUE",
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.typed_table import TypedTable
 
 
 class OpenEnvConfig(Config):
@@ -40,7 +41,7 @@ class OpenEnvConfig(Config):
         "",
         description="file with a bearer token for a running server, which a proxy before it wants",
     )
-    reset: dict[str, JsonValue] = Field(
+    reset: TypedTable = Field(
         default_factory=dict,
         description="further arguments of the environment's reset: --env.openenv.reset.KEY VALUE",
     )

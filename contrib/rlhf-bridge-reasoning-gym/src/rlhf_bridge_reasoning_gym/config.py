@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.typed_table import TypedTable
 
 
 class ReasoningGymConfig(Config):
@@ -21,7 +22,7 @@ class ReasoningGymConfig(Config):
         lt=2**31 - 1,
         description="seed of the tasks; whatever it is, no question is in both splits",
     )
-    kwargs: dict[str, JsonValue] = Field(
+    kwargs: TypedTable = Field(
         default_factory=dict,
         description="further arguments of the generator: --env.reasoning_gym.kwargs.KEY VALUE",
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.typed_table import TypedTable
 
 
 class TextArenaConfig(Config):
@@ -13,7 +14,7 @@ class TextArenaConfig(Config):
     game: str = Field(
         min_length=1, description="name of a game, such as GuessTheNumber-v0 or TicTacToe-v0"
     )
-    kwargs: dict[str, JsonValue] = Field(
+    kwargs: TypedTable = Field(
         default_factory=dict,
         description="arguments of textarena.make: --env.textarena.kwargs.KEY VALUE",
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from rlhf_core import Config
+from rlhf_core.typed_table import TypedTable
 
 
 class VerifiersConfig(Config):
@@ -13,7 +14,7 @@ class VerifiersConfig(Config):
     id: str = Field(
         min_length=1, description="taskset of verifiers: an installed package, such as textarena"
     )
-    kwargs: dict[str, JsonValue] = Field(
+    kwargs: TypedTable = Field(
         default_factory=dict,
         description="options of the taskset: --env.verifiers.kwargs.KEY VALUE",
     )
@@ -25,7 +26,7 @@ class VerifiersConfig(Config):
         description="harness that plays the policy, by its id; empty: the taskset's own, else the bridge's chat "
         "in this process",
     )
-    settings: dict[str, JsonValue] = Field(
+    settings: TypedTable = Field(
         default_factory=dict,
         description="further options, as in the table env of a file of verifiers: "
         "--env.verifiers.settings.agent.max_turns 4",
@@ -39,6 +40,6 @@ class VerifiersV0Config(Config):
         min_length=1,
         description="package of an environment with load_environment, or MODULE:CLASS of one of the library's own",
     )
-    kwargs: dict[str, JsonValue] = Field(
+    kwargs: TypedTable = Field(
         default_factory=dict, description="its arguments: --env.verifiers_v0.kwargs.KEY VALUE"
     )

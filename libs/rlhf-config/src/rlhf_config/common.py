@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import Field
 
 from rlhf_core.component import Config
 from rlhf_core.contracts.engine import SamplingParams
 from rlhf_core.media.desk import MediaOptions
 from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.reference import PixelLimits
-from rlhf_core.outside.json_reader import BrokenJson, parse_json
+from rlhf_core.typed_table import TypedTable
 
 from .trained_roles import ActorConfig as ActorConfig
 from .trained_roles import SeeingActor as SeeingActor
@@ -42,31 +40,8 @@ TEMPLATE_KWARGS = (
 """Description of the option ``data.chat_template_kwargs``."""
 
 
-def _typed(given: Any) -> Any:
-    """Return an object's JSON text as the object, and true, false and numbers that were typed as what they say.
-
-    A template asks whether a variable *is false*, which the text ``false`` is not.
-    """
-    if isinstance(given, str):
-        try:
-            given = parse_json(given)
-        except BrokenJson:
-            return given  # the check of types says what was expected
-    if not isinstance(given, Mapping):
-        return given
-    return {name: _scalar(value) for name, value in given.items()}
-
-
-def _scalar(value: Any) -> Any:
-    if not isinstance(value, str) or not _SCALAR.fullmatch(value):
-        return value
-    return parse_json(value)
-
-
-_SCALAR = re.compile(r"true|false|-?(0|[1-9]\d*)(\.\d+)?")
-
-TemplateVariables = Annotated[dict[str, JsonValue], BeforeValidator(_typed)]
-"""Variables of a chat template: in a file a table, as a flag ``--OPTION.NAME VALUE``, or the table as JSON."""
+TemplateVariables = TypedTable
+"""Variables of a chat template. A template asks whether a variable *is false*, which the text ``false`` is not."""
 
 SETS = (
     "JSONL, JSON, CSV, Parquet or text files, packed ones (.jsonl.gz), patterns (part-*.jsonl), save_to_disk "

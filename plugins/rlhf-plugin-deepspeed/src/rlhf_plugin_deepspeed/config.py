@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from rlhf_core.typed_table import TypedTable
 from rlhf_torch.options import ComputeOptions
 
 OURS = {
@@ -118,7 +119,7 @@ class DeepSpeedConfig(ComputeOptions):
         description="sum gradients over ranks while the backward pass goes on; takes a second buffer; stages 1 and 3, "
         "and 2 where DeepSpeed sums gradients; elsewhere stage 2 always does",
     )
-    args: dict[str, JsonValue] = Field(
+    args: TypedTable = Field(
         {},
         description="any other part of DeepSpeed's JSON configuration, such as "
         "{zero_optimization = {stage3_prefetch_bucket_size = 1000000}}",

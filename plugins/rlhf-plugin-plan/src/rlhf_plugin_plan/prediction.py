@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
@@ -13,6 +13,7 @@ from .machine import assumptions as assumed
 from .machine.hardware import GIB, GpuSpec
 from .memory.engine_memory import EngineMemory
 from .memory.engines import PlannedEngine, planned_engine
+from .memory.gpu_memory import GpuMemory, ProcessMemory
 from .memory.placement import (
     ClusterSize,
     GpuKind,
@@ -21,9 +22,10 @@ from .memory.placement import (
     check_engine,
     place,
 )
-from .memory.roles import Adapted, PlannedRole, Workload, planned_role
+from .memory.roles import Adapted, PlannedRole, planned_role
 from .memory.sleep import ProcessShares, SleepPeaks, sleep_peaks
-from .memory.training_memory import Parts, RoleMemory, role_memory
+from .memory.training_memory import role_memory
+from .memory.workload import Workload
 from .model.configs import Shapes
 from .seconds.phases import Step, moves_phase, phases_of, step_of
 from .seconds.schedules import Schedule, schedules
@@ -32,59 +34,6 @@ from .seconds.setting import Phase, Setting
 ASLEEP: Mapping[str, Leaving] = {"engine": "nothing", "state": "state", "always": "all"}
 """Values of ``runtime.sleep`` with which the engine sleeps, from the one that moves least, and what leaves."""
 REWARD_MODEL = "reward_model:reward_model"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessMemory:
-    """Memory of one process on one GPU."""
-
-    name: str
-    """Names of the roles, and ``engine``."""
-    roles: Mapping[str, RoleMemory]
-    """Memory of each role of the process."""
-    parts: Parts
-    """Bytes of all roles' resident parts, the engine, the largest moment of one role, and the fixed allowances."""
-    torch_peak: float
-    """Bytes of the trainer's tensors alone, as ``torch.cuda.max_memory_allocated`` counts them; 0 for vLLM."""
-
-    @property
-    def total(self) -> float:
-        """Bytes of all parts."""
-        return sum(self.parts.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuMemory:
-    """Memory of each GPU of one kind."""
-
-    kind: GpuKind
-    """The GPUs and their processes."""
-    processes: tuple[ProcessMemory, ...]
-    """Memory of each process on one of these GPUs, if nothing sleeps."""
-    choices: Mapping[Leaving, SleepPeaks] = field(default_factory=dict)
-    """Peaks with and without sleep, by what leaves while the engine generates; empty: no role shares the GPU with an
-    engine."""
-    sleeps: bool = False
-    """Whether engine and roles take turns."""
-    leaving: Leaving = "all"
-    """Parts of the roles that leave, if they do."""
-
-    @property
-    def peaks(self) -> SleepPeaks | None:
-        """Peaks with and without sleep; None: no role shares the GPU with an engine."""
-        return self.choices.get(self.leaving)
-
-    @property
-    def awake(self) -> float:
-        """Bytes in use on one of these GPUs, as the driver counts them, if nothing sleeps."""
-        return sum(process.total for process in self.processes)
-
-    @property
-    def total(self) -> float:
-        """Bytes in use on one of these GPUs at the run's worst moment."""
-        if self.sleeps and self.peaks is not None:
-            return max(self.peaks.asleep.values())
-        return self.awake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

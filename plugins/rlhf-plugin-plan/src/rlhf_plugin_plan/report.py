@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .machine.hardware import GIB
+from .memory.gpu_memory import GpuMemory
 from .memory.sleep import TURNS
-from .prediction import GpuMemory, Prediction
+from .prediction import Prediction
 from .remedies import Remedy
 from .seconds import measured
 from .seconds.schedules import described

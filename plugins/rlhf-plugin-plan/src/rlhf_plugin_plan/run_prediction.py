@@ -12,7 +12,7 @@ from rlhf_core.contracts import RoleSpec
 
 from .machine.hardware import GpuSpec
 from .memory.placement import ClusterSize
-from .memory.roles import Workload
+from .memory.workload import Workload
 from .model.activations import Precision
 from .model.adapters import AdaptedModels, AdapterCounts
 from .model.configs import configs_of, shapes_of
@@ -20,7 +20,7 @@ from .model.shapes import ModelShape
 from .prediction import Prediction, predict, require_sane
 
 Predicted = Callable[[Sequence[str]], tuple[PlannedRun, Prediction]]
-"""What flags beside those of a run come to."""
+"""Function that predicts a run in whose flags the given ones replace those of the same names."""
 _WIDEST = 3.0
 """Largest spread that is planned: the mean is then 90 times the middle length."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from rlhf_core import Config
 from rlhf_core.capabilities import SLEEP
+from rlhf_core.typed_table import TYPED_TABLE
 
 OURS = {
     "model": "--model.path",
@@ -86,7 +87,7 @@ class VllmEngineConfig(Config):
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads of a worker; unset: one per available core"
     )
-    args: dict[str, str | int | float | bool | None] = Field(
+    args: Annotated[dict[str, str | int | float | bool | None], TYPED_TABLE] = Field(
         {},
         description="any other argument of vLLM's AsyncEngineArgs by its Python name, such as tensor_parallel_size",
     )

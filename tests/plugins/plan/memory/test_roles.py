@@ -1,6 +1,7 @@
 import pytest
 
-from rlhf_plugin_plan.memory.roles import Workload, largest_micro_batch
+from rlhf_plugin_plan.memory.roles import largest_micro_batch
+from rlhf_plugin_plan.memory.workload import Workload
 
 
 def workload(**changes):

@@ -20,6 +20,7 @@ from ..model.activations import Precision
 from ..model.adapters import AdapterCounts, UncountedAdapter
 from ..model.shapes import ModelShape
 from .training_memory import MicroBatch, Role, Sharing
+from .workload import Workload
 
 TORCH, DEEPSPEED, FSDP = "local:torch", "deepspeed:deepspeed", "fsdp:fsdp"
 LIVE_PARAMETERS = "zero_optimization.stage3_max_live_parameters"
@@ -29,45 +30,6 @@ SMALL = 1_000_000
 
 Adapted = Callable[[RoleSpec, Precision], AdapterCounts]
 """Function that returns the counts of a role's adapter, or raises ``UncountedAdapter``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """Sequences of one step."""
-
-    prompts: int
-    """Number of prompts."""
-    samples: int
-    """Number of samples of each prompt."""
-    prompt_tokens: int
-    """Number of tokens of a prompt."""
-    response_tokens: int
-    """Number of tokens of a response."""
-    image_tokens: int = 0
-    """Number of tokens of a prompt on which features of its image stand."""
-    known_lengths: bool
-    """Whether every sequence has these lengths, which gives the micro-batches; else the lengths are upper bounds."""
-    spread: float = 0.0
-    """Standard deviation of the logarithm of the responses' lengths, whose mean is ``response_tokens``; 0: they are
-    equal."""
-    longest_response: int = 0
-    """Number of tokens at which a response of another length is cut."""
-
-    @property
-    def sequences(self) -> int:
-        """Number of sequences."""
-        return self.prompts * self.samples
-
-    @property
-    def length(self) -> int:
-        """Number of tokens of one sequence."""
-        return self.prompt_tokens + self.response_tokens
-
-    @property
-    def shares_enough(self) -> bool:
-        """Whether sharing prompts saves enough tokens for the backends to compute each prompt once per micro-batch."""
-        saved = (self.samples - 1) * self.prompt_tokens
-        return saved >= assumed.SHARING_IS_WORTH * self.samples * self.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

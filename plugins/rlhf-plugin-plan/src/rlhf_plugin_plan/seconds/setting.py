@@ -11,7 +11,8 @@ from rlhf_cli.runs import PlannedRun
 from ..machine.hardware import GpuSpec
 from ..memory.engines import PlannedEngine
 from ..memory.placement import ClusterSize, PlannedPlacement
-from ..memory.roles import PlannedRole, Workload
+from ..memory.roles import PlannedRole
+from ..memory.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
