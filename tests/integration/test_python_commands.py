@@ -85,7 +85,9 @@ def test_a_script_a_cell_and_the_command_line_train_the_same_weights(folder, nam
     assert asyncio.run(cell()).status == "finished"
 
     assert weights_of("script") == weights_of("cell") == as_command(name, "cli")
-    assert (result.status, result.steps, result.samples()) == ("finished", 3, [])
+    assert (result.status, result.steps) == ("finished", 3)
+    assert {row["step"] for row in result.samples()} == {1, 2, 3}
+    assert all("example" in row for row in result.samples())
     assert result.model == Path("script/model")
     assert list(result.frame().index) == [0, 1, 2, 3]
     assert any(column.startswith("eval/") for column in result.frame())

@@ -215,7 +215,7 @@ def test_sigterm_saves_and_the_message_names_the_command(folder, capfd):
     assert main([*words, "--steps", "3", "--train.batch_size", "8"]) == 0
     said = capfd.readouterr().out
     assert "loss" in said
-    assert "rlhf show" not in said
+    assert "rlhf show run" in said
     assert "Repeat it: rlhf sft -c THIS_FILE" in (folder / "run/config.toml").read_text()
 
 

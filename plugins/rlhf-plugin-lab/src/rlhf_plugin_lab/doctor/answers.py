@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from .diagnosis import Diagnosis, Finding
 from .one_text import PROMPTS, RARE, SAME_TEXT, same_answer_of
-from .record import FEWEST, LAST, Record
+from .record import FEWEST, LAST, NEARLY, Record, Texts
 
 CUT_OFF = 0.95
 """Share of answers that are cut off, on average over the last steps."""
@@ -16,15 +16,15 @@ LONGER = 2.0
 """Growth of the mean length."""
 CUT_BEFORE, CUT_NOW = 0.1, 0.5
 """Shares of answers that are cut off before and after a drift: growth that stays within the limit is no trouble."""
-NEARLY = 0.05
-"""Mean reward below the highest recorded one, as a share of the range of the recorded ones, at which a task is solved
-whatever spread is left: a model that could the task before the run has none to compare with."""
 LEFT = 0.5
 """Reward below the best batch's, in standard deviations of samples, at which an answer is no solution."""
 
 
 def cut_off(record: Record) -> Finding | None:
-    """Return a finding where nearly all answers are cut off at their limit and the reward has not risen."""
+    """Return a finding where nearly all answers are cut off at their limit and the reward has not risen.
+
+    A hint where an answer that was cut earned more than the least: the limit is then no bar to every reward.
+    """
     share = record.last("response/truncated", FEWEST)
     if share < CUT_OFF or record.rises or record.number("rollout.max_new_tokens") == 1:
         return None
@@ -38,8 +38,15 @@ def cut_off(record: Record) -> Finding | None:
             "rise of reward/mean": record.rise,
         },
         change=("rollout.max_new_tokens", "rollout.stop", "model.path"),
+        is_sure=not _cut_ones_earn(record.texts),
         step=record.series("response/truncated").steps[-1],
     )
+
+
+def _cut_ones_earn(texts: Texts) -> bool:
+    """Return whether a recorded answer that was cut off has more than the lowest recorded reward."""
+    lowest = min((text.reward for text in (*texts.first, *texts.last)), default=0.0)
+    return any(text.truncated and text.reward > lowest for text in texts.last)
 
 
 def empty_answers(record: Record) -> Finding | None:
@@ -131,10 +138,13 @@ def same_samples(record: Record) -> Finding | None:
 
 
 def _is_solved(record: Record) -> bool:
-    """Return whether rewards are nearly the highest recorded, or hardly differ any more and are as high as ever."""
+    """Return whether rewards are nearly the highest recorded, here or held out, or hardly differ any more and are as
+    high as ever. A model that could the task before the run has no lower rewards to compare with."""
     recorded = [text.reward for text in (*record.texts.first, *record.texts.last)]
     span = max(recorded) - min(recorded)
     if span > 0.0 and max(recorded) - record.last("reward/mean") <= NEARLY * span:
+        return True
+    if record.is_solved_held_out:
         return True
     best = max(record.values("reward/mean"))
     below = best - record.last("reward/mean")

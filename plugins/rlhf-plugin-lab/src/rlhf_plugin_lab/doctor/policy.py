@@ -47,7 +47,7 @@ LR = ("actor.adam.lr", "actor.warmup_ratio", "actor.max_norm")
 def entropy_gone(record: Record) -> Finding | None:
     """Return a finding where the policy is practically certain of each token before its task is solved."""
     now, before = record.last("policy/entropy"), record.first("policy/entropy", 3)
-    harmless = record.rises and not record.is_unsolved
+    harmless = record.rises and (not record.is_unsolved or record.is_solved_held_out)
     if now > ENTROPY_GONE or before < 10 * now or harmless:
         return None
     return Finding(

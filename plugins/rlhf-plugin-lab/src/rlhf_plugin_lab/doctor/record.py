@@ -28,6 +28,9 @@ WIDEST = 20
 RISEN = 0.1
 """Rise of the mean reward that counts as learning, in standard deviations of the samples' rewards. It is the number of
 the warnings of a run that goes on."""
+NEARLY = 0.05
+"""Mean reward below the highest recorded one, as a share of the range of the recorded ones, at which a task is solved
+whatever spread is left."""
 UNSOLVED = 0.7
 """Spread of rewards, as a share of the largest of the run, from which on prompts are left that get less than others:
 with rewards of 0 and 1 a batch of which 86 % are right is below."""
@@ -108,6 +111,17 @@ class Record:
         """Whether some samples still get much less than others."""
         spreads = self.values("reward/std")
         return bool(spreads) and mean(spreads[-width(spreads) :]) >= UNSOLVED * self.spread > 0.0
+
+    @property
+    def is_solved_held_out(self) -> bool:
+        """Whether held-out rewards are nearly the highest recorded: where filters drop groups whose samples are alike,
+        those that are left to train on always differ."""
+        rewards = [text.reward for text in (*self.texts.first, *self.texts.last)]
+        held_out = [series.values[-1] for _, series in self.evaluations("/reward") if series.values]
+        if not rewards or not held_out or max(rewards) == min(rewards):
+            return False
+        least = max(rewards) - NEARLY * (max(rewards) - min(rewards))
+        return all(value is not None and value >= least for value in held_out)
 
     def evaluations(self, *ends: str) -> Iterator[tuple[str, Series]]:
         """Yield name and series of the evaluations whose names end so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from .diagnosis import Diagnosis, Finding
@@ -56,7 +57,7 @@ def old_weights(record: Record) -> Finding | None:
     of the newest weights.
 
     At the first step both have the weights that the run began with, so their difference is that of two programs. It
-    grows only if the sampler's weights stay behind.
+    grows only if the sampler's weights stay behind, or by what ``rollout.top_p`` leaves out.
     """
     ages = dict(record.points("rollout/staleness_mean"))
     pairs = [(step, gap) for step, gap in record.points(_GAP) if not ages.get(step)]
@@ -66,7 +67,7 @@ def old_weights(record: Record) -> Finding | None:
     middle, last = (
         statistics.median(gap for _, gap in part) for part in (pairs[:half], pairs[-LAST:])
     )
-    if last < max(APART, GROWN * first) or middle < FOLLOWS * last:
+    if last - _left_out(record) < max(APART, GROWN * first) or middle < FOLLOWS * last:
         return None
     return Finding(
         sentence=f"sampler and trainer agreed to {first:.2g} nats per token at the first step and are {last:.2g} apart "
@@ -81,6 +82,18 @@ def old_weights(record: Record) -> Finding | None:
         change=("rollout.check_weights", "engine.name", "rollout.max_mismatch"),
         step=pairs[-1][0],
     )
+
+
+def _left_out(record: Record) -> float:
+    """Return how far apart, in nats per token, the same weights are because the sampler leaves tokens out.
+
+    It divides by the sum of the probabilities that are left, at least ``top_p``: by more the more evenly the policy
+    draws. What ``top_k`` and ``min_p`` leave has no bound.
+    """
+    if record.number("rollout.top_k") or record.number("rollout.min_p"):
+        return math.inf
+    top_p = record.number("rollout.top_p")
+    return -math.log(top_p) if top_p is not None and 0.0 < top_p < 1.0 else 0.0
 
 
 def empty_steps(record: Record) -> Finding | None:
