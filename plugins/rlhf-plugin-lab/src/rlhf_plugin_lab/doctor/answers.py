@@ -101,9 +101,14 @@ def one_answer(record: Record) -> Finding | None:
 
 
 def prompt_ignored(record: Record) -> Finding | None:
-    """Return a finding where one answer that was rare at first is given to nearly all prompts, and paid in full."""
+    """Return a finding where one answer that was rare at first is given to nearly all prompts, and paid in full.
+
+    To say nothing is no answer: a policy may learn to end first, and what to say before later.
+    """
     same = same_answer_of(record.texts)
-    if same is None or same.before > RARE or not _is_solved(record) or not record.rises:
+    if same is None or not same.answer or same.before > RARE:
+        return None
+    if not _is_solved(record) or not record.rises:
         return None
     return Finding(
         sentence=f"{100 * same.share:.0f} % of the last recorded prompts got one and the same answer, "
