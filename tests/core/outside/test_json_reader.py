@@ -11,7 +11,6 @@ import pytest
 from rlhf_cli.records import records_of as shown_samples
 from rlhf_cli.template import _read_tools
 from rlhf_config.automatic.choosing import model_config
-from rlhf_config.common import _typed
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.outside.json_reader import (
     MAX_DEPTH,
@@ -22,6 +21,7 @@ from rlhf_core.outside.json_reader import (
     read_object,
 )
 from rlhf_core.storage.run_folder import _step_of as step_of
+from rlhf_core.typed_table import typed
 from rlhf_data.chat.template_kwargs import kwargs_of
 from rlhf_data.files.text_files import parse_row
 from rlhf_data.forms.chats import decoded
@@ -278,7 +278,7 @@ READERS = {
     "entries of a configuration": _in_a_file(_config_entries),
     "a tokenizer's settings": _tokenizer_settings,
     "steps of records": lambda data, _: step_of(data),
-    "template variables": lambda data, _: _typed(_as_text(data)),
+    "template variables": lambda data, _: typed(_as_text(data)),
     "the reader itself": _parsed,
     "a model's config.json": _in_a_file(lambda file: read_object(file, "an object")),
     "a model's config.json, for a choice": _in_a_file(lambda file: model_config(str(file.parent))),

@@ -73,6 +73,7 @@ def workspace(tmp_path, tiny_model, monkeypatch):
             "question": f"{n} + 1?",
             "answer": str(n + 1),
             "solution": str(n + 1),
+            "images": [],
             "messages": [{"role": "user", "content": f"{n} + 1?"}],
         }
         for n in range(40)

@@ -221,7 +221,7 @@ def test_the_summary_counts_everything(generate, capsys):
         ),
         (["--model.dtype", "float16"], "--model.dtype"),
         (["--rollout.batch_size", "4"], "rollout.batch_size"),
-        (["--data.prompt_key", "question"], "9 of 9 rows cannot be used"),
+        (["--data.prompt_key", "question"], "no row of prompts.jsonl has the column 'question'"),
         (["--model.adapter", "nowhere"], "there is no such folder"),
     ],
 )
