@@ -180,14 +180,8 @@ def _judged_parts(
         if not len(rows):
             none = inputs.policy_logprobs.new_zeros(())
             if hear is not None:
-                hear(
-                    *[
-                        inputs.policy_logprobs.new_full(
-                            (int(columns.grid.index.numel()),), torch.nan
-                        )
-                    ]
-                    * 2
-                )
+                unknown = none.new_full((columns.grid.index.numel(),), torch.nan)
+                hear(unknown, unknown)
             return LossParts(none, {"loss/policy": loss_metric(none)}), {}
         inputs = _of_rows(inputs, rows)
         correction = None if correction is None else _of_rows(correction, rows)
