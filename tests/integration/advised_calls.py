@@ -163,6 +163,12 @@ ADD = {"type": "function", "function": {"name": "add", "parameters": {}}}
 SHOWN = {"role": "user", "content": [{"type": "image", "image": "x.png"}]}
 IMAGE = {**PLAIN, "image": "x.png"}
 
+
+def some_with_x(row):
+    """Return a row with the column x, and one without: a column that no row has is refused before rows are read."""
+    return [{**row, "x": row.get("tools", "1")}, row]
+
+
 ROWS = {
     "rlhf_core/media/inspecting.py:_check_size": [
         (f"{SEEING} --data.chat true --data.max_image_pixels 9", IMAGE)
@@ -192,10 +198,10 @@ ROWS = {
         ("sft --data.tools_key tools", {**PLAIN, "tools": [ADD]})
     ],
     "rlhf_data/learned/messages.py:tools_of": [
-        ("sft --data.tools_key x", {"messages": [ASKED, ANSWERED], "tools": "[]"})
+        ("sft --data.tools_key x", some_with_x({"messages": [ASKED, ANSWERED], "tools": "[]"}))
     ],
     "rlhf_data/learned/messages.py:value_of": [
-        ("sft --data.response_key x", {"prompt": "1", "answer": "2"})
+        ("sft --data.response_key x", some_with_x({"prompt": "1", "answer": "2"}))
     ],
     "rlhf_data/learned/messages.py:with_system_prompt": [
         ("sft --data.system_prompt x", {"messages": [SYSTEM, ASKED, ANSWERED]})
@@ -235,7 +241,7 @@ ROWS = {
     "rlhf_data/rows.py:__post_init__": [
         ("sft --data.template {prompt} --data.system_prompt x", PLAIN)
     ],
-    "rlhf_data/rows.py:_column": [("train --data.prompt_key x", {"question": "1"})],
+    "rlhf_data/rows.py:_column": [("train --data.prompt_key x", some_with_x({"question": "1"}))],
     "rlhf_data/rows.py:prompt": [("train --data.system_prompt x", PLAIN)],
     "rlhf_plugin_vlm/families/loading.py:require_no_tiles": [
         (f"{SEEING} --data.chat true --model.vlm.max_tiles 3", IMAGE)
