@@ -127,6 +127,7 @@ def work(rank: int, world_size: int, port: int, folder: str) -> None:
     torch.save(
         {name: on_rank(make, rank, world_size) for name, make in MADE.items()}, f"{folder}/{rank}"
     )
+    dist.barrier()  # a rank that ends while another still exchanges may take gloo's threads with it
     dist.destroy_process_group()
 
 
