@@ -28,6 +28,7 @@ def _seen(rank: int, meeting: str, failing: int, failure: Exception | None, way:
             seen.append("went on")
         except Exception as error:
             seen.append(f"{type(error).__name__}: {error}")
+    dist.barrier()
     dist.destroy_process_group()
     return seen
 
