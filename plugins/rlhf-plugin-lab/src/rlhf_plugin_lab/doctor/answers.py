@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from .diagnosis import Diagnosis, Finding
 from .one_text import PROMPTS, RARE, SAME_TEXT, same_answer_of
-from .record import FEWEST, LAST, NEARLY, Record, Texts
+from .record import FEWEST, LAST, Record, Texts
 
 CUT_OFF = 0.95
 """Share of answers that are cut off, on average over the last steps."""
@@ -45,7 +45,7 @@ def cut_off(record: Record) -> Finding | None:
 
 def _cut_ones_earn(texts: Texts) -> bool:
     """Return whether a recorded answer that was cut off has more than the lowest recorded reward."""
-    lowest = min((text.reward for text in (*texts.first, *texts.last)), default=0.0)
+    lowest = min(texts.rewards, default=0.0)
     return any(text.truncated and text.reward > lowest for text in texts.last)
 
 
@@ -145,11 +145,7 @@ def same_samples(record: Record) -> Finding | None:
 def _is_solved(record: Record) -> bool:
     """Return whether rewards are nearly the highest recorded, here or held out, or hardly differ any more and are as
     high as ever. A model that could the task before the run has no lower rewards to compare with."""
-    recorded = [text.reward for text in (*record.texts.first, *record.texts.last)]
-    span = max(recorded) - min(recorded)
-    if span > 0.0 and max(recorded) - record.last("reward/mean") <= NEARLY * span:
-        return True
-    if record.is_solved_held_out:
+    if record.last("reward/mean") >= record.solved_from or record.is_solved_held_out:
         return True
     best = max(record.values("reward/mean"))
     below = best - record.last("reward/mean")

@@ -54,7 +54,7 @@ def reward_falls(record: Record) -> Finding | None:
     values = record.values("reward/mean")
     start, half = values[: width(values)], values[len(values) // 2 :]
     before, now = statistics.fmean(start), statistics.fmean(half)
-    lowest = min(text.reward for text in (*record.texts.first, *record.texts.last))
+    lowest = min(record.texts.rewards)
     error = sum(statistics.variance(part) / len(part) for part in (start, half)) ** 0.5
     gone = before - now
     if gone <= 0.0 or gone < NOISE * error or gone < LOST * (before - lowest):

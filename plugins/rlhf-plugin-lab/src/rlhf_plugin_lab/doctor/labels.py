@@ -43,7 +43,7 @@ def wrong_labels(record: Record) -> Finding | None:
     means = record.values("reward/mean")
     size = width(means)
     now, within = record.last("reward/mean", size), record.last("group/reward_std", size)
-    rewards = [text.reward for text in (*record.texts.first, *record.texts.last)]
+    rewards = record.texts.rewards
     span = max(rewards) - min(rewards)
     prompts = record.number("eval.max_samples") or PROMPTS
     noise = (

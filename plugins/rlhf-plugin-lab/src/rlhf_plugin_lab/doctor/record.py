@@ -47,6 +47,11 @@ class Texts:
     steps: int = 0
     """Number of steps with rollouts, those between included."""
 
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards of all of them."""
+        return [text.reward for text in (*self.first, *self.last)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -116,12 +121,18 @@ class Record:
     def is_solved_held_out(self) -> bool:
         """Whether held-out rewards are nearly the highest recorded: where filters drop groups whose samples are alike,
         those that are left to train on always differ."""
-        rewards = [text.reward for text in (*self.texts.first, *self.texts.last)]
         held_out = [series.values[-1] for _, series in self.evaluations("/reward") if series.values]
-        if not rewards or not held_out or max(rewards) == min(rewards):
-            return False
-        least = max(rewards) - NEARLY * (max(rewards) - min(rewards))
-        return all(value is not None and value >= least for value in held_out)
+        least = self.solved_from
+        return bool(held_out) and all(value is not None and value >= least for value in held_out)
+
+    @property
+    def solved_from(self) -> float:
+        """Mean reward from which on a task is solved, whatever spread is left; infinity where no recorded rewards
+        differ."""
+        rewards = self.texts.rewards
+        if not rewards or max(rewards) == min(rewards):
+            return math.inf
+        return max(rewards) - NEARLY * (max(rewards) - min(rewards))
 
     def evaluations(self, *ends: str) -> Iterator[tuple[str, Series]]:
         """Yield name and series of the evaluations whose names end so."""
