@@ -19,8 +19,8 @@ EVALUATED = ("--eval.every", "1", "--checkpoint.every_minutes", "0", "--checkpoi
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
-    """The current directory, with ``model``, ``rows.jsonl`` to train on, and ``others.jsonl`` with other answers, on which
-    a model gets worse once it knows the first by heart."""
+    """The current directory, with ``model``, ``rows.jsonl`` to train on, and ``others.jsonl`` with other answers, on
+    which a model gets worse once it knows the first by heart."""
     write_tiny_model(tmp_path / "model", hidden_size=32, num_layers=2, num_heads=2)
     lines = [
         {"prompt": f"{a}?", "response": "1", "chosen": "1", "rejected": str(a), "answer": "1"}
