@@ -29,7 +29,7 @@ CASES = {
     "checkpoint.every": (2, "saved", [4, 5]),
     "checkpoint.at_end": (False, "saved", [4]),
     "checkpoint.keep": (1, "checkpoints", [5]),
-    "checkpoint.best_metric": (PASSED, "checkpoints", [4, 5]),
+    "checkpoint.best_metric": (None, "checkpoints", [5]),
     "checkpoint.export": (True, "exported", True),
     "checkpoint.undo_gib": (0.0, "undo bytes", {0}),
     "log.samples": (3, "samples", {3: 3, 4: 3, 5: 3}),
@@ -40,8 +40,8 @@ CASES = {
 """Option -> another value, the name of what follows it (``outcome``), and what that then is."""
 BESIDE = {
     "eval.n_samples": at("eval.temperatures", [1.0]),
-    "checkpoint.at_end": at("checkpoint.every", 2),
-    # The fourth step's is the best, as no later one is better, and stays beside the last.
+    "checkpoint.at_end": {"checkpoint": {"every": 2, "best_metric": None}},
+    # By default the fourth step's is the best, as no later one is better, and stays beside the last.
     "checkpoint.best_metric": {"eval": {"every": 2}, "checkpoint": {"keep": 1}},
 }
 """Options without which another one shows nothing in so short a run."""

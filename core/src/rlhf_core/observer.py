@@ -74,6 +74,8 @@ class RunResult:
     """Folder of the exported model; None if there is none."""
     checkpoint: Path | None = None
     """Folder of the newest checkpoint, from which ``--resume auto`` goes on; None if there is none."""
+    best: Path | None = None
+    """Folder of the checkpoint of the best evaluation; None if the run keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

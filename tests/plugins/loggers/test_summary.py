@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -7,7 +8,7 @@ from rich.console import Console
 from rlhf_core.contracts import RunResult
 from rlhf_plugin_loggers.curve import LearningCurve
 from rlhf_plugin_loggers.history import read_history
-from rlhf_plugin_loggers.summary import Summary, command_of, resume_line, summary_rows
+from rlhf_plugin_loggers.summary import Summary, best_line, command_of, resume_line, summary_rows
 
 FINISHED = RunResult(status="finished", steps=3, seconds=65.0)
 
@@ -51,27 +52,65 @@ def test_of_a_held_out_loss_less_is_better(write_metrics):
     assert row in rows_of(output, FINISHED)
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "words"),
-    [
-        ("eval/test/T0/pass@1", (0.1, 0.75, 0.5), "--checkpoint.best_metric eval/test/T0/pass@1"),
-        (
-            "eval/nll",
-            (3.0, 1.0, 1.5),
-            "--checkpoint.best_metric eval/nll --checkpoint.best_mode min",
-        ),
-    ],
-)
-def test_where_the_last_is_not_the_best_it_says_what_keeps_the_best(tmp_path, name, values, words):
-    lines = [
-        {"step": step, "time_s": step, "eval": {name: value}} for step, value in enumerate(values)
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    history = read_history(tmp_path / "metrics.jsonl")
+@pytest.fixture
+def passed_its_best(tmp_path):
+    """A run whose second of three evaluations was the best."""
 
-    advice = ("", f"the model is that of the last step; {words} keeps the best")
-    assert advice in summary_rows(tmp_path, FINISHED, history, 3, "")
-    assert advice not in summary_rows(tmp_path, FINISHED, history, 3, "", keeps_best=True)
+    def written(name, values):
+        lines = [{"step": step, "time_s": step, "eval": {name: value}} for step, value in values]
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return tmp_path
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("eval/test/T0/pass@1", (0.1, 0.75, 0.5)), ("eval/nll", (3.0, 1.0, 1.5))],
+)
+def test_where_the_last_is_not_the_best_and_that_is_not_kept_it_says_what_keeps_it(
+    passed_its_best, name, values
+):
+    output = passed_its_best(name, enumerate(values))
+    checkpoint = output / "checkpoints" / "step-00000001"
+
+    advice = (
+        "",
+        f"the model is that of the last step; --checkpoint.best_metric {name} keeps the best",
+    )
+    assert advice in rows_of(output, FINISHED)
+    assert advice not in rows_of(output, replace(FINISHED, best=checkpoint))
+
+
+def test_a_best_checkpoint_that_is_not_the_newest_is_named_with_what_writes_its_model(
+    passed_its_best,
+):
+    output = passed_its_best("eval/nll", enumerate((3.0, 1.0, 1.5)))
+    first, last = (output / "checkpoints" / f"step-0000000{step}" for step in (1, 2))
+    first.mkdir(parents=True)
+    result = replace(FINISHED, checkpoint=last, best=first)
+
+    line = best_line(output, "sft", {}, result)
+
+    assert line == (
+        f"rlhf sft -c {output}/config.toml --resume {first} --train.steps 1 --output {output}-best"
+        f"  # writes the model of the best evaluation to {output}-best/model"
+    )
+    history = read_history(output / "metrics.jsonl")
+    rows = summary_rows(output, result, history, 3, "", best=line)
+    assert ("best", str(first)) in rows
+    assert ("next", line) in rows
+    assert best_line(output, "sft", {}, replace(result, best=last)) is None
+    assert best_line(output, "sft", {"reward": {"use": ["python:mine"]}}, result) is None
+
+
+def test_a_best_evaluation_that_was_reached_again_needs_no_command(passed_its_best):
+    output = passed_its_best("eval/nll", enumerate((3.0, 1.0, 1.0)))
+    history = read_history(output / "metrics.jsonl")
+
+    rows = summary_rows(output, FINISHED, history, 3, "", best="rlhf sft")
+
+    assert "rlhf sft" not in [text for _, text in rows]
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,10 @@ class HeldOutRows(EvalSchedule):
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
 
 
+LOSSES = ("loss", "nll", "perplexity", "teacher_nll")
+"""Last parts of the names of metrics of which less is better."""
+
+
 class CheckpointConfig(Config):
     every: NotNegative = Field(0, description="steps between checkpoints; 0: by every_minutes")
     every_minutes: float = Field(
@@ -231,10 +235,14 @@ class CheckpointConfig(Config):
         2, description="newest checkpoints to keep; the best one is kept besides"
     )
     best_metric: str | None = Field(
-        None, description="evaluation metric to keep the best checkpoint of"
+        "auto",
+        description="evaluation metric to keep the best checkpoint of; auto: the reward of the first held-out set, or "
+        "the loss of held-out rows; none: no best one is kept",
     )
-    best_mode: Literal["max", "min"] = Field(
-        "max", description="whether the best is the largest or the smallest"
+    best_mode: Literal["auto", "max", "min"] = Field(
+        "auto",
+        description="whether the best is the largest or the smallest; auto: the smallest of a loss, nll or perplexity, "
+        "the largest of others",
     )
     on_write_error: Literal["stop", "skip"] = Field(
         "stop", description="a checkpoint that cannot be written ends the run, or is left out"
@@ -247,7 +255,25 @@ class CheckpointConfig(Config):
         "update, from which the step before is saved if this one fails after that; a larger role, and 0: no copy",
     )
 
-    def described(self) -> str:
+    @property
+    def named_metric(self) -> str | None:
+        """The metric that ``best_metric`` names; None for ``auto`` and ``none``."""
+        return None if self.best_metric == "auto" else self.best_metric
+
+    def best(self, headline: str | None) -> tuple[str, Literal["max", "min"]] | None:
+        """Return the metric by which a checkpoint is the best, and whether more of it is better; None: none is kept.
+
+        Args:
+            headline: the metric that ``auto`` means; None: the run evaluates nothing.
+        """
+        metric = headline if self.best_metric == "auto" else self.best_metric
+        if metric is None:
+            return None
+        if self.best_mode != "auto":
+            return metric, self.best_mode
+        return metric, "min" if metric.rpartition("/")[2] in LOSSES else "max"
+
+    def described(self, *, evaluates: bool) -> str:
         """Return when checkpoints are written and which of them stay."""
         times = []
         if self.every:
@@ -257,7 +283,7 @@ class CheckpointConfig(Config):
         if self.at_end:
             times.append("at the end")
         times.append("when the run is stopped or fails")
-        best = " and the best one" if self.best_metric is not None else ""
+        best = " and the best one" if evaluates and self.best_metric is not None else ""
         return f"checkpoints {', '.join(times)}; the newest {self.keep}{best} are kept"
 
 

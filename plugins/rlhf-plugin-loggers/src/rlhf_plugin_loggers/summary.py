@@ -51,10 +51,8 @@ class Summary:
         how: Resuming = "restart" if result.steps and result.checkpoint is None else "auto"
         resume = resume_line(self._output, self._command, self._config, how)
         vision = self._config.get("model", {}).get("vision")
-        keeps_best = bool(self._config.get("checkpoint", {}).get("best_metric"))
-        rows = summary_rows(
-            self._output, result, history, self._total, resume, vision, keeps_best=keeps_best
-        )
+        best = best_line(self._output, self._command, self._config, result)
+        rows = summary_rows(self._output, result, history, self._total, resume, vision, best)
         if self._console.is_terminal:
             _print_panel(self._console, rows, result.status)
         else:
@@ -69,15 +67,13 @@ def summary_rows(
     total_steps: int,
     resume: str,
     vision: str | None = None,
-    *,
-    keeps_best: bool = False,
+    best: str | None = None,
 ) -> Rows:
     """Return pairs of label and text. Of several lines that belong together, only the first has a label.
 
     Args:
-        resume, vision: see ``next_commands``.
-        keeps_best: whether the run keeps its best checkpoint; if not, and the last is not the best, an option that
-            would is named.
+        resume, vision, best: see ``next_commands``. Where the last evaluation is not the best and no checkpoint of the
+            best is kept, an option that keeps it is named.
     """
     end = f": {result.message}" if result.message else ""
     rows = [("status", f"{result.status}{end}")]
@@ -85,12 +81,18 @@ def summary_rows(
     if history.reward.values:
         rows.append(("reward", _first_to_last(history.reward)))
     rows += [(label, _first_to_last(series)) for label, series in history.learned.items()]
+    passed = [name for name, series in history.evals.items() if _passed_its_best(name, series)]
     for name, series in history.evals.items():
         rows.append((eval_label(name), _with_best(series, falls=name.endswith(FALLING))))
-        if not keeps_best and (advice := _keep_the_best(name, series)):
-            rows.append(("", advice))
+        if name in passed and result.best is None:
+            rows.append(
+                (
+                    "",
+                    f"the model is that of the last step; --checkpoint.best_metric {name} keeps the best",
+                )
+            )
     rows += [(label, str(path)) for label, path in _files(output, result)]
-    commands = next_commands(output, result, resume, vision)
+    commands = next_commands(output, result, resume, vision, best if passed else None)
     rows += [("next" if index == 0 else "", text) for index, text in enumerate(commands)]
     return rows
 
@@ -108,6 +110,19 @@ def resume_line(
     return f"rlhf {command} -c {shlex.quote(str(output / 'config.toml'))} --resume {how}"
 
 
+def best_line(
+    output: Path, command: str, config: Mapping[str, Any], result: RunResult
+) -> str | None:
+    """Return what writes the model of the best evaluation into a folder beside the run's; None where that is the model
+    that the run wrote, where none is kept, and where a Python program gave objects."""
+    if result.best in (None, result.checkpoint) or _has_objects(config):
+        return None
+    step = int(result.best.name.rpartition("-")[2])
+    words = ("-c", output / "config.toml", "--resume", result.best, "--train.steps", step)
+    line = shlex.join(["rlhf", command, *map(str, words), "--output", f"{output}-best"])
+    return f"{line}  # writes the model of the best evaluation to {output}-best/model"
+
+
 def _has_objects(value: Any) -> bool:
     """Return whether a configuration has the name of an object of a Python program."""
     if isinstance(value, Mapping):
@@ -118,13 +133,18 @@ def _has_objects(value: Any) -> bool:
 
 
 def next_commands(
-    output: Path, result: RunResult, resume: str, vision: str | None = None
+    output: Path,
+    result: RunResult,
+    resume: str,
+    vision: str | None = None,
+    best: str | None = None,
 ) -> list[str]:
     """Return commands to try next, which work as they are in the folder in which the run was started.
 
     Args:
         resume: what goes on with a run that is not finished.
         vision: the component with which the run's model reads images; None: it reads text alone.
+        best: what writes the model of the best evaluation; None: it is that of the last step, or is not kept.
     """
     folder = shlex.quote(str(output))
     commands = []
@@ -133,6 +153,8 @@ def next_commands(
     if result.model is not None and (use := command_of(result.model)):
         sees = f" --model.vision {shlex.quote(vision)}" if vision else ""
         commands.append(f"{use} {shlex.quote(str(result.model))}{sees}")
+    if best is not None:
+        commands.append(best)
     samples = output / "samples.jsonl"
     if samples.exists() and samples.stat().st_size:
         commands.append(f"rlhf show {folder}")
@@ -159,6 +181,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _files(output: Path, result: RunResult) -> Rows:
     files = [("model", result.model)] if result.model else []
+    files += [("best", result.best)] if result.best else []
     files += [("metrics", output / "metrics.jsonl"), ("curve", output / CURVE)]
     return [(label, str(path)) for label, path in files if path.exists()]
 
@@ -174,16 +197,10 @@ def _with_best(series: Series, *, falls: bool = False) -> str:
     return f"{_first_to_last(series)}, best {number(best)} at step {step}"
 
 
-def _keep_the_best(name: str, series: Series) -> str | None:
-    """Return what keeps the best evaluation; None: it is the last, or stood before training."""
-    falls = name.endswith(FALLING)
-    best, step = _best(series, falls=falls)
-    if step in (0, series.steps[-1]) or best == series.values[-1]:
-        return None
-    mode = " --checkpoint.best_mode min" if falls else ""
-    return (
-        f"the model is that of the last step; --checkpoint.best_metric {name}{mode} keeps the best"
-    )
+def _passed_its_best(name: str, series: Series) -> bool:
+    """Return whether an evaluation after training's first step was better than the last one."""
+    best, step = _best(series, falls=name.endswith(FALLING))
+    return step not in (0, series.steps[-1]) and best != series.values[-1]
 
 
 def _best(series: Series, *, falls: bool) -> tuple[float, int]:

@@ -65,7 +65,14 @@ NO_EFFECT = {
         [*SEEING, "--actor.freeze_projector", "--actor.projector_lr_ratio", "2"],
         "--actor.freeze_projector is set",
     ),
-    "best mode": (["--checkpoint.best_mode", "min"], "no best checkpoint"),
+    "best mode of no best": (
+        [
+            *("--eval.fraction", "0.1", "--checkpoint.best_metric", "none"),
+            *("--checkpoint.best_mode", "min"),
+        ],
+        "no best checkpoint",
+    ),
+    "best mode of no evaluation": (["--checkpoint.best_mode", "min"], "nothing to evaluate on"),
     "end of a schedule": (["--actor.min_lr_ratio", "0.5"], "the learning rate is constant"),
     "error value": (["--reward.pattern.error_value", "1"], "Set --reward.pattern.on_error value"),
     "refills without filters": (["--rollout.max_refills", "2"], "Add --rollout.filters"),
@@ -138,6 +145,8 @@ COUNTS = [
         "--env=maze",
         "--rollout.max_length=2048",
         "--eval.environment_split=test",
+        "--checkpoint.best_metric=eval/maze/T0/reward",
+        "--checkpoint.best_mode=max",
     ),
     (
         "--executor=turns",

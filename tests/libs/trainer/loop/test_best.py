@@ -11,12 +11,11 @@ from rlhf_trainer.loop.state import RunState
 A, B = "eval/a", "eval/b"
 
 
-def noted(state, step, data="d", mode="max", metric=A, **values):
+def noted(state, step, data="d", mode="max", metric=A, headline=None, **values):
     state.step = step
     options = CheckpointConfig(best_metric=metric, best_mode=mode)
-    return note_best(
-        state, {f"eval/{name}": value for name, value in values.items()}, options, data
-    )
+    named = {f"eval/{name}": value for name, value in values.items()}
+    return note_best(state, named, options, data, headline)
 
 
 def kept(state):
@@ -30,6 +29,45 @@ def test_only_a_better_value_is_the_best():
         *(True, True, False, False)
     ]
     assert kept(state) == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "best"),
+    [
+        ("reward", (0.1, 0.4, 0.2), [True, True, False]),
+        ("nll", (3.0, 1.0, 2.0), [True, True, False]),
+        ("loss", (0.6, 0.7, 0.5), [True, False, True]),
+    ],
+)
+def test_auto_is_the_headline_of_the_run_and_of_losses_the_smallest(name, values, best):
+    state, auto = RunState(), {"metric": "auto", "mode": "auto", "headline": f"eval/{name}"}
+
+    assert [noted(state, step, **auto, **{name: v}) for step, v in enumerate(values, 1)] == best
+    assert kept(state) == [step for step, is_best in enumerate(best, 1) if is_best][-1:]
+
+
+@pytest.mark.parametrize("options", [{"metric": None, "headline": A}, {"metric": "auto"}])
+def test_without_a_metric_or_an_evaluation_there_is_no_best(options):
+    assert not noted(RunState(), 1, mode="auto", a=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "better"),
+    [
+        ("eval/nll", "auto", 1.0),
+        ("eval/perplexity", "auto", 1.0),
+        ("eval/nll", "max", 2.0),
+        ("eval/accuracy", "auto", 2.0),
+        ("eval/accuracy", "min", 1.0),
+    ],
+)
+def test_a_mode_that_is_named_wins_over_the_metric_s_own(metric, mode, better):
+    name, state = metric.rpartition("/")[2], RunState()
+
+    for step, value in enumerate((1.0, 2.0, 1.0, 2.0), start=1):
+        noted(state, step, metric=metric, mode=mode, **{name: value})
+
+    assert [one.value for one in state.bests] == [better]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +96,7 @@ def test_no_number_is_no_best(values, caplog):
     state = RunState()
 
     assert not noted(state, 1, **values)
-    assert "was not evaluated at step 1" in caplog.text
+    assert "eval/a was not evaluated at step 1" in caplog.text
     assert noted(state, 2, a=-1)
 
 

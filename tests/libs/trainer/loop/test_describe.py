@@ -10,14 +10,15 @@ from rlhf_trainer.loop.describe import describe
     [
         (
             {},
-            "checkpoints every 10 minutes, at the end, when the run is stopped or fails; the newest 2 are kept",
+            "checkpoints every 10 minutes, at the end, when the run is stopped or fails; the newest 2 and the best one "
+            "are kept",
         ),
         (
             {"every": 5, "at_end": False, "keep": 3, "best_metric": "eval/rows/T0/reward"},
             "checkpoints every 5 steps, when the run is stopped or fails; the newest 3 and the best one are kept",
         ),
         (
-            {"every_minutes": 0.0},
+            {"every_minutes": 0.0, "best_metric": None},
             "checkpoints at the end, when the run is stopped or fails; the newest 2 are kept",
         ),
     ],

@@ -143,7 +143,7 @@ def test_a_step_at_which_an_observer_ends_the_run_is_its_last_one(small_run):
     assert (result.status, result.steps) == ("finished", 3)
     assert result.message.startswith("ended by watcher (")
     assert result.message.endswith("): enough of it")
-    assert small_run.checkpoints() == [3]
+    assert small_run.checkpoints() == [2, 3]
     assert result.model is not None
     steps = ["step 3", "evaluated 3", "save", "saved 3", "export", "runtime closes"]
     assert [event for event in small_run.events[-12:] if event in steps] == steps
@@ -158,7 +158,7 @@ def test_an_evaluation_may_end_the_run_too(small_run):
     result = small_run(EVALUATED, WATCHED, LONGER)
 
     assert (result.status, result.steps) == ("finished", 4)
-    assert small_run.checkpoints() == [4]
+    assert small_run.checkpoints() == [2, 4]
     assert small_run.events.count("evaluated 4") == 1
 
 

@@ -48,7 +48,7 @@ def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[t
     if run.checkpoint.best_metric is None:
         yield (
             "checkpoint.best_mode",
-            "no best checkpoint is kept. Set --checkpoint.best_metric too.",
+            "no best checkpoint is kept. Leave --checkpoint.best_metric none out.",
         )
     if run.checkpoint.every:
         yield (

@@ -50,7 +50,7 @@ def best_metric_problems(run: RunConfig, sets: Collection[str]) -> Iterator[str]
 
     Metrics of plugins have names that are known once they are asked, so any name of a set and temperature will do.
     """
-    wanted = run.checkpoint.best_metric
+    wanted = run.checkpoint.named_metric
     if wanted is None:
         return
     names = metric_names(sets, run.eval.temperatures, run.eval.n_samples, draws=bool(run.env.use))

@@ -46,9 +46,9 @@ def held_out_without_effect(
         names = type(evaluation).model_fields.keys() - {"data", "fraction"} - otherwise
         if "every" in names and evaluation.every == 0:
             names -= {"every"}
-        for name in names:
+        for path in (*(f"eval.{name}" for name in names), "checkpoint.best_mode"):
             yield (
-                f"eval.{name}",
+                path,
                 "there is nothing to evaluate on. Add --eval.data FILE or --eval.fraction 0.05.",
             )
     if not evaluation.data:

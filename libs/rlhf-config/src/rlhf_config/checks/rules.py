@@ -339,7 +339,8 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
         )
     if held_out := set_names(evaluation, run.data.train):
         yield from best_metric_problems(run, held_out)
-    if evaluation.every and not held_out and not (run.env.use and evaluation.environment_split):
+    from_environment = bool(run.env.use and evaluation.environment_split)
+    if evaluation.every and not held_out and not from_environment:
         yield (
             f"{labels('eval.every')} is {evaluation.every}, but there is nothing to evaluate on. Set --eval.data FILE, "
             "or --eval.fraction 0.05 to hold rows out of --data; or --eval.every 0."
@@ -354,7 +355,7 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('eval.n_samples')} is {evaluation.n_samples}, but at temperature 0 all samples of a prompt are "
             "the same. Set --eval.temperatures 1.0, or --eval.n_samples 1."
         )
-    if run.checkpoint.best_metric is not None and not held_out:
+    if run.checkpoint.named_metric is not None and not held_out and not from_environment:
         yield (
             f"{labels('checkpoint.best_metric')}: there is no evaluation to take it from. "
             "Add --eval.data FILE or --eval.fraction 0.05."

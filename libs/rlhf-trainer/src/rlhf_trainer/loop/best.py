@@ -39,21 +39,27 @@ def evaluated_on(resolved: ResolvedOptions[Any], inputs: Mapping[str, str]) -> s
 
 
 def note_best(
-    state: RunState, values: Mapping[str, float], options: CheckpointConfig, data: str
+    state: RunState,
+    values: Mapping[str, float],
+    options: CheckpointConfig,
+    data: str,
+    headline: str | None,
 ) -> bool:
     """Return whether an evaluation is the best so far by ``checkpoint.best_metric``, and keep it in the state if so.
 
     Args:
         data: the result of ``evaluated_on``.
+        headline: the metric that ``auto`` means; None: there is none, and no best one.
     """
-    name, mode = options.best_metric, options.best_mode
-    if name is None or state.step == 0:
+    best = options.best(headline)
+    if best is None or state.step == 0:
         return False
+    name, mode = best
     value = values.get(name, math.nan)
     if math.isnan(value):
         # Its set lost all samples to a reward's errors, say; that it has the metric was checked before.
         log.warning(
-            "--checkpoint.best_metric %s was not evaluated at step %s, which is therefore no best one",
+            "%s was not evaluated at step %s, which is therefore not the best one (--checkpoint.best_metric)",
             name,
             state.step,
         )

@@ -114,6 +114,11 @@ class Course(Protocol):
         """Do the next step, and count it in ``state``."""
         ...
 
+    @property
+    def headline(self) -> str | None:
+        """The metric of ``evaluate`` that ``--checkpoint.best_metric auto`` means; None: nothing is evaluated."""
+        ...
+
     async def evaluate(self) -> Mapping[str, float] | None:
         """Evaluate the present weights; None: the run has nothing to evaluate on."""
         ...
@@ -129,6 +134,11 @@ class WholeStep:
     """The length of each record, by file name."""
     changes: Mapping[str, int | None]
     """``changes_of`` the course: while these are the same, the roles are those of this step too."""
+
+
+def headline_of(course: Course) -> str | None:
+    """Return the headline of a course; None for one that was written before courses had any."""
+    return getattr(course, "headline", None)
 
 
 def changes_of(course: Course) -> dict[str, int | None]:

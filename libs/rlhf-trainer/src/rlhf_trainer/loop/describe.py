@@ -43,10 +43,13 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
     if run.eval.data or run.eval.fraction:
         held_out = ", ".join(run.eval.data) or f"{run.eval.fraction:.0%} of the training data"
         lines.append(f"  {'evaluation':26} {held_out}")
+    evaluates = bool(
+        run.eval.data or run.eval.fraction or (run.env.use and run.eval.environment_split)
+    )
     unused = [", ".join(resolved.unused)] if resolved.unused else []
     for title, entries in (
         ("one step", _step(resolved, demands)),
-        ("output", [run.output, run.checkpoint.described()]),
+        ("output", [run.output, run.checkpoint.described(evaluates=evaluates)]),
         ("chosen by auto", resolved.choices),
         ("warnings", resolved.cautions),
         ("sections of the files that this run does not use", unused),

@@ -35,7 +35,16 @@ from ..durable.records import RecordFile, RunningDigest
 from ..durable.run_log import Notes, run_log
 from .best import evaluated_on, note_best
 from .control import Control
-from .course import Course, FinishedStep, OwnRecord, RunKind, WholeStep, changes_of, go_back
+from .course import (
+    Course,
+    FinishedStep,
+    OwnRecord,
+    RunKind,
+    WholeStep,
+    changes_of,
+    go_back,
+    headline_of,
+)
 from .exporting import export_models
 from .hearers import Loggers, Observers, build_observers
 from .interrupts import Interrupts
@@ -151,7 +160,8 @@ class _Run(Generic[RunT, StateT]):
             start_step=self.state.step,
             notes=self.notes.taken(),
         )
-        log.info("%s", self.config.checkpoint.described())  # no note, so in the log alone
+        keeping = self.config.checkpoint.described(evaluates=headline_of(course) is not None)
+        log.info("%s", keeping)  # no note, so in the log alone
         self._tell("run_start", run=info)
         self.loggers.start(info)
         self.whole = self._whole_step(course)
@@ -286,7 +296,8 @@ class _Run(Generic[RunT, StateT]):
         self._write_metrics(eval=values)
         self._tell("eval_end", step=self.state.step, metrics=values)
         self.loggers.log_metrics(self.state.step, values)
-        return note_best(self.state, values, self.config.checkpoint, self.evaluated_on)
+        options, headline = self.config.checkpoint, headline_of(course)
+        return note_best(self.state, values, options, self.evaluated_on, headline)
 
     def _whole_step(self, course: Course) -> WholeStep:
         """Return what is now between two steps. The course replaces what its state holds, so a copy of it stays so."""
@@ -359,7 +370,8 @@ class _Run(Generic[RunT, StateT]):
         self._tell("checkpoint_saved", step=step, path=path)
 
     def _result(self, status: Any, message: str = "") -> RunResult:
-        saved = complete(self.folder.checkpoints)
+        saved, bests = complete(self.folder.checkpoints), self.state.bests
+        best = checkpoint.step_folder(self.folder.checkpoints, bests[-1].step) if bests else None
         return RunResult(
             status=status,
             steps=self.state.step,
@@ -367,4 +379,5 @@ class _Run(Generic[RunT, StateT]):
             message=message,
             model=self.folder.model if self.folder.model.exists() else None,
             checkpoint=saved[-1] if saved else None,
+            best=best if best in saved else None,
         )

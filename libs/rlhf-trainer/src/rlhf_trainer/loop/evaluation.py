@@ -61,6 +61,11 @@ class Evaluator:
     metrics: Sequence[NamedMetric]
     """Metrics of plugins, asked for each set and temperature."""
 
+    @property
+    def headline(self) -> str:
+        """The mean reward of the first set at the first temperature."""
+        return full_name(next(iter(self.sets)), self.options.temperatures[0], "reward")
+
     async def run(self, step: int) -> Evaluated:
         """Return ``eval/<set>/T<temperature>/<metric>`` for all sets and temperatures, and a few episodes of each."""
         metrics: dict[str, float] = {}

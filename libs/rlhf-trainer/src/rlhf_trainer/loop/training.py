@@ -78,6 +78,11 @@ class TrainingCourse:
             exports.append(Export(role=policy, folder=self._folder.ema_model, ema=True))
         return exports
 
+    @property
+    def headline(self) -> str | None:
+        evaluator = self._session.evaluator
+        return None if evaluator is None else evaluator.headline
+
     async def begin(
         self,
         point: ResumePoint[Any] | None,

@@ -144,7 +144,7 @@ def overfits(record: Record) -> Finding | None:
                     "step of the lowest": at,
                     f"{held} at last": now,
                 },
-                change=("train.epochs", "checkpoint.best_metric", "actor.adam.lr"),
+                change=("train.epochs", "actor.adam.lr"),
                 step=at,
             )
     return None

@@ -113,9 +113,11 @@ class ExampleCourse:
         examples: Examples,
         model: TrainedModel,
         roles: Mapping[str, RoleHandle],
+        headline: str | None,
     ) -> None:
         role = model.role
         self.state = state
+        self.headline = headline
         self.records: Mapping[str, OwnRecord] = {}
         self.saved_roles = {role: roles[role]}
         self._role = role
@@ -240,6 +242,7 @@ def renderer_of(run: ExampleOptions, images: ImageReader | None) -> tuple[Tokeni
 def kind_of(
     load: Callable[[ResolvedOptions[Any]], Examples],
     trained: Callable[[ResolvedOptions[Any]], TrainedModel],
+    evaluated: Sequence[str],
     *,
     binding: Sequence[str] = (),
 ) -> RunKind[Any, ExampleState]:
@@ -248,6 +251,8 @@ def kind_of(
     Args:
         load: reader of the command's rows, which is called before a model is loaded.
         trained: function that returns the model to train.
+        evaluated: metrics of held-out sets, without ``eval/``; the best checkpoint is by the first unless an option
+            names another.
         binding: options, beside those of every command, that a resumed run may not change.
     """
 
@@ -270,7 +275,9 @@ def kind_of(
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
         roles = with_images(placement.roles, examples.images)
-        return ExampleCourse(resolved, state, folder, examples, model, roles)
+        held_out = resolved.run.eval.data or resolved.run.eval.fraction
+        headline = f"eval/{evaluated[0]}" if held_out else None
+        return ExampleCourse(resolved, state, folder, examples, model, roles, headline)
 
     return RunKind(
         initial_state=lambda run: ExampleState(),

@@ -158,7 +158,7 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
         )
     yield from held_out_problems(run.eval, sets_of_run, labels)
     yield from mix_problems(run.data.probabilities, run.data.train, labels)
-    best = run.checkpoint.best_metric
+    best = run.checkpoint.named_metric
     held = set_names(run.eval, sets_of_run)
     folders = ["eval", *(f"eval/{name}" for name in held)] if held else []
     names = [f"{folder}/{name}" for folder in folders for name in evaluated]

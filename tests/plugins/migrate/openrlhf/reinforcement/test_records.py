@@ -24,7 +24,7 @@ def test_held_out_sets_have_names(outcome):
 @pytest.mark.parametrize(
     ("key", "metric", "status"),
     [
-        ("none", None, Status.NOTHING),
+        ("none", "none", Status.MAPPED),
         ("eval_default_pass1", "eval/aime-2024/T0.6/reward", Status.MAPPED),
         ("eval_default_pass4", "eval/aime-2024/T0.6/reward", Status.DIFFERS),
     ],

@@ -37,7 +37,7 @@ def _set_best(source: SourceOptions, out: Outcome, first: str) -> None:
     temperature = source.number("eval.temperature")
     metric = f"eval/{set_name(first)}/T{temperature:g}/reward"
     if key == "none":
-        out.nothing(flag, "no best checkpoint is kept")
+        out.set("checkpoint.best_metric", "none", flag)
         return
     out.set("checkpoint.best_metric", metric, flag, comment="OpenRLHF's pass1 is the mean reward")
     if key and not key.endswith("_pass1"):

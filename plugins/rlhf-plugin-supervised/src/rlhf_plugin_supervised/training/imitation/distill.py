@@ -28,7 +28,7 @@ from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics
 from ..update import Update
-from .distill_options import DistillOptions
+from .distill_options import METRICS, DistillOptions
 from .sft import ImitatedRows, held_out_nll
 from .teacher_rendering import TwoReadings, load_readings
 
@@ -165,4 +165,6 @@ def run(
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained, binding=("teacher",)), resolved, plugins, control)
+    return drive(
+        kind_of(_load, _trained, METRICS, binding=("teacher",)), resolved, plugins, control
+    )

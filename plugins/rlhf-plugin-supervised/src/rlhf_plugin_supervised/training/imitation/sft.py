@@ -29,7 +29,7 @@ from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
 from ..update import Update, logprobs_of
-from .sft_options import SftOptions
+from .sft_options import METRICS, SftOptions
 
 STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
 """Numbers that the model gives for each held-out token."""
@@ -144,4 +144,4 @@ def run(
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(load_rows, _trained), resolved, plugins, control)
+    return drive(kind_of(load_rows, _trained, METRICS), resolved, plugins, control)

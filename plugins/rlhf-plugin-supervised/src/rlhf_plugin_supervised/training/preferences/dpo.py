@@ -31,7 +31,7 @@ from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics, load_sets
 from ..update import Update, logprobs_of
-from .dpo_options import DpoOptions, is_single, losses_of, weight_of
+from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 from .matching import matched_columns
 from .seen_answers import seen_pairs
@@ -201,4 +201,6 @@ def run(
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained, binding=("preference",)), resolved, plugins, control)
+    return drive(
+        kind_of(_load, _trained, METRICS, binding=("preference",)), resolved, plugins, control
+    )

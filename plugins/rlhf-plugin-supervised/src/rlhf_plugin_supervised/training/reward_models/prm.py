@@ -35,7 +35,7 @@ from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
 from ..update import Update, scores_of
 from .config_entries import WithEntries
-from .prm_options import PrmOptions
+from .prm_options import METRICS, PrmOptions
 
 SEPARATOR = "step_separator"
 """Entry of ``config.json`` with the text behind each step."""
@@ -138,4 +138,4 @@ def run(
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained), resolved, plugins, control)
+    return drive(kind_of(_load, _trained, METRICS), resolved, plugins, control)

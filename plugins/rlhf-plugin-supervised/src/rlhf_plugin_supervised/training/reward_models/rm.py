@@ -30,7 +30,7 @@ from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
 from ..update import Update, scores_of
 from .config_entries import WithEntries, statistics_of
-from .rm_options import RmOptions
+from .rm_options import METRICS, RmOptions
 
 STATISTICS_PAIRS = 1000
 """Pairs of the training set whose scores give mean and standard deviation where nothing is held out."""
@@ -163,4 +163,6 @@ def run(
     Raises:
         RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
     """
-    return drive(kind_of(_load, _trained, binding=("ranking",)), resolved, plugins, control)
+    return drive(
+        kind_of(_load, _trained, METRICS, binding=("ranking",)), resolved, plugins, control
+    )
