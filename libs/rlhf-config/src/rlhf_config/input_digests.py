@@ -25,7 +25,7 @@ from .checks.data_files import files_of, is_pattern
 
 WHOLE_BYTES = 64 << 20
 WHOLE_WEIGHTS_BYTES = 16 << 30
-"""Of the weights of one model together, in files above ``WHOLE_BYTES``."""
+"""Bound of the weights of one model together, in files above ``WHOLE_BYTES``."""
 BLOCK_BYTES, NUM_BLOCKS = 64 << 10, 128
 CHUNK_BYTES = 1 << 20
 SEGMENT_BYTES = 64 << 20
