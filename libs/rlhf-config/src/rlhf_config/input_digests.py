@@ -60,7 +60,7 @@ def input_digests(inputs: Iterable[tuple[str, str]], *, sampled: bool = False) -
 def comparable(
     digests: Mapping[str, str], before: Mapping[str, str], inputs: Iterable[tuple[str, str]]
 ) -> dict[str, str]:
-    """Return the digests, those of blocks where ``before`` may have such of data that is read whole today.
+    """Return the digests, those of blocks where ``before`` may have such of files that are read whole today.
 
     Args:
         digests: ``input_digests(inputs)``.
