@@ -19,6 +19,7 @@ COMMAND = training.TrainingCommand(
     defaults=DEFAULTS,
     run="rlhf_trainer.loop.run:run",
     describe="rlhf_trainer.loop.describe:describe",
+    rows="rlhf_data.checked.lacking_prompts:check_run",
     optimizers={"policy": "actor.optim", "critic": "critic.optim"},
 )
 

@@ -74,6 +74,10 @@ class TrainingCommand(Generic[OptionsT]):
     describe: str
     """``module:function`` likewise, called with the resolved options and the plugins; it returns the text of
     ``--dry-run``."""
+    rows: str | None = None
+    """``module:function``, called with the resolved options by ``--check`` and ``--dry-run``. It raises the
+    ``DataError`` with which a run would refuse every row of a set for want of a column; None: rows are read by the run
+    alone."""
     optimizers: Mapping[str, str] = field(default_factory=dict)
     """Role that learns -> selector of its optimizer, the main one first. A Python program may change their learning
     rates while the run goes on. Its course reads them in ``rlhf_trainer.runs.RatedState``."""
@@ -109,6 +113,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         for check in (
             check_outside,
             lambda given: check_columns(given, layers),
+            lambda given: check_rows(given, command),
             build_loggers,
             build_observers,
             check_installed,
@@ -122,6 +127,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
     check_outside(resolved)
     check_columns(resolved, layers)
     if arguments.check:
+        check_rows(resolved, command)
         # A logger that lacks its library or its key is found here, and not when the run starts on a cluster.
         build_loggers(resolved)
         build_observers(resolved)
@@ -179,6 +185,17 @@ def check_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> No
         from rlhf_data.checked.needed_columns import check_needed_columns
 
         check_needed_columns(resolved, layers)
+
+
+def check_rows(resolved: ResolvedOptions[Any], command: TrainingCommand[Any]) -> None:
+    """Check that some row has the columns without which none can be used, also those that no option names. A run finds
+    out by itself, when it reads its rows.
+
+    Raises:
+        DataError: no row has them, or the rows cannot be read.
+    """
+    if command.rows is not None:
+        function_of(command.rows)(resolved)
 
 
 def split_arguments(words: Sequence[str]) -> Arguments:

@@ -72,6 +72,7 @@ def small_bounds(monkeypatch):
     monkeypatch.setattr(module, "WHOLE_BYTES", 100)
     monkeypatch.setattr(module, "BLOCK_BYTES", 10)
     monkeypatch.setattr(module, "NUM_BLOCKS", 3)
+    monkeypatch.setattr(module, "SEGMENT_BYTES", 300)
 
 
 def with_a_byte_changed(path, place):
@@ -95,10 +96,30 @@ def test_every_byte_of_large_data_counts(files, small_bounds, name, option, plac
     assert first[f"data.train {option}"] != second[f"data.train {option}"]
 
 
+@pytest.mark.parametrize("place", [0, 13, 299, 300, 600, 989, 999])
+def test_every_byte_of_a_models_large_weights_counts(files, small_bounds, place):
+    first, second = with_a_byte_changed(files / "model/a.safetensors", place)
+
+    assert first["data.train model"].startswith("sha256-all:")
+    assert first["data.train model"] != second["data.train model"]
+
+
+def test_the_digest_of_large_weights_is_that_of_the_digests_of_their_segments(files, small_bounds):
+    (files / "model/config.json").write_text("{}")
+    content = bytes(range(250)) * 4
+    (files / "model/a.safetensors").write_bytes(content)
+
+    segments = [content[start : start + 300] for start in (0, 300, 600, 900)]
+    read = b"a.safetensors 1000\n" + b"".join(hashlib.sha256(one).digest() for one in segments)
+    expected = hashlib.sha256(read + b"config.json 2\n{}").hexdigest()[:16]
+    assert digests()["data.train model"] == f"sha256-all:{expected}"
+
+
 @pytest.mark.parametrize(("place", "is_seen"), [(0, True), (500, True), (999, True), (13, False)])
-def test_of_a_models_large_weights_blocks_from_beginning_to_end_count(
-    files, small_bounds, place, is_seen
+def test_of_weights_above_the_bound_of_a_model_blocks_from_beginning_to_end_count(
+    files, small_bounds, monkeypatch, place, is_seen
 ):
+    monkeypatch.setattr(module, "WHOLE_WEIGHTS_BYTES", 999)
     first, second = with_a_byte_changed(files / "model/a.safetensors", place)
 
     assert first["data.train model"].startswith("sha256:")
@@ -109,6 +130,28 @@ def test_rows_beside_a_models_files_are_read_whole(files, small_bounds):
     first, second = with_a_byte_changed(files / "model/rows.jsonl", 13)
 
     assert first["data.train model"] != second["data.train model"]
+
+
+def test_a_model_that_two_options_name_is_read_once(files, small_bounds, monkeypatch):
+    read, chunks = [], module._chunks
+    monkeypatch.setattr(module, "_chunks", lambda path: read.append(path) or chunks(path))
+
+    found = input_digests([("model.path", "model"), ("teacher.path", "model")])
+
+    assert len(read) == 2
+    assert found["model.path model"] == found["teacher.path model"]
+
+
+def test_weights_of_blocks_by_an_earlier_version_are_compared_with_digests_of_blocks(
+    files, small_bounds, monkeypatch
+):
+    inputs = [("data.train", name) for name in NAMES]
+    (files / "model/a.safetensors").write_bytes(bytes(1000))
+    before = input_digests(inputs, sampled=True)
+
+    assert before["data.train model"].startswith("sha256:")
+    assert digests()["data.train model"].startswith("sha256-all:")
+    assert comparable(digests(), before, inputs) == before
 
 
 @pytest.mark.parametrize(("place", "is_seen"), [(0, True), (13, False)])

@@ -278,6 +278,10 @@ class StartedRun:
             self._look()
             time.sleep(0.1)
 
+    def has_process(self, title: bytes) -> bool:
+        """Return whether a process of the run has such a title, or begins its command so."""
+        return any(line.startswith(title) for line in processes_of(self.folder).values())
+
     def end(self) -> int:
         """Wait for it to end, and return its exit code."""
         give_up = time.monotonic() + PATIENCE_S

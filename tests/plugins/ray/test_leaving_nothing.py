@@ -53,11 +53,13 @@ def test_one_ctrl_c_lets_the_step_finish_and_saves(start, folder, shell):
     assert list((folder / "run" / "checkpoints").glob("step-*"))
 
 
+VLLM = ("--engine", "vllm", "--engine.vllm.threads", "1", "--engine.vllm.kv_cache_gib", "0.25")
+
+
 @pytest.mark.matrix
 def test_one_ctrl_c_does_so_with_vllm_below_an_actor(start, folder):
     pytest.importorskip("vllm")
-    vllm = ["--engine", "vllm", "--engine.vllm.threads", "1", "--engine.vllm.kv_cache_gib", "0.25"]
-    run = start("--steps", "100000", *vllm)
+    run = start("--steps", "100000", *VLLM)
     wait_for_a_step(run, folder)
 
     os.killpg(run.process.pid, signal.SIGINT)
@@ -139,6 +141,40 @@ def test_a_second_signal_ends_a_run_whose_reward_hangs(start, folder, number, pl
     run.process.send_signal(number)
 
     assert run.process.wait(AT_ONCE_S) == 128 + number, run.output
+    run.assert_no_folder()
+
+
+@pytest.mark.parametrize(
+    ("number", "send"),
+    [
+        pytest.param(signal.SIGINT, os.killpg, id="a terminal's Ctrl-C"),
+        pytest.param(signal.SIGTERM, os.kill, id="SIGTERM to the driver"),
+    ],
+)
+def test_a_second_signal_ends_a_run_with_vllm_below_an_actor(start, folder, number, send):
+    pytest.importorskip("vllm")
+    run = start("--steps", "100000", *VLLM)
+    wait_for_a_step(run, folder)
+
+    send(run.process.pid, number)
+    time.sleep(0.01)  # the step that the first one waits for is not over
+    send(run.process.pid, number)
+
+    assert run.process.wait(AT_ONCE_S) == 128 + number, run.output
+    run.assert_no_folder()
+
+
+@pytest.mark.matrix
+def test_a_second_signal_ends_a_run_whose_vllm_is_starting(start):
+    pytest.importorskip("vllm")
+    run = start("--steps", "2", *VLLM)
+    run.until(lambda: run.has_process(b"VLLM"))
+
+    os.killpg(run.process.pid, signal.SIGINT)
+    time.sleep(0.3)
+    os.killpg(run.process.pid, signal.SIGINT)
+
+    assert run.process.wait(AT_ONCE_S) == 128 + signal.SIGINT, run.output
     run.assert_no_folder()
 
 

@@ -121,6 +121,17 @@ def test_a_step_in_which_a_rank_dies_is_not_undone(train):
     assert "step 2 failed when weights may have changed" in (run / "run.log").read_text()
 
 
+def test_a_rank_that_dies_before_a_steps_first_update_throws_the_run_back_and_it_says_how_far(
+    train,
+):
+    run = train("failed", *WAYS["fsdp"], broken=f"1 {UPDATES + 1} dies", code=1)
+
+    assert saved(run) == []
+    log = (run / "run.log").read_text()
+    assert "step 1 could not be saved: " in log
+    assert "no checkpoint was due before, and --resume restart begins anew and does 1 step" in log
+
+
 def test_a_role_that_is_larger_than_the_option_lets_it_be_is_not_undone(train):
     flags = (*WAYS["fsdp"], "--checkpoint.undo_gib", "0.000001")
     run = train("failed", *flags, broken=f"1 {UPDATES + 2} raises", code=1)

@@ -161,8 +161,7 @@ def complete(root: Path) -> list[Path]:
 
 
 def how_far_back(step: int, saved_step: int, seconds: float) -> str:
-    """Return what a run loses whose last whole step cannot be saved, as the next one failed when weights may have
-    changed, and which resume goes on.
+    """Return what a run loses whose last whole step cannot be saved, and which resume goes on.
 
     Args:
         saved_step: the step of the newest checkpoint; 0: there is none.
@@ -174,10 +173,7 @@ def how_far_back(step: int, saved_step: int, seconds: float) -> str:
         how = f"--resume auto goes on from step {saved_step} and {again}"
     else:
         how = f"no checkpoint was due before, and --resume {RESTART} begins anew and {again}"
-    return (
-        f"step {step + 1} failed when weights may have changed, so step {step} could not be saved: {how}. A smaller "
-        "--checkpoint.every or --checkpoint.every_minutes loses less"
-    )
+    return f"{how}. A smaller --checkpoint.every or --checkpoint.every_minutes loses less"
 
 
 def _step_of(line: bytes) -> int:

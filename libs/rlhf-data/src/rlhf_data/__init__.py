@@ -13,6 +13,7 @@ from rlhf_config.checks.held_out import set_names
 from .answered import AnsweredChats
 from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
+from .checked.lacking_examples import check_example_columns
 from .held_out.sides import Side
 from .hub import reach_hub
 from .learned.conversations import load_conversations
@@ -27,6 +28,7 @@ from .learned.options import (
 )
 from .learned.pairs import load_pairs
 from .learned.renderings.two_renderings import OtherRendering, load_renderings
+from .learned.row_loader import RowLoader
 from .learned.sets.example_sets import ExampleSets, HeldOutSets, load_example_sets
 from .learned.sets.gathered import LearnedRows
 from .learned.steps import load_step_labels
@@ -50,11 +52,13 @@ __all__ = [
     "LearnedRows",
     "OtherRendering",
     "PairColumns",
+    "RowLoader",
     "SequenceOptions",
     "Side",
     "StepLabelColumns",
     "TokenizerRenderer",
     "WrittenRows",
+    "check_example_columns",
     "check_rows",
     "check_same_tokens",
     "describe_ends",

@@ -20,13 +20,23 @@ from .forms.form import RowKind
 from .forms.recognizing import formed
 from .prompts import check_characters, tokenize_prompts
 from .row_images import RowImages, media_of
-from .rows import BadRow, PromptFormat, RowProblem, bad_row_error, check_text
+from .rows import (
+    MISSING_COLUMN,
+    BadRow,
+    PromptFormat,
+    RowProblem,
+    bad_row_error,
+    check_text,
+)
 from .source import Row, Source, filled_columns
 from .sources import open_source
 from .tokenizer import end_of_turn
 from .turn_order import TurnOrder
 
 log = logging.getLogger(__name__)
+
+SUPERVISED = "supervised.data"
+"""Option that names the sets."""
 
 
 def load_responses(
@@ -43,7 +53,7 @@ def load_responses(
             ``train.max_tokens_per_micro_batch``.
     """
     options = run.supervised
-    prompt_format = PromptFormat.of(run.data.model_copy(update={"prompt_key": options.prompt_key}))
+    prompt_format = response_prompts(run)
     rows: list[Trajectory] = []
     bad: list[BadRow] = []
     inert, order = InertWords(), TurnOrder()
@@ -51,7 +61,7 @@ def load_responses(
     total = 0
     for spec in options.data:
         opened = open_source(spec, split=run.data.split)
-        found = formed(opened, options, (RowKind.RESPONSES,), spec=spec, option="supervised.data")
+        found = formed(opened, options, (RowKind.RESPONSES,), spec=spec, option=SUPERVISED)
         source, response_key = found.source, found.columns.response_key
         total += len(source)
         wanted = np.ones(len(source), dtype=bool)
@@ -64,7 +74,7 @@ def load_responses(
         for position, index in enumerate(prompts.rows.tolist()):
             try:
                 row = source.row(index)
-                response = _response(row, response_key)
+                response = response_of(row, response_key)
                 most = run.train.max_tokens_per_micro_batch
                 check_characters(
                     response, most, "the response", "--train.max_tokens_per_micro_batch"
@@ -80,20 +90,34 @@ def load_responses(
             except RowProblem as problem:
                 bad.append(_located(problem, source, index))
     if bad:
-        raise bad_row_error(bad, total, "supervised.data", None)
+        raise bad_row_error(bad, total, SUPERVISED, None)
     if not rows:
         raise DataError("supervised.data: expected at least one row, got none")
     if inert.rows:
-        log.warning("%s", inert.describe(total, "supervised.data"))
+        log.warning("%s", inert.describe(total, SUPERVISED))
     if order.rows:
-        log.warning("%s", order.describe(total, "supervised.data"))
+        log.warning("%s", order.describe(total, SUPERVISED))
     return TrajectoryColumns.from_trajectories(rows)
 
 
-def _response(row: Row, key: str) -> str:
+def response_prompts(run: RunConfig) -> PromptFormat:
+    """Return the format of the prompts of ``supervised.data``: that of the run's, in a column of their own.
+
+    Raises:
+        DataError: as from ``PromptFormat``.
+    """
+    return PromptFormat.of(run.data.model_copy(update={"prompt_key": run.supervised.prompt_key}))
+
+
+def response_of(row: Row, key: str) -> str:
+    """Return the response of a row.
+
+    Raises:
+        RowProblem: the column is missing, or has no text that can be used.
+    """
     if key not in row:
         raise RowProblem(
-            "missing column",
+            MISSING_COLUMN,
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. "
             "Set --supervised.response_key",
         )

@@ -19,6 +19,8 @@ from .source import Row, filled_columns
 Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages to be rendered."""
 
+MISSING_COLUMN = "missing column"
+"""Kind of the problem of a row that has not the column which an option names."""
 SHOWN = 5
 """Number of rows of one kind of problem that are named, unless all are wanted."""
 
@@ -227,7 +229,7 @@ def _column(row: Row, name: str) -> Any:
     if name not in row:
         names = ", ".join(filled_columns(row)) or "none"
         raise RowProblem(
-            "missing column",
+            MISSING_COLUMN,
             f"expected a column {name!r}; the row has {names}. Set --data.prompt_key or --data.template",
         )
     value = row[name]

@@ -13,6 +13,7 @@ from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RunFolder, claim
 from rlhf_core.storage.writing import write_text_atomically, writing
 from rlhf_data.chat.template_kwargs import renderer_of
+from rlhf_data.checked.lacking_prompts import check_prompts
 from rlhf_data.forms.showing import shown_forms
 from rlhf_data.made.players import Players
 from rlhf_data.made.prompts import PromptReader
@@ -50,6 +51,7 @@ __all__ = [
     "TaskMakers",
     "TaskSet",
     "WantedSets",
+    "check_prompts",
     "claim",
     "environment_shares",
     "environments_of",

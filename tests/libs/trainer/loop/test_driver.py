@@ -307,7 +307,11 @@ def test_a_step_that_failed_with_changed_weights_is_undone_by_roles_that_can(
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(False, "begins anew"), (None, "step 3 could not be saved: no way back")]
+    ("answer", "said"),
+    [
+        (False, "step 3 could not be saved: no checkpoint was due before"),
+        (None, "step 3 could not be saved: no way back\n  no checkpoint was due before"),
+    ],
 )
 def test_a_step_that_is_not_undone_is_not_saved(add, tmp_path, monkeypatch, answer, said):
     async def undo(self, changes):
@@ -345,6 +349,26 @@ def test_a_failure_is_the_first_error_even_if_saving_fails_too(add, tmp_path, mo
         add(on_step=failing_at(4))
 
     assert "step 3 could not be saved" in (tmp_path / "run/run.log").read_text()
+
+
+def test_a_role_that_is_lost_and_cannot_be_saved_says_how_far_back_that_throws_the_run(
+    add, tmp_path, monkeypatch
+):
+    def lose(step):
+        async def no_rank(self, folder):
+            raise RuntimeError("rank 1 is gone")
+
+        if step == 4:
+            monkeypatch.setattr(Total, "save", no_rank)
+            raise ValueError("lost at 4")
+
+    with pytest.raises(ValueError, match="lost at 4"):
+        add({"checkpoint": {"every": 2}}, on_step=lose)
+
+    assert (
+        "step 3 could not be saved: rank 1 is gone\n  --resume auto goes on from step 2 and does 1 step (0.0 minutes) "
+        "again. A smaller --checkpoint.every or --checkpoint.every_minutes loses less"
+    ) in (tmp_path / "run/run.log").read_text()
 
 
 def full_disk(monkeypatch, *, from_write):

@@ -17,6 +17,7 @@ from ..learned.options import (
     ConversationColumns,
     LabeledColumns,
     PairColumns,
+    PromptColumns,
     StepLabelColumns,
 )
 from ..learned.pairs import answer_texts, are_texts, pair_conversations, shared_messages
@@ -30,11 +31,20 @@ from ..source import Row
 class AnyColumns(ConversationColumns, PairColumns, LabeledColumns, StepLabelColumns):
     """Columns of rows of any kind."""
 
+    @classmethod
+    def of(cls, columns: PromptColumns) -> AnyColumns:
+        """Return the columns that options of one kind of rows name; the others are as by default."""
+        shared = type(columns).model_fields.keys() & cls.model_fields.keys()
+        # Not validated: a text of steps goes together with options that a text to imitate has no place for.
+        return cls.model_construct(**{name: getattr(columns, name) for name in shared})
+
 
 def read_structure(
     row: Row, kind: RowKind, columns: AnyColumns, format: PromptFormat, images: RowImages
 ) -> Prompt:
     """Return the text or the messages of a row that is as its kind has to be: its prompt, or what is learned of.
+
+    Columns are read in the order in which a run reads them, so that both name the same one of several that are missing.
 
     Args:
         format: format of the prompts, with the column that ``columns`` names.
@@ -57,7 +67,9 @@ def read_structure(
                 return messages
             text_of(row, columns.response_key, "response_key")
         case RowKind.RESPONSES:
+            prompt = format.prompt(row)
             text_of(row, columns.response_key, "response_key")
+            return images.prompt(row, prompt)
         case RowKind.PAIRS if not are_texts(row, columns):
             both = pair_conversations(row, columns, images)
             shared = shared_messages(*map(without_weights, both))
@@ -67,8 +79,10 @@ def read_structure(
         case RowKind.PAIRS:
             answer_texts(row, columns)
         case RowKind.STEPS:
-            steps = steps_of(row, columns.steps_key)
             labels = labels_of(row, columns.labels_key)
+            if columns.text_key is not None:
+                return images.prompt(row, text_of(row, columns.text_key, "text_key"))
+            steps = steps_of(row, columns.steps_key)
             if len(steps) != len(labels):
                 raise RowProblem(
                     "step counts",

@@ -9,7 +9,7 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import is_image
 from rlhf_core.outside.json_reader import parse_json
 
-from ..rows import RowProblem, check_text, read_messages
+from ..rows import MISSING_COLUMN, RowProblem, check_text, read_messages
 from ..source import Row, filled_columns
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -30,7 +30,7 @@ def value_of(row: Row, key: str, option: str) -> Any:
     """
     if key not in row:
         raise RowProblem(
-            "missing column",
+            MISSING_COLUMN,
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}",
         )
     if row[key] is None:
@@ -187,7 +187,7 @@ def tools_of(row: Row, key: str | None) -> list[dict[str, Any]] | None:
         return None
     if key not in row:
         raise RowProblem(
-            "missing column",
+            MISSING_COLUMN,
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.tools_key",
         )
     value = row[key]

@@ -321,14 +321,15 @@ class _Run(Generic[RunT, StateT]):
         step = self.whole.state.step
         if step == self.saved_step or isinstance(error, CheckpointError):
             return
+        fate = how_far_back(step, self.saved_step, time.perf_counter() - self.saved_at)
         try:
             if not await go_back(course, self.whole.changes):
-                since_s = time.perf_counter() - self.saved_at
-                log.warning("%s", how_far_back(step, self.saved_step, since_s))
+                changed = f"step {step + 1} failed when weights may have changed"
+                log.warning("%s, so step %s could not be saved: %s", changed, step, fate)
                 return
             await self._save(course, self.whole)
         except (Exception, SystemExit) as second:  # the run fails with the first error
-            log.warning("step %s could not be saved: %s", step, headline(second))
+            log.warning("step %s could not be saved: %s\n  %s", step, headline(second), fate)
             if not isinstance(second, RLHFError):
                 log.info("step %s could not be saved", step, exc_info=True)
         else:

@@ -76,6 +76,7 @@ _COMMAND = TrainingCommand(
     defaults=Path(__file__).with_name("eval.toml"),
     run=f"{_HERE}.run:run",
     describe=f"{_HERE}.describe:describe",
+    rows=f"{_HERE}.rows:check_rows",
 )
 
 

@@ -16,6 +16,7 @@ _COMMAND = TrainingCommand(
     defaults=Path(__file__).with_name("generate.toml"),
     run=f"{_HERE}.run:run",
     describe=f"{_HERE}.describe:describe",
+    rows=f"{_HERE}.rows:check_rows",
 )
 
 

@@ -26,6 +26,7 @@ def _command(options: OptionTree[Any], room: str) -> TrainingCommand[Any]:
         defaults=Path(__file__).with_name(f"{options.command}.toml"),
         run=f"{_HERE}.{room}.{options.command}:run",
         describe=f"{_HERE}.describe:describe",
+        rows=f"{_HERE}.loaders:check_rows",
     )
 
 

@@ -23,10 +23,11 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
 from rlhf_core.plugins import Plugins
-from rlhf_data import ExampleSets, load_labeled_answers, load_pairs
+from rlhf_data import ExampleSets
 from rlhf_trainer.runs import Control, Exportable, drive
 
 from ..course import kind_of
+from ..loaders import preference_loader
 from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics, load_sets
@@ -152,7 +153,7 @@ def _load(resolved: ResolvedOptions[Any]) -> PreferredAnswers | JudgedAnswers:
     has_reference = "ref_logprobs" in needs
     has_adapter = resolved.optional("actor.adapter") is not None
     reads_answers = is_single(losses[0])
-    sets = load_sets(resolved, load_labeled_answers if reads_answers else load_pairs)
+    sets = load_sets(resolved, preference_loader(resolved))
     if reads_answers:
         return JudgedAnswers(
             sets,

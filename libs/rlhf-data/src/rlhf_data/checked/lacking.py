@@ -1,0 +1,102 @@
+"""Columns that no row of a set has, found without a model: the run would refuse every row, and says so at its start.
+
+What is said is what the run says, because rows are read by the same functions in the same order. Sets are read up to
+the first row that has its columns, whatever else is wrong with it, so nothing is refused that a run takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from rlhf_config.checks.data_files import split_name
+from rlhf_core.errors import DataError
+
+from ..forms.form import RowKind
+from ..forms.recognizing import formed
+from ..rows import MISSING_COLUMN, BadRow, RowProblem, bad_row_error
+from ..source import Row, Unreadable
+from ..sources import open_source
+from .columns_there import are_here
+
+ColumnsT = TypeVar("ColumnsT", bound=BaseModel)
+Read = Callable[[Row], object]
+"""Reader of a row as far as no model is needed; it raises ``RowProblem``."""
+
+
+def _unlisted() -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTogether(Generic[ColumnsT]):
+    """Sets whose bad rows a run counts together, and its way to read them."""
+
+    option: str
+    """Option that names the sets."""
+    entries: Sequence[str]
+    """Files, folders and hub names, each as it is or as ``NAME=PATH``."""
+    split: str
+    max_samples: int | None
+    """Number of rows that are used of each set, the first ones; None: all."""
+    columns: ColumnsT
+    """Options with the form and the names of columns."""
+    kinds: tuple[RowKind, ...]
+    """Kinds of rows that are read."""
+    reader: Callable[[ColumnsT], Read]
+    """Maker of the reader of rows, from the columns that the rows of a set have."""
+    listed_by: Callable[[], str | None] = _unlisted
+    """Command that lists all bad rows; None: there is none."""
+
+
+def refuse_lacking(sets: ReadTogether[ColumnsT]) -> None:
+    """Refuse sets of which every row lacks a column, or cannot be read at all.
+
+    Nothing is downloaded: where a set is a hub's, the run finds it out.
+
+    Raises:
+        DataError: no row of the sets has its columns, a set cannot be opened, or its rows are of a form that another
+            command learns from.
+    """
+    if not are_here(sets.entries):
+        return
+    bad: list[BadRow] = []
+    for entry in sets.entries:
+        found = _rows_without_columns(sets, entry)
+        if found is None:
+            return
+        bad += found
+    if any(row.kind == MISSING_COLUMN for row in bad):
+        raise bad_row_error(bad, len(bad), sets.option, sets.listed_by())
+
+
+def _rows_without_columns(sets: ReadTogether[ColumnsT], entry: str) -> list[BadRow] | None:
+    """Return all rows of a set as bad ones; None where one has its columns."""
+    name, spec = split_name(entry)
+    opened = open_source(spec, split=sets.split, name=name)
+    found = formed(opened, sets.columns, sets.kinds, spec=spec, option=sets.option, says=False)
+    source, read = found.source, sets.reader(found.columns)
+    bad = []
+    for index, row in enumerate(islice(source.scan(), sets.max_samples)):
+        problem = _problem(row, read)
+        if problem is None:
+            return None
+        bad.append(BadRow(source.where(index), problem.kind, problem.reason))
+    return bad
+
+
+def _problem(row: Row | Unreadable, read: Read) -> RowProblem | None:
+    """Return the problem of a row that lacks a column, or cannot be read; None of any other row."""
+    if isinstance(row, Unreadable):
+        return RowProblem(row.kind, row.reason)
+    try:
+        read(row)
+    except RowProblem as problem:
+        return problem if problem.kind == MISSING_COLUMN else None
+    except DataError:
+        return None  # the run says it, with the row
+    return None

@@ -1,0 +1,76 @@
+"""Rows to learn from that lack a column, whatever their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from rlhf_config.common import HeldOutRows
+
+from ..forms.form import RowKind
+from ..learned.options import ConversationColumns, PromptColumns, SequenceOptions
+from ..learned.reading import ColumnsT
+from ..learned.row_loader import RowLoader
+from ..row_images import RowImages
+from ..rows import PromptFormat
+from ..source import Row
+from .lacking import Read, ReadTogether, refuse_lacking
+from .structure import AnyColumns, read_structure
+
+
+def check_example_columns(
+    loader: RowLoader[ColumnsT],
+    columns: ColumnsT,
+    train: Sequence[str],
+    options: SequenceOptions,
+    evaluation: HeldOutRows,
+) -> None:
+    """Refuse sets of ``eval.data`` or ``data.train`` of which every row lacks a column, as ``load_example_sets`` does.
+
+    Where ``eval.fraction`` holds rows out, they are counted with the others.
+
+    Args:
+        loader: what reads the rows.
+        columns: options with the form and the names of columns.
+
+    Raises:
+        DataError: no row of the sets has its columns, a set cannot be opened, or its rows are of a form that another
+            command learns from.
+    """
+    both = (
+        ("eval.data", evaluation.data, evaluation.split, evaluation.max_samples),
+        ("data.train", train, options.split, options.max_samples),
+    )
+    for option, entries, split, max_samples in both:
+        refuse_lacking(
+            ReadTogether(
+                option=option,
+                entries=entries,
+                split=split,
+                max_samples=max_samples,
+                columns=columns,
+                kinds=loader.kinds,
+                reader=partial(_reader, loader.kinds),
+            )
+        )
+
+
+def _reader(kinds: tuple[RowKind, ...], columns: PromptColumns) -> Read:
+    kind, names, images = _kind(kinds, columns), AnyColumns.of(columns), RowImages()
+    # The options of prompts say nothing of plain texts.
+    format = PromptFormat() if kind is RowKind.TEXTS else columns.prompt_format()
+
+    def read(row: Row) -> None:
+        read_structure(row, kind, names, format, images)
+
+    return read
+
+
+def _kind(kinds: tuple[RowKind, ...], columns: PromptColumns) -> RowKind:
+    """Return the kind of rows by the columns that they have, as their loader does."""
+    if not isinstance(columns, ConversationColumns):
+        (kind,) = kinds
+        return kind
+    if columns.text_key is not None:
+        return RowKind.TEXTS
+    return RowKind.RESPONSES if columns.messages_key is None else RowKind.CONVERSATIONS
