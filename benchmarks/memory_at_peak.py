@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 PROJECT = "/rlhf_"
 """A part of the paths of all packages of the project."""
 UNSEEN = "allocated before the first event that was kept"
-OF_TORCH = "/torch/"
+OF_TORCH = "/site-packages/torch/"
 Frames = Sequence[Mapping[str, Any]]
 """A stack, innermost first: ``filename``, ``line`` and ``name`` each."""
 
@@ -47,7 +47,7 @@ def held_at_peak(snapshot: Mapping[str, Any], device: int = 0) -> list[Held]:
             peak, at_peak = total, number
     for event in events[:at_peak]:
         if event["action"] == "alloc":
-            live[event["addr"]] = (event["size"], place_of(event["frames"]))
+            live[event["addr"]] = (event["size"], place_of(event.get("frames", ())))
         else:
             live.pop(event["addr"], None)
     return _summed(live.values())

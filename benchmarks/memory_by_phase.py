@@ -111,7 +111,7 @@ class Phases:
     def end_update(self) -> None:
         """Note that the optimizer has stepped; after the last step's the history is read."""
         self.ended("optimizer step")
-        if self._step == self._steps:
+        if self._step == self._steps and self.snapshot is None:
             self.snapshot = self._memory.snapshot()
 
     def largest(self) -> list[dict[str, Any]]:

@@ -5,8 +5,16 @@ from benchmarks.memory_at_peak import UNSEEN, Held, held_at_peak, place_of, tabl
 from benchmarks.memory_by_phase import Phases, Reading, report
 
 KEPT = [
-    {"filename": "/site/torch/nn/functional.py", "line": 5, "name": "linear"},
-    {"filename": "/site/transformers/models/qwen2/modeling.py", "line": 40, "name": "forward"},
+    {
+        "filename": "/opt/torch/lib/site-packages/torch/nn/functional.py",
+        "line": 5,
+        "name": "linear",
+    },
+    {
+        "filename": "/opt/torch/lib/site-packages/transformers/models/qwen2/modeling.py",
+        "line": 40,
+        "name": "forward",
+    },
     {"filename": "/site/rlhf_torch/models/modeling.py", "line": 12, "name": "hidden"},
     {"filename": "/site/rlhf_plugin_local/torch_backend.py", "line": 9, "name": "_loss"},
 ]
@@ -14,7 +22,9 @@ PLACE = "modeling.py:12 hidden < modeling.py:40 forward"
 
 
 def event(action, addr, size, frames=()):
-    return {"action": action, "addr": addr, "size": size, "frames": list(frames)}
+    """As torch writes it: without ``frames`` where no stack was kept."""
+    stack = {"frames": list(frames)} if frames else {}
+    return {"action": action, "addr": addr, "size": size, **stack}
 
 
 def block(address, size, state="active_allocated", frames=()):
