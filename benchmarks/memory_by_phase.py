@@ -182,7 +182,7 @@ async def _then(result: Any, after: Callable[[], None] | None) -> Any:
 
 
 def report(phases: Phases, plan: dict[str, Any] | None) -> str:
-    """Return phases, the plan's terms and the lines at the peak as text; sizes in GiB."""
+    """Return phases and the plan's terms as text; sizes in GiB."""
     lines = [f"{'phase':32}{'peak':>9}{'held':>9}{'reserved':>10}"]
     for record in phases.largest():
         name = record["phase"] if record["step"] > 1 else f"{record['phase']} (first)"
@@ -196,8 +196,6 @@ def report(phases: Phases, plan: dict[str, Any] | None) -> str:
         lines += [f"{size:9.2f}  {name}" for name, size in process["parts_gib"].items()]
         roles = process["roles"].items()
         lines += [f"{name}: resident {role['resident_gib']:.2f}" for name, role in roles]
-    if phases.snapshot is not None:
-        lines.append("\n" + table(held_at_peak(phases.snapshot)))
     return "\n".join(lines)
 
 
@@ -231,6 +229,8 @@ def main() -> None:
     print(report(phases, plan), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"records": phases.records, "plan": plan}, indent=1))
+    if phases.snapshot is not None:
+        print("\n" + table(held_at_peak(phases.snapshot)))
 
 
 if __name__ == "__main__":
