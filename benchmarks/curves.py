@@ -1,6 +1,10 @@
-"""Draw a held-out metric of several runs in one picture, by step and by minutes: LABEL=RUN for each run folder.
+"""Draw a held-out metric of several runs in one picture, by step and by minutes: LABEL=RUN for each run.
 
 python benchmarks/curves.py --metric eval/held_out/T0/pass@1 curve.png "all weights=runs/a" "LoRA=runs/b"
+python benchmarks/curves.py --metric eval/held_out/T0/pass@1 curve.png "GRPO=runs/seed42" "GRPO=runs/seed43"
+
+A run is a folder, or a file with lines of its ``metrics.jsonl``. Runs of one label, such as several seeds, have one
+color.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ def curve_of(run: Path, metric: str) -> Curve:
     Raises:
         SystemExit: no evaluation has this metric.
     """
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    file = run / "metrics.jsonl" if run.is_dir() else run
+    lines = file.read_text(encoding="utf-8").splitlines()
     found = [record for record in map(json.loads, lines) if metric in record.get("eval", {})]
     if not found:
         raise SystemExit(f"{run}: no evaluation has {metric}")
@@ -38,18 +43,20 @@ def curve_of(run: Path, metric: str) -> Curve:
     )
 
 
-def draw(curves: dict[str, Curve], label: str, picture: Path) -> None:
-    """Write two panels, the same values by step and by minutes."""
+def draw(curves: dict[str, list[Curve]], label: str, picture: Path) -> None:
+    """Write two panels, the same values by step and by minutes; ``curves`` by their label."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
     by_step, by_time = figure.subplots(1, 2, sharey=True)
-    for color, (name, curve) in zip(COLORS, curves.items(), strict=False):
-        style = {"color": color, "marker": "o", "markersize": 3, "label": name}
-        by_step.plot(curve.steps, curve.values, **style)
-        by_time.plot(curve.minutes, curve.values, **style)
+    for color, (name, seeds) in zip(COLORS, curves.items(), strict=False):
+        for number, curve in enumerate(seeds):
+            style = {"color": color, "marker": "o", "markersize": 3}
+            style["label"] = f"_{name}" if number else name  # the legend leaves out what begins so
+            by_step.plot(curve.steps, curve.values, **style)
+            by_time.plot(curve.minutes, curve.values, **style)
     by_step.set(xlabel="step", ylabel=label, ylim=(0, None))
     by_time.set(xlabel="minutes in steps")
     for axes in (by_step, by_time):
@@ -65,12 +72,12 @@ def main() -> None:
     parser.add_argument("--metric", required=True, help="as in metrics.jsonl, under eval")
     parser.add_argument("--label", default="right answers, held out")
     arguments = parser.parse_args()
-    if len(arguments.runs) > len(COLORS):
-        raise SystemExit(f"at most {len(COLORS)} runs can be told apart")
-    curves = {}
+    curves: dict[str, list[Curve]] = {}
     for named in arguments.runs:
         label, _, run = named.partition("=")
-        curves[label] = curve_of(Path(run), arguments.metric)
+        curves.setdefault(label, []).append(curve_of(Path(run), arguments.metric))
+    if len(curves) > len(COLORS):
+        raise SystemExit(f"at most {len(COLORS)} labels can be told apart")
     draw(curves, arguments.label, arguments.picture)
 
 

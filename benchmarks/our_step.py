@@ -30,14 +30,7 @@ REWARD = "def score(token_ids):\n    return sum(token_ids) % 7 / 7\n"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--prompts", type=int, required=True)
-    parser.add_argument("--samples", type=int, required=True)
-    parser.add_argument("--prompt-tokens", type=int, required=True)
-    parser.add_argument("--response-tokens", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--images", type=int, default=0, help="of a prompt")
-    parser.add_argument("--image-side", type=int, default=448, help="pixels")
-    parser.add_argument("options", nargs="*", help="NAME=VALUE: further options of rlhf train")
+    add_workload(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         options = train_options(arguments, Path(folder))
@@ -52,6 +45,16 @@ def main() -> None:
             "plan": planned(options, arguments) if memory.peak_gib else None,
         }
     print("OURS " + json.dumps(result), flush=True)
+
+
+def add_workload(parser: argparse.ArgumentParser, **defaults: int) -> None:
+    """Add the flags of the workload; those without a default are required."""
+    for name in ("prompts", "samples", "prompt_tokens", "response_tokens", "steps"):
+        flag, value = f"--{name.replace('_', '-')}", defaults.get(name)
+        parser.add_argument(flag, type=int, default=value, required=value is None)
+    parser.add_argument("--images", type=int, default=0, help="of a prompt")
+    parser.add_argument("--image-side", type=int, default=448, help="pixels")
+    parser.add_argument("options", nargs="*", help="NAME=VALUE: further options of rlhf train")
 
 
 class MemoryGauge:
@@ -190,24 +193,34 @@ def step_records(options: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def planned(options: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return what ``rlhf plan`` predicts of the same run; None for a GPU or a family that it does not know."""
+    """Return what ``rlhf plan`` predicts of the run that was; None for a GPU or a family that it does not know."""
     import torch
 
     name = torch.cuda.get_device_name().lower()
     gpu = next((known for known in ("h200", "h100") if known in name), None)
     if gpu is None:
         return None
-    of_images = arguments.images * image_tokens(arguments.image_side)
-    lengths = [f"--prompt-tokens={arguments.prompt_tokens + of_images}"]
-    lengths += [f"--response-tokens={arguments.response_tokens}"]
-    if of_images:
-        lengths.append(f"--image-tokens={of_images}")
-    command = [sys.executable, "-m", "rlhf_cli", "plan", *_words(options), *lengths]
+    command = [sys.executable, "-m", "rlhf_cli", "plan", *plan_words(options, arguments)]
     done = subprocess.run([*command, f"--gpu={gpu}", "--json"], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         return None
     plan: dict[str, Any] = json.loads(done.stdout)
     return plan
+
+
+def plan_words(options: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
+    """Return the words behind ``rlhf plan`` that describe the run in ``options["output"]``.
+
+    The configuration is the recorded one: the run has chosen options about memory that were not given, and without them
+    another run would be predicted.
+    """
+    words = ["-c", str(Path(options["output"]) / "config.toml")]
+    of_images = arguments.images * image_tokens(arguments.image_side)
+    words.append(f"--prompt-tokens={arguments.prompt_tokens + of_images}")
+    words.append(f"--response-tokens={arguments.response_tokens}")
+    if of_images:
+        words.append(f"--image-tokens={of_images}")
+    return words
 
 
 def _words(options: dict[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--micro-batch", type=int, default=32, help="sequences")
     parser.add_argument("--evaluate-only", action="store_true", help="of weights that are there")
+    parser.add_argument("--at-once", type=int, default=1, help="saved models judged side by side")
     return parser
 
 
@@ -166,10 +168,16 @@ def judge(arguments: argparse.Namespace, recipe: dict[str, Any]) -> None:
         if "step_s" in record:
             seconds[record["step"]] = seconds[record["step"] - 1] + record["step_s"]
     saved = (arguments.output / "checkpoints").glob("checkpoint-*")
-    models = {int(folder.name.rpartition("-")[2]): folder for folder in saved}
-    with (arguments.output / "metrics.jsonl").open("w", encoding="utf-8") as metrics:
-        for step, model in sorted(models.items()):
-            share = share_of_right_answers(model, arguments, recipe)
+    models = sorted((int(folder.name.rpartition("-")[2]), folder) for folder in saved)
+    with (
+        (arguments.output / "metrics.jsonl").open("w", encoding="utf-8") as metrics,
+        ThreadPoolExecutor(arguments.at_once) as judges,
+    ):
+        shares = judges.map(
+            lambda model: share_of_right_answers(model, arguments, recipe),
+            [model for _, model in models],
+        )
+        for (step, _), share in zip(models, shares, strict=True):
             record = {
                 "step": step,
                 "time_s": seconds[step],

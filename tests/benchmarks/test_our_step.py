@@ -6,6 +6,9 @@ from pathlib import Path
 
 from benchmarks import our_step, shapes
 
+from rlhf_cli.main import main as rlhf
+from rlhf_testing.tiny import write_tiny_model
+
 WORKLOAD = {"model": "m", "prompts": 2, "samples": 3, "prompt_tokens": 5, "response_tokens": 7}
 
 
@@ -30,6 +33,26 @@ def test_without_images_nothing_is_said_of_them(tmp_path):
     assert options["data.max_prompt_tokens"] == 5
     assert options["a"] == "b"
     assert not {"model.vision", "data.image_key"} & set(options)
+
+
+def test_the_plan_beside_a_measurement_is_that_of_the_options_that_the_run_chose(tmp_path, capsys):
+    write_tiny_model(tmp_path / "model")
+    given = {**WORKLOAD, "model": tmp_path / "model", "steps": 1}
+    arguments = argparse.Namespace(
+        **given, images=0, image_side=448, options=["backend.torch.gradient_checkpointing=true"]
+    )
+    options = our_step.train_options(arguments, tmp_path)
+    our_step.step_records(options)
+    config = tmp_path / "run" / "config.toml"
+    # What the memory planner chooses on a machine with a GPU stands in the record alone.
+    recorded = config.read_text()
+    assert "max_tokens_per_micro_batch = 16384" in recorded
+    config.write_text(recorded.replace("batch = 16384", "batch = 24"))
+    capsys.readouterr()
+
+    assert rlhf(["plan", *our_step.plan_words(options, arguments), "--gpu=h200"]) == 0
+
+    assert "micro-batches of 24 tokens" in capsys.readouterr().out
 
 
 def test_an_image_has_a_token_for_each_square_of_28_pixels_and_two_around():

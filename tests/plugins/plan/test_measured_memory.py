@@ -48,6 +48,27 @@ def test_the_peak_is_predicted_within_three_percent(
     assert trainer["torch_peak_gib"] == pytest.approx(gib, rel=0.03)
 
 
+def test_the_peak_of_a_process_that_generates_too(run):
+    """``benchmarks/scaling.py --shape 1.5b --modes one -- engine=embedded`` on one of two H200, 2026-11-29: the run
+    chose micro-batches of 24 576 tokens, and its process had 87.1 GiB, the embedded engine's cache included."""
+    flags = {
+        "--engine": "embedded",
+        "--train.max_tokens_per_micro_batch": 24_576,
+        "--backend.torch.compile": "true",
+        "--rollout.batch_size": 32,
+        "--rollout.max_new_tokens": 1024,
+        "--data.max_prompt_tokens": 256,
+        "--prompt-tokens": 256,
+        "--response-tokens": 1024,
+        "--gpu": "h200",
+    }
+
+    _, result = run(*(str(word) for pair in flags.items() for word in pair), model="qwen2.5-1.5b")
+
+    (process,) = result["gpus"][0]["processes"]
+    assert process["torch_peak_gib"] == pytest.approx(87.1, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("model", "name", "gib"), [("qwen2.5-1.5b", "lora", 38.3), ("qwen2.5-7b", "qlora", 77.7)]
 )
