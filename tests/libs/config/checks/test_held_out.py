@@ -27,7 +27,7 @@ def test_contradictions(evaluation, train, said):
 @pytest.mark.parametrize(
     ("evaluation", "useless"),
     [
-        ({}, {"eval.split", "eval.max_samples"}),
+        ({}, {"eval.split", "eval.max_samples", "checkpoint.best_mode"}),
         ({"fraction": 0.1}, {"eval.split"}),
         ({"data": ("x",)}, set()),
     ],
