@@ -17,7 +17,7 @@ from rlhf_testing.tiny_vision import (
     tiny_vision_config,
     write_image_processor,
 )
-from rlhf_testing.tiny_vision_families import PIXTRAL_PATCH
+from rlhf_testing.tiny_vision_families import MOST_TILES, PIXTRAL_PATCH
 
 LLAVA = (
     "{% for m in messages %}{% if m['role'] != 'system' %}{{ m['role'].upper() + ': ' }}{% endif %}"
@@ -60,6 +60,7 @@ TEMPLATES = {
     ),
     "idefics3": IDEFICS,
     "llava_next": LLAVA,
+    "llava_onevision": CHATML.replace("MARKER", "<image>\n"),
     "mistral3": MISTRAL,
     "smolvlm": IDEFICS,
     "llava": LLAVA,
@@ -86,6 +87,7 @@ NAMED = {
     "glm46v": GLM,
     "idefics3": CUT,
     "llava_next": {"image_token": "<image>"},
+    "llava_onevision": {"image_token": "<image>", "video_token": "<video>"},
     "mistral3": {
         "image_token": "[IMG]",
         "image_break_token": "[IMG_BREAK]",
@@ -219,6 +221,16 @@ def processor_of(folder: Path, family: str) -> Any:
             patch_size=PATCH * MERGE,
             vision_feature_select_strategy="default",
             num_additional_image_tokens=1,
+        )
+    if family == "llava_onevision":
+        from transformers import LlavaOnevisionProcessor, LlavaOnevisionVideoProcessor
+
+        return LlavaOnevisionProcessor(
+            **parts,
+            video_processor=LlavaOnevisionVideoProcessor(size={"height": TILE, "width": TILE}),
+            num_image_tokens=(TILE // PATCH) ** 2,
+            vision_feature_select_strategy="full",
+            vision_aspect_ratio=f"anyres_max_{MOST_TILES}",
         )
     if family in ("glm4v", "glm46v"):
         from transformers import Glm4vProcessor, Glm46VProcessor

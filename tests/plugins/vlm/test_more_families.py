@@ -9,7 +9,15 @@ import pytest
 import torch
 from PIL import Image
 from tests.images import noisy
-from tests.plugins.vlm.vlm_material import Stage, policy_spec
+from tests.plugins.vlm.vlm_material import (
+    Pictures,
+    Stage,
+    moved,
+    own_distribution,
+    policy_spec,
+    told,
+    train_batch,
+)
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from rlhf_core.batch.media_columns import media_rows, media_spans
@@ -50,12 +58,47 @@ def test_what_is_sampled_has_the_numbers_of_transformers_and_sees(tmp_path, all_
     assert np.abs(backend.logprobs(shuffled(stage, batch)) - logprobs).max() > 1e-4
 
 
-@pytest.mark.parametrize("family", ["mistral3", "smolvlm", "llava_next", "glm4v"])
+def plain_gradients(stage: Stage, batch: TrajectoryColumns) -> dict[str, torch.Tensor]:
+    """Gradients of the first update's loss, by a loop over rows that the model of Transformers reads one by one."""
+    model = AutoModelForImageTextToText.from_pretrained(stage.path).eval()
+    advantages = torch.from_numpy(train_batch(batch).columns["advantages"])
+    losses = []
+    for row, part in enumerate(advantages.split(batch.num_actions.tolist())):
+        actions = torch.from_numpy(batch.actions_of(row).astype(np.int64))
+        found = own_distribution(stage, model, batch, row, learns=True)
+        logprobs = found.gather(1, actions[:, None])[:, 0]
+        losses.append(-(part * (logprobs - logprobs.detach()).exp()).sum())
+    (torch.stack(losses).sum() / len(advantages)).backward()
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad
+        for name, weight in model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("family", ["llava_onevision"])
+def test_an_update_is_that_of_a_plain_loop(tmp_path, all_plugins, family):
+    path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
+    media = tmp_path / "run" / "media"
+    stage = Stage(path, media, all_plugins, policy_spec(path, media))
+    batch = stage.play(stage.backend(), prompts=3, samples=2)
+    expected = plain_gradients(stage, batch)
+
+    steps = moved(stage.backend(), batch)
+
+    assert steps.keys() == expected.keys()
+    largest = max(float(one.abs().max()) for one in expected.values())
+    for name, step in steps.items():
+        torch.testing.assert_close(step, expected[name], atol=1e-6 * largest, rtol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    "family", ["mistral3", "smolvlm", "llava_next", "llava_onevision", "glm4v"]
+)
 def test_features_are_the_same_alone_and_with_those_of_others(tmp_path, family):
     """As on a GPU, where all pictures of a row are computed at once; Transformers cannot compute one feature of
     Mistral 3 alone."""
     path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
-    made = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
+    made = ImageTextModel(VlmConfig(**told(path))).family(str(path), trust_remote_code=False)
     model, _ = made.load(dtype=torch.float32, output_loading_info=True)
     pictures = [made.picture(noisy(*size)) for size in ((3, 4), (16, 9), (9, 40))]
 
@@ -112,3 +155,29 @@ def test_the_layers_that_are_recomputed_are_those_of_the_text(tmp_path):
 
     assert layers[0] is model.model.text_model.layers[0]
     assert len(model.model.vision_model.encoder.layers) == len(layers)
+
+
+def test_images_without_tiles_have_the_numbers_of_transformers(tmp_path, all_plugins):
+    """LLaVA-OneVision, as it sees several images of a conversation; a row with one image is seen so, too."""
+    path = write_tiny_vision_model(tmp_path / "model", "llava_onevision", initializer_range=0.1)
+    media = tmp_path / "run" / "media"
+    spec = policy_spec(path, media)
+    whole = replace(spec.vision.component, options={"tiled": False})
+    spec = replace(spec, vision=replace(spec.vision, component=whole))
+    stage = Stage(path, media, all_plugins, spec)
+    backend = stage.backend()
+
+    batch = stage.play(backend, prompts=3, environment=lambda: Pictures(turns=2))
+
+    logprobs = backend.logprobs(batch)
+    np.testing.assert_allclose(logprobs, batch.rollout_logprobs, atol=1e-4)
+    np.testing.assert_allclose(logprobs, stage.own_logprobs(batch), atol=1e-5)
+    assert set(batch.num_media.tolist()) == {1, 4}
+    assert np.abs(backend.logprobs(shuffled(stage, batch)) - logprobs).max() > 1e-4
+    made = ImageTextModel(VlmConfig(tiled=False)).family(str(path), trust_remote_code=False)
+    model, _ = made.load(dtype=torch.float32, output_loading_info=True)
+    pictures = [made.picture(noisy(*size)) for size in ((3, 4), (16, 9), (9, 40))]
+    together = made.features(model, pictures).embeddings
+    alone = torch.cat([made.features(model, [one]).embeddings for one in pictures])
+    assert len(together) == 3 * 17
+    torch.testing.assert_close(alone, together, atol=1e-5, rtol=0)

@@ -21,7 +21,9 @@ PIXTRAL_PATCH = 2
 """Pixels of a patch's side of the tiny Mistral 3, of which 2 by 2 are one token: so small that no image of a test has
 one token alone, which Transformers cannot compute."""
 RESOLUTIONS = [[TILE, 2 * TILE], [2 * TILE, TILE], [2 * TILE, 2 * TILE]]
-"""Heights and widths among which the tiny LLaVA-NeXT chooses."""
+"""Heights and widths among which the tiny LLaVA-NeXT and LLaVA-OneVision choose."""
+MOST_TILES = 2
+"""Tiles of the tiny LLaVA-OneVision that have all of their features; those of more are interpolated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,26 @@ def _llava_next(
     )
 
 
+def _llava_onevision(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    whole: dict[str, Any],
+) -> PretrainedConfig:
+    from transformers import LlavaOnevisionConfig
+
+    own = {"image_size": TILE, "patch_size": PATCH, "vision_use_head": False}
+    return LlavaOnevisionConfig(
+        text_config=text | {"model_type": "qwen2"},
+        vision_config=vision | own | {"model_type": "siglip_vision_model"},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
+        image_grid_pinpoints=RESOLUTIONS,
+        vision_aspect_ratio=f"anyres_max_{MOST_TILES}",
+        **whole,
+    )
+
+
 def _glm(
     tokenizer: PreTrainedTokenizerFast,
     text: dict[str, Any],
@@ -194,6 +216,15 @@ def _llava_next_processor() -> Any:
     )
 
 
+def _llava_onevision_processor() -> Any:
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+        LlavaOnevisionImageProcessorPil,
+    )
+
+    square = {"height": TILE, "width": TILE}
+    return LlavaOnevisionImageProcessorPil(size=square, image_grid_pinpoints=RESOLUTIONS)
+
+
 def _glm_processor(family: str) -> Any:
     from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
     from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
@@ -237,6 +268,12 @@ WRITTEN: Mapping[str, TinyFamily] = {
     ),
     "llava_next": TinyFamily(
         words=(), marker="<image>", config=_llava_next, processor=_llava_next_processor
+    ),
+    "llava_onevision": TinyFamily(
+        words=("<video>",),
+        marker="<image>",
+        config=_llava_onevision,
+        processor=_llava_onevision_processor,
     ),
     "glm4v": TinyFamily(
         words=_GLM,

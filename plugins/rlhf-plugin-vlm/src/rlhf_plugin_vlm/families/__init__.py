@@ -12,6 +12,7 @@ from .idefics3 import Idefics3
 from .internvl import InternVl
 from .llava import Llava
 from .llava_next import LlavaNext
+from .llava_onevision import LlavaOnevision
 from .mistral3 import Mistral3
 from .qwen_vl import QwenVl
 
@@ -23,6 +24,7 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "internvl": InternVl,
     "llava": Llava,
     "llava_next": LlavaNext,
+    "llava_onevision": LlavaOnevision,
     "mistral3": Mistral3,
     "qwen2_5_vl": QwenVl,
     "qwen2_vl": QwenVl,
@@ -39,7 +41,5 @@ _LAYER_EMBEDDINGS = (
 REFUSED: Mapping[str, str] = {
     "gemma3n": _LAYER_EMBEDDINGS,
     "gemma4": _LAYER_EMBEDDINGS,
-    "llava_onevision": "how many tokens an image has depends on how many images the conversation has, and later turns "
-    "bring more",
 }
 """``model_type`` -> why images of such a model cannot be read yet."""
