@@ -34,7 +34,7 @@ from rlhf_torch.vision.processor_files import FILES
 
 FAMILIES = (*VISION_FAMILIES, *MORE_VISION_FAMILIES)
 NEED_TORCHVISION = (
-    *("glm4v", "glm46v", "internvl", "llava_onevision", "mistral3", "smolvlm"),
+    *("gemma4", "glm4v", "glm46v", "internvl", "llava_onevision", "mistral3", "smolvlm"),
     *QWEN,
 )
 """Families whose processor Transformers imports with torchvision alone, most of them since it reads videos too."""

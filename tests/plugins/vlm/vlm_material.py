@@ -63,7 +63,7 @@ EVERY_FAMILY = [
 SIZED = {
     **dict.fromkeys(("llava", "gemma3"), ONE_SIZE),
     **dict.fromkeys(
-        ("idefics3", "smolvlm", "mistral3", "llava_next", "llava_onevision"), OWN_SIZES
+        ("idefics3", "smolvlm", "mistral3", "llava_next", "llava_onevision", "gemma4"), OWN_SIZES
     ),
 }
 """Families whose sizes of images no option changes, and the reason."""
@@ -298,7 +298,8 @@ def own_inputs(stage: Stage, batch: TrajectoryColumns, row: int) -> dict[str, to
     if pictures:
         made = own_pixels(stage, pictures)
         # Models read neither, which say how an image was cut: Gemma 3's crops and InternVL's tiles.
-        inputs |= {name: made[name] for name in made.keys() - {"num_crops", "num_patches"}}
+        aside = {"num_crops", "num_patches", "num_soft_tokens_per_image"}
+        inputs |= {name: made[name] for name in made.keys() - aside}
     return inputs
 
 

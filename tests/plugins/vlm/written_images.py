@@ -76,7 +76,15 @@ def tiled_config(patch: int) -> SimpleNamespace:
     return SimpleNamespace(vision_config=vision, image_grid_pinpoints=RESOLUTIONS)
 
 
+def counted_image(processor: Any, image: Image.Image) -> list[str | None]:
+    """Gemma 4: as many features as the processor counts, between two words."""
+    made = processor(images=[image], return_tensors="pt")
+    features = [FEATURE] * int(made["num_soft_tokens_per_image"][0])
+    return ["<|image>", *features, "<image|>"]
+
+
 WRITTEN_BY = {
+    "gemma4": counted_image,
     "idefics3": cut_image,
     "smolvlm": cut_image,
     "mistral3": rows_of_image,

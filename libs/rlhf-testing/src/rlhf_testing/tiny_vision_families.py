@@ -25,6 +25,11 @@ RESOLUTIONS = [[TILE, 2 * TILE], [2 * TILE, TILE], [2 * TILE, 2 * TILE]]
 MOST_TILES = 2
 """Tiles of the tiny LLaVA-OneVision that have all of their features; those of more are interpolated."""
 
+GEMMA4_WINDOW = 12
+"""Tokens that a layer of the tiny Gemma 4 looks back: fewer than an image has."""
+GEMMA4_TOKENS = 70
+"""Largest number of tokens of an image of the tiny Gemma 4, the smallest one that its processor knows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinyFamily:
@@ -133,6 +138,45 @@ def _llava_onevision(
     )
 
 
+def _gemma4(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    whole: dict[str, Any],
+) -> PretrainedConfig:
+    from transformers import Gemma4Config
+
+    half, width = text["num_hidden_layers"], text["hidden_size"]
+    head_dim = width // text["num_attention_heads"]
+    own = {
+        "num_hidden_layers": 2 * half,  # the second half has keys and values of the first
+        "num_kv_shared_layers": half,
+        "layer_types": ["sliding_attention", "full_attention"] * half,
+        "sliding_window": GEMMA4_WINDOW,
+        "head_dim": head_dim,
+        "global_head_dim": 2 * head_dim,
+        "vocab_size_per_layer_input": text["vocab_size"],
+        "hidden_size_per_layer_input": 8,
+        "final_logit_softcapping": 30.0,
+    }
+    seen = {
+        "num_key_value_heads": vision["num_attention_heads"],
+        "head_dim": vision["hidden_size"] // vision["num_attention_heads"],
+        "patch_size": PATCH,
+        "pooling_kernel_size": MERGE,
+        "position_embedding_size": 128,
+        "use_clipped_linears": True,
+    }
+    names = ("boi", "image", "eoi", "video", "audio")
+    ids = [tokenizer.convert_tokens_to_ids(word) for word in _GEMMA4]
+    return Gemma4Config(
+        text_config=text | own | whole,
+        vision_config=vision | seen,
+        **{f"{name}_token_id": token for name, token in zip(names, ids, strict=True)},
+        **whole,
+    )
+
+
 def _glm(
     tokenizer: PreTrainedTokenizerFast,
     text: dict[str, Any],
@@ -225,6 +269,14 @@ def _llava_onevision_processor() -> Any:
     return LlavaOnevisionImageProcessorPil(size=square, image_grid_pinpoints=RESOLUTIONS)
 
 
+def _gemma4_processor() -> Any:
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    return Gemma4ImageProcessorPil(
+        patch_size=PATCH, pooling_kernel_size=MERGE, max_soft_tokens=GEMMA4_TOKENS
+    )
+
+
 def _glm_processor(family: str) -> Any:
     from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
     from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
@@ -247,6 +299,7 @@ _CUT = (
     *("<fake_token_around_image>", "<global-img>"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
 )
+_GEMMA4 = ("<|image>", "<|image|>", "<image|>", "<|video|>", "<|audio|>")
 WRITTEN: Mapping[str, TinyFamily] = {
     "idefics3": TinyFamily(
         words=_CUT,
@@ -274,6 +327,9 @@ WRITTEN: Mapping[str, TinyFamily] = {
         marker="<image>",
         config=_llava_onevision,
         processor=_llava_onevision_processor,
+    ),
+    "gemma4": TinyFamily(
+        words=_GEMMA4, marker="<|image|>", config=_gemma4, processor=_gemma4_processor
     ),
     "glm4v": TinyFamily(
         words=_GLM,

@@ -168,6 +168,12 @@ class CausalLM(nn.Module):
         return shares.sub_(logits.softmax(-1)).mul_(grad[:, None])
 
     @property
+    def sampled_ids(self) -> Tensor:
+        """Ids that have a probability, rising."""
+        ids = torch.arange(self.vocab_size, device=self._never.device)
+        return ids[~torch.isin(ids, self._never)]
+
+    @property
     def num_sampled(self) -> int:
         """Number of ids that have a probability."""
         return self.vocab_size - len(self._never)

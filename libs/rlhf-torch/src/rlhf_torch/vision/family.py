@@ -92,6 +92,13 @@ class VisionFamily(Protocol):
         """Return the features of pictures, one picture's after the other's."""
         ...
 
+    def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
+        """Return further arguments of the text model, if its layers read tokens (N,) themselves.
+
+        A family without this method has no such layers.
+        """
+        ...
+
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
         """Return further arguments of the text model, if its layers read features too.
 

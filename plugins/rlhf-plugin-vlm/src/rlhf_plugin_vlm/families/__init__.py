@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from rlhf_torch.vision.family import VisionFamily
 
 from .gemma3 import Gemma3
+from .gemma4 import Gemma4
 from .glm4v import Glm4v
 from .idefics3 import Idefics3
 from .internvl import InternVl
@@ -18,6 +19,7 @@ from .qwen_vl import QwenVl
 
 FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "gemma3": Gemma3,
+    "gemma4": Gemma4,
     "glm46v": Glm4v,
     "glm4v": Glm4v,
     "idefics3": Idefics3,
@@ -35,11 +37,7 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "smolvlm": Idefics3,
 }
 """``model_type`` -> the family, called with path, configuration, options and ``trust_remote_code``."""
-_LAYER_EMBEDDINGS = (
-    "each layer has embeddings of the tokens themselves, and features of an image are no tokens"
-)
 REFUSED: Mapping[str, str] = {
-    "gemma3n": _LAYER_EMBEDDINGS,
-    "gemma4": _LAYER_EMBEDDINGS,
+    "gemma3n": "its visual encoder is a model of the package timm, which was not tried",
 }
 """``model_type`` -> why images of such a model cannot be read yet."""

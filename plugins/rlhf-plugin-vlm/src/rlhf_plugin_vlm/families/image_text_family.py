@@ -88,6 +88,10 @@ class ImageTextFamily(ABC):
         """Return pictures as the model takes several, on the host."""
         return {"pixel_values": torch.cat([one.inputs["pixel_values"] for one in pictures])}
 
+    def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
+        """Return nothing: layers read no tokens themselves."""
+        return {}
+
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
         """Return nothing: features enter in the place of embeddings alone."""
         return {}
