@@ -153,13 +153,10 @@ def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
         ImageTextModel(VlmConfig()).image_tokens(str(copied), trust_remote_code=False)
 
 
-def test_a_family_with_two_ways_to_see_is_told_which_and_others_are_not(tmp_path):
-    """LLaVA-OneVision shows an image otherwise where a conversation has another one beside it."""
+def test_whether_images_are_cut_is_for_the_family_that_does_both(tmp_path):
     path = write_tiny_vision_model(tmp_path / "onevision", "llava_onevision")
     other = write_tiny_vision_model(tmp_path / "next", "llava_next")
 
-    with pytest.raises(ConfigError, match=r"Set --model\.vlm\.tiled true where .* have one image"):
-        ImageTextModel(VlmConfig()).image_tokens(str(path), trust_remote_code=False)
     with pytest.raises(ConfigError, match=r"--model\.vlm\.tiled: .* family llava_next"):
         tokens_of(other, tiled=False)
     changed(path / "config.json", vision_aspect_ratio="square")

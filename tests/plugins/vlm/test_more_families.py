@@ -20,6 +20,7 @@ from tests.plugins.vlm.vlm_material import (
 )
 from transformers import AutoConfig, AutoModelForImageTextToText
 
+from rlhf_core import ConfigError
 from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, decode, references_in
@@ -27,6 +28,7 @@ from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
 from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, write_tiny_vision_model
 from rlhf_torch.models.layers import decoder_layers
+from rlhf_torch.vision.pictures import PictureReader
 
 
 def shuffled(stage: Stage, batch: TrajectoryColumns) -> TrajectoryColumns:
@@ -180,3 +182,24 @@ def test_images_without_tiles_have_the_numbers_of_transformers(tmp_path, all_plu
     alone = torch.cat([made.features(model, [one]).embeddings for one in pictures])
     assert len(together) == 3 * 17
     torch.testing.assert_close(alone, together, atol=1e-5, rtol=0)
+
+
+def test_a_second_image_is_refused_where_a_family_would_see_the_first_one_otherwise(tmp_path):
+    """LLaVA-OneVision shows images without tiles where a conversation has several."""
+    path = write_tiny_vision_model(tmp_path / "model", "llava_onevision")
+    desk = MediaDesk(MediaOptions(folder=str(tmp_path / "media")))
+    image = desk.take(noisy(16, 24), tmp_path)
+
+    def read(count: int, **options: bool) -> int:
+        family = ImageTextModel(VlmConfig(**options)).family(str(path), trust_remote_code=False)
+        own = family.tokens.tokens_of(image)
+        spans = [
+            MediaSpan(start=1 + place * len(own), length=len(own), image=image)
+            for place in range(count)
+        ]
+        row = PictureReader(family, desk.store).row([5, *own * count, 6], spans, "row")
+        return len(row.pictures)
+
+    assert (read(1), read(2, tiled=True), read(2, tiled=False)) == (1, 2, 2)
+    with pytest.raises(ConfigError, match=r"has 2 images\. .* Set --model\.vlm\.tiled false"):
+        read(2)

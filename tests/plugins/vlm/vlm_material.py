@@ -68,7 +68,7 @@ SIZED = {
 }
 """Families whose sizes of images no option changes, and the reason."""
 TOLD: dict[str, dict[str, object]] = {"llava_onevision": {"tiled": True}}
-"""Options without which a family is refused; those of the tests."""
+"""Options without which a family reads one image in a sequence; those of the tests."""
 SGD = ComponentRef(kind="rlhf_optimizers", name="algorithms:sgd", options={"lr": 1.0})
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29))
 """Widths and heights, in pixels; 8 by 8 are one token."""
@@ -82,7 +82,7 @@ def turned(number: int, size: tuple[int, int]):
 
 
 def told(model_path: Path) -> dict[str, object]:
-    """Options without which a model is refused."""
+    """Options without which a model reads one image in a sequence."""
     return TOLD.get(json.loads((model_path / "config.json").read_text())["model_type"], {})
 
 

@@ -27,6 +27,6 @@ class VlmConfig(Config):
     )
     tiled: bool | None = Field(
         None,
-        description="LLaVA-OneVision, which has to be told: true: all images are seen with their tiles, as the only "
-        "one of a conversation; false: without, as those of several",
+        description="LLaVA-OneVision: see all images with their tiles, as the only one of a conversation, or without, "
+        "as those of several; unset: with, and a sequence has one image",
     )

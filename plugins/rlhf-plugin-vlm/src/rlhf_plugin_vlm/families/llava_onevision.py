@@ -1,8 +1,9 @@
 """LLaVA-OneVision: the whole image, and behind it the tiles of LLaVA-NeXT at no more than so many features.
 
 Its processor shows the only image of a conversation so, and each of several as the whole alone, filled up to a square.
-So the tokens of an image would change when a later turn brings another one; here ``tiled`` says how all images of a run
-are seen. Tiles that have too many features together are made fewer by interpolation (``anyres_max_9``: those of nine).
+So the tokens of an image would change when a later turn brings another one. Here ``tiled`` says how all images of a run
+are seen, and without it a sequence has one image. Tiles that have too many features together are made fewer by
+interpolation (``anyres_max_9``: those of nine).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core import ConfigError
-from rlhf_core.media import ANY_AREA, PixelLimits
+from rlhf_core.media import ANY_AREA, MediaSpan, PixelLimits
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
@@ -33,8 +34,7 @@ class LlavaOnevision(LlavaNext):
     """Implements ``rlhf_torch.vision.family.VisionFamily`` for LLaVA-OneVision and what has its architecture.
 
     Raises:
-        ConfigError: the processor or the tokenizer is missing, or another model's, an option is for other families, or
-            none says whether images are cut.
+        ConfigError: the processor or the tokenizer is missing, or another model's, or an option is for other families.
     """
 
     STRATEGY = "full"
@@ -42,14 +42,8 @@ class LlavaOnevision(LlavaNext):
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
     ) -> None:
-        if options.tiled is None:
-            raise ConfigError(
-                f"the model {path} (llava_onevision) was trained to see the only image of a conversation with its "
-                "tiles, and each of several images without, and a later turn may bring another one; expected one way "
-                "for all images of a run. Set --model.vlm.tiled true where conversations have one image, or "
-                "--model.vlm.tiled false"
-            )
-        self._tiled = options.tiled
+        self._is_told = options.tiled is not None
+        self._tiled = options.tiled is not False
         ratio = str(config.vision_aspect_ratio)
         most = ratio.removeprefix(_MOST)
         if most == ratio or not most.isdecimal():
@@ -90,3 +84,19 @@ class LlavaOnevision(LlavaNext):
         """Return all tiles of pictures, the pictures' sizes, and of how many images the model takes them to be."""
         images = [1] * len(pictures) if self._tiled else [max(2, len(pictures))]
         return super().batched(pictures) | {"batch_num_images": torch.tensor(images)}
+
+    def positions(
+        self, num_tokens: int, spans: Sequence[MediaSpan], pictures: Sequence[Picture]
+    ) -> Tensor:
+        """Return positions (T,), which count tokens whatever they stand for.
+
+        Raises:
+            ConfigError: there are several images, and no option says how they are seen.
+        """
+        if len(spans) > 1 and not self._is_told:
+            raise ConfigError(
+                f"a sequence has {len(spans)} images. The model {self.path} (llava_onevision) was trained to see the "
+                "only image of a conversation with its tiles, and each of several without; expected one way for all "
+                "images of a run. Set --model.vlm.tiled false, or true to see each as if it were the only one"
+            )
+        return super().positions(num_tokens, spans, pictures)
