@@ -77,13 +77,35 @@ def plain_gradients(stage: Stage, batch: TrajectoryColumns) -> dict[str, torch.T
     }
 
 
-@pytest.mark.parametrize("family", ["llava_onevision", "gemma4"])
+def make_larger(path: Path) -> None:
+    """Make a tiny Gemma 4 like the larger ones: tokens of images look ahead in layers with a window, and no layer reads
+    tokens itself."""
+    config = AutoConfig.from_pretrained(path)
+    config.text_config.use_bidirectional_attention = "vision"
+    config.text_config.hidden_size_per_layer_input = 0
+    config.text_config.num_kv_shared_layers = 0
+    config.text_config.attention_k_eq_v = True
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        places = model.base_model.vision_tower.patch_embedder.position_embedding_table
+        torch.nn.init.normal_(places, std=0.1)
+    model.save_pretrained(path)
+
+
+@pytest.mark.parametrize("family", ["llava_onevision", "gemma4", "gemma4, larger"])
 def test_an_update_is_that_of_a_plain_loop(tmp_path, all_plugins, family):
-    path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
+    name, *larger = family.split(",")
+    path = write_tiny_vision_model(tmp_path / "model", name, initializer_range=0.1)
+    if larger:
+        make_larger(path)
     media = tmp_path / "run" / "media"
     stage = Stage(path, media, all_plugins, policy_spec(path, media))
     batch = stage.play(stage.backend(), prompts=3, samples=2)
     expected = plain_gradients(stage, batch)
+    own = stage.own_logprobs(batch)
+    np.testing.assert_allclose(batch.rollout_logprobs, own, atol=1e-4)
+    np.testing.assert_allclose(stage.backend().logprobs(batch), own, atol=1e-5)
 
     steps = moved(stage.backend(), batch)
 

@@ -64,6 +64,11 @@ class VisionFamily(Protocol):
         """True: tokens with features of one image see each other, those behind them too; else all tokens look back."""
         ...
 
+    @property
+    def looks_ahead_in_windows(self) -> bool:
+        """True: where tokens look ahead, they do in layers with a window alone. A family without it: in all layers."""
+        ...
+
     def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Return the Transformers model and the information on its loading, as ``from_pretrained(PATH, **options)``
         does."""

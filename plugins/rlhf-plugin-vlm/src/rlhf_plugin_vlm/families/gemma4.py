@@ -1,7 +1,8 @@
 """Gemma 4: as many tokens for an image as its shape leaves of a largest number, and inputs of each layer by token.
 
 The chat template writes ``<|image|>``; in its place come ``<|image>``, one ``<|image|>`` for each feature, and
-``<image|>``. Each layer has embeddings of tokens of its own, in which an image's tokens count as padding.
+``<image|>``. In smaller models each layer has embeddings of tokens of its own, in which an image's tokens count as
+padding; in larger ones the tokens of an image see each other, in layers with a window alone.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Gemma4(ImageTextFamily):
     """
 
     PROJECTOR = ("embed_vision",)
+    looks_ahead_in_windows = True
 
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
@@ -55,12 +57,13 @@ class Gemma4(ImageTextFamily):
                 f"model {path}: its image processor leaves the sizes of images as they are (do_resize); expected one "
                 "that brings them to patches"
             )
-        if config.text_config.use_bidirectional_attention is not None:
+        ahead = config.text_config.use_bidirectional_attention
+        if ahead not in (None, "vision"):
             raise ConfigError(
-                f"model {path}: in its layers with a window the tokens of an image see each other in both directions "
-                f"(use_bidirectional_attention {config.text_config.use_bidirectional_attention}), and in the others "
-                "they look back, which is not supported here; choose a smaller Gemma 4, whose tokens all look back"
+                f"model {path}: its use_bidirectional_attention is {ahead}, so that text sees what is behind it; "
+                "expected vision or none, as models that write have"
             )
+        self.looks_ahead = ahead == "vision"
         begin, end = int(config.boi_token_id), int(config.eoi_token_id)
         self.feature_id = int(config.image_token_id)
         words = {"<|image>": begin, "<image|>": end, "<|image|>": self.feature_id}

@@ -43,6 +43,7 @@ class ImageTextFamily(ABC):
     tokens: ImageTokens
     feature_id: int
     looks_ahead = False
+    looks_ahead_in_windows = False
     changed: Mapping[str, Any] = MappingProxyType({})
     """Values of the image processor that options change, as its file has them."""
 
