@@ -18,7 +18,7 @@ from tests.plugins.vlm.vlm_material import (
     told,
     train_batch,
 )
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText, Gemma4AudioConfig
 
 from rlhf_core import ConfigError
 from rlhf_core.batch.media_columns import media_rows, media_spans
@@ -77,14 +77,28 @@ def plain_gradients(stage: Stage, batch: TrajectoryColumns) -> dict[str, torch.T
     }
 
 
-def make_larger(path: Path) -> None:
-    """Make a tiny Gemma 4 like the larger ones: tokens of images look ahead in layers with a window, and no layer reads
-    tokens itself."""
+LARGER = {
+    **{"use_bidirectional_attention": "vision", "attention_k_eq_v": True},
+    **{"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
+    **{"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16},
+}
+"""Entries of the larger Gemma 4: tokens of images look ahead in layers with a window, no layer reads tokens itself, and
+some have experts."""
+HEARING = {
+    **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 32},
+    "subsampling_conv_channels": [4, 4],
+}
+"""Part of the smaller ones that hears, which no run uses."""
+
+
+def make_again(path: Path, kind: str) -> None:
+    """Make a tiny Gemma 4 one of another kind."""
     config = AutoConfig.from_pretrained(path)
-    config.text_config.use_bidirectional_attention = "vision"
-    config.text_config.hidden_size_per_layer_input = 0
-    config.text_config.num_kv_shared_layers = 0
-    config.text_config.attention_k_eq_v = True
+    if kind == "hearing":
+        config.audio_config = Gemma4AudioConfig(**HEARING)
+    else:
+        for name, value in LARGER.items():
+            setattr(config.text_config, name, value)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
@@ -93,12 +107,12 @@ def make_larger(path: Path) -> None:
     model.save_pretrained(path)
 
 
-@pytest.mark.parametrize("family", ["llava_onevision", "gemma4", "gemma4, larger"])
+@pytest.mark.parametrize("family", ["llava_onevision", "gemma4", "gemma4 larger", "gemma4 hearing"])
 def test_an_update_is_that_of_a_plain_loop(tmp_path, all_plugins, family):
-    name, *larger = family.split(",")
+    name, *kinds = family.split()
     path = write_tiny_vision_model(tmp_path / "model", name, initializer_range=0.1)
-    if larger:
-        make_larger(path)
+    for kind in kinds:
+        make_again(path, kind)
     media = tmp_path / "run" / "media"
     stage = Stage(path, media, all_plugins, policy_spec(path, media))
     batch = stage.play(stage.backend(), prompts=3, samples=2)
