@@ -1,6 +1,7 @@
 """Families whose other tests are in the full matrix: what is sampled has the numbers of Transformers, and sees."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +26,23 @@ from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, decode, references_in
 from rlhf_plugin_vlm.config import VlmConfig
+from rlhf_plugin_vlm.families import FAMILIES, REFUSED
 from rlhf_plugin_vlm.model import ImageTextModel
-from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, write_tiny_vision_model
+from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, VISION_FAMILIES, write_tiny_vision_model
 from rlhf_torch.models.layers import decoder_layers
 from rlhf_torch.vision.pictures import PictureReader
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "images.md"
+
+
+def test_the_page_has_the_families_that_are_read_and_tried():
+    section = PAGE.read_text().split("## Families\n")[1].split("### ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    names = re.findall(r"`(\w+)`", " ".join(rows))[1:]
+
+    assert sorted(names) == sorted(FAMILIES) == sorted((*VISION_FAMILIES, *MORE_VISION_FAMILIES))
+    assert {*re.findall(r"`(\w+)` is refused by\s+name", section)} == set(REFUSED)
 
 
 def shuffled(stage: Stage, batch: TrajectoryColumns) -> TrajectoryColumns:

@@ -149,8 +149,9 @@ def _gemma4(
     half, width = text["num_hidden_layers"], text["hidden_size"]
     head_dim = width // text["num_attention_heads"]
     own = {
-        "num_hidden_layers": 2 * half,  # the second half has keys and values of the first
-        "num_kv_shared_layers": half,
+        "num_hidden_layers": 2 * half,
+        # The second half has keys and values of the first, if that has a layer of each kind.
+        "num_kv_shared_layers": half if half > 1 else 0,
         "layer_types": ["sliding_attention", "full_attention"] * half,
         "sliding_window": GEMMA4_WINDOW,
         "head_dim": head_dim,
