@@ -32,7 +32,6 @@ from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, VISION_FAMILIES, writ
 from rlhf_torch.models.layers import decoder_layers
 from rlhf_torch.vision.pictures import PictureReader
 
-
 PAGE = Path(__file__).parents[3] / "docs" / "images.md"
 
 

@@ -20,7 +20,7 @@ SCORES_BLOCK = 8192
 GRAD_BLOCK = 4096
 """Numbers that a program of the gradient holds at a time."""
 NO_PRODUCT: tl.constexpr = tl.constexpr(modeling.NO_PRODUCT)
-"""What is below is no product, and has no probability."""
+"""Bound that no product is below; what is, has no probability."""
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from ..next_token.sampling import BLOCK
 BLOCKS = 4
 """Blocks that a program sums. A program of one block alone would have too little to read at a time."""
 NO_PRODUCT: tl.constexpr = tl.constexpr(modeling.NO_PRODUCT)
-"""What is below is no product, and has no probability."""
+"""Bound that no product is below; what is, has no probability."""
 
 
 @triton.jit
