@@ -120,7 +120,13 @@ def make_again(path: Path, kind: str) -> None:
     model.save_pretrained(path)
 
 
-@pytest.mark.parametrize("family", ["llava_onevision", "gemma4", "gemma4 larger", "gemma4 hearing"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("llava_onevision", "gemma4", "gemma4 larger"),
+        pytest.param("gemma4 hearing", marks=pytest.mark.slow),
+    ],
+)
 def test_an_update_is_that_of_a_plain_loop(tmp_path, all_plugins, family):
     name, *kinds = family.split()
     path = write_tiny_vision_model(tmp_path / "model", name, initializer_range=0.1)

@@ -127,7 +127,7 @@ class SeeingScorer:
         hidden = self._lm.hidden(
             tokens.to(device),
             torch.cat([seen.positions for _, seen in rows], dim=-1).to(device),
-            PackedLayout(offsets, device, self._lm.reader.blocks(placed, len(tokens), device)),
+            PackedLayout(offsets, device, self._reader(None).blocks(placed, len(tokens), device)),
             packed_images(placed, device),
         )  # (N, D)
         last = [
