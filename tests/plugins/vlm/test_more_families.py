@@ -148,7 +148,7 @@ def test_an_update_is_that_of_a_plain_loop(tmp_path, all_plugins, family):
 
 
 @pytest.mark.parametrize(
-    "family", ["mistral3", "smolvlm", "llava_next", "llava_onevision", "glm4v"]
+    "family", ["mistral3", "smolvlm", "llava_next", "llava_onevision", "glm4v", "gemma4"]
 )
 def test_features_are_the_same_alone_and_with_those_of_others(tmp_path, family):
     """As on a GPU, where all pictures of a row are computed at once; Transformers cannot compute one feature of
@@ -258,3 +258,17 @@ def test_a_second_image_is_refused_where_a_family_would_see_the_first_one_otherw
     assert (read(1), read(2, tiled=True), read(2, tiled=False)) == (1, 2, 2)
     with pytest.raises(ConfigError, match=r"has 2 images\. .* Set --model\.vlm\.tiled false"):
         read(2)
+
+
+def test_pixels_of_gemma_4_are_rounded_once(tmp_path):
+    """In bfloat16 as Transformers does it, which scales them before."""
+    path = write_tiny_vision_model(tmp_path / "model", "gemma4", initializer_range=0.1)
+    made = ImageTextModel(VlmConfig()).family(str(path), trust_remote_code=False)
+    model, _ = made.load(dtype=torch.bfloat16, output_loading_info=True)
+    picture = made.picture(noisy(24, 16))
+
+    with torch.no_grad():
+        found = made.features(model, [picture]).embeddings
+        own = model.get_image_features(**picture.inputs, return_dict=True).pooler_output[0]
+
+    torch.testing.assert_close(found, own, atol=0, rtol=0)

@@ -17,7 +17,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ra
 
 from rlhf_core import ConfigError
 from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
-from rlhf_torch.vision.family import Picture
+from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
 from .image_text_family import ImageTextFamily
@@ -102,6 +102,14 @@ class Gemma4(ImageTextFamily):
             grid=self.grid(image.height, image.width),
         )
 
+    def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
+        """Return the features of pictures, one picture's after the other's."""
+        device = next(self.tower(model).parameters()).device
+        # The tower brings pixels to its range in their own precision, and then to its dtype.
+        given = {name: part.to(device) for name, part in self.batched(pictures).items()}
+        found = model.base_model.get_image_features(**given, return_dict=True)
+        return Features(torch.cat(list(found.pooler_output)))
+
     def batched(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
         """Return the patches of pictures, filled up to one number, and their places."""
         return {
@@ -114,8 +122,11 @@ class Gemma4(ImageTextFamily):
         text: Any = self.text_model(model)
         if not text.config.hidden_size_per_layer_input:
             return {}
-        stand = torch.isin(input_ids, torch.tensor(self._paddings, device=input_ids.device))
-        ids = torch.where(stand, self._padding, input_ids)
+        ids = input_ids
+        for token in (
+            self._paddings
+        ):  # one by one: a captured graph takes numbers, and no new tensor of them
+            ids = ids.masked_fill(input_ids == token, self._padding)
         return {
             "per_layer_inputs": text.get_per_layer_inputs(ids[None], None)
         }  # (1, N, layers, width)
