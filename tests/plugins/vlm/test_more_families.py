@@ -24,7 +24,15 @@ from transformers import AutoConfig, AutoModelForImageTextToText, Gemma4AudioCon
 from rlhf_core import ConfigError
 from rlhf_core.batch.media_columns import media_rows, media_spans
 from rlhf_core.contracts import TrajectoryColumns
-from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, decode, references_in
+from rlhf_core.media import (
+    ImageReader,
+    MediaDesk,
+    MediaOptions,
+    MediaProblem,
+    MediaSpan,
+    decode,
+    references_in,
+)
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.families import FAMILIES, REFUSED
 from rlhf_plugin_vlm.model import ImageTextModel
@@ -256,8 +264,13 @@ def test_a_second_image_is_refused_where_a_family_would_see_the_first_one_otherw
         return len(row.pictures)
 
     assert (read(1), read(2, tiled=True), read(2, tiled=False)) == (1, 2, 2)
-    with pytest.raises(ConfigError, match=r"has 2 images\. .* Set --model\.vlm\.tiled false"):
+    with pytest.raises(ConfigError, match=r"there are 2 images; .* Set --model\.vlm\.tiled false"):
         read(2)
+    tokens = ImageTextModel(VlmConfig()).image_tokens(str(path), trust_remote_code=False)
+    marker = tokens.marker_id
+    assert len(ImageReader(desk, tokens).expand([marker], [image]).spans) == 1
+    with pytest.raises(MediaProblem, match="there are 2 images"):
+        ImageReader(desk, tokens).expand([marker, marker], [image, image])
 
 
 def test_pixels_of_gemma_4_are_rounded_once(tmp_path):

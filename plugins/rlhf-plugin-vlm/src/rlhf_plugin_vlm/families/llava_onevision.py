@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core import ConfigError
-from rlhf_core.media import ANY_AREA, MediaSpan, PixelLimits
+from rlhf_core.media import ANY_AREA, MediaProblem, MediaSpan, PixelLimits
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
@@ -42,7 +42,6 @@ class LlavaOnevision(LlavaNext):
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
     ) -> None:
-        self._is_told = options.tiled is not None
         self._tiled = options.tiled is not False
         ratio = str(config.vision_aspect_ratio)
         most = ratio.removeprefix(_MOST)
@@ -55,6 +54,12 @@ class LlavaOnevision(LlavaNext):
         video = int(config.video_token_id)
         token_ids(path, {"<video>": video}, trust_remote_code=trust_remote_code)
         self.tokens.never_sampled = (self.feature_id, video)
+        if options.tiled is None:
+            self.tokens.no_second = (
+                f"the model {path} (llava_onevision) was trained to see the only image of a conversation with its "
+                "tiles, and each of several without; expected one way for all images of a run. Set --model.vlm.tiled "
+                "false, or true to see each as if it were the only one"
+            )
 
     def num_features(self, height: int, width: int) -> int:
         """Return how many features an image has, those that end rows included."""
@@ -93,10 +98,8 @@ class LlavaOnevision(LlavaNext):
         Raises:
             ConfigError: there are several images, and no option says how they are seen.
         """
-        if len(spans) > 1 and not self._is_told:
-            raise ConfigError(
-                f"a sequence has {len(spans)} images. The model {self.path} (llava_onevision) was trained to see the "
-                "only image of a conversation with its tiles, and each of several without; expected one way for all "
-                "images of a run. Set --model.vlm.tiled false, or true to see each as if it were the only one"
-            )
+        try:
+            self.tokens.check_count(len(spans))  # images of later turns come one by one
+        except MediaProblem as problem:
+            raise ConfigError(f"a sequence: {problem}") from problem
         return super().positions(num_tokens, spans, pictures)
