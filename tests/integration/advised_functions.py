@@ -132,16 +132,6 @@ def page(options):
         taken.server_close()
 
 
-def capped(options):
-    ids = [] if options.get("--rollout.sample_padding") == "true" else [9]
-    model = SimpleNamespace(
-        _never=torch.zeros(0, dtype=torch.int64),
-        logit_form=SimpleNamespace(softcap=30.0),
-        model=nn.Linear(2, 2),
-    )
-    CausalLM.never_sample(model, ids)
-
-
 def one_graph(options):
     if options.get("--backend.deepspeed.deep_compile") == "true":
         carries = options["--model"] == "carrying"
@@ -265,6 +255,5 @@ CALLED = {
         (one_graph, f"train --model carrying {DEEPSPEED}deep_compile true"),
         (one_graph, f"train --model changing {DEEPSPEED}deep_compile true"),
     ],
-    "rlhf_torch/models/modeling.py:never_sample": [(capped, "train --model capped")],
 }
 """Place -> a function that is called with the options of words, and the words."""

@@ -146,6 +146,30 @@ def test_a_run_killed_in_any_phase_goes_on_to_the_bit(workspace, words):
         assert adapter_of(workspace / name) == adapter_of(workspace / "whole"), name
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("family", ["llava_onevision", "gemma4"])
+def test_a_killed_run_of_another_family_goes_on_to_the_bit(workspace, family):
+    import transformers  # noqa: F401  # forks start at once
+
+    write_tiny_vision_model(workspace / family, family, hidden_size=16, num_heads=2, num_layers=1)
+    seen = ["--model.vlm.tiled", "true"] if family == "llava_onevision" else []
+    small = ["400" if word == "100" else word for word in SMALL]
+    turns = ["400" if word == "200" else word for word in TURNS]
+    more = ("--train.steps", "4", "--checkpoint.every", "2", "--runtime.local.threads", "1")
+    run = ["train", "--model", family, "--model.vision", "vlm", *seen, *small, *turns, *more]
+    assert run_in_a_fork(workspace, "whole", [*run, "--output", "whole"]) == 0
+    killed = run_in_a_fork(workspace, "cut", [*run, "--output", "cut"], fault="train:3")
+    assert os.WIFSIGNALED(killed), (workspace / "cut.log").read_text()
+
+    how = how_to_resume(workspace / "cut")
+    again = run_in_a_fork(workspace, "cut", [*run, "--output", "cut", "--resume", how])
+
+    assert again == 0, (workspace / "cut.log").read_text()
+    assert digests(workspace / "cut/model") == digests(workspace / "whole/model")
+    assert digests(workspace / "whole/model") != digests(workspace / family)
+    assert metrics_without_times(workspace / "cut") == metrics_without_times(workspace / "whole")
+
+
 @pytest.mark.slow
 def test_a_killed_run_of_an_agent_that_sends_images_goes_on_to_the_bit(workspace):
     import transformers  # noqa: F401  # forks start at once

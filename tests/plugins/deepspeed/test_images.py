@@ -27,6 +27,7 @@ PARTS = tuple(f"{stage} parts" for stage in STAGES)
         "qwen3_vl",
         pytest.param("qwen2_5_vl", marks=pytest.mark.matrix),
         pytest.param("llava", marks=pytest.mark.matrix),
+        pytest.param("gemma4", marks=pytest.mark.matrix),
     ],
 )
 def found(request, tmp_path_factory) -> list[dict]:

@@ -17,8 +17,9 @@ WAIT_S = 3600
 """That of a hang."""
 
 
-def test_two_ranks_take_the_update_of_one_rank_of_torch(tmp_path):
-    write_tiny_vision_model(tmp_path / "qwen3_vl", "qwen3_vl", initializer_range=0.1)
+@pytest.mark.parametrize("family", ["qwen3_vl", pytest.param("gemma4", marks=pytest.mark.matrix)])
+def test_two_ranks_take_the_update_of_one_rank_of_torch(tmp_path, family):
+    write_tiny_vision_model(tmp_path / family, family, initializer_range=0.1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -26,7 +27,7 @@ def test_two_ranks_take_the_update_of_one_rank_of_torch(tmp_path):
     own |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parents[3])}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), "qwen3_vl", str(tmp_path), "fsdp"],
+            [sys.executable, str(PROGRAM), family, str(tmp_path), "fsdp"],
             env={**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,

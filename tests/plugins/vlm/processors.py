@@ -17,7 +17,7 @@ from rlhf_testing.tiny_vision import (
     tiny_vision_config,
     write_image_processor,
 )
-from rlhf_testing.tiny_vision_families import PIXTRAL_PATCH
+from rlhf_testing.tiny_vision_families import GEMMA4_TOKENS, MOST_TILES, PIXTRAL_PATCH
 
 LLAVA = (
     "{% for m in messages %}{% if m['role'] != 'system' %}{{ m['role'].upper() + ': ' }}{% endif %}"
@@ -60,10 +60,12 @@ TEMPLATES = {
     ),
     "idefics3": IDEFICS,
     "llava_next": LLAVA,
+    "llava_onevision": CHATML.replace("MARKER", "<image>\n"),
     "mistral3": MISTRAL,
     "smolvlm": IDEFICS,
     "llava": LLAVA,
     "gemma3": GEMMA,
+    "gemma4": "{{ bos_token }}" + CHATML.replace("MARKER", "\n\n<|image|>\n\n"),
     "internvl": CHATML.replace("MARKER", "<IMG_CONTEXT>\n"),
     **dict.fromkeys(QWEN, PADS),
 }
@@ -86,6 +88,7 @@ NAMED = {
     "glm46v": GLM,
     "idefics3": CUT,
     "llava_next": {"image_token": "<image>"},
+    "llava_onevision": {"image_token": "<image>", "video_token": "<video>"},
     "mistral3": {
         "image_token": "[IMG]",
         "image_break_token": "[IMG_BREAK]",
@@ -97,6 +100,11 @@ NAMED = {
         "boi_token": "<start_of_image>",
         "eoi_token": "<end_of_image>",
         "image_token": "<image_soft_token>",
+    },
+    "gemma4": {
+        **{"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>"},
+        **{"boa_token": "<|audio>", "audio_token": "<|audio|>", "eoa_token": "<audio|>"},
+        "video_token": "<|video|>",
     },
     "internvl": {
         "start_image_token": "<img>",
@@ -128,7 +136,7 @@ def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(
         ["\n\nthe\n\n\ncat\n\n\n\nis a cat. \n\n the USER: red ASSISTANT: " * 40], trainer
     )
-    if family in ("llava", "gemma3", "idefics3", "llava_next", "mistral3"):
+    if family in ("llava", "gemma3", "gemma4", "idefics3", "llava_next", "mistral3"):
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
         )
@@ -187,6 +195,19 @@ def processor_of(folder: Path, family: str) -> Any:
         from transformers import Gemma3Processor
 
         return Gemma3Processor(**parts, image_seq_length=(GEMMA_SIDE // PATCH // MERGE) ** 2)
+    if family == "gemma4":
+        from transformers import Gemma4AudioFeatureExtractor, Gemma4Processor, Gemma4VideoProcessor
+
+        sides = {
+            "patch_size": PATCH,
+            "pooling_kernel_size": MERGE,
+            "max_soft_tokens": GEMMA4_TOKENS,
+        }
+        return Gemma4Processor(
+            **parts,
+            feature_extractor=Gemma4AudioFeatureExtractor(),
+            video_processor=Gemma4VideoProcessor(**sides),
+        )
     if family == "internvl":
         from transformers import InternVLProcessor, InternVLVideoProcessor
 
@@ -219,6 +240,16 @@ def processor_of(folder: Path, family: str) -> Any:
             patch_size=PATCH * MERGE,
             vision_feature_select_strategy="default",
             num_additional_image_tokens=1,
+        )
+    if family == "llava_onevision":
+        from transformers import LlavaOnevisionProcessor, LlavaOnevisionVideoProcessor
+
+        return LlavaOnevisionProcessor(
+            **parts,
+            video_processor=LlavaOnevisionVideoProcessor(size={"height": TILE, "width": TILE}),
+            num_image_tokens=(TILE // PATCH) ** 2,
+            vision_feature_select_strategy="full",
+            vision_aspect_ratio=f"anyres_max_{MOST_TILES}",
         )
     if family in ("glm4v", "glm46v"):
         from transformers import Glm4vProcessor, Glm46VProcessor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.plugins.vlm.vlm_material import VLM, in_tower, moved, turned
+from tests.plugins.vlm.vlm_material import in_tower, moved, turned
 
 from rlhf_core import PluginError
 from rlhf_core.batch.media_columns import media_rows, media_spans
@@ -157,7 +157,12 @@ def test_an_engine_in_another_process_reads_model_and_images_itself(stage, backe
 
 def test_a_worker_takes_images_in_as_the_run_does(stage, all_plugins, tmp_path):
     options = MediaOptions(folder=str(tmp_path / "media"), limits=MediaLimits(max_images=1))
-    told = ImageReaderSpec(component=VLM, model_path=str(stage.path), options=options, key="seen")
+    told = ImageReaderSpec(
+        component=stage.spec.vision.component,
+        model_path=str(stage.path),
+        options=options,
+        key="seen",
+    )
     reader = open_image_reader(pickle.loads(pickle.dumps(told)), all_plugins)
 
     taken = reader.desk.take(turned(1, (24, 16)), tmp_path)

@@ -7,16 +7,26 @@ import json
 import shutil
 
 import pytest
-from tests.plugins.vlm.vlm_material import SIZED
+from tests.plugins.vlm.vlm_material import SIZED, told
 from transformers import AutoConfig, Idefics2Config
 
 from rlhf_core import ConfigError
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
-from rlhf_testing.tiny_vision import GEMMA_SIDE, LLAVA_SIDE, PATCH, QWEN, TILE
+from rlhf_testing.tiny_vision import (
+    GEMMA_SIDE,
+    LLAVA_SIDE,
+    PATCH,
+    QWEN,
+    TILE,
+    write_tiny_vision_model,
+)
 from rlhf_testing.tiny_vision_families import PIXTRAL_PATCH, WRITTEN
 
-OTHER_SIDE = {"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE, "internvl": TILE, "llava_next": TILE}
+OTHER_SIDE = {
+    **{"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE},
+    **dict.fromkeys(("internvl", "llava_next", "llava_onevision"), TILE),
+}
 """Sides of images that a family's model reads, where all have one size."""
 WORD = {
     **dict.fromkeys(QWEN, "<|image_pad|>"),
@@ -42,7 +52,9 @@ def changed(file, **values):
 
 
 def tokens_of(folder, **options):
-    return ImageTextModel(VlmConfig(**options)).image_tokens(str(folder), trust_remote_code=False)
+    return ImageTextModel(VlmConfig(**told(folder) | options)).image_tokens(
+        str(folder), trust_remote_code=False
+    )
 
 
 def test_the_models_own_files_are_read(copied):
@@ -118,9 +130,7 @@ def test_crops_of_gemma_are_refused(family, copied):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("gemma3n", "embeddings of the tokens themselves"),
-        ("gemma4", "embeddings of the tokens themselves"),
-        ("llava_onevision", "how many images the conversation has"),
+        ("gemma3n", "a model of the package timm"),
     ],
 )
 def test_families_that_cannot_be_held_are_refused_with_the_reason(tmp_path, kind, reason):
@@ -140,4 +150,15 @@ def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
 
     (copied / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
-        tokens_of(copied)
+        ImageTextModel(VlmConfig()).image_tokens(str(copied), trust_remote_code=False)
+
+
+def test_whether_images_are_cut_is_for_the_family_that_does_both(tmp_path):
+    path = write_tiny_vision_model(tmp_path / "onevision", "llava_onevision")
+    other = write_tiny_vision_model(tmp_path / "next", "llava_next")
+
+    with pytest.raises(ConfigError, match=r"--model\.vlm\.tiled: .* family llava_next"):
+        tokens_of(other, tiled=False)
+    changed(path / "config.json", vision_aspect_ratio="square")
+    with pytest.raises(ConfigError, match="vision_aspect_ratio is square; expected anyres_max_"):
+        tokens_of(path)

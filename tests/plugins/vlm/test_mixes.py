@@ -214,7 +214,7 @@ def check_blocks(packed, flat, looks_ahead: bool) -> None:
         assert blocks is None
         return
     own: dict[int, set] = {}
-    for block, (row, one) in zip(blocks.tolist(), flat, strict=True):
+    for block, (row, one) in zip(blocks.numbers.tolist(), flat, strict=True):
         assert (block >= 0) == (one.feature is not None)
         if block >= 0:
             own.setdefault(block, set()).add((row, one.image))
@@ -324,7 +324,7 @@ def one_block(right):
 
     def blocks(self, rows, num_tokens, device):
         own = right(self, rows, num_tokens, device)
-        return None if own is None else own.clamp(max=0)
+        return None if own is None else own._replace(numbers=own.numbers.clamp(max=0))
 
     return blocks
 

@@ -17,7 +17,7 @@ from rlhf_torch.vision.parts import PROJECTOR, TEXT, TOWER, parts_of
 FAMILIES = ("qwen3_vl", "qwen3_5", "llava", "gemma3")
 INSIDE = ("qwen3_vl", "qwen3_5")
 """Families whose projector lies inside of the tower."""
-PROJECTORS = (".merger.", ".deepstack_merger_list.", ".multi_modal_projector.")
+PROJECTORS = (".embed_vision.", ".merger.", ".deepstack_merger_list.", ".multi_modal_projector.")
 TOWERS = (".visual.", ".vision_tower.")
 IDLE = ("k_proj.bias", "vision_tower.encoder.layers.2.", "vision_tower.post_layernorm")
 """Weights of which the gradient is rounding, or nothing (``test_training.test_everything_learns``)."""

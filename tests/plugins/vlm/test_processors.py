@@ -7,7 +7,7 @@ Every family is read in CI: a page of images and texts takes milliseconds.
 import json
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,12 @@ import pytest
 import torch
 from tests.images import noisy
 from tests.plugins.vlm.processors import processor_of, write_model
-from tests.plugins.vlm.vlm_material import SIZED
+from tests.plugins.vlm.vlm_material import SIZED, told
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
 from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, PixelLimits, references_in
+from rlhf_core.media.parts import image_parts
 from rlhf_data import TokenizerRenderer
 from rlhf_data.learned.chat_spans import ChatSpans
 from rlhf_data.learned.images import with_images
@@ -32,7 +33,10 @@ from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 
 FAMILIES = (*VISION_FAMILIES, *MORE_VISION_FAMILIES)
-NEED_TORCHVISION = ("glm4v", "glm46v", "internvl", "mistral3", "smolvlm", *QWEN)
+NEED_TORCHVISION = (
+    *("gemma4", "glm4v", "glm46v", "internvl", "llava_onevision", "mistral3", "smolvlm"),
+    *QWEN,
+)
 """Families whose processor Transformers imports with torchvision alone, most of them since it reads videos too."""
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
 PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
@@ -74,7 +78,7 @@ def older(tmp_path_factory, family) -> Path:
 
 
 def family_of(folder: Path, **options) -> VisionFamily:
-    vision = ImageTextModel(VlmConfig(**options))
+    vision = ImageTextModel(VlmConfig(**told(folder) | options))
     return vision.family(str(folder), trust_remote_code=False)
 
 
@@ -114,12 +118,26 @@ def expected_ids(processor, chat: Sequence[dict], *, reply: bool) -> list[int]:
     return list(map(int, made["input_ids"][0]))
 
 
+def readers(folder: Path) -> Callable[[Sequence[dict]], ImageReader]:
+    """Returns the reader of a conversation's images; LLaVA-OneVision is told to cut the only image of one."""
+    is_told = bool(told(folder))
+    made = {
+        several: ImageReader(
+            MediaDesk(MediaOptions()),
+            family_of(folder, **({"tiled": not several} if is_told else {})).tokens,
+        )
+        for several in (False, True)
+    }
+    return lambda chat: made[len(list(image_parts(chat))) > 1]
+
+
 def test_prompts_have_the_ids_of_transformers(base):
-    reader = ImageReader(MediaDesk(MediaOptions()), family_of(base).tokens)
-    renderer = TokenizerRenderer(load_tokenizer(str(base)), writing=reader.tokens.writing)
+    reader_of = readers(base)
+    renderer = TokenizerRenderer(load_tokenizer(str(base)), writing=family_of(base).tokens.writing)
     processor = AutoProcessor.from_pretrained(base)
 
     for chat in conversations(100, answers=False):
+        reader = reader_of(chat)
         messages = reader.messages(chat)
         found = reader.expand(renderer.render(messages), references_in(messages))
 
@@ -127,12 +145,13 @@ def test_prompts_have_the_ids_of_transformers(base):
 
 
 def test_conversations_to_learn_from_have_the_ids_of_transformers(base):
-    reader = ImageReader(MediaDesk(MediaOptions()), family_of(base).tokens)
-    renderer = TokenizerRenderer(load_tokenizer(str(base)), writing=reader.tokens.writing)
+    reader_of = readers(base)
+    renderer = TokenizerRenderer(load_tokenizer(str(base)), writing=family_of(base).tokens.writing)
     spans, tokenizer = ChatSpans(renderer), SpanTokenizer(renderer, 2)
     processor = AutoProcessor.from_pretrained(base)
 
     for chat in conversations(40, answers=True):
+        reader = reader_of(chat)
         plain = [
             {**one, "content": one["content"][0]["text"]} if one["role"] == "assistant" else one
             for one in chat

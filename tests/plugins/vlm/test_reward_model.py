@@ -29,6 +29,8 @@ OBJECTIVE = {"role": "reward_model", "head": "score", "objective": RankingObject
 @pytest.fixture(scope="module")
 def reward_folder(stage, tmp_path_factory):
     """A reward model as ``rlhf rm --model.vision vlm`` exports it, with a head that is large enough to tell scores."""
+    if stage.spec.vision.component.options:
+        pytest.skip("a reward is not told how its model sees several images")
     folder = tmp_path_factory.mktemp("rm") / "model"
     backend = stage.backend(**OBJECTIVE)
     torch.nn.init.normal_(

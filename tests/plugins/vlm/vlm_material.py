@@ -62,9 +62,13 @@ EVERY_FAMILY = [
 ]
 SIZED = {
     **dict.fromkeys(("llava", "gemma3"), ONE_SIZE),
-    **dict.fromkeys(("idefics3", "smolvlm", "mistral3", "llava_next"), OWN_SIZES),
+    **dict.fromkeys(
+        ("idefics3", "smolvlm", "mistral3", "llava_next", "llava_onevision", "gemma4"), OWN_SIZES
+    ),
 }
 """Families whose sizes of images no option changes, and the reason."""
+TOLD: dict[str, dict[str, object]] = {"llava_onevision": {"tiled": True}}
+"""Options without which a family reads one image in a sequence; those of the tests."""
 SGD = ComponentRef(kind="rlhf_optimizers", name="algorithms:sgd", options={"lr": 1.0})
 SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29))
 """Widths and heights, in pixels; 8 by 8 are one token."""
@@ -77,6 +81,11 @@ def turned(number: int, size: tuple[int, int]):
     )
 
 
+def told(model_path: Path) -> dict[str, object]:
+    """Options without which a model reads one image in a sequence."""
+    return TOLD.get(json.loads((model_path / "config.json").read_text())["model_type"], {})
+
+
 def policy_spec(model_path: Path, media: Path) -> RoleSpec:
     """A policy that sees."""
     return RoleSpec(
@@ -85,7 +94,9 @@ def policy_spec(model_path: Path, media: Path) -> RoleSpec:
         objective=OBJECTIVE,
         optimizer=SGD,
         max_grad_norm=None,
-        vision=VisionSpec(component=VLM, media_folder=str(media)),
+        vision=VisionSpec(
+            component=replace(VLM, options=told(model_path)), media_folder=str(media)
+        ),
     )
 
 
@@ -141,7 +152,7 @@ class Stage:
 
     @property
     def vision(self) -> ImageTextModel:
-        return ImageTextModel(VlmConfig())
+        return ImageTextModel(VlmConfig(**self.spec.vision.component.options))
 
     @cached_property
     def family(self) -> VisionFamily:
@@ -261,11 +272,14 @@ def own_row(stage: Stage, model, batch: TrajectoryColumns, row: int) -> np.ndarr
     return own_distribution(stage, model, batch, row).gather(1, actions[:, None])[:, 0].numpy()
 
 
-def own_distribution(stage: Stage, model, batch: TrajectoryColumns, row: int) -> torch.Tensor:
-    """Log-probs (A, V) at a row's actions by a model of Transformers."""
-    with torch.no_grad():
+def own_distribution(
+    stage: Stage, model, batch: TrajectoryColumns, row: int, *, learns: bool = False
+) -> torch.Tensor:
+    """Log-probs (A, V) at a row's actions by a model of Transformers; ``learns``: with gradients."""
+    with torch.set_grad_enabled(learns):
         logits = model(**own_inputs(stage, batch, row)).logits[0].float()
-    logits[:, list(stage.family.tokens.never_sampled)] = -torch.inf
+    never = torch.tensor(stage.family.tokens.never_sampled)
+    logits = logits.index_fill(1, never, -torch.inf)
     columns = batch.tokens.read()
     mask = columns.action_mask[columns.token_offsets[row] : columns.token_offsets[row + 1]]
     return logits.log_softmax(-1)[np.flatnonzero(mask) - 1]
@@ -282,10 +296,21 @@ def own_inputs(stage: Stage, batch: TrajectoryColumns, row: int) -> dict[str, to
     store = MediaStore(stage.media)
     pictures = [decode(store.read(span.image)) for span in batch.media_of(row)]
     if pictures:
-        made = own_processor(stage)(images=pictures, return_tensors="pt")
+        made = own_pixels(stage, pictures)
         # Models read neither, which say how an image was cut: Gemma 3's crops and InternVL's tiles.
-        inputs |= {name: made[name] for name in made.keys() - {"num_crops", "num_patches"}}
+        aside = {"num_crops", "num_patches", "num_soft_tokens_per_image"}
+        inputs |= {name: made[name] for name in made.keys() - aside}
     return inputs
+
+
+def own_pixels(stage: Stage, pictures: list) -> dict[str, torch.Tensor]:
+    """Outputs of the model's own processor of images for all of a row."""
+    processor = own_processor(stage)
+    if stage.spec.vision.component.options.get("tiled", True):
+        return dict(processor(images=pictures, return_tensors="pt"))
+    # LLaVA-OneVision sees images without tiles where there are several: one more stands beside them, and is left out.
+    made = processor(images=[[*pictures, pictures[0]]], return_tensors="pt")
+    return {**made, **{name: made[name][:-1] for name in ("pixel_values", "image_sizes")}}
 
 
 def own_processor(stage: Stage):

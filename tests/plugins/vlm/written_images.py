@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from PIL import Image
 
-from rlhf_testing.tiny_vision_families import MERGE, PATCH, PIXTRAL_PATCH, RESOLUTIONS, TILE
+from rlhf_testing.tiny_vision_families import (
+    MERGE,
+    MOST_TILES,
+    PATCH,
+    PIXTRAL_PATCH,
+    RESOLUTIONS,
+    TILE,
+)
 
 FEATURE = None
 """The place of a feature, among the words of an image."""
@@ -42,10 +49,7 @@ def packed_image(processor: Any, image: Image.Image) -> list[str | None]:
     from transformers.models.llava_next.modeling_llava_next import LlavaNextModel
 
     made = processor(images=[image], return_tensors="pt")
-    vision = SimpleNamespace(image_size=TILE, patch_size=PATCH * MERGE)
-    model = SimpleNamespace(
-        config=SimpleNamespace(vision_config=vision, image_grid_pinpoints=RESOLUTIONS)
-    )
+    model = SimpleNamespace(config=tiled_config(PATCH * MERGE))
     tiles = torch.zeros(made["pixel_values"].shape[1], PER_TILE, 1)
     (packed,), _ = LlavaNextModel.pack_image_features(
         model, [tiles], made["image_sizes"], "default", torch.zeros(1)
@@ -53,10 +57,38 @@ def packed_image(processor: Any, image: Image.Image) -> list[str | None]:
     return [FEATURE] * len(packed)
 
 
+def mixed_image(processor: Any, image: Image.Image) -> list[str | None]:
+    """LLaVA-OneVision: as many features as the model puts together of tiles, those of many interpolated."""
+    from transformers.models.llava_onevision.modeling_llava_onevision import LlavaOnevisionModel
+
+    made = processor(images=[image], return_tensors="pt")
+    model = SimpleNamespace(config=tiled_config(PATCH))
+    tiles = torch.zeros(made["pixel_values"].shape[1], (TILE // PATCH) ** 2, 1)
+    (packed,), _ = LlavaOnevisionModel.pack_image_features(
+        model, [tiles], made["image_sizes"], torch.zeros(1), f"anyres_max_{MOST_TILES}"
+    )
+    return [FEATURE] * len(packed)
+
+
+def tiled_config(patch: int) -> SimpleNamespace:
+    """The entries of a configuration that say how tiles are put together."""
+    vision = SimpleNamespace(image_size=TILE, patch_size=patch)
+    return SimpleNamespace(vision_config=vision, image_grid_pinpoints=RESOLUTIONS)
+
+
+def counted_image(processor: Any, image: Image.Image) -> list[str | None]:
+    """Gemma 4: as many features as the processor counts, between two words."""
+    made = processor(images=[image], return_tensors="pt")
+    features = [FEATURE] * int(made["num_soft_tokens_per_image"][0])
+    return ["<|image>", *features, "<image|>"]
+
+
 WRITTEN_BY = {
+    "gemma4": counted_image,
     "idefics3": cut_image,
     "smolvlm": cut_image,
     "mistral3": rows_of_image,
     "llava_next": packed_image,
+    "llava_onevision": mixed_image,
 }
 """Family -> the words of an image, from its processor and the image."""

@@ -73,6 +73,8 @@ class ImageReader:
                 read.
         """
         self.desk.limits.check_count(len(images))
+        if (check := getattr(self.tokens, "check_count", None)) is not None:
+            check(len(images))
         return expanded(self.tokens.writing.begun(token_ids), images, self.tokens)
 
 

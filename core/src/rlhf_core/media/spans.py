@@ -33,7 +33,10 @@ class MediaSpan:
 
 
 class ImageTokens(Protocol):
-    """A model's way to write images as tokens: all that is known of it where no pixel is processed."""
+    """A model's way to write images as tokens: all that is known of it where no pixel is processed.
+
+    One whose sequences may not have any number of images has ``check_count(count)``, which raises a ``MediaProblem``.
+    """
 
     @property
     def marker_id(self) -> int:

@@ -102,6 +102,10 @@ def write_tiny_vision_model(
             # It starts from zeros, which would make every image look the same.
             projector = model.base_model.multi_modal_projector
             torch.nn.init.normal_(projector.mm_input_projection_weight, std=initializer_range)
+        if family == "gemma4":
+            # It starts from ones, which would make every patch stand in the same place.
+            places = model.base_model.vision_tower.patch_embedder.position_embedding_table
+            torch.nn.init.normal_(places, std=initializer_range)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

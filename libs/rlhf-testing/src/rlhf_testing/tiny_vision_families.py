@@ -21,7 +21,14 @@ PIXTRAL_PATCH = 2
 """Pixels of a patch's side of the tiny Mistral 3, of which 2 by 2 are one token: so small that no image of a test has
 one token alone, which Transformers cannot compute."""
 RESOLUTIONS = [[TILE, 2 * TILE], [2 * TILE, TILE], [2 * TILE, 2 * TILE]]
-"""Heights and widths among which the tiny LLaVA-NeXT chooses."""
+"""Heights and widths among which the tiny LLaVA-NeXT and LLaVA-OneVision choose."""
+MOST_TILES = 2
+"""Tiles of the tiny LLaVA-OneVision that have all of their features; those of more are interpolated."""
+
+GEMMA4_WINDOW = 12
+"""Tokens that a layer of the tiny Gemma 4 looks back: fewer than an image has."""
+GEMMA4_TOKENS = 70
+"""Largest number of tokens of an image of the tiny Gemma 4, the smallest one that its processor knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +118,66 @@ def _llava_next(
     )
 
 
+def _llava_onevision(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    whole: dict[str, Any],
+) -> PretrainedConfig:
+    from transformers import LlavaOnevisionConfig
+
+    own = {"image_size": TILE, "patch_size": PATCH, "vision_use_head": False}
+    return LlavaOnevisionConfig(
+        text_config=text | {"model_type": "qwen2"},
+        vision_config=vision | own | {"model_type": "siglip_vision_model"},
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
+        image_grid_pinpoints=RESOLUTIONS,
+        vision_aspect_ratio=f"anyres_max_{MOST_TILES}",
+        **whole,
+    )
+
+
+def _gemma4(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    whole: dict[str, Any],
+) -> PretrainedConfig:
+    from transformers import Gemma4Config
+
+    half, width = text["num_hidden_layers"], text["hidden_size"]
+    head_dim = width // text["num_attention_heads"]
+    own = {
+        "num_hidden_layers": 2 * half,
+        # The second half has keys and values of the first, if that has a layer of each kind.
+        "num_kv_shared_layers": half if half > 1 else 0,
+        "layer_types": ["sliding_attention", "full_attention"] * half,
+        "sliding_window": GEMMA4_WINDOW,
+        "head_dim": head_dim,
+        "global_head_dim": 2 * head_dim,
+        "vocab_size_per_layer_input": text["vocab_size"],
+        "hidden_size_per_layer_input": 8,
+        "final_logit_softcapping": 30.0,
+    }
+    seen = {
+        "num_key_value_heads": vision["num_attention_heads"],
+        "head_dim": vision["hidden_size"] // vision["num_attention_heads"],
+        "patch_size": PATCH,
+        "pooling_kernel_size": MERGE,
+        "position_embedding_size": 128,
+        "use_clipped_linears": True,
+    }
+    names = ("boi", "image", "eoi", "video", "audio")
+    ids = [tokenizer.convert_tokens_to_ids(word) for word in _GEMMA4]
+    return Gemma4Config(
+        text_config=text | own | whole,
+        vision_config=vision | seen,
+        **{f"{name}_token_id": token for name, token in zip(names, ids, strict=True)},
+        **whole,
+    )
+
+
 def _glm(
     tokenizer: PreTrainedTokenizerFast,
     text: dict[str, Any],
@@ -194,6 +261,23 @@ def _llava_next_processor() -> Any:
     )
 
 
+def _llava_onevision_processor() -> Any:
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+        LlavaOnevisionImageProcessorPil,
+    )
+
+    square = {"height": TILE, "width": TILE}
+    return LlavaOnevisionImageProcessorPil(size=square, image_grid_pinpoints=RESOLUTIONS)
+
+
+def _gemma4_processor() -> Any:
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    return Gemma4ImageProcessorPil(
+        patch_size=PATCH, pooling_kernel_size=MERGE, max_soft_tokens=GEMMA4_TOKENS
+    )
+
+
 def _glm_processor(family: str) -> Any:
     from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
     from transformers.models.glm46v.image_processing_pil_glm46v import Glm46VImageProcessorPil
@@ -216,6 +300,7 @@ _CUT = (
     *("<fake_token_around_image>", "<global-img>"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
 )
+_GEMMA4 = ("<|image>", "<|image|>", "<image|>", "<|video|>", "<|audio|>")
 WRITTEN: Mapping[str, TinyFamily] = {
     "idefics3": TinyFamily(
         words=_CUT,
@@ -237,6 +322,15 @@ WRITTEN: Mapping[str, TinyFamily] = {
     ),
     "llava_next": TinyFamily(
         words=(), marker="<image>", config=_llava_next, processor=_llava_next_processor
+    ),
+    "llava_onevision": TinyFamily(
+        words=("<video>",),
+        marker="<image>",
+        config=_llava_onevision,
+        processor=_llava_onevision_processor,
+    ),
+    "gemma4": TinyFamily(
+        words=_GEMMA4, marker="<|image|>", config=_gemma4, processor=_gemma4_processor
     ),
     "glm4v": TinyFamily(
         words=_GLM,

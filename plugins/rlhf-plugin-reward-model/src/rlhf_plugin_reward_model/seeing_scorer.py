@@ -23,7 +23,7 @@ from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.score_head import saved_head, zero_head
 from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.vision.family import TorchVision, VisionFamily
-from rlhf_torch.vision.pictures import PictureReader, SeenRow, image_blocks, packed_images
+from rlhf_torch.vision.pictures import PictureReader, SeenRow, packed_images
 
 from .config import RewardModelConfig
 from .loading import described, device_of, dtype_of, load_tokenizer
@@ -124,11 +124,10 @@ class SeeingScorer:
         offsets = [0, *accumulate(len(sample.token_ids) for sample, _ in rows)]
         tokens = torch.tensor([token for sample, _ in rows for token in sample.token_ids])  # (N,)
         placed = [(first, seen) for first, (_, seen) in zip(offsets, rows, strict=False)]
-        blocks = image_blocks(placed, len(tokens)) if self.family.looks_ahead else None
         hidden = self._lm.hidden(
             tokens.to(device),
             torch.cat([seen.positions for _, seen in rows], dim=-1).to(device),
-            PackedLayout(offsets, device, None if blocks is None else blocks.to(device)),
+            PackedLayout(offsets, device, self._reader(None).blocks(placed, len(tokens), device)),
             packed_images(placed, device),
         )  # (N, D)
         last = [

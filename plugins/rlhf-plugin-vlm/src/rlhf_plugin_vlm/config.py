@@ -25,3 +25,8 @@ class VlmConfig(Config):
         ge=1,
         description="InternVL: tiles of an image, without the whole one beside them; unset: as the processor says",
     )
+    tiled: bool | None = Field(
+        None,
+        description="LLaVA-OneVision: see all images with their tiles, as the only one of a conversation, or without, "
+        "as those of several; unset: with, and a sequence has one image",
+    )

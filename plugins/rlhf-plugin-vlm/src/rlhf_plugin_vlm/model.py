@@ -55,4 +55,9 @@ class ImageTextModel:
                 f"--model.vision vlm: the model {model_path} is of the family {kind}; expected one of "
                 f"{', '.join(sorted(FAMILIES))}"
             )
+        if self._config.tiled is not None and kind != "llava_onevision":
+            raise ConfigError(
+                f"--model.vlm.tiled: the model {model_path} is of the family {kind}, which sees an image in one way "
+                "however many there are; leave it out"
+            )
         return FAMILIES[kind](model_path, config, self._config, trust_remote_code=trust_remote_code)

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from rlhf_torch.heads import fused_head, head_kernels
-from rlhf_torch.models.modeling import LogitForm
+from rlhf_torch.models.modeling import NEVER, LogitForm
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1",
@@ -58,6 +58,25 @@ def test_scores_and_gradients_are_those_of_plain_functions(kernels, material, fo
         assert made.data_ptr() == room.data_ptr()
         step = 1e-5 if dtype == torch.float32 else 2**-7
         torch.testing.assert_close(made, plain, atol=1e-5, rtol=step)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_soft_cap_leaves_out_what_is_never_sampled(kernels, material, dtype):
+    raw, ids, (of_logprob, of_entropy) = material(dtype, 1)
+    ids[:] = 5
+    raw[:, [0, 100]] = NEVER
+    form = LogitForm(2.0, 5.0, 1.3)
+
+    logprobs, entropies, logsumexp = kernels.head_scores(raw, ids, form)
+
+    kept = [place for place in range(211) if place not in (0, 100)]
+    own = form.apply(raw)[:, kept].log_softmax(-1)
+    torch.testing.assert_close(logprobs[:, 0], own[:, 4], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies, -(own.exp() * own).sum(-1), atol=1e-5, rtol=1e-5)
+    room = raw.clone()
+    kernels.head_grad_(room, ids[:, 0], form, logsumexp, of_logprob, of_entropy, entropies)
+    assert not room[:, [0, 100]].any()
+    assert room[:, 5].all()
 
 
 def test_extreme_logits_stay_finite(kernels, material):

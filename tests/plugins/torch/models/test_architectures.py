@@ -289,7 +289,7 @@ DEEP: Mapping[str, Any] = {**COMMON, "num_hidden_layers": 64, "initializer_range
 def test_a_deep_model_is_not_refused_for_its_rounding(tmp_path):
     folder = deep_model(tmp_path)
     lm = load_causal_lm(str(folder), dtype="bfloat16")
-    rows = [verification._probe_tokens(length, lm.vocab_size) for length in (12, 7)]
+    rows = [verification._probe_tokens(length, lm) for length in (12, 7)]
     with torch.inference_mode():
         own = torch.cat([verification._own_logits(lm, row) for row in rows])
         packed = verification._packed_logits(lm, rows, [])[1]

@@ -11,6 +11,7 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_testing.tiny import FAMILIES, write_tiny_model
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.models.modeling import NEVER, LogitForm
 from rlhf_torch.packed.packing import PackedLayout
 
 pytestmark = pytest.mark.usefixtures("offline")
@@ -270,3 +271,13 @@ def _edited(folder, **changes):
     copy = folder.with_name("edited")
     shutil.copytree(folder, copy)
     return copy
+
+
+def test_a_soft_cap_leaves_what_is_never_sampled_where_it_is():
+    """2 tanh(1 / 2) = 0.92423, 2 tanh(-4) = -1.99866; then all is divided by the temperature."""
+    raw = torch.tensor([1.0, -8.0, NEVER])
+
+    logits = LogitForm(softcap=2.0, temperature=0.5).apply(raw)
+
+    torch.testing.assert_close(logits, torch.tensor([1.848469, -3.997317, -2e5]))
+    assert logits.softmax(-1)[2] == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlhf_torch.packed import packing
-from rlhf_torch.packed.packing import PackedLayout
+from rlhf_torch.packed.packing import Blocks, PackedLayout
 from rlhf_torch.packed.score_matrix import MAX_MATERIALIZED
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
@@ -62,14 +62,22 @@ def test_packed_attention_is_that_of_each_sequence_alone(lengths, window, softca
 
 @pytest.mark.parametrize("window", [None, 2, 100])
 @pytest.mark.parametrize("softcap", [None, 5.0])
-def test_tokens_of_a_block_see_each_other_as_far_back_as_the_window_reaches(window, softcap):
+@pytest.mark.parametrize("in_windows", [False, True])
+def test_tokens_of_a_block_see_each_other_as_far_back_as_the_window_reaches(
+    window, softcap, in_windows
+):
     """The first token of the row is in a block, and so is padding's stand-in, which nobody may see."""
     offsets, blocks = [0, 4, 10, 12], torch.tensor([0, 0, 0, -1, -1, 1, 1, 2, 2, -1, -1, -1])
     query, key, value = random_parts(12)
 
-    actual = PackedLayout(offsets, CPU, blocks).attend(
+    layout = PackedLayout(offsets, CPU, Blocks(blocks, in_windows))
+    # A layer without a window first, whose mask must not be that of the other one.
+    layout.attend(0, query, key, value, scaling=0.3, sliding_window=None, softcap=softcap)
+    actual = layout.attend(
         0, query, key, value, scaling=0.3, sliding_window=window, softcap=softcap
     )
+    if in_windows and not window:
+        blocks = torch.full_like(blocks, -1)
 
     expected = torch.empty(12, HEADS, WIDTH, dtype=torch.float64)
     for first, last in itertools.pairwise(offsets):

@@ -12,12 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..models import modeling
 from ..models.modeling import LogitForm
 
 SCORES_BLOCK = 8192
 """Numbers that a program of the scores holds at a time."""
 GRAD_BLOCK = 4096
 """Numbers that a program of the gradient holds at a time."""
+NO_PRODUCT: tl.constexpr = tl.constexpr(modeling.NO_PRODUCT)
+"""Bound that no product is below; what is, has no probability."""
 
 
 @triton.jit
@@ -26,7 +29,8 @@ def _logits(raw, scale, softcap, inverse_temperature, capped: tl.constexpr):
     logits = raw.to(tl.float32) * scale
     if capped:
         # tanh(x) = 1 - 2 / (exp(2 x) + 1)
-        logits = softcap * (1.0 - 2.0 / (tl.exp(2.0 * (logits / softcap)) + 1.0))
+        bent = softcap * (1.0 - 2.0 / (tl.exp(2.0 * (logits / softcap)) + 1.0))
+        logits = tl.where(raw.to(tl.float32) < NO_PRODUCT, logits, bent)
     return logits * inverse_temperature
 
 
@@ -114,7 +118,7 @@ def _grad_kernel(
     grad *= scale * inverse_temperature
     if capped:
         bent = logits / (softcap * inverse_temperature)
-        grad *= 1.0 - bent * bent
+        grad *= tl.where(raw.to(tl.float32) < NO_PRODUCT, 0.0, 1.0 - bent * bent)
     tl.store(place, grad.to(raw_ptr.dtype.element_ty), mask=inside)
 
 

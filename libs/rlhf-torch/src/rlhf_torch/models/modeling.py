@@ -29,6 +29,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NEVER = -1e5
 """Logit of a token that is never sampled: its probability is exactly 0 at any temperature up to 10. It is finite, since
 0 times minus infinity would make the entropy no number."""
+NO_PRODUCT = NEVER / 2
+"""Bound that no product of an output head is below; what is, is ``NEVER``, which a soft cap leaves as it is."""
 
 
 class LogitForm(NamedTuple):
@@ -39,13 +41,14 @@ class LogitForm(NamedTuple):
     temperature: float = 1.0
 
     def apply(self, raw: Tensor) -> Tensor:
-        """Return ``softcap * tanh(scale * raw / softcap) / temperature`` in float32; without a softcap,
-        ``scale * raw / temperature``."""
+        """Return ``softcap * tanh(scale * raw / softcap) / temperature`` in float32; without a softcap, and where
+        ``raw`` is ``NEVER``, ``scale * raw / temperature``."""
         logits = raw.float()
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
-            logits = self.softcap * torch.tanh(logits / self.softcap)
+            capped = self.softcap * torch.tanh(logits / self.softcap)
+            logits = torch.where(raw < NO_PRODUCT, logits, capped)
         return logits if self.temperature == 1.0 else logits / self.temperature
 
     def slope(self, raw: Tensor) -> Tensor | float:
@@ -146,19 +149,8 @@ class CausalLM(nn.Module):
         return products.index_fill_(-1, self._never, NEVER) if len(self._never) else products
 
     def never_sample(self, ids: Iterable[int]) -> None:
-        """Give ids no probability from now on, for the sampler and for the trainer alike.
-
-        Raises:
-            PluginError: the model caps its logits, so that no id could have probability 0.
-        """
+        """Give ids no probability from now on, for the sampler and for the trainer alike."""
         never = sorted({*self._never.tolist(), *ids})
-        if never and self.logit_form.softcap is not None:
-            raise PluginError(
-                f"{type(self.model).__name__} caps its logits (final_logit_softcapping), so that no token could have "
-                f"probability 0; {len(never)} ids are never to be sampled, the first is {never[0]}. Set "
-                "--rollout.sample_padding if these are rows that no token has; a model that reads images has to be "
-                "another one"
-            )
         self._never = torch.tensor(never, dtype=torch.int64, device=self._never.device)
 
     def mean_of_sampled(self, logits: Tensor) -> Tensor:
@@ -174,6 +166,12 @@ class CausalLM(nn.Module):
         if len(self._never):
             shares.index_fill_(-1, self._never, 0.0)
         return shares.sub_(logits.softmax(-1)).mul_(grad[:, None])
+
+    @property
+    def sampled_ids(self) -> Tensor:
+        """Ids that have a probability, rising."""
+        ids = torch.arange(self.vocab_size, device=self._never.device)
+        return ids[~torch.isin(ids, self._never)]
 
     @property
     def num_sampled(self) -> int:

@@ -93,9 +93,7 @@ def verify(lm: CausalLM) -> None:
             f"{' and '.join(sorted(KNOWN_LAYERS))}. Choose another model, or another engine and backend."
         )
     tables = RotaryTables(lm.model)
-    rows = [
-        _probe_tokens(length, lm.vocab_size).to(lm.device) for length in (_probe_length(config), 7)
-    ]
+    rows = [_probe_tokens(length, lm) for length in (_probe_length(config), 7)]
     # Learned positions end at a length and do not change beyond it, so only rotary ones are probed with long sequences.
     long = lengths_named(config) if tables else []
     # First of all: after a longer sequence the frequencies may have changed.
@@ -192,8 +190,10 @@ def _probe_length(config: Any) -> int:
     return window + 5 if window + 5 <= LONGEST_PROBE else 12
 
 
-def _probe_tokens(length: int, vocab_size: int) -> Tensor:
-    return (torch.arange(length) * 7919 + 13) % vocab_size
+def _probe_tokens(length: int, lm: CausalLM) -> Tensor:
+    # A token that stands for an image may be read as another one where no image is.
+    known = lm.sampled_ids.cpu()
+    return known[(torch.arange(length) * 7919 + 13) % len(known)].to(lm.device)
 
 
 def _own_logits(lm: CausalLM, row: Tensor) -> Tensor:

@@ -52,7 +52,8 @@ class VisionLM(CausalLM):
         family, model = self.reader.family, self.model
         with self.autocast(), self.ropes.of(layout), self.noise.of(layout):
             embeddings = model.get_input_embeddings()(input_ids)  # (N, D)
-            more = {}
+            read = getattr(family, "token_inputs", None)
+            more = {} if read is None else read(model, input_ids)
             if images is None and self.always_sees and torch.is_grad_enabled():
                 images = self.reader.stand_in(input_ids.device)
             if images is not None:
@@ -60,7 +61,7 @@ class VisionLM(CausalLM):
                 placed = [part.index_select(0, images.sources) for part in _parts(features)]
                 own = Features(placed[0].to(embeddings.dtype), tuple(placed[1:]))
                 embeddings = embeddings.index_copy(0, images.places, own.embeddings)
-                more = family.layer_inputs(own, images.places, len(input_ids))
+                more |= family.layer_inputs(own, images.places, len(input_ids))
             planes = position_ids if position_ids.dim() == 2 else position_ids[None]
             output = family.text_model(model)(
                 inputs_embeds=embeddings[None],

@@ -7,7 +7,7 @@ little more than half the time of the varlen kernel. (cuDNN prepares a kernel fo
 sequence, whose length changes every time, that would cost more than it saves.)
 
 In some families the tokens of one image see each other, those behind them too. No varlen kernel knows such blocks, so
-rows with them are padded everywhere, with a mask for each sequence.
+rows with them are padded everywhere, with a mask for each sequence; in Gemma 4 in layers with a window alone.
 
 Axes beyond the project's table: ``H_kv`` heads of keys and values, ``D_head`` size of a head.
 ``T`` is the length of the longest sequence.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -36,22 +37,33 @@ CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBacken
 """Kernels in the order in which torch tries them."""
 
 
+class Blocks(NamedTuple):
+    """Tokens that see each other whatever their order, as far as a window reaches back."""
+
+    numbers: Int[Tensor, " N"]
+    """Number of the block of each token, -1 outside of blocks. A block lies within one sequence."""
+    in_windows: bool = False
+    """Layers with a window alone know of them; in the others all tokens look back."""
+
+    def split(self, sizes: Sequence[int]) -> list[Blocks]:
+        """Return the blocks of parts of the row, which cut no sequence."""
+        return [self._replace(numbers=part) for part in self.numbers.split(list(sizes))]
+
+
 class PackedLayout:
     """Causal attention within each of ``b`` sequences that lie one after the other in a row of ``N`` tokens.
 
     Args:
         offsets: (b + 1,) increasing positions, on the host; sequence i is ``row[offsets[i]:offsets[i + 1]]``.
         device: the device of the tokens.
-        blocks: (N,) number of the block of each token, -1 outside of blocks: tokens of one block see each other,
-            whatever their order, as far as a window reaches back. A block lies within one sequence. None: there are
-            none.
+        blocks: tokens that see each other whatever their order; None: there are none.
     """
 
     def __init__(
         self,
         offsets: Sequence[int] | Tensor,
         device: torch.device,
-        blocks: Int[Tensor, " N"] | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         self.blocks = blocks
         self.offsets = torch.as_tensor(offsets, dtype=torch.int64)
@@ -61,7 +73,7 @@ class PackedLayout:
         """True if the row has several sequences, all of one length."""
         self.device = device
         self.cu_seqlens = on_device(self.offsets.to(torch.int32), device)
-        self._masks: dict[int | None, Tensor] = {}
+        self._masks: dict[tuple[int | None, bool], Tensor] = {}
 
     def positions(self) -> Int[Tensor, " N"]:
         """Return the position (N,) of each token in its own sequence."""
@@ -92,8 +104,9 @@ class PackedLayout:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         window = sliding_window if sliding_window and sliding_window < self.longest else None
-        is_causal = window is None and self.blocks is None
-        is_plain = softcap is None and sinks is None and self.blocks is None
+        ahead = self.blocks is not None and (bool(sliding_window) or not self.blocks.in_windows)
+        is_causal = window is None and not ahead
+        is_plain = softcap is None and sinks is None and not ahead
         has_kernel = is_plain and has_varlen_kernel(query)
         in_cudnn = has_kernel and is_causal and self.is_even and _cudnn_is_faster(self.device)
         if has_kernel and not in_cudnn:
@@ -102,10 +115,10 @@ class PackedLayout:
         if in_cudnn:
             output = _cudnn_attention(query, key, value, scaling)
         elif sinks is not None:
-            mask = self._mask(window)
+            mask = self._mask(window, ahead)
             output = attention_with_sinks(query, key, value, mask, scaling, softcap, sinks)
         elif softcap is not None or prefers_materialized(query, self.longest):
-            mask = self._mask(window)
+            mask = self._mask(window, ahead)
             output = materialized_attention(query, key, value, mask, scaling, softcap)
         else:
             if query.device.type == "cuda":
@@ -115,7 +128,7 @@ class PackedLayout:
                 query,
                 key,
                 value,
-                attn_mask=None if is_causal else self._mask(window),
+                attn_mask=None if is_causal else self._mask(window, ahead),
                 is_causal=is_causal,
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
@@ -138,20 +151,20 @@ class PackedLayout:
         query, key, value = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
         return varlen_attention(query, key, value, extents, extents, scaling, window)[None]
 
-    def _mask(self, window: int | None) -> Tensor:
+    def _mask(self, window: int | None, ahead: bool) -> Tensor:
         """Return a mask (T, T), or with blocks (b, 1, T, T): True where the query (first axis) may see the key."""
-        if window not in self._masks:
+        if (window, ahead) not in self._masks:
             steps = torch.arange(self.longest, device=self.device)
             behind = steps[:, None] - steps  # (T, T)
             seen = behind >= 0
-            if self.blocks is not None:
-                own = self._padded(self.blocks.view(1, 1, -1, 1))  # (b, 1, T, 1)
+            if ahead and self.blocks is not None:
+                own = self._padded(self.blocks.numbers.view(1, 1, -1, 1))  # (b, 1, T, 1)
                 # Padding reads token 0, which may be in a block.
                 is_token = steps < on_device(self.lengths, self.device).view(-1, 1, 1, 1)
                 in_block = (own >= 0) & is_token.transpose(2, 3)
                 seen = seen | (in_block & (own == own.transpose(2, 3)) & is_token)
-            self._masks[window] = seen & (behind < (window or self.longest))
-        return self._masks[window]
+            self._masks[window, ahead] = seen & (behind < (window or self.longest))
+        return self._masks[window, ahead]
 
 
 def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:

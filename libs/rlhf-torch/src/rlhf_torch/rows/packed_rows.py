@@ -17,7 +17,7 @@ from rlhf_core.objective import ActionGrid, on_device
 
 from ..packed.attention import Layout
 from ..packed.branches import BranchLayout, branches_are_cheaper
-from ..packed.packing import PackedLayout
+from ..packed.packing import Blocks, PackedLayout
 from ..packed.shared_starts import SharedLayout, places_of
 from ..vision.pictures import PackedImages, PictureReader, kept_images, packed_images
 from .prompt_sharing import is_worth_it, shared_starts
@@ -173,7 +173,7 @@ def _of_first_known(
 class _Seen(NamedTuple):
     positions: Tensor
     images: PackedImages | None
-    blocks: Tensor | None
+    blocks: Blocks | None
     """See ``PackedLayout``; None: all tokens look back."""
 
 

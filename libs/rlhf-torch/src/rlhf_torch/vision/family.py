@@ -64,6 +64,11 @@ class VisionFamily(Protocol):
         """True: tokens with features of one image see each other, those behind them too; else all tokens look back."""
         ...
 
+    @property
+    def looks_ahead_in_windows(self) -> bool:
+        """True: where tokens look ahead, they do in layers with a window alone. A family without it: in all layers."""
+        ...
+
     def load(self, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Return the Transformers model and the information on its loading, as ``from_pretrained(PATH, **options)``
         does."""
@@ -90,6 +95,13 @@ class VisionFamily(Protocol):
 
     def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's."""
+        ...
+
+    def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
+        """Return further arguments of the text model, if its layers read tokens (N,) themselves.
+
+        A family without this method has no such layers.
+        """
         ...
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:

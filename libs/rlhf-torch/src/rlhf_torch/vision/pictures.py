@@ -19,6 +19,7 @@ from rlhf_core.contracts import VisionSpec
 from rlhf_core.media import MediaProblem, MediaRef, MediaSpan, MediaStore, decode
 from rlhf_core.plugins import Plugins
 
+from ..packed.packing import Blocks
 from .family import Picture, TorchVision, VisionFamily
 
 SIDE = 32
@@ -108,11 +109,11 @@ class PictureReader:
 
     def blocks(
         self, rows: Iterable[tuple[int, SeenRow]], num_tokens: int, device: torch.device
-    ) -> Tensor | None:
-        """Return the blocks (N,) of ``image_blocks`` if the family looks ahead within images; None: all tokens look
-        back."""
-        blocks = image_blocks(rows, num_tokens) if self.family.looks_ahead else None
-        return None if blocks is None else blocks.to(device)
+    ) -> Blocks | None:
+        """Return the blocks of ``image_blocks`` if the family looks ahead within images; None: all tokens look back."""
+        numbers = image_blocks(rows, num_tokens) if self.family.looks_ahead else None
+        in_windows = getattr(self.family, "looks_ahead_in_windows", False)
+        return None if numbers is None else Blocks(numbers.to(device), in_windows)
 
     def stand_in(self, device: torch.device) -> PackedImages:
         """Return the images of a row that has none: one small image, from which no token takes features, so that its

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rlhf_torch.packed.packing import PackedLayout
+from rlhf_torch.packed.packing import Blocks, PackedLayout
 from rlhf_torch.recurrent.sequences import Sequences
 from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_images
 
@@ -55,8 +55,8 @@ class PackedPrompts:
     """(P,) what has to be added to the position of a token behind each prompt for rotary embeddings."""
     images: PackedImages | None
     """Images of the prompts; None: they have none."""
-    blocks: Tensor | None
-    """(N,) see ``PackedLayout``; None: all tokens look back."""
+    blocks: Blocks | None
+    """Tokens of images that see each other; None: all tokens look back."""
     starts: list[int]
     """(P,) where each prompt's computed tokens begin, in the order in which the prompts were given."""
     order: list[int]
@@ -129,7 +129,7 @@ class _Seen(NamedTuple):
     shifts: dict[int, int]
     """By the index of a prompt's first token."""
     images: PackedImages | None
-    blocks: Tensor | None
+    blocks: Blocks | None
 
 
 def _seen(

@@ -7,22 +7,26 @@ from collections.abc import Callable, Mapping
 from rlhf_torch.vision.family import VisionFamily
 
 from .gemma3 import Gemma3
+from .gemma4 import Gemma4
 from .glm4v import Glm4v
 from .idefics3 import Idefics3
 from .internvl import InternVl
 from .llava import Llava
 from .llava_next import LlavaNext
+from .llava_onevision import LlavaOnevision
 from .mistral3 import Mistral3
 from .qwen_vl import QwenVl
 
 FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "gemma3": Gemma3,
+    "gemma4": Gemma4,
     "glm46v": Glm4v,
     "glm4v": Glm4v,
     "idefics3": Idefics3,
     "internvl": InternVl,
     "llava": Llava,
     "llava_next": LlavaNext,
+    "llava_onevision": LlavaOnevision,
     "mistral3": Mistral3,
     "qwen2_5_vl": QwenVl,
     "qwen2_vl": QwenVl,
@@ -33,13 +37,7 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "smolvlm": Idefics3,
 }
 """``model_type`` -> the family, called with path, configuration, options and ``trust_remote_code``."""
-_LAYER_EMBEDDINGS = (
-    "each layer has embeddings of the tokens themselves, and features of an image are no tokens"
-)
 REFUSED: Mapping[str, str] = {
-    "gemma3n": _LAYER_EMBEDDINGS,
-    "gemma4": _LAYER_EMBEDDINGS,
-    "llava_onevision": "how many tokens an image has depends on how many images the conversation has, and later turns "
-    "bring more",
+    "gemma3n": "its visual encoder is a model of the package timm, which was not tried",
 }
 """``model_type`` -> why images of such a model cannot be read yet."""

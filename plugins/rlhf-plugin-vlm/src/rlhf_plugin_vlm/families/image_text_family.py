@@ -43,6 +43,7 @@ class ImageTextFamily(ABC):
     tokens: ImageTokens
     feature_id: int
     looks_ahead = False
+    looks_ahead_in_windows = False
     changed: Mapping[str, Any] = MappingProxyType({})
     """Values of the image processor that options change, as its file has them."""
 
@@ -87,6 +88,10 @@ class ImageTextFamily(ABC):
     def batched(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
         """Return pictures as the model takes several, on the host."""
         return {"pixel_values": torch.cat([one.inputs["pixel_values"] for one in pictures])}
+
+    def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
+        """Return nothing: layers read no tokens themselves."""
+        return {}
 
     def layer_inputs(self, features: Features, places: Tensor, num_tokens: int) -> dict[str, Any]:
         """Return nothing: features enter in the place of embeddings alone."""

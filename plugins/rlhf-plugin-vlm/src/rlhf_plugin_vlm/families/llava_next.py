@@ -7,7 +7,7 @@ resolution up, each row of them with one more for a feature of its own that ends
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,11 +41,14 @@ class LlavaNext(ImageTextFamily):
     """
 
     PROJECTOR = ("multi_modal_projector", "image_newline")
+    tokens: TokensBySize
+    STRATEGY: ClassVar[str] = "default"
+    """The ``vision_feature_select_strategy`` that leaves a square of features of each tile."""
 
     def __init__(
         self, path: str, config: Any, options: VlmConfig, *, trust_remote_code: bool
     ) -> None:
-        require_no_limits(path, "llava_next", options, OWN_SIZES, OWN_SIZES)
+        require_no_limits(path, config.model_type, options, OWN_SIZES, OWN_SIZES)
         super().__init__(path, trust_remote_code=trust_remote_code)
         vision = config.vision_config
         self._tile = int(vision.image_size)
@@ -59,10 +62,10 @@ class LlavaNext(ImageTextFamily):
                 f"{self._tile} pixels that a tile has"
             )
         strategy = config.vision_feature_select_strategy
-        if strategy != "default":
+        if strategy != self.STRATEGY:
             raise ConfigError(
-                f"model {path}: its vision_feature_select_strategy is {strategy}; expected "
-                "default, since tiles with a feature of the whole cannot be put together"
+                f"model {path}: its vision_feature_select_strategy is {strategy}; expected {self.STRATEGY}, since the "
+                "tiles of its tower cannot be put together otherwise"
             )
         self._side = self._tile // int(vision.patch_size)
         self.feature_id = int(config.image_token_id)
@@ -78,14 +81,18 @@ class LlavaNext(ImageTextFamily):
 
     def num_features(self, height: int, width: int) -> int:
         """Return how many features an image has, those that end rows included."""
+        rows, columns = self.grid(height, width)
+        return self._side**2 + rows * (columns + 1)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Return rows and columns of features of all tiles together, without those that fill the resolution up."""
         best = select_best_resolution([height, width], self._resolutions)
         rows, columns = (side // self._tile * self._side for side in best)
         if width / height > columns / rows:
             rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
         else:
             columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
-        own: int = self._side**2 + rows * (columns + 1)
-        return own
+        return rows, columns
 
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
         """Return an RGB image as its tiles, whatever the limits: ``tokens`` refuses an image that has any."""

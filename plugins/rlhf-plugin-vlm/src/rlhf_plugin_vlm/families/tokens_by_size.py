@@ -29,11 +29,22 @@ class TokensBySize:
         *,
         sees: str = ONE_SIZE,
     ) -> None:
+        self.no_second: str | None = None
+        """Why a sequence may not have a second image, and the way out; None: it may."""
         self.marker_id = marker_id
         self.never_sampled = never_sampled
         self.writing = writing
         self._own = own
         self._sees = sees
+
+    def check_count(self, count: int) -> None:
+        """Refuse a second image of a sequence where the model would see the first one otherwise beside it.
+
+        Raises:
+            MediaProblem: there is one.
+        """
+        if count > 1 and self.no_second is not None:
+            raise MediaProblem("several images", f"there are {count} images; {self.no_second}")
 
     def tokens_of(self, image: MediaRef) -> tuple[int, ...]:
         """Return the tokens of an image, by its size alone.

@@ -15,12 +15,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rlhf_torch.models import modeling
 from rlhf_torch.models.modeling import LogitForm
 
 from ..next_token.sampling import BLOCK
 
 BLOCKS = 4
 """Blocks that a program sums. A program of one block alone would have too little to read at a time."""
+NO_PRODUCT: tl.constexpr = tl.constexpr(modeling.NO_PRODUCT)
+"""Bound that no product is below; what is, has no probability."""
 
 
 @triton.jit
@@ -29,7 +32,8 @@ def _scaled(raw, scale, softcap, temperature, capped: tl.constexpr):
     logits = raw.to(tl.float32) * scale
     if capped:
         # tanh(x) = 1 - 2 / (exp(2 x) + 1)
-        logits = softcap * (1.0 - 2.0 / (tl.exp(2.0 * (logits / softcap)) + 1.0))
+        bent = softcap * (1.0 - 2.0 / (tl.exp(2.0 * (logits / softcap)) + 1.0))
+        logits = tl.where(raw.to(tl.float32) < NO_PRODUCT, logits, bent)
     return logits / temperature
 
 
