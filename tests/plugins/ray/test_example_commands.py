@@ -93,6 +93,14 @@ def lines_of(run, *left_out):
     return found
 
 
+def rows_recorded(run):
+    """The numbers of each row that the run recorded, by step and name."""
+    lines = map(json.loads, (run / "samples.jsonl").read_text().splitlines())
+    return {
+        (line["step"], line["uid"]): {"score": line["reward"], **line["rewards"]} for line in lines
+    }
+
+
 def weights_of(run, name="model"):
     (written,) = json.loads((run / name / "config.json").read_text())["architectures"]
     is_scorer = written.endswith("ForSequenceClassification")
@@ -116,6 +124,11 @@ def assert_same_run(run, alone):
         assert one["step"] == other["step"]
         for part in ("metrics", "eval"):
             assert (one[part] or {}) == pytest.approx(other[part] or {}, abs=1e-5, rel=1e-5)
+    recorded, expected = rows_recorded(run), rows_recorded(alone)
+    assert expected
+    assert recorded.keys() == expected.keys()
+    for row, numbers in expected.items():
+        assert recorded[row] == pytest.approx(numbers, abs=1e-5, rel=1e-5), row
     torch.testing.assert_close(weights_of(run), weights_of(alone), atol=1e-6, rtol=0.0)
     assert entries_of(run) == pytest.approx(entries_of(alone), abs=1e-5)
 
@@ -182,6 +195,7 @@ def test_one_rank_of_torch_has_the_bits_of_one_process(learn, command):
     rank = learn(command, "rank", *words, "--runtime", "ray")
 
     assert lines_of(rank) == lines_of(alone)
+    assert rows_recorded(rank) == rows_recorded(alone)
     torch.testing.assert_close(weights_of(rank), weights_of(alone), atol=0, rtol=0)
 
 

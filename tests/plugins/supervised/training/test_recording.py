@@ -5,7 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from rlhf_core.contracts import StepOutcome, TrainBatch, Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.contracts import (
+    Normalizers,
+    StepOutcome,
+    StepPlan,
+    TrainBatch,
+    Trajectory,
+    TrajectoryColumns,
+    Turn,
+    Uid,
+)
 from rlhf_core.plugins import load
 from rlhf_data import TokenizerRenderer
 from rlhf_plugin_supervised.training.preferences.seen_answers import seen_judged, seen_pairs
@@ -15,6 +24,7 @@ from rlhf_plugin_supervised.training.update import Update
 from rlhf_testing.tiny import tiny_tokenizer
 
 TEXT = "1+2=3"
+PLAN = StepPlan(normalizers=Normalizers(num_actions=1, num_sequences=1, max_actions=1))
 
 
 def row(number, sample=0, reward=0.0, learned=((4, 5),)):
@@ -66,7 +76,7 @@ def recorder(examples, count=2, hears_tokens=True, has_scores=False):
 
 def samples(kept, whole, logprobs, epoch=3):
     told = np.array(logprobs, dtype=np.float32)
-    return kept.samples(whole, StepOutcome(metrics={}, logprobs=told), None, epoch=epoch)
+    return kept.samples(whole, StepOutcome(metrics={}, logprobs=told), epoch=epoch)
 
 
 def test_rows_are_spread_evenly_over_the_update_and_have_its_epoch():
@@ -112,9 +122,27 @@ def test_a_solution_is_cut_behind_each_labeled_step():
 def test_nothing_is_asked_for_without_samples():
     none = recorder(Halves(), count=0)
 
-    assert not none.wants_logprobs
-    assert not recorder(Halves(), has_scores=True).wants_logprobs
+    assert none.asking(PLAN) == PLAN
     assert samples(none, update(row(0)), [-1.0]) is None
+
+
+def test_an_update_is_asked_for_what_is_recorded_of_its_own_pass():
+    of_scores = recorder(Halves(), has_scores=True).asking(PLAN)
+    of_logprobs = recorder(Halves()).asking(PLAN)
+
+    assert (of_scores.return_values, of_scores.return_logprobs) == (True, False)
+    assert (of_logprobs.return_values, of_logprobs.return_logprobs) == (False, True)
+
+
+def test_scores_are_those_of_the_update():
+    whole, told = update(row(0), row(1)), np.array([0.5, -2.0], dtype=np.float32)
+
+    kept = recorder(Halves(), has_scores=True)
+    found = kept.samples(whole, StepOutcome(metrics={}, values=told), epoch=0)
+
+    assert found is not None
+    assert [each["reward"] for each in found] == [0.5, -2.0]
+    assert kept.samples(whole, StepOutcome(metrics={}), epoch=0) is None
 
 
 def loss_of(name, **options):

@@ -153,18 +153,15 @@ class ExampleCourse:
         units = self._order.units(self.state.step)
         update = await self._examples.update(rows_of(units, self._examples), self._model)
         rows = update.batch.trajectories
-        scores = await self._recorder.before(update, self._model)
         plan = StepPlan(
             normalizers=normalizers_of(rows.num_actions, self._run.data.max_length),
             mismatched_kl=update.mismatched_kl,
             on_policy=True,
-            return_logprobs=self._recorder.wants_logprobs,
-            return_losses=self._recorder.wants_logprobs,
             lr_factor=self.state.lr_factors.get(self._role, 1.0),
             undo_bytes=int(self._run.checkpoint.undo_gib * 2**30),
         )
         fault_point("train", self.state.step + 1)
-        outcome = await self._model.train_step(update.batch, plan)
+        outcome = await self._model.train_step(update.batch, self._recorder.asking(plan))
         self.state.skipped_in_a_row = count_skipped(
             self.state.skipped_in_a_row,
             outcome.metrics,
@@ -178,7 +175,7 @@ class ExampleCourse:
         values |= {f"{role}/lr_factor": factor for role, factor in self.state.lr_factors.items()}
         values["train/epoch"] = self.state.step / self._order.updates_per_epoch
         epoch = (self.state.step - 1) // self._order.updates_per_epoch
-        samples = self._recorder.samples(update, outcome, scores, epoch=epoch)
+        samples = self._recorder.samples(update, outcome, epoch=epoch)
         seconds = time.perf_counter() - started
         self.state.seconds += seconds
         rate = int(rows.num_tokens.sum()) / seconds

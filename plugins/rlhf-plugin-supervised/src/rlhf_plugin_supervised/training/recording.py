@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 from rlhf_config import ResolvedOptions
 from rlhf_core.capabilities import HEARS_TOKENS
 from rlhf_core.contracts import (
-    RoleHandle,
     SampleTokens,
     StepOutcome,
+    StepPlan,
     TopTokens,
     TrainBatch,
     TrajectoryColumns,
@@ -23,7 +24,7 @@ from rlhf_data import TokenizerRenderer, load_tokenizer
 
 from .options import ExampleOptions
 from .seen import Kind, Seen, SeenRow, Told
-from .update import Update, scores_of
+from .update import Update
 
 LEARNED, READ = "policy", "environment"
 """Who wrote a part of a response, in the words of ``samples.jsonl``: learned tokens stand where the policy's do."""
@@ -44,8 +45,7 @@ class RowRecorder:
 
     Args:
         count: most units of an update; 0: none are recorded, and nothing is computed for them.
-        has_scores: the model gives scores, for which these rows are asked before the update. The log-probs of other
-            models are those of the update's own forward pass.
+        has_scores: the model gives scores, others log-probs. Both are those of the update's own forward pass.
         hears_tokens: an observer of the run gets tokens.
     """
 
@@ -84,45 +84,29 @@ class RowRecorder:
             hears_tokens=resolved.provides("observers.use", HEARS_TOKENS),
         )
 
-    @property
-    def wants_logprobs(self) -> bool:
-        """Whether the update is to return the log-probs of its forward pass, and the losses of its tokens."""
-        return self._count > 0 and not self._has_scores
-
-    async def before(self, update: Update, model: RoleHandle) -> NDArray[np.float32] | None:
-        """Return the scores, (sum of A,), of the rows that are recorded; None: the model gives none, or none are
-        wanted."""
-        if not self._count or not self._has_scores:
-            return None
-        rows = update.batch.trajectories
-        part = rows.select(self._rows(rows))
-        return await scores_of(part, model, len(part))
+    def asking(self, plan: StepPlan) -> StepPlan:
+        """Return the plan of an update that also returns what is recorded of its forward pass: scores, or log-probs and
+        the losses of tokens."""
+        if not self._count:
+            return plan
+        if self._has_scores:
+            return replace(plan, return_values=True)
+        return replace(plan, return_logprobs=True, return_losses=True)
 
     def samples(
-        self,
-        update: Update,
-        outcome: StepOutcome,
-        scores: NDArray[np.float32] | None,
-        *,
-        epoch: int,
+        self, update: Update, outcome: StepOutcome, *, epoch: int
     ) -> list[dict[str, Any]] | None:
-        """Return the recorded rows as samples of ``samples.jsonl``, with their tokens where somebody hears them.
-
-        Args:
-            outcome: of the update.
-            scores: as ``before`` returned them.
-        """
-        if not self._count or self._renderer is None:
+        """Return the recorded rows as samples of ``samples.jsonl``, with their tokens where somebody hears them; None:
+        none are wanted, or the backend returns nothing of its pass."""
+        told = outcome.values if self._has_scores else outcome.logprobs
+        if not self._count or self._renderer is None or told is None:
             return None
         rows = update.batch.trajectories
         chosen = self._rows(rows)
         actions = rows.action_index(chosen)
-        numbers = scores if outcome.logprobs is None else outcome.logprobs[actions]
-        if numbers is None:
-            return None
         losses = None if outcome.losses is None else outcome.losses[actions]
         part = _part(update, chosen, actions)
-        seen = self._examples.seen(part, Told(numbers=numbers, losses=losses))
+        seen = self._examples.seen(part, Told(numbers=told[actions], losses=losses))
         return _samples(part.batch.trajectories, seen, self._renderer, epoch, self._hears_tokens)
 
     def _rows(self, rows: TrajectoryColumns) -> NDArray[np.int64]:
