@@ -37,7 +37,7 @@ ROWS = rows_of(range(4), range(4))
 """Sums, whose answers have 2 to 8 characters."""
 SMALL = [
     *("--model", "model", "--data", "sums.jsonl", "--eval.data", "held_out.jsonl"),
-    *("--data.max_length", "30", "--train.max_tokens_per_micro_batch", "40"),
+    *("--data.max_length", "31", "--train.max_tokens_per_micro_batch", "40"),
     *("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"),
 ]
 BY_SIX = ["--train.batch_size", "6"]
