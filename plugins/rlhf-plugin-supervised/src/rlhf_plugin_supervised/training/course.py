@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +34,7 @@ from rlhf_trainer.runs import (
     FinishedStep,
     OwnRecord,
     RatedState,
+    RecordFile,
     ResumePoint,
     ResumeRules,
     RunFolder,
@@ -52,7 +53,7 @@ from .order import UnitOrder
 from .recording import RowRecorder
 from .roles import TrainedModel, roles_of
 from .seen import Seen, Told
-from .update import Update
+from .update import Evaluated, Update
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +94,8 @@ class Examples(Protocol):
         """Return what is known of the rows of an update before it, for the record."""
         ...
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
-        """Return the metrics of the held-out sets; None without any."""
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
+        """Return the metrics of the held-out sets and what they are made of; None without any."""
         ...
 
     def exported(self, model: RoleHandle) -> Exportable:
@@ -116,7 +117,6 @@ class ExampleCourse:
     ) -> None:
         role = model.role
         self.state = state
-        self.records: Mapping[str, OwnRecord] = {}
         self.saved_roles = {role: roles[role]}
         self._role = role
         self._model = roles[role]
@@ -130,6 +130,10 @@ class ExampleCourse:
         self.total_steps = total_steps(self._run, examples)
 
     @property
+    def records(self) -> Mapping[str, OwnRecord]:
+        return {self._folder.eval_samples.name: self._held_out}
+
+    @property
     def exports(self) -> Sequence[Export]:
         plain = Export(role=self._examples.exported(self._model), folder=self._folder.model)
         if self._run.actor.ema is None:
@@ -137,8 +141,13 @@ class ExampleCourse:
         return [plain, Export(role=self._model, folder=self._folder.ema_model, ema=True)]
 
     async def begin(
-        self, point: ResumePoint[Any] | None, begun: Mapping[str, Any], stack: AsyncExitStack
+        self,
+        point: ResumePoint[Any] | None,
+        begun: Mapping[str, Any],
+        stack: AsyncExitStack,
     ) -> None:
+        path = self._folder.eval_samples
+        self._held_out = stack.enter_context(closing(RecordFile(path, begun.get(path.name))))
         await self._examples.begin(self._model, self._beside)
         if point is not None:
             await restore_roles(point, self._resolved, self.saved_roles)
@@ -183,7 +192,12 @@ class ExampleCourse:
         return FinishedStep(metrics=values, timing=timing, samples=samples)
 
     async def evaluate(self) -> Mapping[str, float] | None:
-        return await self._examples.evaluate(self._model)
+        evaluated = await self._examples.evaluate(self._model)
+        if evaluated is None:
+            return None
+        for sample in self._recorder.held_out(evaluated):
+            self._held_out.write({"step": self.state.step, **sample})
+        return evaluated.metrics
 
 
 def rows_of(units: NDArray[np.int64], examples: Examples) -> NDArray[np.int64]:
@@ -282,7 +296,7 @@ def kind_of(
                 "eval.fraction",
                 *binding,
             ),
-            records=(),
+            records=("eval_samples.jsonl",),
             check_books=lambda folder, state, records: None,
         ),
         open=open_course,

@@ -1,0 +1,57 @@
+"""Tokens of a row that is held out, which its own record has: texts, spans of what is learned, columns of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .problems import Problems
+from .tokens import ACTION, NUMBERS, TEXT, TokenColumns, add_differences, short
+
+LEARNED = "learned"
+
+
+def tokens_of_row(value: Any, problems: Problems) -> TokenColumns | None:
+    """Return the tokens of a record's entry ``tokens``; None: it has none, or the entry is of another form.
+
+    Args:
+        value: ``{"text": T texts, "learned": [[start, end], ...], "loss": A numbers or null, ...}``, with a number for
+            each of the A tokens in the spans.
+    """
+    if value is None:
+        return None
+    places = _places(value) if isinstance(value, dict) else None
+    if places is None:
+        problems.note("tokens of rows that are of another form are left out")
+        return None
+    text: list[str] = value[TEXT]
+    learned = set(places)
+    columns: dict[str, list[float | None]] = {
+        ACTION: [int(at in learned) for at in range(len(text))]
+    }
+    for name in NUMBERS:
+        numbers = value.get(name)
+        if isinstance(numbers, list) and len(numbers) == len(places):
+            columns[name] = [None] * len(text)
+            for at, number in zip(places, numbers, strict=True):
+                columns[name][at] = short(number) if isinstance(number, int | float) else None
+    tokens = TokenColumns(text=text, columns=columns)
+    add_differences(tokens)
+    return tokens
+
+
+def _places(value: dict[str, Any]) -> list[int] | None:
+    """Return the indices of the learned tokens; None: texts or spans are none."""
+    text, spans = value.get(TEXT), value.get(LEARNED)
+    if not isinstance(text, list) or not all(isinstance(each, str) for each in text):
+        return None
+    if not isinstance(spans, list):
+        return None
+    places: list[int] = []
+    for span in spans:
+        if not (isinstance(span, list) and len(span) == 2 and all(type(at) is int for at in span)):
+            return None
+        start, end = span
+        if not (places[-1] if places else -1) < start < end <= len(text):
+            return None
+        places += range(start, end)
+    return places
