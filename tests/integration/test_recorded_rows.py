@@ -163,7 +163,10 @@ def test_tokens_of_held_out_rows_have_the_loss_of_each(folder):
     first, last = (row for row in lines if row["uid"] == "-1.0.0.0")
     for row in (first, last):
         tokens = row["tokens"]
-        assert "".join(tokens["text"]) == row["prompt"] + row["response"] + "<eos>"
+        assert (
+            "".join(tokens["texts"][at] for at in tokens["order"])
+            == row["prompt"] + row["response"] + "<eos>"
+        )
         learned = [at for start, end in tokens["learned"] for at in range(start, end)]
         assert len(learned) == len(tokens["loss"]) == 3
         # Four digits of each.

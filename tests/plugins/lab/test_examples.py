@@ -50,7 +50,7 @@ def write_tokens(run, uids):
 
 def held_out(step, number, loss, **changes):
     """A row of two tokens, of which the second is learned."""
-    tokens = {"text": [HOSTILE, "391"], "learned": [[1, 2]], "loss": [loss]}
+    tokens = {"texts": ["391", HOSTILE], "order": [1, 0], "learned": [[1, 2]], "loss": [loss]}
     plain = {"step": step, "eval": "unseen", "tokens": tokens, "numbers": {"nll": loss}}
     return learned(f"-1.{number}.0.0", **{**plain, **changes})
 
@@ -110,11 +110,12 @@ def tokens_in(tmp_path, tokens):
 
 
 def test_the_distance_to_the_reference_is_made_of_both_log_probs(tmp_path):
-    tokens = {"text": ["a", "b", "c"], "learned": [[0, 1], [2, 3]]}
+    tokens = {"texts": ["a", "b"], "order": [0, 1, 0], "learned": [[0, 1], [2, 3]]}
     columns = {"trainer_logprob": [-1.0, None], "reference_logprob": [-1.5, -2.0]}
 
     found, problems = tokens_in(tmp_path, tokens | columns)
 
+    assert found["text"] == ["a", "b", "a"]
     assert found["columns"]["reference_log_ratio"] == [0.5, None, None]
     assert problems == []
 
@@ -123,12 +124,15 @@ def test_the_distance_to_the_reference_is_made_of_both_log_probs(tmp_path):
     "tokens",
     [
         [1],
-        {"text": "ab", "learned": []},
-        {"text": ["a", 1], "learned": []},
-        {"text": ["a"], "learned": [[0, 2]]},
-        {"text": ["a", "b"], "learned": [[0, 1], [0, 1]]},
-        {"text": ["a"], "learned": [["0", 1]]},
-        {"text": ["a"]},
+        {"texts": "ab", "order": [0], "learned": []},
+        {"texts": ["a", 1], "order": [0], "learned": []},
+        {"texts": ["a"], "learned": []},
+        {"texts": ["a"], "order": [0, 1], "learned": []},
+        {"texts": ["a"], "order": [-1], "learned": []},
+        {"texts": ["a"], "order": [0], "learned": [[0, 2]]},
+        {"texts": ["a"], "order": [0, 0], "learned": [[0, 1], [0, 1]]},
+        {"texts": ["a"], "order": [0], "learned": [["0", 1]]},
+        {"texts": ["a"], "order": [0]},
     ],
 )
 def test_tokens_of_another_form_are_a_line(tmp_path, tokens):
@@ -139,7 +143,9 @@ def test_tokens_of_another_form_are_a_line(tmp_path, tokens):
 
 
 def test_a_column_that_does_not_fit_the_learned_tokens_is_left_out(tmp_path):
-    found, _ = tokens_in(tmp_path, {"text": ["a", "b"], "learned": [[1, 2]], "loss": [1.0, 2.0]})
+    found, _ = tokens_in(
+        tmp_path, {"texts": ["a"], "order": [0, 0], "learned": [[1, 2]], "loss": [1.0, 2.0]}
+    )
 
     assert found["columns"] == {"action": [0, 1]}
 

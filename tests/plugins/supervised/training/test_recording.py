@@ -189,7 +189,8 @@ def test_tokens_of_a_held_out_row_are_in_its_record():
     )
 
     assert found["tokens"] == {
-        "text": ["1", "+", "2", "=", "3"],
+        "texts": ["1", "+", "2", "=", "3"],
+        "order": [0, 1, 2, 3, 4],
         "learned": [[1, 2], [4, 5]],
         "trainer_logprob": [-0.1235, None],
     }

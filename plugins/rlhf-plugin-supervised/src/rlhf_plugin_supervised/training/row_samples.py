@@ -113,13 +113,17 @@ def _tokens(
 
 
 def plain_tokens(tokens: SampleTokens) -> dict[str, Any]:
-    """Return tokens as JSON values: ``text`` of each, ``learned`` with first and end of each span of learned tokens,
-    and of each column a number with four digits at each learned token; null for one that is not finite."""
+    """Return tokens as JSON values: ``texts``, each once, and ``order``, the place of each token's text in them;
+    ``learned`` with first and end of each span of learned tokens; and of each column a number with four digits at each
+    learned token, null for one that is not finite."""
     # Without dropout and smoothing the loss of a token is its negative log-prob.
     known = tokens.columns.keys() - ({"old_logprobs"} if "loss" in tokens.columns else set())
+    # An image has hundreds of tokens with one text.
+    places = {text: at for at, text in enumerate(dict.fromkeys(tokens.texts))}
     edges = np.flatnonzero(np.diff(tokens.action_mask, prepend=False, append=False))
     return {
-        "text": list(tokens.texts),
+        "texts": list(places),
+        "order": [places[text] for text in tokens.texts],
         "learned": edges.reshape(-1, 2).tolist(),
         **{
             shown: [_short(number) for number in tokens.columns[name].tolist()]
