@@ -177,7 +177,7 @@ def test_the_page_has_held_out_rows_apart_and_follows_each_over_the_evaluations(
     assert "0.3.0.0" not in apart.text
     assert "rlhf replay" not in apart.text
     assert "2 tokens, 1 of them learned" in one.text
-    assert "token 1 391 mask: 1 loss: 1.5" in one.text
+    assert "token 1 391 loss: 1.5 mask: 1" in one.text
     assert "The same row at other evaluationssteplossmargintoldstep 11.25" in one.text
 
 

@@ -24,16 +24,15 @@ def tokens_of_row(value: Any, problems: Problems) -> TokenColumns | None:
     if text is None or places is None:
         problems.note("tokens of rows that are of another form are left out")
         return None
-    learned = set(places)
-    columns: dict[str, list[float | None]] = {
-        ACTION: [int(at in learned) for at in range(len(text))]
-    }
+    columns: dict[str, list[float | None]] = {}
     for name in NUMBERS:
         numbers = value.get(name)
         if isinstance(numbers, list) and len(numbers) == len(places):
             columns[name] = [None] * len(text)
             for at, number in zip(places, numbers, strict=True):
                 columns[name][at] = short(number) if isinstance(number, int | float) else None
+    learned = set(places)
+    columns[ACTION] = [int(at in learned) for at in range(len(text))]
     tokens = TokenColumns(text=text, columns=columns)
     add_differences(tokens)
     return tokens
