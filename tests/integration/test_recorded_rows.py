@@ -40,6 +40,7 @@ COMMANDS = {
     "distill": ("distill", "rows", "--teacher.path", "teacher"),
     "dpo": ("dpo", "pairs"),
     "kto": ("dpo", "judged", "--preference.loss", "kto"),
+    "aot": ("dpo", "pairs", "--preference.loss", "aot"),
     "rm": ("rm", "pairs"),
     "prm": ("prm", "solutions"),
 }
@@ -74,8 +75,11 @@ def mean(rows, name):
     return math.fsum(row["rewards"][name] for row in rows) / len(rows)
 
 
+PAIRS = ("dpo", "aot", "rm")
+"""Names of commands on pairs."""
 MEANS = {
     "dpo": {"loss/preference": "loss", "preference/margin": "margin"},
+    "aot": {"loss/preference": "loss", "preference/margin": "margin"},
     "kto": {"loss/preference": "loss"},
     "rm": {"loss/ranking": "loss", "ranking/margin": "margin", "ranking/accuracy": "right"},
     "prm": {"loss/steps": "loss", "steps/accuracy": "right"},
@@ -96,7 +100,7 @@ def test_recorded_rows_have_the_numbers_of_the_step_which_stay_the_same(folder, 
     ).read_bytes()
     assert not (folder / "unseen/samples.jsonl").read_bytes()
     rows, metrics = samples(folder, "seen", 2), records(folder / "seen", "metrics")[1]
-    assert len(rows) == BATCH * (2 if name in ("dpo", "rm") else 1)
+    assert len(rows) == BATCH * (2 if name in PAIRS else 1)
     for metric, number in MEANS[name].items():
         # Sums of a few float32 numbers of order 1, in other orders.
         assert mean(rows, number) == pytest.approx(metrics[metric], abs=1e-5), metric
@@ -115,6 +119,7 @@ HELD_OUT_MEANS = {
     "sft": {"nll": "nll"},
     "distill": {"nll": "nll"},
     "dpo": {"loss": "loss", "margin": "margin", "accuracy": "right"},
+    "aot": {"loss": "loss", "margin": "margin", "accuracy": "right"},
     "kto": {"loss": "loss"},
     "rm": {"loss": "loss", "margin": "margin", "accuracy": "right"},
     "prm": {"loss": "loss", "accuracy": "right"},
@@ -145,7 +150,7 @@ def test_the_same_held_out_rows_are_recorded_at_each_evaluation(folder, name):
     of_step = [[row for row in rows if row["step"] == step] for step in range(3)]
     uids = [row["uid"] for row in of_step[0]]
     assert [[row["uid"] for row in each] for each in of_step] == [uids] * 3
-    assert len(uids) == len(UNSEEN) * (2 if name in ("dpo", "rm") else 1)
+    assert len(uids) == len(UNSEEN) * (2 if name in PAIRS else 1)
     assert {uid.split(".")[0] for uid in uids} == {"-1"}
     few = [row["uid"] for row in held_out(folder, "few") if row["step"] == 1]
     assert few == uids[: len(uids) // len(UNSEEN)]
