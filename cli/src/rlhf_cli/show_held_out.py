@@ -35,9 +35,8 @@ def held_out_lines(path: Path, step: int) -> list[str]:
 def _line(name: str, rows: Sequence[Record]) -> str:
     """Return ``held out at step 10, unseen: 4 pairs, mean loss 0.52, mean margin 0.4, 75 % right``."""
     are_pairs = rows[0]["example"] == "pair"
-    count = (
-        len(rows) // 2 if are_pairs else len(rows)
-    )  # both rows of a pair have the pair's numbers
+    # Both rows of a pair have the pair's numbers.
+    count = len(rows) // (2 if are_pairs else 1)
     noun = ("pair" if are_pairs else "row") + ("" if count == 1 else "s")
     words = [f"{count} {noun}"]
     for number in NUMBERS:

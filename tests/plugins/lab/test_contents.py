@@ -182,6 +182,7 @@ def test_images_of_the_runs_store_are_embedded_once(tmp_path):
         "media/../../secret.png",
         "media/link.png",
         "media/a.svg",
+        "media/endless.png",
         "media/gone.png",
         3,
     ],
@@ -192,6 +193,7 @@ def test_a_record_brings_no_other_file_into_the_page(tmp_path, file):
     (run / "media").mkdir()
     (run / "media/a.svg").write_text("<svg onload=alert(1)>")
     (run / "media/link.png").symlink_to(tmp_path / "secret.png")
+    (run / "media/endless.png").symlink_to("/dev/zero")
 
     found = contents(run)
 
@@ -209,12 +211,13 @@ def linked(run, name, file):
 
 def test_an_image_that_the_store_links_by_its_content_is_embedded(tmp_path):
     (tmp_path / "mine.png").write_bytes(PNG)
+    (tmp_path / "elsewhere").mkdir()
     digest = hashlib.sha256(PNG).hexdigest()
     run = write_run(tmp_path / "run")
     image = linked(run, f"{digest[:2]}/{digest}.png", tmp_path / "mine.png")
     write_lines(run / "samples.jsonl", [sample(images=[image])])
 
-    found = contents(run)
+    found = contents(run.parent / "elsewhere" / ".." / run.name)
 
     (shown,) = only_text(found)["images"]
     assert base64.b64decode(dict(found.chunks)[shown["part"]]) == PNG

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ class Images:
         return shown
 
     def _one(self, run: Path, name: str, problems: Problems) -> dict[str, Any]:
-        path = (run / name).absolute()
+        store, path = run.resolve() / MEDIA, run.resolve() / name
         if path not in self._known:
-            self._known[path] = self._embed(path, (run / MEDIA).absolute(), problems)
+            self._known[path] = self._embed(path, store, problems)
         return self._known[path]
 
     def _embed(self, path: Path, store: Path, problems: Problems) -> dict[str, Any]:
@@ -59,7 +60,10 @@ class Images:
         if store not in path.parents or ".." in path.parts:
             return _outside(path, problems)
         try:
-            if path.stat().st_size > MAX_IMAGE_BYTES:
+            facts = path.stat()
+            if not stat.S_ISREG(facts.st_mode):  # a device has no end
+                return _outside(path, problems)
+            if facts.st_size > MAX_IMAGE_BYTES:
                 problems.note(f"images above {MAX_IMAGE_BYTES >> 20} MiB are not shown", path.name)
                 return {"why": f"above {MAX_IMAGE_BYTES >> 20} MiB"}
             data = path.read_bytes()
