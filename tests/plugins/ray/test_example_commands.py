@@ -94,10 +94,11 @@ def lines_of(run, *left_out):
 
 
 def rows_recorded(run):
-    """The numbers of each row that the run recorded, by step and name."""
-    lines = map(json.loads, (run / "samples.jsonl").read_text().splitlines())
+    """The numbers of each row that the run recorded, trained on or held out, by step and name."""
     return {
-        (line["step"], line["uid"]): {"score": line["reward"], **line["rewards"]} for line in lines
+        (name, line["step"], line["uid"]): {"score": line["reward"], **line["rewards"]}
+        for name in ("samples", "eval_samples")
+        for line in map(json.loads, (run / f"{name}.jsonl").read_text().splitlines())
     }
 
 
@@ -125,7 +126,7 @@ def assert_same_run(run, alone):
         for part in ("metrics", "eval"):
             assert (one[part] or {}) == pytest.approx(other[part] or {}, abs=1e-5, rel=1e-5)
     recorded, expected = rows_recorded(run), rows_recorded(alone)
-    assert expected
+    assert {name for name, _, _ in expected} == {"samples", "eval_samples"}
     assert recorded.keys() == expected.keys()
     for row, numbers in expected.items():
         assert recorded[row] == pytest.approx(numbers, abs=1e-5, rel=1e-5), row
