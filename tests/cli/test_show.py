@@ -227,6 +227,15 @@ def test_images_are_shown_by_place_and_size(run_of, tmp_path, capsys):
     assert f"image: {tmp_path}/media/ab/abc.png  16 x 8, tokens 3-4" in capsys.readouterr().out
 
 
+def test_an_image_that_is_gone_is_said_to_be(run_of, tmp_path, capsys):
+    run = run_of(with_images(tmp_path))
+    (tmp_path / "media/ab/abc.png").unlink()
+
+    show(run)
+
+    assert "tokens 3-4, which is gone" in capsys.readouterr().out
+
+
 def test_images_can_be_copied(run_of, tmp_path):
     run = run_of(with_images(tmp_path), sample(1, 1))
 
@@ -261,3 +270,69 @@ def test_rollouts_of_the_latest_evaluation_are_shown_with_their_set(run_of, caps
 def test_a_run_without_rollouts_of_evaluations_says_how_to_get_some(run_of):
     with pytest.raises(ConfigError, match=r"keeps no rollouts of evaluations.*--eval\.data"):
         read_samples(run_of(sample(1, 0)), None, evaluation=True)
+
+
+def learned(step, index, answer=0, **numbers):
+    kind = "pair" if "margin" in numbers else "row"
+    return sample(step, index, uid=f"-1.{index}.{answer}.0", example=kind, rewards=numbers)
+
+
+def write_held_out(run, *rows):
+    lines = (json.dumps({"eval": "unseen", **row}) + "\n" for row in rows)
+    (run / "eval_samples.jsonl").write_text("".join(lines))
+
+
+def test_held_out_rows_are_a_line_behind_the_rows_of_a_step(run_of, capsys):
+    run = run_of(learned(1, 0, nll=0.5), learned(6, 0, nll=0.25))
+    write_held_out(
+        run,
+        *(learned(step, number, nll=step + number) for step in (0, 4, 8) for number in (0, 1)),
+        {**learned(4, 0, nll=2.0), "eval": "other"},
+    )
+
+    show(run)
+    shown = capsys.readouterr().out
+    show(run, step=1)
+    before = capsys.readouterr().out
+    show(run, as_json=True)
+
+    # The evaluation of step 4 is the last one up to step 6.
+    assert "held out at step 4, unseen: 2 rows, mean nll 4.5\n" in shown
+    assert "held out at step 4, other: 1 row, mean nll 2\n" in shown
+    assert f"rlhf show {run} --eval has each of them" in shown
+    assert "held out at step 0, unseen: 2 rows, mean nll 0.5\n" in before
+    assert "held out" not in capsys.readouterr().out
+
+
+def test_a_held_out_pair_counts_once(run_of, capsys):
+    numbers = [
+        {"loss": 1.0, "margin": -0.5, "right": 0.0},
+        {"loss": 0.5, "margin": 0.25, "right": 1.0},
+    ]
+    pairs = [learned(1, at, answer, **each) for at, each in enumerate(numbers) for answer in (0, 1)]
+    run = run_of(*pairs)
+    write_held_out(run, *pairs)
+
+    show(run)
+
+    line = "held out at step 1, unseen: 2 pairs, mean loss 0.75, mean margin -0.125, 50 % right"
+    assert line in capsys.readouterr().out
+
+
+def test_rollouts_of_an_evaluation_are_no_held_out_rows(run_of, capsys):
+    run = run_of(sample(1, 0))
+    write_held_out(run, sample(0, 0))
+
+    show(run)
+
+    assert "held out" not in capsys.readouterr().out
+
+
+def test_a_run_that_was_not_evaluated_says_what_evaluations_need(run_of):
+    run = run_of(sample(1, 0))
+    (run / "eval_samples.jsonl").touch()
+
+    with pytest.raises(
+        ConfigError, match=r"not been evaluated yet, or keeps no samples.*--eval\.data"
+    ):
+        read_samples(run, None, evaluation=True)

@@ -91,7 +91,7 @@ CHECKED = {
             "a source beside sets": "--data.source jsonl_stream --data.jsonl_stream.path chats.jsonl --steps 3",
             "a column of images": "--data.image_key image",
             "sizes of no images": "--data.max_pixels 100",
-            "images of no rollouts": "--log.images 3",
+            "images of a text model": "--log.images 3",
             "a smoothed target of another loss": "--train.loss dft --train.label_smoothing 0.1",
             "a slow adapter": "--actor.adapter lora --actor.adam.lr 1e-6",
             "strict with nothing to resume": "--resume.strict true",

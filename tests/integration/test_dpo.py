@@ -199,7 +199,7 @@ def test_a_run_that_was_killed_goes_on_to_the_bit(folder, phase):
         (["--data.chosen_key", "best"], "pairs.jsonl"),
         (["--loss", "ppo"], "there is no such option"),
         (["--preference.dpo.beta", "-1"], "a value above 0"),
-        (["--log.images", "3"], "would change nothing: samples of examples have no images"),
+        (["--log.images", "3"], "would change nothing: the model reads text alone"),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(folder, capfd, words, message):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,35 @@ def test_given_answers_to_images_are_learned(workspace, capsys, name):
     assert len(stored) == len({path.read_bytes() for path in (workspace / "pictures").iterdir()})
     assert main([*words, "--output", "blind"]) == 2
     assert "--data.image_key: the run's model reads text alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sft", "rm", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("dpo", "kto"))],
+)
+def test_recorded_rows_name_their_images_which_change_no_weight(workspace, capsys, name):
+    rows = [json.loads(line) for line in (workspace / "rows.jsonl").read_text().splitlines()]
+    answers = {"response": "a", "chosen": "b", "rejected": "c", "label": True}
+    (workspace / "given.jsonl").write_text("\n".join(json.dumps(row | answers) for row in rows))
+    words = ["dpo" if name == "kto" else name, "--model", "model", "--model.vision", "vlm"]
+    words += ["--data", "given.jsonl", "--eval.fraction", "0.4", *COURSE, *LEARNED[name]]
+    words += ["--train.steps", "2"]
+
+    assert main([*words, "--output", "seen", "--log.samples", "4"]) == 0, capsys.readouterr().err
+    assert main([*words, "--output", "unseen", "--log.samples", "0"]) == 0, capsys.readouterr().err
+
+    assert digests(workspace / "seen/model") == digests(workspace / "unseen/model")
+    for record in ("samples", "eval_samples"):
+        lines = (workspace / f"seen/{record}.jsonl").read_text().splitlines()
+        samples = list(map(json.loads, lines))
+        assert samples, record
+        for sample in samples:
+            (image,) = sample["images"]
+            number = re.search(r"how many\? (\d)", sample["prompt"])[1]
+            shown = workspace / "seen" / image["file"]
+            assert shown.read_bytes() == (workspace / f"pictures/{number}.png").read_bytes()
+            first, end = image["tokens"]
+            assert sample["prompt"].count("<|image_pad|>") in (0, end - first)
 
 
 def test_a_first_stage_trains_the_projector_alone(workspace, capsys):

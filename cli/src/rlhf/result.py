@@ -71,7 +71,8 @@ class TrainingResult:
         return list(_records(self.output / "samples.jsonl"))
 
     def eval_samples(self) -> list[dict[str, Any]]:
-        """Return the recorded episodes of evaluations; each has its set and temperature as ``eval``."""
+        """Return the recorded episodes of evaluations, with set and temperature of each as ``eval``; of a command that
+        trains on examples the held-out rows, with their set."""
         return list(_records(self.output / "eval_samples.jsonl"))
 
     def _repr_html_(self) -> str:

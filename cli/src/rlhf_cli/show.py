@@ -18,6 +18,7 @@ from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import RunFolder, complete
 
 from .records import METRICS, Record, records_of
+from .show_held_out import held_out_lines
 from .show_metrics import learned_words, show_metrics
 from .tables import HELP, Form
 
@@ -33,7 +34,11 @@ def show(
         int | None, typer.Option("--step", min=0, help="number of the step; unset: the latest")
     ] = None,
     evaluation: Annotated[
-        bool, typer.Option("--eval", help="rollouts of the evaluation at that step, by data set")
+        bool,
+        typer.Option(
+            "--eval",
+            help="rollouts of the evaluation at that step, or rows that are held out, by data set",
+        ),
     ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="number of samples; unset: all")
@@ -98,13 +103,7 @@ def show(
         for sample in samples:
             print(json.dumps(sample))
         return
-    console = Console(highlight=False, markup=False, emoji=False)
-    count = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
-    console.print(Text(f"{run}, step {chosen}: {count}", style="bold"), soft_wrap=True)
-    if end := end_of(run):
-        console.print(Text(_printable(end, console), style="dim"), soft_wrap=True)
-    for sample in samples:
-        _print_sample(console, sample, run)
+    _print_samples(run, chosen, samples, evaluation=evaluation)
 
 
 def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:
@@ -157,8 +156,12 @@ def read_samples(
                 f"{run} has no samples to show: a run keeps some of each step with --log.samples 4. "
                 f"{done}"
             )
-        what = "been evaluated" if evaluation else "finished its first step"
-        raise ConfigError(f"{path} is empty: the run has not {what} yet")
+        if evaluation:
+            raise ConfigError(
+                f"{path} is empty: the run has not been evaluated yet, or keeps no samples. Evaluations need "
+                "--eval.data FILE or --eval.fraction 0.05, samples --log.samples 4."
+            )
+        raise ConfigError(f"{path} is empty: the run has not finished its first step yet")
     if not kept:
         raise ConfigError(
             f"--step {step}: {run} has samples of {_ranges(list(steps))}. "
@@ -219,8 +222,8 @@ def _eval_samples_file(run: Path) -> Path:
         return path
     _samples_file(run)  # says what is wrong with a folder that is no run's
     raise ConfigError(
-        f"{run}: it keeps no rollouts of evaluations; runs of rlhf train do, with --eval.data FILE, --eval.fraction "
-        "0.05 or an environment's own tasks."
+        f"{run}: it keeps no rollouts of evaluations and no held-out rows; a run does with --eval.data FILE, "
+        "--eval.fraction 0.05 or an environment's own tasks."
     )
 
 
@@ -240,6 +243,20 @@ def _ranges(steps: list[int]) -> str:
     return f"steps {', '.join(shown)}"
 
 
+def _print_samples(run: Path, step: int, samples: Sequence[Sample], *, evaluation: bool) -> None:
+    """Print the samples of a step, and behind those of training what is held out in short."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    count = "1 sample" if len(samples) == 1 else f"{len(samples)} samples"
+    console.print(Text(f"{run}, step {step}: {count}", style="bold"), soft_wrap=True)
+    if end := end_of(run):
+        console.print(Text(_printable(end, console), style="dim"), soft_wrap=True)
+    for sample in samples:
+        _print_sample(console, sample, run)
+    if not evaluation and (held_out := held_out_lines(run / EVAL_SAMPLES, step)):
+        lines = [*held_out, f"rlhf show {run} --eval has each of them"]
+        console.print(Text("\n" + _printable("\n".join(lines), console)), soft_wrap=True)
+
+
 def _print_sample(console: Console, sample: Sample, run: Path) -> None:
     title = f"{sample['uid']}  {_scores(sample)}"
     if "eval" in sample:
@@ -253,6 +270,7 @@ def _print_sample(console: Console, sample: Sample, run: Path) -> None:
         where = (
             f"{run / image['file']}  {image['width']} x {image['height']}, tokens {first}-{end - 1}"
         )
+        where += "" if (run / image["file"]).is_file() else ", which is gone"
         console.print(Text(f"image: {_printable(where, console)}", style="dim"), soft_wrap=True)
 
 

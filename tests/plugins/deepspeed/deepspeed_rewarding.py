@@ -40,7 +40,9 @@ def _train(
     for seed, pairs in ((0, 4), (1, 4), (2, 1)):
         batch = _make_judged(seed, pairs)
         part = place.part(batch, unit)
-        found.metrics(backend.train_step(part, make_plan(batch)))
+        outcome = backend.train_step(part, make_plan(batch, return_values=True))
+        found.metrics(outcome)
+        found.array(f"seen/{name}/{seed}", outcome.values)
         found.array(f"scores/{name}/{seed}", backend.values(part.trajectories))
     backend.export(place.folder / name)
     backend.close()

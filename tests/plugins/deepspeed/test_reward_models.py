@@ -96,6 +96,16 @@ def test_each_rank_gets_the_scores_of_its_answers(found, alone, way, stage, asse
             assert_same_rows(ranks, expected, f"scores/{name}/{seed}", atol=2e-5)
 
 
+@pytest.mark.parametrize(("way", "stage"), CASES)
+def test_each_rank_gets_the_scores_of_the_update_itself(found, alone, way, stage, assert_same_rows):
+    ranks, expected = found(way, stage, "rewarding"), alone("rewarding")
+
+    for name in ("ranked", "steps"):
+        for seed in range(3):
+            # The more updates of rounding lie before it.
+            assert_same_rows(ranks, expected, f"seen/{name}/{seed}", atol=2e-5)
+
+
 @pytest.mark.parametrize("stage", ALONE)
 def test_an_adapter_is_merged_into_the_classifier_and_kept_beside_it(found, alone, stage):
     ranks, expected = (

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import json
 import math
 import random
@@ -181,6 +182,7 @@ def test_images_of_the_runs_store_are_embedded_once(tmp_path):
         "media/../../secret.png",
         "media/link.png",
         "media/a.svg",
+        "media/endless.png",
         "media/gone.png",
         3,
     ],
@@ -191,11 +193,60 @@ def test_a_record_brings_no_other_file_into_the_page(tmp_path, file):
     (run / "media").mkdir()
     (run / "media/a.svg").write_text("<svg onload=alert(1)>")
     (run / "media/link.png").symlink_to(tmp_path / "secret.png")
+    (run / "media/endless.png").symlink_to("/dev/zero")
 
     found = contents(run)
 
     assert not any(name.startswith("b") for name, _ in found.chunks)
     assert found.index["runs"][0]["problems"]
+
+
+def linked(run, name, file):
+    """An entry of the run's store that is a link, as those of images in files are."""
+    path = run / "media" / name
+    path.parent.mkdir(parents=True)
+    path.symlink_to(file)
+    return {"file": f"media/{name}", "width": 2, "height": 2, "tokens": [3, 4]}
+
+
+def test_an_image_that_the_store_links_by_its_content_is_embedded(tmp_path):
+    (tmp_path / "mine.png").write_bytes(PNG)
+    (tmp_path / "elsewhere").mkdir()
+    digest = hashlib.sha256(PNG).hexdigest()
+    run = write_run(tmp_path / "run")
+    image = linked(run, f"{digest[:2]}/{digest}.png", tmp_path / "mine.png")
+    write_lines(run / "samples.jsonl", [sample(images=[image])])
+
+    found = contents(run.parent / "elsewhere" / ".." / run.name)
+
+    (shown,) = only_text(found)["images"]
+    assert base64.b64decode(dict(found.chunks)[shown["part"]]) == PNG
+    assert not found.index["runs"][0]["problems"]
+
+
+def test_a_link_to_other_bytes_than_its_name_says_is_not_followed_into_the_page(tmp_path):
+    (tmp_path / "mine.png").write_bytes(PNG + b"secret")
+    digest = hashlib.sha256(PNG).hexdigest()
+    run = write_run(tmp_path / "run")
+    image = linked(run, f"{digest[:2]}/{digest}.png", tmp_path / "mine.png")
+    write_lines(run / "samples.jsonl", [sample(images=[image])])
+
+    found = contents(run)
+
+    assert only_text(found)["images"][0]["why"] == "outside of the run's images"
+    assert not any(name.startswith("b") for name, _ in found.chunks)
+
+
+def test_an_image_whose_file_is_gone_is_shown_as_missing(tmp_path):
+    run = write_run(tmp_path / "run")
+    image = linked(run, "ab/ab.png", tmp_path / "gone.png")
+    write_lines(run / "samples.jsonl", [sample(images=[image])])
+
+    found = contents(run)
+
+    (shown,) = only_text(found)["images"]
+    assert (shown["why"], shown["width"]) == ("the file is gone or cannot be read", 2)
+    assert "image files cannot be read" in found.index["runs"][0]["problems"][0]
 
 
 def write_tokens(run, **columns):

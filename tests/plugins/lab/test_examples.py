@@ -5,7 +5,7 @@ import pyarrow.parquet as parquet
 import pytest
 from tests.plugins.lab.run_folders import sample, write_run
 from tests.plugins.lab.test_browser import BROWSER, HOSTILE, shown
-from tests.plugins.lab.test_contents import contents, unpacked
+from tests.plugins.lab.test_contents import PNG, contents, unpacked
 
 from rlhf_core import ConfigError
 from rlhf_plugin_lab.command import main
@@ -48,6 +48,13 @@ def write_tokens(run, uids):
     return run
 
 
+def held_out(step, number, loss, **changes):
+    """A row of two tokens, of which the second is learned."""
+    tokens = {"texts": ["391", HOSTILE], "order": [1, 0], "learned": [[1, 2]], "loss": [loss]}
+    plain = {"step": step, "eval": "unseen", "tokens": tokens, "numbers": {"nll": loss}}
+    return learned(f"-1.{number}.0.0", **{**plain, **changes})
+
+
 def test_a_step_of_rows_says_its_kind_and_which_answer_was_preferred(tmp_path):
     found = contents(write_run(tmp_path / "run", pair(3, 0.25)))
     (step,) = found.index["runs"][0]["steps"]
@@ -80,6 +87,123 @@ def test_nobody_takes_rows_for_answers_of_a_policy(tmp_path):
     assert record.texts.steps == 0
     with pytest.raises(ConfigError, match="expected recorded rollouts"):
         main([str(run), "--export-traces", str(tmp_path / "traces.jsonl")])
+
+
+def test_held_out_rows_are_a_set_of_their_own_with_their_tokens(tmp_path):
+    rows = [held_out(step, 3, loss) for step, loss in ((0, 1.5), (2, 1.25))]
+    found = contents(write_run(tmp_path / "run", [learned("0.3.0.0")], rows))
+    names = [(step["step"], step["set"], step["kind"]) for step in found.index["runs"][0]["steps"]]
+    assert names == [(0, "unseen", "row"), (1, "", "row"), (2, "unseen", "row")]
+    last = found.index["runs"][0]["steps"][2]
+    _, at, part = unpacked(found, last["part"])["place"][0]
+    tokens = unpacked(found, part)[at]
+    assert tokens["text"] == [HOSTILE, "391"]
+    assert tokens["columns"] == {"action": [0, 1], "loss": [None, 1.25]}
+    assert found.index["runs"][0]["problems"] == []
+
+
+def tokens_in(tmp_path, tokens):
+    found = contents(write_run(tmp_path / "run", [], [held_out(1, 3, 1.0, tokens=tokens)]))
+    (described,) = found.index["runs"]
+    _, at, part = unpacked(found, described["steps"][0]["part"])["place"][0]
+    return part and unpacked(found, part)[at], described["problems"]
+
+
+def test_the_distance_to_the_reference_is_made_of_both_log_probs(tmp_path):
+    tokens = {"texts": ["a", "b"], "order": [0, 1, 0], "learned": [[0, 1], [2, 3]]}
+    columns = {"trainer_logprob": [-1.0, None], "reference_logprob": [-1.5, -2.0]}
+
+    found, problems = tokens_in(tmp_path, tokens | columns)
+
+    assert found["text"] == ["a", "b", "a"]
+    assert found["columns"]["reference_log_ratio"] == [0.5, None, None]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [1],
+        {"texts": "ab", "order": [0], "learned": []},
+        {"texts": ["a", 1], "order": [0], "learned": []},
+        {"texts": ["a"], "learned": []},
+        {"texts": ["a"], "order": [0, 1], "learned": []},
+        {"texts": ["a"], "order": [-1], "learned": []},
+        {"texts": ["a"], "order": [0], "learned": [[0, 2]]},
+        {"texts": ["a"], "order": [0, 0], "learned": [[0, 1], [0, 1]]},
+        {"texts": ["a"], "order": [0], "learned": [["0", 1]]},
+        {"texts": ["a"], "order": [0]},
+    ],
+)
+def test_tokens_of_another_form_are_a_line(tmp_path, tokens):
+    found, problems = tokens_in(tmp_path, tokens)
+
+    assert found is None
+    assert "tokens of rows that are of another form" in problems[0]
+
+
+def test_a_column_that_does_not_fit_the_learned_tokens_is_left_out(tmp_path):
+    found, _ = tokens_in(
+        tmp_path, {"texts": ["a"], "order": [0, 0], "learned": [[1, 2]], "loss": [1.0, 2.0]}
+    )
+
+    assert found["columns"] == {"action": [0, 1]}
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_the_page_has_held_out_rows_apart_and_follows_each_over_the_evaluations(tmp_path):
+    rows = [
+        held_out(step, number, loss + number)
+        for step, loss in ((0, 1.5), (1, 1.25))
+        for number in (0, 1)
+    ]
+    rows[0] |= {"prompt": HOSTILE, "eval": "unseen"}
+    run = write_run(tmp_path / "run", [learned("0.3.0.0", loss=0.75)], rows)
+    page = tmp_path / "page.html"
+    main([str(run), "--export", str(page)])
+
+    _, step = shown(page, "/step/0//1", tmp_path / "profile")
+    _, apart = shown(page, "/step/0/unseen/1", tmp_path / "profile")
+    title, one = shown(page, "/rollout/0/unseen/0/-1.0.0.0/t1", tmp_path / "profile")
+
+    assert title == "rlhf view"
+    assert not {"script", "img", "iframe"} & set(one.tags)
+    assert "1 recorded row of the step" in step.text
+    line = "held out: unseen: 2 rows of each evaluation, mean loss 2 at step 0, 1.75 at step 1"
+    assert line in step.text
+    assert "trainingheld out: unseen" in step.text
+    assert "2 recorded rows that are held out" in apart.text
+    assert "0.3.0.0" not in apart.text
+    assert "rlhf replay" not in apart.text
+    assert "2 tokens, 1 of them learned" in one.text
+    assert "token 1 391 loss: 1.5 mask: 1" in one.text
+    assert "The same row at other evaluationssteplossmargintoldstep 11.25" in one.text
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_the_page_shows_the_images_of_rows_and_says_which_are_gone(tmp_path):
+    there = {"file": "media/a.png", "width": 2, "height": 2, "tokens": [3, 5]}
+    gone = there | {"file": "media/gone.png"}
+    rows = [learned("0.1.0.0", images=[there, gone])]
+    run = write_run(tmp_path / "run", rows, [held_out(1, 7, 1.0, images=[there])])
+    pairs = write_run(tmp_path / "pairs", pair(3, 0.25, images=[there]))
+    for folder in (run, pairs):
+        (folder / "media").mkdir()
+        (folder / "media/a.png").write_bytes(PNG)
+    page = tmp_path / "page.html"
+    main([str(run), str(pairs), "--export", str(page)])
+
+    _, row = shown(page, "/rollout/0//1/0.1.0.0", tmp_path / "profile")
+    _, held = shown(page, "/rollout/0/unseen/1/-1.7.0.0", tmp_path / "profile")
+    _, both = shown(page, "/group/1//1/0.3", tmp_path / "profile")
+
+    assert row.tags.count("img") == 1
+    assert "the file is gone or cannot be read" in row.text
+    assert row.text.count(", tokens 3") == 2
+    assert held.tags.count("img") == 1
+    assert both.tags.count("img") == 1
 
 
 @pytest.mark.matrix

@@ -37,7 +37,7 @@ ROWS = rows_of(range(4), range(4))
 """Sums, whose answers have 2 to 8 characters."""
 SMALL = [
     *("--model", "model", "--data", "sums.jsonl", "--eval.data", "held_out.jsonl"),
-    *("--data.max_length", "30", "--train.max_tokens_per_micro_batch", "40"),
+    *("--data.max_length", "31", "--train.max_tokens_per_micro_batch", "40"),
     *("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"),
 ]
 BY_SIX = ["--train.batch_size", "6"]
@@ -93,6 +93,15 @@ def lines_of(run, *left_out):
     return found
 
 
+def rows_recorded(run):
+    """The numbers of each row that the run recorded, trained on or held out, by step and name."""
+    return {
+        (name, line["step"], line["uid"]): {"score": line["reward"], **line["rewards"]}
+        for name in ("samples", "eval_samples")
+        for line in map(json.loads, (run / f"{name}.jsonl").read_text().splitlines())
+    }
+
+
 def weights_of(run, name="model"):
     (written,) = json.loads((run / name / "config.json").read_text())["architectures"]
     is_scorer = written.endswith("ForSequenceClassification")
@@ -116,6 +125,11 @@ def assert_same_run(run, alone):
         assert one["step"] == other["step"]
         for part in ("metrics", "eval"):
             assert (one[part] or {}) == pytest.approx(other[part] or {}, abs=1e-5, rel=1e-5)
+    recorded, expected = rows_recorded(run), rows_recorded(alone)
+    assert {name for name, _, _ in expected} == {"samples", "eval_samples"}
+    assert recorded.keys() == expected.keys()
+    for row, numbers in expected.items():
+        assert recorded[row] == pytest.approx(numbers, abs=1e-5, rel=1e-5), row
     torch.testing.assert_close(weights_of(run), weights_of(alone), atol=1e-6, rtol=0.0)
     assert entries_of(run) == pytest.approx(entries_of(alone), abs=1e-5)
 
@@ -182,6 +196,7 @@ def test_one_rank_of_torch_has_the_bits_of_one_process(learn, command):
     rank = learn(command, "rank", *words, "--runtime", "ray")
 
     assert lines_of(rank) == lines_of(alone)
+    assert rows_recorded(rank) == rows_recorded(alone)
     torch.testing.assert_close(weights_of(rank), weights_of(alone), atol=0, rtol=0)
 
 

@@ -193,6 +193,9 @@ class StepPlan:
     return_losses: bool = False
     """Return the policy loss of each action, and where its bounds stopped the gradient, as ``StepOutcome.losses`` and
     ``StepOutcome.clipped``; a backend that has none at hand leaves them out, as has every other objective."""
+    return_values: bool = False
+    """Return the numbers of the role's head in this step's forward pass as ``StepOutcome.values``; a backend that has
+    none at hand leaves them out, as has a role without a head."""
     lr_factor: float = 1.0
     """Multiplies the learning rate of every parameter group in this step, after the schedule. 0 leaves the weights as
     they are."""
@@ -218,6 +221,9 @@ class StepOutcome:
     clipped: NDArray[np.float32] | None = None
     """(sum of A,) beside ``losses``: 1 where the policy loss gives an action with an advantage above 0 no gradient, -1
     with one below 0, else 0; NaN where that is not known."""
+    values: NDArray[np.float32] | None = None
+    """(sum of A,) numbers of the head that the loss was computed with, in the places of ``TrainBackend.values``, if the
+    plan asks for them."""
 
 
 Statistic = Literal["logprobs", "entropy", "sum_pi_squared", "is_top1"]

@@ -296,7 +296,7 @@ class LogConfig(Config):
     curve: bool = Field(True, description="draw learning_curve.png at the end")
     samples: NotNegative = Field(
         4,
-        description="rollouts to keep per step and evaluation, or rows and pairs of examples per step, for rlhf show",
+        description="rollouts, or rows and pairs of examples, to keep per step and evaluation, for rlhf show",
     )
     to: tuple[str, ...] = Field((), description="loggers, which copy the run to other places")
     samples_every: NotNegative = Field(

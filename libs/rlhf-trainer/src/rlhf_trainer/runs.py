@@ -12,6 +12,7 @@ from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RunFolder
 from rlhf_data.mixing import epoch_counts, epoch_order
 
+from .durable.records import RecordFile
 from .learning.checks import count_skipped
 from .learning.minibatches import normalizers_of
 from .learning.schedules import schedule_of
@@ -23,6 +24,7 @@ from .loop.restore import restore_roles
 from .loop.resume import ResumePoint, ResumeRules
 from .loop.state import RatedState, RunState
 from .rollouts.images import image_reader, vision_spec
+from .rollouts.samples import images_entry
 
 __all__ = [
     "Control",
@@ -34,6 +36,7 @@ __all__ = [
     "OldObjects",
     "OwnRecord",
     "RatedState",
+    "RecordFile",
     "ResumePoint",
     "ResumeRules",
     "RunFolder",
@@ -46,6 +49,7 @@ __all__ = [
     "fault_point",
     "generator_of",
     "image_reader",
+    "images_entry",
     "metric_values",
     "normalizers_of",
     "restore_roles",

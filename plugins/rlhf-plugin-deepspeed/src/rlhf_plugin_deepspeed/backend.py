@@ -194,9 +194,9 @@ class DeepSpeedBackend(ScoringBackend):
             is_first=self._ranks.is_first,
         )
         seen = found.seen
-        logprobs, entropies, losses, clipped = (
+        logprobs, entropies, values, losses, clipped = (
             None if column is None else column[together.own]
-            for column in (seen.logprobs, seen.entropies, *seen.losses())
+            for column in (seen.logprobs, seen.entropies, seen.values, *seen.losses())
         )
         return StepOutcome(
             metrics=metrics,
@@ -204,6 +204,7 @@ class DeepSpeedBackend(ScoringBackend):
             entropies=entropies,
             losses=losses,
             clipped=clipped,
+            values=values,
         )
 
     def undo(self, updates_begun: int) -> bool:

@@ -151,6 +151,7 @@ class FsdpBackend(LeavingRole):
             entropies=found.seen.entropies,
             losses=of_actions,
             clipped=clipped,
+            values=found.seen.values,
         )
 
     def undo(self, updates_begun: int) -> bool:

@@ -137,6 +137,7 @@ class TorchBackend(LeavingRole):
             entropies=seen.entropies,
             losses=losses,
             clipped=clipped,
+            values=seen.values,
         )
 
     def undo(self, updates_begun: int) -> bool:
@@ -247,7 +248,9 @@ class TorchBackend(LeavingRole):
         objective = self._objective
         assert objective is not None
         if isinstance(objective, BuiltValueObjective | BuiltScoreObjective):
-            return objective.rollouts(self._role.reader.values(packed), columns, plan)
+            values = self._role.reader.values(packed)
+            seen.add_values(rows, values)
+            return objective.rollouts(values, columns, plan)
         scores = self._role.reader.action_scores(packed, columns.teacher_top_ids)
         seen.add(rows, scores)
         if isinstance(objective, BuiltPolicyObjective):

@@ -1,20 +1,31 @@
 """Rows of an update as samples: which are kept, their texts and tokens, and the numbers that losses make of them."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 
-from rlhf_core.contracts import StepOutcome, TrainBatch, Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_core.contracts import (
+    Normalizers,
+    StepOutcome,
+    StepPlan,
+    TrainBatch,
+    Trajectory,
+    TrajectoryColumns,
+    Turn,
+    Uid,
+)
 from rlhf_core.plugins import load
 from rlhf_data import TokenizerRenderer
 from rlhf_plugin_supervised.training.preferences.seen_answers import seen_judged, seen_pairs
 from rlhf_plugin_supervised.training.recording import RowRecorder
-from rlhf_plugin_supervised.training.seen import Seen, SeenRow
-from rlhf_plugin_supervised.training.update import Update
+from rlhf_plugin_supervised.training.seen import Seen, SeenRow, Told
+from rlhf_plugin_supervised.training.update import Evaluated, Update
 from rlhf_testing.tiny import tiny_tokenizer
 
 TEXT = "1+2=3"
+PLAN = StepPlan(normalizers=Normalizers(num_actions=1, num_sequences=1, max_actions=1))
 
 
 def row(number, sample=0, reward=0.0, learned=((4, 5),)):
@@ -47,6 +58,7 @@ class Halves:
 
     def __init__(self, rows_per_unit=1, kind="row", steps=()):
         self.rows_per_unit, self.kind, self.steps = rows_per_unit, kind, steps
+        self.images = None
 
     def seen(self, part, told):
         firsts = told.numbers[part.batch.trajectories.action_offsets[:-1]].tolist()
@@ -66,7 +78,7 @@ def recorder(examples, count=2, hears_tokens=True, has_scores=False):
 
 def samples(kept, whole, logprobs, epoch=3):
     told = np.array(logprobs, dtype=np.float32)
-    return kept.samples(whole, StepOutcome(metrics={}, logprobs=told), None, epoch=epoch)
+    return kept.samples(whole, StepOutcome(metrics={}, logprobs=told), epoch=epoch)
 
 
 def test_rows_are_spread_evenly_over_the_update_and_have_its_epoch():
@@ -112,9 +124,80 @@ def test_a_solution_is_cut_behind_each_labeled_step():
 def test_nothing_is_asked_for_without_samples():
     none = recorder(Halves(), count=0)
 
-    assert not none.wants_logprobs
-    assert not recorder(Halves(), has_scores=True).wants_logprobs
+    assert none.asking(PLAN) == PLAN
     assert samples(none, update(row(0)), [-1.0]) is None
+
+
+def test_an_update_is_asked_for_what_is_recorded_of_its_own_pass():
+    of_scores = recorder(Halves(), has_scores=True).asking(PLAN)
+    of_logprobs = recorder(Halves()).asking(PLAN)
+
+    assert (of_scores.return_values, of_scores.return_logprobs) == (True, False)
+    assert (of_logprobs.return_values, of_logprobs.return_logprobs) == (False, True)
+
+
+def test_scores_are_those_of_the_update():
+    whole, told = update(row(0), row(1)), np.array([0.5, -2.0], dtype=np.float32)
+
+    kept = recorder(Halves(), has_scores=True)
+    found = kept.samples(whole, StepOutcome(metrics={}, values=told), epoch=0)
+
+    assert found is not None
+    assert [each["reward"] for each in found] == [0.5, -2.0]
+    assert kept.samples(whole, StepOutcome(metrics={}), epoch=0) is None
+
+
+def evaluated(sets, *rows, numbers, losses=None):
+    plain = [None if each is None else np.array(each, np.float32) for each in (numbers, losses)]
+    return Evaluated(
+        metrics={},
+        sets={name: np.array(at) for name, at in sets.items()},
+        update=update(*rows),
+        told=Told(numbers=plain[0], losses=plain[1]),
+    )
+
+
+def test_the_first_rows_of_each_held_out_set_are_recorded_with_its_name():
+    sets = {"near": [0, 2, 4], "far": [1, 3]}
+    found = recorder(Halves(), hears_tokens=False).held_out(
+        evaluated(sets, *map(row, range(5)), numbers=[-0.0, -1.0, -2.0, -3.0, -4.0])
+    )
+
+    assert [(each["eval"], each["uid"]) for each in found] == [
+        ("near", "-1.0.0.0"),
+        ("near", "-1.2.0.0"),
+        ("far", "-1.1.0.0"),
+        ("far", "-1.3.0.0"),
+    ]
+    assert [each["rewards"]["nll"] for each in found] == [0.0, 2.0, 1.0, 3.0]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_held_out_pairs_are_kept_whole():
+    rows = [row(number, sample) for number in range(3) for sample in (0, 1)]
+    found = recorder(Halves(rows_per_unit=2), count=2).held_out(
+        evaluated({"all": range(6)}, *rows, numbers=range(6))
+    )
+
+    assert [each["uid"] for each in found] == ["-1.0.0.0", "-1.0.1.0", "-1.1.0.0", "-1.1.1.0"]
+
+
+def test_tokens_of_a_held_out_row_are_in_its_record():
+    rows = [row(0, learned=((1, 2), (4, 5)))]
+    (found,) = recorder(Halves(), hears_tokens=False).held_out(
+        evaluated({"all": [0]}, *rows, numbers=[-0.123456, -math.inf])
+    )
+
+    assert found["tokens"] == {
+        "texts": ["1", "+", "2", "=", "3"],
+        "order": [0, 1, 2, 3, 4],
+        "learned": [[1, 2], [4, 5]],
+        "trainer_logprob": [-0.1235, None],
+    }
+
+
+def test_no_held_out_row_is_recorded_without_samples():
+    assert recorder(Halves(), count=0).held_out(evaluated({"all": [0]}, row(0), numbers=[0])) == []
 
 
 def loss_of(name, **options):

@@ -174,6 +174,39 @@ def test_the_gradient_of_a_step_on_labels_is_that_of_a_plain_model(start, scorer
     torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("max_tokens", [16384, 40])
+def test_a_step_returns_the_scores_that_its_loss_was_computed_with(
+    start, scorer_spec, loud, max_tokens
+):
+    """Those before the update, in the order of the batch, over one micro-batch or four."""
+    backend = start(scorer_spec(loud["qwen3"], max_tokens_per_micro_batch=max_tokens))
+    rows = pairs()
+    totals = Normalizers(num_actions=int(rows.num_actions.sum()), num_sequences=8, max_actions=9)
+    plan, batch = StepPlan(normalizers=totals), TrainBatch(trajectories=rows, columns={})
+    before = backend.values(rows)
+
+    asked = backend.train_step(batch, replace(plan, return_values=True))
+    silent = backend.train_step(batch, plan)
+
+    np.testing.assert_allclose(asked.values, before, atol=1e-6)
+    assert np.abs(backend.values(rows) - before).max() > 1e-3
+    assert silent.values is None
+
+
+def test_a_role_without_a_head_has_no_scores_to_return(start, make_spec, loud):
+    backend, rows = start(make_spec(loud["qwen3"])), pairs(1)
+    actions = int(rows.num_actions.sum())
+    totals = Normalizers(num_actions=actions, num_sequences=2, max_actions=9)
+    ones = {"advantages": np.ones(actions, dtype=np.float32)}
+
+    outcome = backend.train_step(
+        TrainBatch(trajectories=rows, columns=ones),
+        StepPlan(normalizers=totals, on_policy=True, return_values=True),
+    )
+
+    assert outcome.values is None
+
+
 def test_the_head_is_drawn_from_the_seed_of_the_role_alone(start, scorer_spec, loud):
     heads = []
     for seed in (5, 5, 6):

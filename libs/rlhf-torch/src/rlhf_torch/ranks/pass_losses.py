@@ -121,6 +121,7 @@ class PassLosses:
             if not len(rows):
                 return nothing(values)
             columns = ActionColumns.of(batch, rows, shared.packed.grid)
+            seen.add_values(rows, values)
             find: Find = partial(objective.rollouts, values, columns, plan)
             outputs = values
         else:

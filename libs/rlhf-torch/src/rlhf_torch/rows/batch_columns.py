@@ -50,14 +50,15 @@ def ids_of(batch: TrainBatch) -> list[NDArray[np.int32]]:
 
 
 class SeenScores:
-    """The policy's log-probs, entropies and losses from the passes of one update, before it changes the weights: those
-    that the update's plan asks for."""
+    """The policy's log-probs, entropies and losses, or the numbers of a role's head, from the passes of one update,
+    before it changes the weights: those that the update's plan asks for."""
 
     def __init__(self, batch: TrajectoryColumns, plan: StepPlan) -> None:
         self._batch = batch
         self._logprobs: list[Pass] | None = [] if plan.return_logprobs else None
         self._entropies: list[Pass] | None = [] if plan.return_entropies else None
         self._losses: list[Pass] | None = [] if plan.return_losses else None
+        self._values: list[Pass] | None = [] if plan.return_values else None
 
     def add(self, rows: NDArray[np.int64], scores: ActionScores) -> None:
         """Keep what is wanted of the scores of one pass."""
@@ -65,6 +66,11 @@ class SeenScores:
             self._logprobs.append(Pass(rows, (scores.logprobs.detach(),)))
         if self._entropies is not None:
             self._entropies.append(Pass(rows, (scores.entropies.detach(),)))
+
+    def add_values(self, rows: NDArray[np.int64], values: Tensor) -> None:
+        """Keep the numbers of the head from one pass, if they are wanted."""
+        if self._values is not None:
+            self._values.append(Pass(rows, (values.detach(),)))
 
     def hear(self, rows: NDArray[np.int64]) -> HearLosses | None:
         """Return what keeps the losses of one pass; None: they are not wanted."""
@@ -82,6 +88,13 @@ class SeenScores:
     def entropies(self) -> NDArray[np.float32] | None:
         """(sum of A,) in the order of the batch, None if they are not wanted; read once, after the last pass."""
         return self._column(self._entropies)
+
+    @property
+    def values(self) -> NDArray[np.float32] | None:
+        """(sum of A,) in the order of the batch, None if they are not wanted, or the role has no head; read once, after
+        the last pass."""
+        has_none = self._values == [] and len(self._batch) > 0
+        return None if has_none else self._column(self._values)
 
     def losses(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
         """Return ``StepOutcome.losses`` and ``StepOutcome.clipped``; None each where no pass told them."""

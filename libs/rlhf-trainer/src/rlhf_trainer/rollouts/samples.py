@@ -52,7 +52,7 @@ def sample_texts(
                 "truncated": bool(batch.truncated[row]),
                 **_parts(tokens[first_action:], is_action[first_action:], renderer),
                 **_unshaped(batch, row),
-                **_images(batch, row),
+                **images_entry(batch, row),
                 **_end(batch, row),
                 **_step_rewards(batch, slice(steps[row], steps[row + 1])),
                 **({} if learned is None else tokens_entry(learned, batch, row, renderer)),
@@ -88,8 +88,8 @@ def _unshaped(batch: TrajectoryColumns, row: int) -> dict[str, float]:
     return {} if unshaped == float(batch.total_reward[row]) else {"unshaped": unshaped}
 
 
-def _images(batch: TrajectoryColumns, row: int) -> dict[str, Any]:
-    """Return where a sample's images are: their files in the run folder, and their tokens; nothing if it has none."""
+def images_entry(batch: TrajectoryColumns, row: int) -> dict[str, Any]:
+    """Return where a row's images are: their files in the run folder, and their tokens; nothing if it has none."""
     images = [
         {
             "file": f"{MEDIA_FOLDER}/{span.image.file_name}",

@@ -56,8 +56,9 @@ function setsOf(run) {
   return [...new Set(RUNS[run].steps.map((step) => step.set))].sort();
 }
 
-function setName(set) {
-  return set === TRAINING ? "training" : `evaluation ${set}`;
+function setName(run, set) {
+  if (set === TRAINING) return "training";
+  return `${RUNS[run].steps.some((step) => step.set === set && step.kind) ? "held out:" : "evaluation"} ${set}`;
 }
 
 function stepAt(run, set, step) {

@@ -2,7 +2,7 @@
 
 async function episodeView(run, set, number_, uid, place) {
   const step = stepAt(run, set, number_);
-  if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (!step) return nothing(`${RUNS[run].name} has no ${setName(run, set)} rollouts of step ${number_} in this page.`);
   if (step.kind) return rowView(run, step, uid, place);
   const all = await rowsOf(step);
   const row = all.find((each) => each.uid === uid);

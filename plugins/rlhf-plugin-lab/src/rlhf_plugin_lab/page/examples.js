@@ -51,7 +51,7 @@ async function examplesView(run, step) {
   const words = el("input", { type: "search", placeholder: "filter: words, uid", value: examples.words, "aria-label": "filter",
     oninput: later(() => { examples.words = words.value; draw(); }) });
   const sorts = Object.entries(EXAMPLE_SORTS).filter(([name]) => name !== "margin" || hasMargins).map(([name, [label]]) => [name, label]);
-  const view = el("section", { class: "fill" }, stepBar(run, step.set, step), replayPanel(run, step.set, step.step), exampleSummary(step, rows),
+  const view = el("section", { class: "fill" }, stepBar(run, step.set, step), replayPanel(run, step.set, step.step), exampleSummary(step, rows), await heldOutRows(run, step),
     el("div", { class: "bar" }, select("sort", sorts, examples.order, (value) => { examples.order = value; draw(); }), words, count), list);
   draw();
   return view;
@@ -67,7 +67,7 @@ function exampleSummary(step, rows) {
   });
   return el("div", { class: "facts" }, el("div", {}, el("h3", {}, "loss"), losses.length ? histogram(losses, "losses", "row") : "none recorded"),
     el("dl", {}, means.map(([name, value]) => [el("dt", {}, name), el("dd", {}, number(value))]),
-      el("dt", {}, "of"), el("dd", {}, `${plural(units.length, step.kind === "pair" ? "recorded pair" : "recorded row")} of the step`)));
+      el("dt", {}, "of"), el("dd", {}, `${plural(units.length, step.kind === "pair" ? "recorded pair" : "recorded row")} ${step.set === TRAINING ? "of the step" : "that are held out"}`)));
 }
 
 function rightTag(row) {
@@ -102,6 +102,7 @@ async function pairView(run, step, name) {
       button("›", keys.right, { "aria-label": "next pair", disabled: at === units.length - 1 }),
       el("span", {}, "loss ", el("b", {}, number(lossOf(rows[0])))), margin === null ? null : el("span", {}, "margin ", el("b", {}, number(margin))), rightTag(rows[0])),
     el("details", { class: "card wide", open: prompt.length < 3000 }, el("summary", {}, "prompt"), textBox(prompt)),
+    imagesBox(texts[0].images ?? []),
     el("div", { class: "columns" }, rows.map((row, place) => answerCard(run, step, row, texts[place], data[place]))), replayPanel(run, step.set, step.step), await sameRow(run, step, rows[0]));
 }
 
@@ -111,7 +112,7 @@ function answerCard(run, step, row, text, data) {
   return el("article", { class: "card rollout" },
     el("header", {}, link(to, el("code", {}, row.uid)), row.chosen === null ? null : el("span", { class: "tag" }, row.chosen ? "chosen" : "rejected")),
     el("div", { class: "score" }, "score ", el("b", {}, number(row.reward))), text.missing ? el("p", { class: "dim" }, text.missing) : textBox(answer, { lines: true }),
-    data ? tokensBox(data, null, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, row.uid, `t${token}`)), null) : el("p", { class: "dim" }, NO_ROW_TOKENS));
+    data ? tokensBox(data, null, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, row.uid, `t${token}`)), null) : noTokens(step));
 }
 
 async function rowView(run, step, uid, place) {
@@ -136,8 +137,8 @@ async function rowView(run, step, uid, place) {
       button("›", keys.right, { "aria-label": "next row", disabled: at === near.length - 1 }), rightTag(row)),
     el("div", { class: "facts" }, el("dl", {}, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, nodesOf(value))]))),
     data ? el("div", { class: "card wide" }, el("h2", {}, plural(data.text.length, "token"), el("small", { class: "dim" }, `, ${data.columns.action?.filter((value) => value === 1).length ?? "?"} of them ${step.kind === "steps" ? "ends of steps" : "learned"}`)),
-      tokensBox(data, chosen, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, uid, `t${token}`)), null)) : el("p", { class: "dim" }, NO_ROW_TOKENS),
-    labeledSteps(text) ?? learnedTurns(text), replayPanel(run, step.set, step.step), await sameRow(run, step, row));
+      tokensBox(data, chosen, (token) => history.replaceState(null, "", hashOf("rollout", run, step.set, step.step, uid, `t${token}`)), null)) : noTokens(step),
+    imagesBox(text.images ?? []), labeledSteps(text) ?? learnedTurns(text), replayPanel(run, step.set, step.step), await sameRow(run, step, row));
 }
 
 // The texts of a row, with what is learned of them marked.
@@ -163,11 +164,11 @@ async function sameRow(run, step, row) {
   if (!described.prompts) return null;
   const prompts = await part(described.prompts);
   const others = described.steps.filter((each, at) => each !== step && each.set === step.set && prompts[at].includes(promptOf(row.uid))).slice(-40);
-  if (!others.length) return el("p", { class: "dim" }, "No other step in this page recorded this row.");
+  if (!others.length) return el("p", { class: "dim" }, `No other ${step.set === TRAINING ? "step" : "evaluation"} in this page recorded this row.`);
   const lines = await Promise.all(others.map(async (each) => {
     const found = (await rowsOf(each)).find((other) => promptOf(other.uid) === promptOf(row.uid) && other.uid.split(".")[2] === row.uid.split(".")[2]);
     return found && el("tr", {}, el("th", {}, link(unitHash(run, each, found), `step ${each.step}`)), el("td", {}, number(lossOf(found))), el("td", {}, number(numberIn(found, "margin"))), el("td", {}, rightTag(found) ?? "–"));
   }));
-  return el("div", { class: "card wide" }, el("h2", {}, "The same row at other steps"),
+  return el("div", { class: "card wide" }, el("h2", {}, `The same row at other ${step.set === TRAINING ? "steps" : "evaluations"}`),
     el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["step", "loss", "margin", "told"].map((name) => el("th", {}, name)))), el("tbody", {}, lines.filter(Boolean)))));
 }

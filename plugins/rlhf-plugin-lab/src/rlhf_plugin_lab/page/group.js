@@ -2,7 +2,7 @@
 
 async function groupView(run, set, number_, name) {
   const step = stepAt(run, set, number_);
-  if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (!step) return nothing(`${RUNS[run].name} has no ${setName(run, set)} rollouts of step ${number_} in this page.`);
   if (step.kind) return pairView(run, step, name);
   const rows = (await rowsOf(step)).filter((row) => row.group === name);
   if (!rows.length) return nothing(`Step ${number_} has no group ${name} in this page.`);
@@ -32,7 +32,7 @@ async function groupView(run, set, number_, name) {
 
 function crumbs(run, set, step, ...rest) {
   return el("nav", { class: "crumbs" }, RUNS.length > 1 ? [swatch(run), ` ${RUNS[run].name} › `] : null,
-    link(hashOf("step", run, set, step.step), `${set === TRAINING ? "" : `${setName(set)}, `}step ${step.step}`), " › ", rest);
+    link(hashOf("step", run, set, step.step), `${set === TRAINING ? "" : `${setName(run, set)}, `}step ${step.step}`), " › ", rest);
 }
 
 function rolloutCard(run, set, step, row, text, range) {

@@ -4,7 +4,7 @@ const steps = { as: "groups", order: "recorded", words: "" };
 
 async function stepView(run, set, number_) {
   const step = stepAt(run, set, number_);
-  if (!step) return nothing(`${RUNS[run].name} has no ${setName(set)} rollouts of step ${number_} in this page.`);
+  if (!step) return nothing(`${RUNS[run].name} has no ${setName(run, set)} rollouts of step ${number_} in this page.`);
   if (step.kind) return examplesView(run, step);
   const rows = await rowsOf(step);
   const list = el("row-list", { class: "rows" });
@@ -93,7 +93,7 @@ function runSelect(run) {
 function setSelect(run, set) {
   const sets = setsOf(run);
   if (sets.length < 2) return null;
-  return select("of", sets.map((each) => [each, setName(each)]), set, (value) => go(hashOf("step", run, value, stepsOf(run, value).at(-1).step)));
+  return select("of", sets.map((each) => [each, setName(run, each)]), set, (value) => go(hashOf("step", run, value, stepsOf(run, value).at(-1).step)));
 }
 
 function summary(rows, fate, set) {

@@ -12,8 +12,8 @@ from .contents import Contents
 
 SCRIPTS = (
     "elements.js", "data.js", "text.js", "colors.js", "charts.js", "curves.js", "options.js",
-    "table.js", "step.js", "replay.js", "group.js", "examples.js", "tokens.js", "episode.js", "diff.js", "search.js",
-    "main.js",
+    "table.js", "step.js", "replay.js", "group.js", "examples.js", "held_out.js", "tokens.js", "episode.js", "diff.js",
+    "search.js", "main.js",
 )  # fmt: skip
 """Files of the page's program, in the order in which they are put together."""
 STYLES = ("page.css", "parts.css")

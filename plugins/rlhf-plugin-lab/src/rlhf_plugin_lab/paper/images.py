@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -48,25 +50,30 @@ class Images:
         return shown
 
     def _one(self, run: Path, name: str, problems: Problems) -> dict[str, Any]:
-        store = (run / MEDIA).resolve()
-        path = (run / name).resolve()
-        if store not in path.parents:
-            # A record is data: it may not bring a file from elsewhere into a page that is sent around.
-            problems.note("images outside of the run's folder media are not shown", name)
-            return {"why": "outside of the run's images"}
+        store, path = run.resolve() / MEDIA, run.resolve() / name
         if path not in self._known:
-            self._known[path] = self._embed(path, problems)
+            self._known[path] = self._embed(path, store, problems)
         return self._known[path]
 
-    def _embed(self, path: Path, problems: Problems) -> dict[str, Any]:
+    def _embed(self, path: Path, store: Path, problems: Problems) -> dict[str, Any]:
+        # A record is data: it may not bring a file from elsewhere into a page that is sent around.
+        if store not in path.parents or ".." in path.parts:
+            return _outside(path, problems)
         try:
-            if path.stat().st_size > MAX_IMAGE_BYTES:
+            facts = path.stat()
+            if not stat.S_ISREG(facts.st_mode):  # a device has no end
+                return _outside(path, problems)
+            if facts.st_size > MAX_IMAGE_BYTES:
                 problems.note(f"images above {MAX_IMAGE_BYTES >> 20} MiB are not shown", path.name)
                 return {"why": f"above {MAX_IMAGE_BYTES >> 20} MiB"}
             data = path.read_bytes()
         except OSError as error:
             problems.note("image files cannot be read", f"{path.name}: {error.strerror}")
             return {"why": "the file is gone or cannot be read"}
+        is_linked = store.resolve() not in path.resolve().parents
+        if is_linked and hashlib.sha256(data).hexdigest() != path.stem:
+            # The store links an image that is a file, under the digest of its bytes: no other file has that name.
+            return _outside(path, problems)
         kind = next((kind for start, kind in _KINDS if data.startswith(start)), None)
         if kind is None:
             problems.note(
@@ -79,6 +86,11 @@ class Images:
             return {"why": "the page is at its limit (--max-mb)"}
         self._left -= len(data)
         return {"part": part, "kind": kind}
+
+
+def _outside(path: Path, problems: Problems) -> dict[str, Any]:
+    problems.note("images outside of the run's folder media are not shown", path.name)
+    return {"why": "outside of the run's images"}
 
 
 def _is_size(value: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..recorded.lines import lines_of, step_of
 from ..recorded.problems import Problems
+from ..recorded.row_tokens import tokens_of_row
 from ..recorded.tokens import TokenColumns, TokenFiles
 from ..recorded.turns import Turn, turns_of
 from .chunks import Chunks, number_of
@@ -37,7 +38,7 @@ _KNOWN = {
     "unshaped",
     "images",
 }
-_KNOWN |= {"end", "step_rewards", "example", "chosen", "steps"}
+_KNOWN |= {"end", "step_rewards", "example", "chosen", "steps", "tokens"}
 _KINDS = {"row", "pair", "judged", "steps"}
 """Kinds of rows of examples: of tokens, of two answers, of an answer that was judged, of labeled steps."""
 
@@ -129,7 +130,8 @@ class Rollouts:
         named = sample.get("uid")
         uid = named if isinstance(named, str) else f"?{len(table)}"
         answer = "".join(text for writer, _, text in turns if writer != "prompt")
-        tokens = self._tokens.of(step, uid) if name == TRAINING else None
+        own = tokens_of_row(sample.get("tokens"), self._problems)
+        tokens = self._tokens.of(step, uid) if name == TRAINING else own
         text = {
             "turns": turns,
             "images": self._images.embedded(self._run, sample.get("images"), self._problems),

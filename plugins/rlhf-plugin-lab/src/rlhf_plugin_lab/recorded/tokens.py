@@ -93,10 +93,9 @@ class TokenFiles:
                 tokens = found[uid] = TokenColumns(text=[], columns={name: [] for name in numbers})
             tokens.text.append(str(texts[row]) or f"[{ids[row]}]")
             for name, column in numbers.items():
-                tokens.columns[name].append(_short(column[row]))
+                tokens.columns[name].append(short(column[row]))
         for tokens in found.values():
-            _add_ratio(tokens)
-            _add_log_ratio(tokens)
+            add_differences(tokens)
         return found
 
 
@@ -125,12 +124,18 @@ def mean_advantages(run: Path, step: int, problems: Problems) -> dict[str, float
     return {str(uid): mean for uid, mean in pairs if mean is not None and math.isfinite(mean)}
 
 
-def _short(value: Any) -> float | None:
+def short(value: Any) -> float | None:
     """Return a number with four digits, more than a color shows; None: there is none, or it is not finite."""
     if value is None or isinstance(value, str) or not math.isfinite(value):
         return None
     number = float(f"{float(value):.4g}")
     return int(number) if number.is_integer() else number
+
+
+def add_differences(tokens: TokenColumns) -> None:
+    """Add the columns that follow from two others, where both are known."""
+    _add_ratio(tokens)
+    _add_log_ratio(tokens)
 
 
 def _add_ratio(tokens: TokenColumns) -> None:
@@ -139,7 +144,7 @@ def _add_ratio(tokens: TokenColumns) -> None:
     if ours is None or theirs is None or "ratio" in tokens.columns:
         return
     tokens.columns["ratio"] = [
-        None if a is None or b is None else _short(math.exp(min(a - b, 50.0)))
+        None if a is None or b is None else short(math.exp(min(a - b, 50.0)))
         for a, b in zip(ours, theirs, strict=True)
     ]
 
@@ -150,5 +155,5 @@ def _add_log_ratio(tokens: TokenColumns) -> None:
     if ours is None or theirs is None:
         return
     tokens.columns["reference_log_ratio"] = [
-        None if a is None or b is None else _short(a - b) for a, b in zip(ours, theirs, strict=True)
+        None if a is None or b is None else short(a - b) for a, b in zip(ours, theirs, strict=True)
     ]

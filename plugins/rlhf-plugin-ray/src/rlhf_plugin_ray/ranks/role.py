@@ -214,7 +214,7 @@ class RayRole:
         self.changes = updates[0].changes
         tell([update.told for update in updates], [process.who for process in self.ranks])
         outcomes = [update.outcome for update in updates]
-        logprobs = entropies = losses = clipped = None
+        logprobs = entropies = losses = clipped = values = None
         if plan.return_logprobs:
             logprobs = joined(trajectories, shards.rows, [outcome.logprobs for outcome in outcomes])
         if plan.return_entropies:
@@ -223,12 +223,15 @@ class RayRole:
         if plan.return_losses and all(outcome.losses is not None for outcome in outcomes):
             losses = joined(trajectories, shards.rows, [outcome.losses for outcome in outcomes])
             clipped = joined(trajectories, shards.rows, [outcome.clipped for outcome in outcomes])
+        if plan.return_values and all(outcome.values is not None for outcome in outcomes):
+            values = joined(trajectories, shards.rows, [outcome.values for outcome in outcomes])
         return StepOutcome(
             metrics=merge_metrics([outcome.metrics for outcome in outcomes]),
             logprobs=logprobs,
             entropies=entropies,
             losses=losses,
             clipped=clipped,
+            values=values,
         )
 
     def begin_change(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +34,7 @@ from rlhf_trainer.runs import (
     FinishedStep,
     OwnRecord,
     RatedState,
+    RecordFile,
     ResumePoint,
     ResumeRules,
     RunFolder,
@@ -52,7 +53,7 @@ from .order import UnitOrder
 from .recording import RowRecorder
 from .roles import TrainedModel, roles_of
 from .seen import Seen, Told
-from .update import Update
+from .update import Evaluated, Update
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +94,8 @@ class Examples(Protocol):
         """Return what is known of the rows of an update before it, for the record."""
         ...
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
-        """Return the metrics of the held-out sets; None without any."""
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
+        """Return the metrics of the held-out sets and what they are made of; None without any."""
         ...
 
     def exported(self, model: RoleHandle) -> Exportable:
@@ -118,7 +119,6 @@ class ExampleCourse:
         role = model.role
         self.state = state
         self.headline = headline
-        self.records: Mapping[str, OwnRecord] = {}
         self.saved_roles = {role: roles[role]}
         self._role = role
         self._model = roles[role]
@@ -132,6 +132,10 @@ class ExampleCourse:
         self.total_steps = total_steps(self._run, examples)
 
     @property
+    def records(self) -> Mapping[str, OwnRecord]:
+        return {self._folder.eval_samples.name: self._held_out}
+
+    @property
     def exports(self) -> Sequence[Export]:
         plain = Export(role=self._examples.exported(self._model), folder=self._folder.model)
         if self._run.actor.ema is None:
@@ -139,8 +143,13 @@ class ExampleCourse:
         return [plain, Export(role=self._model, folder=self._folder.ema_model, ema=True)]
 
     async def begin(
-        self, point: ResumePoint[Any] | None, begun: Mapping[str, Any], stack: AsyncExitStack
+        self,
+        point: ResumePoint[Any] | None,
+        begun: Mapping[str, Any],
+        stack: AsyncExitStack,
     ) -> None:
+        path = self._folder.eval_samples
+        self._held_out = stack.enter_context(closing(RecordFile(path, begun.get(path.name))))
         await self._examples.begin(self._model, self._beside)
         if point is not None:
             await restore_roles(point, self._resolved, self.saved_roles)
@@ -155,18 +164,15 @@ class ExampleCourse:
         units = self._order.units(self.state.step)
         update = await self._examples.update(rows_of(units, self._examples), self._model)
         rows = update.batch.trajectories
-        scores = await self._recorder.before(update, self._model)
         plan = StepPlan(
             normalizers=normalizers_of(rows.num_actions, self._run.data.max_length),
             mismatched_kl=update.mismatched_kl,
             on_policy=True,
-            return_logprobs=self._recorder.wants_logprobs,
-            return_losses=self._recorder.wants_logprobs,
             lr_factor=self.state.lr_factors.get(self._role, 1.0),
             undo_bytes=int(self._run.checkpoint.undo_gib * 2**30),
         )
         fault_point("train", self.state.step + 1)
-        outcome = await self._model.train_step(update.batch, plan)
+        outcome = await self._model.train_step(update.batch, self._recorder.asking(plan))
         self.state.skipped_in_a_row = count_skipped(
             self.state.skipped_in_a_row,
             outcome.metrics,
@@ -180,7 +186,7 @@ class ExampleCourse:
         values |= {f"{role}/lr_factor": factor for role, factor in self.state.lr_factors.items()}
         values["train/epoch"] = self.state.step / self._order.updates_per_epoch
         epoch = (self.state.step - 1) // self._order.updates_per_epoch
-        samples = self._recorder.samples(update, outcome, scores, epoch=epoch)
+        samples = self._recorder.samples(update, outcome, epoch=epoch)
         seconds = time.perf_counter() - started
         self.state.seconds += seconds
         rate = int(rows.num_tokens.sum()) / seconds
@@ -188,7 +194,12 @@ class ExampleCourse:
         return FinishedStep(metrics=values, timing=timing, samples=samples)
 
     async def evaluate(self) -> Mapping[str, float] | None:
-        return await self._examples.evaluate(self._model)
+        evaluated = await self._examples.evaluate(self._model)
+        if evaluated is None:
+            return None
+        for sample in self._recorder.held_out(evaluated):
+            self._held_out.write({"step": self.state.step, **sample})
+        return evaluated.metrics
 
 
 def rows_of(units: NDArray[np.int64], examples: Examples) -> NDArray[np.int64]:
@@ -292,7 +303,7 @@ def kind_of(
                 "eval.fraction",
                 *binding,
             ),
-            records=(),
+            records=("eval_samples.jsonl",),
             check_books=lambda folder, state, records: None,
         ),
         open=open_course,

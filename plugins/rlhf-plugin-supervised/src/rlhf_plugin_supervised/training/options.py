@@ -209,7 +209,6 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
 
 
 def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tuple[str, str]]:
-    yield "log.images", "samples of examples have no images. Leave that option out."
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from held_out_without_effect(run.eval)

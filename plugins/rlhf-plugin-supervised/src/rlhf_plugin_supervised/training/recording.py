@@ -1,9 +1,8 @@
-"""The record of the rows that a step trained on: a few of them as samples, with what the model said of them."""
+"""The record of rows: a few that a step trained on, or that are held out, with what the model said of them."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,27 +11,28 @@ from numpy.typing import NDArray
 from rlhf_config import ResolvedOptions
 from rlhf_core.capabilities import HEARS_TOKENS
 from rlhf_core.contracts import (
-    RoleHandle,
-    SampleTokens,
     StepOutcome,
+    StepPlan,
     TopTokens,
     TrainBatch,
-    TrajectoryColumns,
 )
-from rlhf_data import TokenizerRenderer, load_tokenizer
+from rlhf_core.media import ImagesOnUse
+from rlhf_data import TokenizerRenderer, load_tokenizer, used_images
 
 from .options import ExampleOptions
-from .seen import Kind, Seen, SeenRow, Told
-from .update import Update, scores_of
+from .row_samples import plain_tokens, samples_of
+from .seen import Seen, Told
+from .update import Evaluated, Update
 
-LEARNED, READ = "policy", "environment"
-"""Who wrote a part of a response, in the words of ``samples.jsonl``: learned tokens stand where the policy's do."""
+EPOCH = -1
+"""The epoch in the names of rows that are held out, as in those of an evaluation's rollouts."""
 
 
 class Describes(Protocol):
     """Part of ``course.Examples``."""
 
     rows_per_unit: int
+    images: ImagesOnUse | None
 
     def seen(self, update: Update, told: Told) -> Seen:
         """Return what is known of the rows of an update."""
@@ -40,12 +40,11 @@ class Describes(Protocol):
 
 
 class RowRecorder:
-    """Takes some units of each update, spread evenly, and returns them as samples.
+    """Takes some units of each update, spread evenly, and the first of each held-out set, and returns them as samples.
 
     Args:
-        count: most units of an update; 0: none are recorded, and nothing is computed for them.
-        has_scores: the model gives scores, for which these rows are asked before the update. The log-probs of other
-            models are those of the update's own forward pass.
+        count: most units of an update, and of a held-out set; 0: none are recorded, and nothing is computed for them.
+        has_scores: the model gives scores, others log-probs. Both are those of the update's own forward pass.
         hears_tokens: an observer of the run gets tokens.
     """
 
@@ -84,50 +83,61 @@ class RowRecorder:
             hears_tokens=resolved.provides("observers.use", HEARS_TOKENS),
         )
 
-    @property
-    def wants_logprobs(self) -> bool:
-        """Whether the update is to return the log-probs of its forward pass, and the losses of its tokens."""
-        return self._count > 0 and not self._has_scores
-
-    async def before(self, update: Update, model: RoleHandle) -> NDArray[np.float32] | None:
-        """Return the scores, (sum of A,), of the rows that are recorded; None: the model gives none, or none are
-        wanted."""
-        if not self._count or not self._has_scores:
-            return None
-        rows = update.batch.trajectories
-        part = rows.select(self._rows(rows))
-        return await scores_of(part, model, len(part))
+    def asking(self, plan: StepPlan) -> StepPlan:
+        """Return the plan of an update that also returns what is recorded of its forward pass: scores, or log-probs and
+        the losses of tokens."""
+        if not self._count:
+            return plan
+        if self._has_scores:
+            return replace(plan, return_values=True)
+        return replace(plan, return_logprobs=True, return_losses=True)
 
     def samples(
+        self, update: Update, outcome: StepOutcome, *, epoch: int
+    ) -> list[dict[str, Any]] | None:
+        """Return the recorded rows as samples of ``samples.jsonl``, with their tokens where somebody hears them; None:
+        none are wanted, or the backend returns nothing of its pass."""
+        numbers = outcome.values if self._has_scores else outcome.logprobs
+        if not self._count or numbers is None:
+            return None
+        told, chosen = Told(numbers=numbers, losses=outcome.losses), self._spread(update)
+        return self._samples(update, told, chosen, epoch, with_tokens=self._hears_tokens)
+
+    def held_out(self, evaluated: Evaluated) -> list[dict[str, Any]]:
+        """Return the first units of each held-out set, the same at each evaluation, as samples of
+        ``eval_samples.jsonl``, with the name of the set as ``eval`` and with their tokens."""
+        found: list[dict[str, Any]] = []
+        for name, rows in evaluated.sets.items() if self._count else ():
+            first = rows[: self._count * self._examples.rows_per_unit]
+            samples = self._samples(
+                evaluated.update, evaluated.told, first, EPOCH, with_tokens=True
+            )
+            for sample in samples:
+                tokens = plain_tokens(sample.pop("tokens"))
+                found.append({"eval": name, **sample, "tokens": tokens})
+        return found
+
+    def _samples(
         self,
         update: Update,
-        outcome: StepOutcome,
-        scores: NDArray[np.float32] | None,
-        *,
+        told: Told,
+        rows: NDArray[np.int64],
         epoch: int,
-    ) -> list[dict[str, Any]] | None:
-        """Return the recorded rows as samples of ``samples.jsonl``, with their tokens where somebody hears them.
+        *,
+        with_tokens: bool,
+    ) -> list[dict[str, Any]]:
+        assert self._renderer is not None
+        actions = update.batch.trajectories.action_index(rows)
+        part = _part(update, rows, actions)
+        losses = None if told.losses is None else told.losses[actions]
+        seen = self._examples.seen(part, Told(numbers=told.numbers[actions], losses=losses))
+        shown = used_images(part.batch.trajectories, self._examples.images)
+        return samples_of(shown, seen, self._renderer, epoch, with_tokens=with_tokens)
 
-        Args:
-            outcome: of the update.
-            scores: as ``before`` returned them.
-        """
-        if not self._count or self._renderer is None:
-            return None
-        rows = update.batch.trajectories
-        chosen = self._rows(rows)
-        actions = rows.action_index(chosen)
-        numbers = scores if outcome.logprobs is None else outcome.logprobs[actions]
-        if numbers is None:
-            return None
-        losses = None if outcome.losses is None else outcome.losses[actions]
-        part = _part(update, chosen, actions)
-        seen = self._examples.seen(part, Told(numbers=numbers, losses=losses))
-        return _samples(part.batch.trajectories, seen, self._renderer, epoch, self._hears_tokens)
-
-    def _rows(self, rows: TrajectoryColumns) -> NDArray[np.int64]:
+    def _spread(self, update: Update) -> NDArray[np.int64]:
+        """Return the rows of an update that are recorded."""
         size = self._examples.rows_per_unit
-        units = len(rows) // size
+        units = len(update.batch.trajectories) // size
         places = np.linspace(0, units - 1, min(self._count, units)).round().astype(np.int64)
         return (np.unique(places)[:, None] * size + np.arange(size)).ravel()
 
@@ -144,76 +154,4 @@ def _part(update: Update, rows: NDArray[np.int64], actions: NDArray[np.int64]) -
             teacher_top=top,
         ),
         mismatched_kl=update.mismatched_kl,
-    )
-
-
-def _samples(
-    rows: TrajectoryColumns, seen: Seen, renderer: TokenizerRenderer, epoch: int, with_tokens: bool
-) -> list[dict[str, Any]]:
-    samples = []
-    for at, (row, uid) in enumerate(zip(seen.rows, rows.uid.tolist(), strict=True)):
-        token_ids = rows.token_ids[slice(*rows.token_offsets[at : at + 2])]
-        learned = rows.action_mask[slice(*rows.token_offsets[at : at + 2])]
-        sample = {
-            "uid": ".".join(map(str, [epoch, *uid[1:]])),
-            **_texts(seen.kind, row, token_ids, learned, renderer),
-            "reward": row.score,
-            "rewards": dict(row.numbers),
-            "truncated": bool(rows.truncated[at]),
-            "example": seen.kind,
-        }
-        if row.chosen is not None:
-            sample["chosen"] = row.chosen
-        if with_tokens:
-            own = slice(*rows.action_offsets[at : at + 2])
-            columns = {name: column[own] for name, column in seen.columns.items()}
-            sample["tokens"] = _tokens(token_ids, learned, columns, renderer)
-        samples.append(sample)
-    return samples
-
-
-def _texts(
-    kind: Kind,
-    row: SeenRow,
-    token_ids: NDArray[np.int32],
-    learned: NDArray[np.bool_],
-    renderer: TokenizerRenderer,
-) -> dict[str, Any]:
-    """Return prompt and response, and their parts: what is learned of and what is read, or the labeled steps."""
-    places = np.flatnonzero(learned)
-    first = 0 if kind == "steps" else int(places[0])
-    edges = places + 1 if kind == "steps" else np.flatnonzero(np.diff(learned)) + 1
-    bounds = [first, *edges[edges > first].tolist()]
-    if bounds[-1] < len(token_ids):
-        bounds.append(len(token_ids))
-    spans = list(itertools.pairwise(bounds))
-    texts = renderer.decode_batch([token_ids[start:end].tolist() for start, end in spans])
-    found: dict[str, Any] = {
-        "prompt": renderer.decode(token_ids[:first].tolist()),
-        "response": renderer.decode(token_ids[first:].tolist()),
-    }
-    if kind == "steps":
-        found["steps"] = [[text, *numbers] for text, numbers in zip(texts, row.steps, strict=False)]
-    elif len(spans) > 1:
-        writers = [LEARNED if learned[start] else READ for start, _ in spans]
-        found["parts"] = [list(pair) for pair in zip(writers, texts, strict=True)]
-    return found
-
-
-def _tokens(
-    token_ids: NDArray[np.int32],
-    learned: NDArray[np.bool_],
-    columns: Mapping[str, NDArray[np.float32]],
-    renderer: TokenizerRenderer,
-) -> SampleTokens:
-    found, places = np.unique(token_ids, return_inverse=True)
-    texts: Sequence[str] = renderer.decode_batch(
-        [[token] for token in found.tolist()], skip_special_tokens=False
-    )
-    return SampleTokens(
-        token_ids=token_ids,
-        texts=tuple(texts[place] for place in places.tolist()),
-        action_mask=learned,
-        weight_version=np.zeros(int(learned.sum()), dtype=np.int32),
-        columns=columns,
     )

@@ -1,8 +1,8 @@
-"""The data of one optimizer update, and what a model says of many rows, a batch at a time."""
+"""The data of one optimizer update, what a model says of many rows, a batch at a time, and of those held out."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlhf_core.contracts import RoleHandle, TrainBatch, TrajectoryColumns
 
 from .order import passes
+from .seen import Told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,20 @@ class Update:
     batch: TrainBatch
     mismatched_kl: float | None = None
     """See ``StepPlan.mismatched_kl``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """One evaluation."""
+
+    metrics: Mapping[str, float]
+    """See ``sets.held_out_metrics``."""
+    sets: Mapping[str, NDArray[np.int64]]
+    """See ``rlhf_data.HeldOutSets``."""
+    update: Update
+    """All rows that are held out, with the columns that an update on them would have."""
+    told: Told
+    """Numbers of the model at their learned tokens."""
 
 
 Logprobs = Callable[[TrajectoryColumns], Awaitable[NDArray[np.float32]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from ..course import kind_of
 from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics
-from ..update import Update
+from ..update import Evaluated, Update
 from .distill_options import METRICS, DistillOptions
 from .sft import ImitatedRows, held_out_nll
 from .teacher_rendering import TwoReadings, load_readings
@@ -81,10 +82,12 @@ class TaughtRows:
         """Return the mean log-prob of each row's learned tokens, and their mean divergence from the teacher."""
         return self._imitated.seen(update, told)
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the student's likelihood of the learned tokens held out as ``rlhf sft`` does, and the teacher's."""
         found = await self._imitated.evaluate(model)
-        return None if found is None else {**found, **self._teacher_nll}
+        if found is None:
+            return None
+        return replace(found, metrics={**found.metrics, **self._teacher_nll})
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model

@@ -28,7 +28,7 @@ from ..order import passes
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
-from ..update import Update, logprobs_of
+from ..update import Evaluated, Update, logprobs_of
 from .sft_options import METRICS, SftOptions
 
 STATISTICS: tuple[Statistic, ...] = ("logprobs", "is_top1")
@@ -70,7 +70,7 @@ class ImitatedRows:
         ]
         return Seen(kind="row", rows=seen, columns=columns)
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the mean negative log-likelihood of the learned tokens held out, in nats, its exponential, and the
         share of these tokens than which the model finds none more probable."""
         if self.held_out is None:
@@ -91,7 +91,12 @@ class ImitatedRows:
                 "token_accuracy": float(is_top1[learned].mean(dtype=np.float64)),
             }
 
-        return held_out_metrics(held_out, metrics)
+        return Evaluated(
+            metrics=held_out_metrics(held_out, metrics),
+            sets=held_out.sets,
+            update=Update(batch=TrainBatch(trajectories=held_out.rows, columns={})),
+            told=Told(numbers=logprobs, losses=-logprobs),
+        )
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model

@@ -31,7 +31,7 @@ from ..loaders import preference_loader
 from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics, load_sets
-from ..update import Update, logprobs_of
+from ..update import Evaluated, Update, logprobs_of
 from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
 from .matching import matched_columns
@@ -99,7 +99,7 @@ class PreferredAnswers:
         """Return loss, margin and implicit rewards of each pair."""
         return seen_pairs(self._loss, update.batch, told.numbers)
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the mean loss of the pairs held out, how often the chosen answer's implicit reward is the higher one,
         and by how much on average."""
         if self._held_out is None:
@@ -130,7 +130,15 @@ class PreferredAnswers:
                 "margin": float(margins.mean()),
             }
 
-        return held_out_metrics(self._held_out, metrics)
+        columns = {} if reference is None else {"ref_logprobs": reference}
+        if self._needs_matches and reference is not None:
+            columns |= matched_columns(held_out, logprobs, reference)
+        return Evaluated(
+            metrics=held_out_metrics(self._held_out, metrics),
+            sets=self._held_out.sets,
+            update=Update(batch=TrainBatch(trajectories=held_out, columns=columns)),
+            told=Told(numbers=logprobs),
+        )
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model

@@ -22,7 +22,7 @@ from rlhf_trainer.runs import Exportable
 
 from ..seen import Seen, Told
 from ..sets import held_out_metrics
-from ..update import Update, logprobs_of
+from ..update import Evaluated, Update, logprobs_of
 from .mismatched import mismatched
 from .seen_answers import seen_judged
 from .sums import answer_sums
@@ -94,14 +94,15 @@ class JudgedAnswers:
         """Return loss and implicit reward of each answer."""
         return seen_judged(self._loss, update, told.numbers)
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the mean loss of the answers held out, and the difference of the mean implicit rewards of good and bad
         ones, where there are both."""
         if self._held_out is None:
             return None
         held_out, size = self._sets["held out"], self._eval_batch_size
         rows = held_out.rows
-        policy = answer_sums(rows, await logprobs_of(rows, model.logprobs, size))  # (B,)
+        logprobs = await logprobs_of(rows, model.logprobs, size)
+        policy = answer_sums(rows, logprobs)  # (B,)
         reference = (
             None if held_out.reference is None else answer_sums(rows, held_out.reference)
         )  # (B,)
@@ -132,7 +133,16 @@ class JudgedAnswers:
                 found["margin"] = float(margin)
             return found
 
-        return held_out_metrics(self._held_out, metrics)
+        columns = {} if held_out.reference is None else {"ref_logprobs": held_out.reference}
+        return Evaluated(
+            metrics=held_out_metrics(self._held_out, metrics),
+            sets=self._held_out.sets,
+            update=Update(
+                batch=TrainBatch(trajectories=rows, columns=columns),
+                mismatched_kl=None if log_ratios is None else mean_of(log_ratios),
+            ),
+            told=Told(numbers=logprobs),
+        )
 
     def exported(self, model: RoleHandle) -> Exportable:
         return model

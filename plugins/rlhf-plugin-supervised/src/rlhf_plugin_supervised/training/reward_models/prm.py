@@ -33,7 +33,7 @@ from ..options import REWARD_MODEL
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
-from ..update import Update, scores_of
+from ..update import Evaluated, Update, scores_of
 from .config_entries import WithEntries
 from .prm_options import METRICS, PrmOptions
 
@@ -86,7 +86,7 @@ class LabeledSteps:
             found.append(SeenRow(score=good, numbers=numbers, steps=steps))
         return Seen(kind="steps", rows=found, columns={"values": told.numbers})
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return, over the steps held out, the mean cross-entropy in nats, how often a step is told to be what it is,
         the mean probability of being good, and the mean label."""
         if self._held_out is None:
@@ -106,7 +106,13 @@ class LabeledSteps:
                 "label": float(labels.mean()),
             }
 
-        return held_out_metrics(self._held_out, metrics)
+        batch = TrainBatch(trajectories=held_out, columns={"labels": all_labels})
+        return Evaluated(
+            metrics=held_out_metrics(self._held_out, metrics),
+            sets=self._held_out.sets,
+            update=Update(batch=batch),
+            told=Told(numbers=all_scores),
+        )
 
     def exported(self, model: RoleHandle) -> Exportable:
         async def entries() -> Mapping[str, str]:

@@ -28,7 +28,7 @@ from ..options import REWARD_MODEL
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
 from ..sets import held_out_metrics, load_sets
-from ..update import Update, scores_of
+from ..update import Evaluated, Update, scores_of
 from .config_entries import WithEntries, statistics_of
 from .rm_options import METRICS, RmOptions
 
@@ -86,16 +86,18 @@ class RankedAnswers:
             found.append(SeenRow(score=score, numbers=numbers, chosen=at % 2 == 0))
         return Seen(kind="pair", rows=found, columns={"values": told.numbers})
 
-    async def evaluate(self, model: RoleHandle) -> Mapping[str, float] | None:
+    async def evaluate(self, model: RoleHandle) -> Evaluated | None:
         """Return the mean ranking loss of the pairs held out, how often the chosen answer's score is the higher one, by
         how much on average, and mean and standard deviation of all scores."""
         if self._held_out is None:
             return None
-        all_scores = await self._last_scores(self._held_out.rows, model)  # (B,)
-        margins = self._held_out.rows.rewards.get(MARGIN)
+        held_out = self._held_out.rows
+        all_scores = await scores_of(held_out, model, self._eval_batch_size)  # (sum of A,)
+        last_scores = all_scores[held_out.action_offsets[1:] - 1]  # (B,)
+        margins = held_out.rewards.get(MARGIN)
 
         def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
-            scores = all_scores[rows]
+            scores = last_scores[rows]
             chosen, rejected = map(torch.from_numpy, (scores[0::2], scores[1::2]))  # (P,)
             margin = None if margins is None else torch.from_numpy(margins[rows][0::2])
             difference = chosen - rejected  # (P,)
@@ -107,7 +109,12 @@ class RankedAnswers:
                 "score_std": float(scores.std(dtype=np.float64, ddof=1)),
             }
 
-        return held_out_metrics(self._held_out, metrics)
+        return Evaluated(
+            metrics=held_out_metrics(self._held_out, metrics),
+            sets=self._held_out.sets,
+            update=Update(batch=TrainBatch(trajectories=held_out, columns={})),
+            told=Told(numbers=all_scores),
+        )
 
     def exported(self, model: RoleHandle) -> Exportable:
         if not self._has_statistics:
