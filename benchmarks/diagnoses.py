@@ -3,14 +3,16 @@
     python benchmarks/diagnoses.py --jobs 2 --seconds 700 --output runs/diagnoses
     python benchmarks/diagnoses.py --only constant_reward rate_x100 --tasks sorting --healthy 0
     python benchmarks/diagnoses.py --only --healthy 200 --seed 1 --seconds 2400
+    python benchmarks/diagnoses.py --only --seed 101 --draws 121 128 --tasks shapes --output runs/blamed
     python benchmarks/diagnoses.py --again --output runs/diagnoses
 
 Tasks are ``reverse``, that of ``rlhf quickstart`` (reverse digits), ``sorting`` (three digits in turns) and ``shapes``
 (colors in images), all with models of random weights (``diagnoses_tasks.py``). A run with a fault counts as found if
 any diagnosis of ``FAULTS`` says so, as found otherwise if only others do. Healthy runs have options drawn at random
-(``diagnoses_healthy.py``) and some seconds each; a run counts as healthy if its reward rose, or its loss fell, and is
-idle otherwise. Each is looked at as it ended and as if it had been killed after every tenth step, and is blamed if
-there is a finding at any of these places; hints are counted apart.
+(``diagnoses_healthy.py``) and some seconds each; a run counts as healthy if its reward rose, its held-out rewards are
+mostly and at last the highest there is, or its loss fell, and is idle otherwise. Each is looked at as it ended and as
+if it had been killed after every tenth step, and is blamed if there is a finding at any of these places; hints are
+counted apart. ``--draws`` makes chosen ones again.
 
 Runs are made by ``--jobs`` processes of one thread each, those with faults first; none starts after ``--seconds``. With
 ``--output`` the folder has a line for each run in ``results.jsonl`` as soon as it is done, ``table.md``, and what the
@@ -49,13 +51,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="runs of each fault and task")
     parser.add_argument("--seed", type=int, default=1, help="first seed of faults, and of draws")
     parser.add_argument("--healthy", type=int, default=100, help="healthy runs of each task")
+    parser.add_argument(
+        "--draws",
+        type=int,
+        nargs="+",
+        help="healthy runs of these draws alone, with the --seed of the models that they had; "
+        "unset: as many as --healthy, from --seed on",
+    )
     parser.add_argument("--only", nargs="*", choices=list(FAULTS), help="faults; unset: all")
     parser.add_argument("--output", type=Path, help="folder of records and results; unset: none")
     parser.add_argument("--again", action="store_true", help="look at what --output has, only")
     arguments = parser.parse_args()
     faults = list(FAULTS) if arguments.only is None else arguments.only
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-    draws = range(arguments.seed, arguments.seed + arguments.healthy)
+    draws = arguments.draws or range(arguments.seed, arguments.seed + arguments.healthy)
     jobs = [
         *(
             Job("fault", task, name, s)

@@ -21,7 +21,7 @@ from diagnoses_tasks import TASKS, write_bench_task
 from rlhf_cli.main import main as rlhf
 from rlhf_plugin_lab.doctor.command import diagnoses_of
 from rlhf_plugin_lab.doctor.diagnosis import Verdict, diagnose
-from rlhf_plugin_lab.doctor.record import LAST, read_record
+from rlhf_plugin_lab.doctor.record import LAST, Record, read_record
 from rlhf_plugin_lab.recorded.problems import Problems
 
 RECORDS = ("config.toml", "metrics.jsonl", "samples.jsonl", "ledger.jsonl", "tokens")
@@ -232,12 +232,21 @@ def lines_of(path: Path) -> list[str]:
 
 
 def has_learned(run: Path) -> bool:
-    """Return whether the reward rose, or the loss fell."""
+    """Return whether the reward rose, its task stays solved, as it may have been before the run, or the loss fell."""
     record = read_record(run, Problems())
     if record.values("reward/mean"):
-        return record.rises
+        return record.rises or _stays_solved(record)
     return all(
         record.last(name) < record.first(name)
         for name in ("sft/nll", "loss/ranking", "loss/preference")
         if record.values(name)
     )
+
+
+def _stays_solved(record: Record) -> bool:
+    """Return whether most held-out rewards, the last one among them, are nearly the highest that is recorded."""
+    sets = [series.values for _, series in record.evaluations("/reward")]
+    solved = [
+        [value is not None and value >= record.solved_from for value in values] for values in sets
+    ]
+    return bool(sets) and all(each[-1] and sum(each) > len(each) / 2 for each in solved)

@@ -2,7 +2,8 @@
 
 import pytest
 from benchmarks.diagnoses import Bench, fault_table, healthy_table
-from benchmarks.diagnoses_runs import Job, Seen
+from benchmarks.diagnoses_runs import Job, Seen, has_learned
+from tests.plugins.lab.run_folders import sample, write_lines
 
 LONG = 3600.0
 NAMED = {
@@ -28,6 +29,28 @@ def test_tables_count_what_was_found_otherwise_and_missed():
         in fault_table(faults)
     )
     assert "| shapes | 1 | 0 |  |  | 1 | 1 | cut_off 1 | 1 | 8 |" in healthy_table(healthy)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "is_healthy"),
+    [
+        ([1.0, 0.9, 0.9, 1.0, 0.96], True),
+        ([1.0, 0.9, 0.5, 0.5, 1.0], False),
+        ([1.0, 1.0, 1.0, 1.0, 0.9], False),
+    ],
+)
+def test_a_task_that_stays_solved_counts_as_healthy(tmp_path, held_out, is_healthy):
+    """One good evaluation after bad ones does not; 0.95 is the highest reward less 5 % of the range."""
+    metrics = [
+        {"reward/mean": 1.0 - 0.01 * (step > 20), "reward/std": 0.1} for step in range(1, 41)
+    ]
+    for at, value in zip((1, 10, 20, 30, 40), held_out, strict=True):
+        metrics[at - 1]["eval/held_out/T0/reward"] = value
+    lines = [{"step": step, "metrics": each} for step, each in enumerate(metrics, 1)]
+    write_lines(tmp_path / "metrics.jsonl", lines)
+    write_lines(tmp_path / "samples.jsonl", [sample(reward=reward) for reward in (0.0, 1.0)])
+
+    assert has_learned(tmp_path) == is_healthy
 
 
 @pytest.mark.slow

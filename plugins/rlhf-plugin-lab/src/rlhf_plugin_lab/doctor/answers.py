@@ -7,6 +7,7 @@ from collections import defaultdict
 from .diagnosis import Diagnosis, Finding
 from .one_text import PROMPTS, RARE, SAME_TEXT, same_answer_of
 from .record import FEWEST, LAST, Record, Texts
+from .standstill import evidence, is_stuck, outlook
 
 CUT_OFF = 0.95
 """Share of answers that are cut off, on average over the last steps."""
@@ -86,17 +87,21 @@ def length_drift(record: Record) -> Finding | None:
 
 
 def one_answer(record: Record) -> Finding | None:
-    """Return a finding where nearly all prompts get the same answer, and it is not what the reward pays most for."""
+    """Return a finding where nearly all prompts get the same answer, and it is not what the reward pays most for.
+
+    A hint while the policy still tries others, or groups have rewards to compare: it may read its prompts later.
+    """
     same = same_answer_of(record.texts)
     if same is None or _is_solved(record):
         return None
     return Finding(
         sentence=f"{100 * same.share:.0f} % of the last recorded prompts got one and the same answer, though rewards "
         "differ between prompts: the policy no longer reads its prompt "
-        f"({100 * same.before:.0f} % had that answer at first)",
-        evidence=same.evidence(),
+        f"({100 * same.before:.0f} % had that answer at first){outlook(record)}",
+        evidence={**same.evidence(), **evidence(record)},
         change=("actor.adam.lr", "algo.loss.entropy_coef", "algo.kl.coef"),
         step=record.texts.last[-1].step,
+        is_sure=is_stuck(record),
     )
 
 
@@ -122,7 +127,10 @@ def prompt_ignored(record: Record) -> Finding | None:
 
 
 def same_samples(record: Record) -> Finding | None:
-    """Return a finding where the samples of a prompt are all the same text, before the task is solved."""
+    """Return a finding where the samples of a prompt are all the same text, before the task is solved.
+
+    A hint while other samples than those that are recorded have rewards to compare, or the policy still tries others.
+    """
     groups = defaultdict(list)
     for text in record.texts.last:
         groups[text.step, text.group].append(text.answer)
@@ -134,18 +142,18 @@ def same_samples(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"in {100 * share:.0f} % of the last recorded groups all samples are the same text, and the task "
-        f"is not "
-        "solved: with nothing to compare, nothing is learned",
-        evidence={"groups": len(several), "share with equal samples": share},
+        f"is not solved: the policy has hardly anything to compare{outlook(record)}",
+        evidence={"groups": len(several), "share with equal samples": share, **evidence(record)},
         change=("rollout.temperature", "algo.loss.entropy_coef", "actor.adam.lr"),
         step=record.texts.last[-1].step,
+        is_sure=is_stuck(record),
     )
 
 
 def _is_solved(record: Record) -> bool:
     """Return whether rewards are nearly the highest recorded, here or held out, or hardly differ any more and are as
     high as ever. A model that could the task before the run has no lower rewards to compare with."""
-    if record.last("reward/mean") >= record.solved_from or record.is_solved_held_out:
+    if record.is_solved:
         return True
     best = max(record.values("reward/mean"))
     below = best - record.last("reward/mean")

@@ -47,7 +47,7 @@ LR = ("actor.adam.lr", "actor.warmup_ratio", "actor.max_norm")
 def entropy_gone(record: Record) -> Finding | None:
     """Return a finding where the policy is practically certain of each token before its task is solved."""
     now, before = record.last("policy/entropy"), record.first("policy/entropy", 3)
-    harmless = record.rises and (not record.is_unsolved or record.is_solved_held_out)
+    harmless = record.is_solved or (record.rises and not record.is_unsolved)
     if now > ENTROPY_GONE or before < 10 * now or harmless:
         return None
     return Finding(
@@ -136,7 +136,7 @@ def rate_too_high(record: Record) -> Finding | None:
     first, early = entropies[0], min(entropies[:CRASHED_WITHIN])
     if update >= UPDATE_KL and record.rise <= HARDLY * record.spread:
         sentence = f"an update moved the policy by {update:.3g} nats per token, over {LAST} steps"
-    elif record.rises:
+    elif record.rises or record.is_solved:
         return None
     elif early <= CRASHED * first and record.last("policy/entropy") <= CRASHED * first:
         sentence = f"the entropy fell from {first:.3g} to {early:.2g} nats per token within {CRASHED_WITHIN} steps"

@@ -34,6 +34,8 @@ whatever spread is left."""
 UNSOLVED = 0.7
 """Spread of rewards, as a share of the largest of the run, from which on prompts are left that get less than others:
 with rewards of 0 and 1 a batch of which 86 % are right is below."""
+EVALUATIONS = 3
+"""Last held-out evaluations of which the best one counts: one or two are often bad."""
 _TEXT = 4000
 """Characters of an answer, or of a prompt's end, that are looked at."""
 
@@ -118,6 +120,17 @@ class Record:
         return bool(spreads) and mean(spreads[-width(spreads) :]) >= UNSOLVED * self.spread > 0.0
 
     @property
+    def is_solved(self) -> bool:
+        """Whether rewards are nearly the highest recorded, here or in one of the last evaluations of each held-out
+        set."""
+        least = self.solved_from
+        lately = [series.values[-EVALUATIONS:] for _, series in self.evaluations("/reward")]
+        held_out = [
+            max((v for v in values if v is not None), default=-math.inf) for values in lately
+        ]
+        return self.last("reward/mean") >= least or min(held_out, default=-math.inf) >= least
+
+    @property
     def is_solved_held_out(self) -> bool:
         """Whether held-out rewards are nearly the highest recorded: where filters drop groups whose samples are alike,
         those that are left to train on always differ."""
@@ -127,12 +140,17 @@ class Record:
 
     @property
     def solved_from(self) -> float:
-        """Mean reward from which on a task is solved, whatever spread is left; infinity where no recorded rewards
-        differ."""
-        rewards = self.texts.rewards
-        if not rewards or max(rewards) == min(rewards):
+        """Mean reward from which on a task is solved, whatever spread is left; infinity where no rewards differ, or
+        the recorded ones do not and a batch has more.
+
+        Of a task that was solved before the run a batch may have lower rewards than the rollouts that were recorded.
+        """
+        rewards, means = self.texts.rewards, self.values("reward/mean")
+        if not rewards:
             return math.inf
-        return max(rewards) - NEARLY * (max(rewards) - min(rewards))
+        highest, lowest = max(rewards), min([*rewards, *means])
+        is_top = min(rewards) < highest or max(means, default=highest) <= highest
+        return highest - NEARLY * (highest - lowest) if is_top and lowest < highest else math.inf
 
     def evaluations(self, *ends: str) -> Iterator[tuple[str, Series]]:
         """Yield name and series of the evaluations whose names end so."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .diagnosis import Diagnosis, Finding
 from .one_text import RARE, same_answer_of
 from .phrases import Phrase, phrase_of
-from .record import LAST, RISEN, Record, width, windows
+from .record import EVALUATIONS, LAST, RISEN, Record, width, windows
+from .standstill import COMPARED, YOUNG, compared
 
 SAME = 1e-9
 """Spread of rewards that is none: float32 holds rewards of size 1 to 6e-8, and equal ones have exactly 0."""
@@ -19,8 +20,6 @@ KEPT = 0.25
 APART = 0.5
 """Rise of the training reward and fall of the held-out one, each in standard deviations of samples. Greedy answers of a
 model that has learned nothing jump by 0.3 in tiny runs."""
-EVALUATIONS = 3
-"""Last evaluations that are all below the first one: one or two are often bad."""
 
 
 def dead_reward(record: Record) -> Finding | None:
@@ -42,7 +41,10 @@ def dead_reward(record: Record) -> Finding | None:
 
 
 def equal_groups(record: Record) -> Finding | None:
-    """Return a finding where nearly no group ever had samples of different rewards, and the reward has not risen."""
+    """Return a finding where nearly no group ever had samples of different rewards, and the reward has not risen.
+
+    A hint in a run that is young or still has some such groups, and where the task is solved: its prompts are too easy.
+    """
     shares = record.values("group/no_signal")
     size = width(shares)
     before, now = record.first("group/no_signal", size), record.last("group/no_signal", size)
@@ -50,7 +52,11 @@ def equal_groups(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"in {100 * now:.0f} % of the groups all samples have the same reward, and it was so from the start: "
-        "the samples of a prompt do not differ, or prompts are too easy or too hard for this model",
+        + (
+            "the task is solved, and its prompts are too easy to learn more from"
+            if record.is_solved
+            else "the samples of a prompt do not differ, or prompts are too easy or too hard for this model"
+        ),
         evidence={
             "group/no_signal at first": before,
             "group/no_signal at last": now,
@@ -58,12 +64,16 @@ def equal_groups(record: Record) -> Finding | None:
         },
         change=("rollout.temperature", "rollout.n_samples_per_prompt", "data.sampler"),
         step=record.series("group/no_signal").steps[-1],
+        is_sure=not record.is_solved and len(shares) >= YOUNG and compared(record) <= COMPARED,
     )
 
 
 def reward_lost(record: Record) -> Finding | None:
     """Return a finding where the mean reward has fallen back from its best, to about the start or below, or the
-    held-out one has, to the start or below for some evaluations."""
+    held-out one has, to the start or below for some evaluations.
+
+    A hint where held-out prompts that were asked since are paid the most: batches of older weights may have been bad.
+    """
     return _lost_in_training(record) or _lost_held_out(record)
 
 
@@ -72,13 +82,23 @@ def _lost_in_training(record: Record) -> Finding | None:
     now = record.last("reward/mean", width(record.values("reward/mean")))
     if not means or not record.spread > SAME:
         return None
-    best, start = max(means), means[0]
+    best, start, is_back = (
+        max(means),
+        means[0],
+        _is_back(record, width(record.values("reward/mean"))),
+    )
     if best - now < LOST * record.spread or now - start > KEPT * (best - start):
         return None
     return Finding(
         sentence=f"the mean reward was {best:.3g} and has fallen to {now:.3g} (it began at {start:.3g}): the "
         f"policy has "
-        "lost what it could. The learning rate is likely too high, or nothing holds the policy near the reference",
+        "lost what it could"
+        + (
+            ", unless it is back, for held-out prompts asked since are paid the most"
+            if is_back
+            else ""
+        )
+        + ". The learning rate is likely too high, or nothing holds the policy near the reference",
         evidence={
             "best reward/mean": best,
             "reward/mean at last": now,
@@ -87,7 +107,15 @@ def _lost_in_training(record: Record) -> Finding | None:
         },
         change=("actor.adam.lr", "algo.kl.coef", "train.inner_epochs"),
         step=record.series("reward/mean").steps[-1],
+        is_sure=not is_back,
     )
+
+
+def _is_back(record: Record, size: int) -> bool:
+    """Return whether held-out prompts, asked since the worst of the last batches, are paid the most there is."""
+    worst, _ = min(record.points("reward/mean")[-size:], key=lambda point: point[1])
+    asked = [series.steps[-1] for _, series in record.evaluations("/reward") if series.steps]
+    return record.is_solved_held_out and min(asked) >= worst
 
 
 def _lost_held_out(record: Record) -> Finding | None:

@@ -97,7 +97,7 @@ def _left_out(record: Record) -> float:
 
 
 def empty_steps(record: Record) -> Finding | None:
-    """Return a finding where most of the last steps trained on nothing."""
+    """Return a finding where most of the last steps trained on nothing; a hint where the task is solved."""
     last = record.metrics.last_step
     empty = [step for step in record.series("train/empty_batch").steps if step > last - FEWEST]
     share = len(empty) / FEWEST
@@ -108,11 +108,16 @@ def empty_steps(record: Record) -> Finding | None:
         evidence={"empty steps": len(empty), "steps": FEWEST},
         change=("rollout.filters", "rollout.max_refills", "data.sampler"),
         step=empty[-1],
+        is_sure=not record.is_solved,
     )
 
 
 def nearly_all_dropped(record: Record) -> Finding | None:
-    """Return a finding where filters drop nearly all that was sampled, and the reward has not risen."""
+    """Return a finding where filters drop nearly all that was sampled, and the reward has not risen.
+
+    A hint where most steps still have something to train on, for then it costs samples and not learning, and where the
+    task is solved, for then there is nothing left to train on.
+    """
     steps = sorted(record.fates)[-FEWEST:]
     trained = sum(record.fates[step]["trained"] for step in steps)
     reasons: dict[str, int] = {}
@@ -124,13 +129,19 @@ def nearly_all_dropped(record: Record) -> Finding | None:
     if len(steps) < FEWEST or not total or dropped_in_all / total < DROPPED or record.rises:
         return None
     reason = max(reasons, key=lambda each: reasons[each])
+    idle = sum(not record.fates[step]["trained"] for step in steps)
     return Finding(
         sentence=f"{100 * dropped_in_all / total:.0f} % of the episodes of the last {FEWEST} steps were dropped, "
         f"most of them "
-        f"for {reason[:60]!a}, and the reward has not risen",
-        evidence={"dropped episodes": dropped_in_all, "trained episodes": trained},
+        f"for {reason[:60]!a}, and the reward has not risen. {idle} steps had nothing left to train on",
+        evidence={
+            "dropped episodes": dropped_in_all,
+            "trained episodes": trained,
+            "steps without any": idle,
+        },
         change=("rollout.filters", "rollout.max_staleness", "data.sampler"),
         step=steps[-1],
+        is_sure=idle >= EMPTY * len(steps) and not record.is_solved,
     )
 
 
