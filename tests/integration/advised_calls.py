@@ -218,7 +218,7 @@ ROWS = {
     "rlhf_data/learned/sequences.py:cut_to": [
         ("sft --data.max_length 4", {"prompt": "12", "response": "345678"})
     ],
-    "rlhf_data/responses.py:_response": [
+    "rlhf_data/responses.py:response_of": [
         ("train --algo.terms.use sft --supervised.data rows.jsonl", {"prompt": "1", "answer": "2"})
     ],
     "rlhf_data/responses.py:_sequence": [
