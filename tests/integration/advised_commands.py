@@ -216,7 +216,7 @@ COMMANDS_RUN = {
             call=shown,
             wrong={"evaluated": False},
             told={
-                "runs of rlhf train do, with --eval.data FILE, --eval.fraction 0.05 or an environment's own tasks": {
+                "a run does with --eval.data FILE, --eval.fraction 0.05 or an environment's own tasks": {
                     "evaluated": True
                 }
             },

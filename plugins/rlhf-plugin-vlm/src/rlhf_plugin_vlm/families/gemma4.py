@@ -123,9 +123,8 @@ class Gemma4(ImageTextFamily):
         if not text.config.hidden_size_per_layer_input:
             return {}
         ids = input_ids
-        for token in (
-            self._paddings
-        ):  # one by one: a captured graph takes numbers, and no new tensor of them
+        for token in self._paddings:
+            # One by one: a captured graph takes numbers, and no new tensor of them.
             ids = ids.masked_fill(input_ids == token, self._padding)
         return {
             "per_layer_inputs": text.get_per_layer_inputs(ids[None], None)
