@@ -1,5 +1,6 @@
 """Which signals let a step finish, and which end the process at once."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -41,6 +42,26 @@ def test_a_second_one_stops_at_once(number):
             os.kill(os.getpid(), number)
 
     assert interrupted_code() == 128 + number
+
+
+def test_a_task_that_is_cancelled_by_it_can_say_what_ended_it():
+    """The event loop takes the interrupt, and the task that waits hears of no signal."""
+    interrupts, heard = Interrupts(), []
+
+    async def waits():
+        with interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGINT)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                heard.append(interrupts.at_once)
+                raise
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(waits())
+
+    assert heard == ["stopped at once by SIGINT"]
 
 
 WAITS = """

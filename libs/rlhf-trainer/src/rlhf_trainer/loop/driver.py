@@ -136,7 +136,7 @@ class _Run(Generic[RunT, StateT]):
                 result = await self._train(stack)
                 return result
         except BaseException as error:
-            message = headline(error)
+            message = self.interrupts.at_once or headline(error)
             chosen = (one.registered for many in self.resolved.selections.values() for one in many)
             if owner := name_component(error, chosen):
                 message = f"{message} ({owner})"

@@ -77,6 +77,8 @@ class Interrupts:
         self._leaving = False
         self.requested: str | None = None
         """Name of the signal that asked to stop, if one did."""
+        self.at_once: str | None = None
+        """What ended the run at once, if a second signal did; to the run itself it is a cancelled task."""
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -104,12 +106,13 @@ class Interrupts:
 
     def _stop_at_once(self, number: int) -> None:
         _process.stopped_by = number
+        self.at_once = f"stopped at once by {signal.Signals(number).name}"
         if _process.is_own:
             if self._leaving:
                 _leave(interrupted_code())
             self._leaving = True
             leave_within(LEAVE_S, interrupted_code())
-        raise KeyboardInterrupt(f"stopped at once by {signal.Signals(number).name}")
+        raise KeyboardInterrupt(self.at_once)
 
 
 def _leave(exit_code: int) -> None:
