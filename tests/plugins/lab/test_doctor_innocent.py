@@ -123,7 +123,7 @@ def test_a_policy_that_still_tries_or_compares_may_leave_its_answer(name, metric
     assert (name in found, name in hints) == (is_sure, not is_sure)
 
 
-def test_samples_that_were_alike_at_step_40_solved_their_task_at_step_60():
+def test_samples_that_were_alike_at_step_40_solved_their_task_at_step_50():
     """A run of the healthy ones: 98 % of its recorded groups were alike, and 7 % of all had different rewards."""
     entropy = [0.165, 0.122, 0.137, 0.113, 0.109, 0.091, 0.093, 0.084, 0.078, 0.069,
                0.068, 0.065, 0.067, 0.067, 0.067, 0.072]  # fmt: skip
