@@ -78,7 +78,7 @@ class Interrupts:
         self.requested: str | None = None
         """Name of the signal that asked to stop, if one did."""
         self.at_once: str | None = None
-        """What ended the run at once, if a second signal did; to the run itself it is a cancelled task."""
+        """Reason that a second signal gave; None without one. The run itself hears of a cancelled task alone."""
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
