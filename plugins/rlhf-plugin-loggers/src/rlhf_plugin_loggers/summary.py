@@ -181,7 +181,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _files(output: Path, result: RunResult) -> Rows:
     files = [("model", result.model)] if result.model else []
-    files += [("best", result.best)] if result.best else []
+    files += [("best", result.best)] if result.best not in (None, result.checkpoint) else []
     files += [("metrics", output / "metrics.jsonl"), ("curve", output / CURVE)]
     return [(label, str(path)) for label, path in files if path.exists()]
 
