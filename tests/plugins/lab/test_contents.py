@@ -237,6 +237,18 @@ def test_a_link_to_other_bytes_than_its_name_says_is_not_followed_into_the_page(
     assert not any(name.startswith("b") for name, _ in found.chunks)
 
 
+def test_a_store_that_is_a_link_brings_no_other_file_into_the_page(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/mine.png").write_bytes(PNG)
+    run = write_run(tmp_path / "run", [sample(images=[{"file": "media/mine.png"}])])
+    (run / "media").symlink_to(tmp_path / "pictures")
+
+    found = contents(run)
+
+    assert only_text(found)["images"][0]["why"] == "outside of the run's images"
+    assert not any(name.startswith("b") for name, _ in found.chunks)
+
+
 def test_an_image_whose_file_is_gone_is_shown_as_missing(tmp_path):
     run = write_run(tmp_path / "run")
     image = linked(run, "ab/ab.png", tmp_path / "gone.png")

@@ -70,7 +70,9 @@ class Images:
         except OSError as error:
             problems.note("image files cannot be read", f"{path.name}: {error.strerror}")
             return {"why": "the file is gone or cannot be read"}
-        is_linked = store.resolve() not in path.resolve().parents
+        is_linked = (
+            store not in path.resolve().parents
+        )  # it, or a folder on its way, the store included
         if is_linked and hashlib.sha256(data).hexdigest() != path.stem:
             # The store links an image that is a file, under the digest of its bytes: no other file has that name.
             return _outside(path, problems)
