@@ -47,7 +47,8 @@ ROLLOUTS = (
     "--model model --data rows.jsonl --rollout.batch_size 3 --rollout.n_samples_per_prompt 4 "
     "--rollout.max_new_tokens 4 --data.max_prompt_tokens 8 --checkpoint.every 2"
 )
-LEARNED = "--model model --train.batch_size 4 --train.epochs 3 --checkpoint.every 2"
+EVALUATED = "--eval.fraction 0.25 --eval.every 3"  # and so with a best checkpoint, too
+LEARNED = f"--model model --train.batch_size 4 --train.epochs 3 --checkpoint.every 2 {EVALUATED}"
 NO_PROGRESS = "--log.progress off"
 """All that a command without steps can leave out."""
 ONE_THREAD = "--runtime.local.threads 1"
@@ -61,7 +62,7 @@ AGENTS = (
 )
 ON_RAY = "--runtime ray --backend torch --engine embedded --steps 6"
 KINDS = {
-    "train": f"train {ROLLOUTS} {ONE_THREAD} --steps 12 --reward reward.py:score",
+    "train": f"train {ROLLOUTS} {ONE_THREAD} {EVALUATED} --steps 12 --reward reward.py:score",
     "environments": f"train {ROLLOUTS} {ONE_THREAD} --steps 8 {ENVIRONMENTS}",
     "agents": f"train {ROLLOUTS} {ONE_THREAD} --steps 4 {AGENTS}",
     "sft": f"sft {LEARNED} {ONE_THREAD} --data rows.jsonl",
