@@ -82,7 +82,7 @@ from .executor import (
     RolloutContext,
     RolloutExecutor,
 )
-from .functions.eval_metric import EvalEpisodes, EvalMetric
+from .functions.eval_metric import FALLING, EvalEpisodes, EvalMetric
 from .functions.kl import KlEstimator
 from .functions.schedule import LrSchedule, SchedulePoint
 from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
@@ -125,6 +125,7 @@ from .runtime import (
 
 __all__ = [
     "ENGINE",
+    "FALLING",
     "MARGIN",
     "MATCHED",
     "PREPARED",

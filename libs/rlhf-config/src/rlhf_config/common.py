@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlhf_core.component import Config
 from rlhf_core.contracts.engine import SamplingParams
+from rlhf_core.contracts.functions.eval_metric import FALLING
 from rlhf_core.media.desk import MediaOptions
 from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.reference import PixelLimits
@@ -216,10 +217,6 @@ class HeldOutRows(EvalSchedule):
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
 
 
-LOSSES = ("loss", "nll", "perplexity", "teacher_nll")
-"""Last parts of the names of metrics of which less is better."""
-
-
 class CheckpointConfig(Config):
     every: NotNegative = Field(0, description="steps between checkpoints; 0: by every_minutes")
     every_minutes: float = Field(
@@ -271,7 +268,7 @@ class CheckpointConfig(Config):
             return None
         if self.best_mode != "auto":
             return metric, self.best_mode
-        return metric, "min" if metric.rpartition("/")[2] in LOSSES else "max"
+        return metric, "min" if metric.rpartition("/")[2] in FALLING else "max"
 
     def described(self, *, evaluates: bool) -> str:
         """Return when checkpoints are written and which of them stay."""

@@ -92,8 +92,6 @@ LEARNED = ("loss", "KL(teacher)", "accuracy")
 
 HELD_OUT = ("eval/accuracy", "eval/nll", "eval/loss")
 """Metrics of the held-out rows of runs without rollouts; the first that exists is their headline."""
-FALLING = ("/nll", "/loss")
-"""Ends of names of metrics of which less is better."""
 
 
 def step_words(metrics: Mapping[str, float]) -> list[str]:

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from ...lazy import NDArray, np
 
+FALLING = ("loss", "nll", "perplexity", "teacher_nll")
+"""Last parts of the names of metrics of which less is better; of all others more is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEpisodes:
