@@ -86,24 +86,15 @@ def test_three_updates_are_those_of_one_rank(found, alone, way, stage, assert_sa
         assert_same_folder(ranks, expected, name)
 
 
+@pytest.mark.parametrize("scores", ["scores", "seen"], ids=["of its answers", "of the update"])
 @pytest.mark.parametrize(("way", "stage"), CASES)
-def test_each_rank_gets_the_scores_of_its_answers(found, alone, way, stage, assert_same_rows):
+def test_each_rank_gets_the_scores(found, alone, way, stage, scores, assert_same_rows):
     ranks, expected = found(way, stage, "rewarding"), alone("rewarding")
 
     for name in ("ranked", "steps"):
         for seed in range(3):
             # The more updates of rounding lie before it.
-            assert_same_rows(ranks, expected, f"scores/{name}/{seed}", atol=2e-5)
-
-
-@pytest.mark.parametrize(("way", "stage"), CASES)
-def test_each_rank_gets_the_scores_of_the_update_itself(found, alone, way, stage, assert_same_rows):
-    ranks, expected = found(way, stage, "rewarding"), alone("rewarding")
-
-    for name in ("ranked", "steps"):
-        for seed in range(3):
-            # The more updates of rounding lie before it.
-            assert_same_rows(ranks, expected, f"seen/{name}/{seed}", atol=2e-5)
+            assert_same_rows(ranks, expected, f"{scores}/{name}/{seed}", atol=2e-5)
 
 
 @pytest.mark.parametrize("stage", ALONE)

@@ -82,7 +82,7 @@ from .executor import (
     RolloutContext,
     RolloutExecutor,
 )
-from .functions.eval_metric import FALLING, EvalEpisodes, EvalMetric
+from .functions.eval_metric import EvalEpisodes, EvalMetric, is_falling
 from .functions.kl import KlEstimator
 from .functions.schedule import LrSchedule, SchedulePoint
 from .layout import ENGINE, ROLLOUT, Colocation, ProcessLayout, WeightWay
@@ -125,7 +125,6 @@ from .runtime import (
 
 __all__ = [
     "ENGINE",
-    "FALLING",
     "MARGIN",
     "MATCHED",
     "PREPARED",
@@ -265,6 +264,7 @@ __all__ = [
     "WeightSource",
     "WeightSync",
     "WeightWay",
+    "is_falling",
     "manifest_of",
     "merge_metrics",
     "metric_values",

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rlhf_core.component import Config
 from rlhf_core.contracts.engine import SamplingParams
-from rlhf_core.contracts.functions.eval_metric import FALLING
+from rlhf_core.contracts.functions.eval_metric import is_falling
 from rlhf_core.media.desk import MediaOptions
 from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.reference import PixelLimits
@@ -216,6 +216,11 @@ class HeldOutRows(EvalSchedule):
     split: str = Field("test", description="split of folders and hub sets that have several")
     max_samples: Positive | None = Field(None, description="use only the first rows of each set")
 
+    @property
+    def holds_rows_out(self) -> bool:
+        """Whether there are rows to evaluate on."""
+        return bool(self.data or self.fraction)
+
 
 class CheckpointConfig(Config):
     every: NotNegative = Field(0, description="steps between checkpoints; 0: by every_minutes")
@@ -268,7 +273,7 @@ class CheckpointConfig(Config):
             return None
         if self.best_mode != "auto":
             return metric, self.best_mode
-        return metric, "min" if metric.rpartition("/")[2] in FALLING else "max"
+        return metric, "min" if is_falling(metric) else "max"
 
     def described(self, *, evaluates: bool) -> str:
         """Return when checkpoints are written and which of them stay."""

@@ -356,3 +356,8 @@ class RunConfig(RunOptions):
     engine: EngineSelection
     backend: BackendSelection
     runtime: SleepingRuntime
+
+    @property
+    def may_play_held_out(self) -> bool:
+        """Whether the environments' own held-out tasks are evaluated on, if no rows are and they make some."""
+        return bool(self.env.use and self.eval.environment_split)

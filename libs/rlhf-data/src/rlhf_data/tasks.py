@@ -10,12 +10,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config.checks.data_files import split_name
+from rlhf_config.common import HeldOutRows
 from rlhf_config.run import PromptData, RunConfig
 from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
@@ -127,14 +128,9 @@ def load_eval_sets(
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
     """
-    if not run.eval.data and not run.eval.fraction:
+    if not run.eval.holds_rows_out:
         return _made_eval_sets(run, renderer, players, makers, images)
-    wanted = WantedSets(
-        option="eval.data",
-        entries=run.eval.data,
-        split=run.eval.split,
-        max_samples=run.eval.max_samples,
-    )
+    wanted = WantedSets.of("eval.data", run.eval.data, run.eval)
     sets: dict[str, TaskSet | MadeTasks] = {
         **load_sets(wanted, run.data, renderer, players, images)
     }
@@ -155,6 +151,13 @@ class WantedSets:
     """Split of folders and hub sets that have several."""
     max_samples: int | None
     """Number of rows that are used of each, the first ones; None: all."""
+
+    @classmethod
+    def of(cls, option: str, entries: Sequence[str], options: PromptData | HeldOutRows) -> Self:
+        """Return sets of an option, with the split and the number of rows that stand beside it."""
+        return cls(
+            option=option, entries=entries, split=options.split, max_samples=options.max_samples
+        )
 
 
 def load_sets(

@@ -8,7 +8,7 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlhf_core.contracts import FALLING
+from rlhf_core.contracts import is_falling
 from rlhf_core.outside.json_reader import read_object
 from rlhf_core.plugins import GIVEN
 
@@ -84,7 +84,7 @@ def summary_rows(
     rows += [(label, _first_to_last(series)) for label, series in history.learned.items()]
     passed = [name for name, series in history.evals.items() if _passed_its_best(name, series)]
     for name, series in history.evals.items():
-        rows.append((eval_label(name), _with_best(series, falls=_falls(name))))
+        rows.append((eval_label(name), _with_best(series, falls=is_falling(name))))
         if name in passed and result.best is None:
             rows.append(
                 (
@@ -198,14 +198,9 @@ def _with_best(series: Series, *, falls: bool = False) -> str:
     return f"{_first_to_last(series)}, best {number(best)} at step {step}"
 
 
-def _falls(name: str) -> bool:
-    """Return whether less of a metric is better."""
-    return name.rpartition("/")[2] in FALLING
-
-
 def _passed_its_best(name: str, series: Series) -> bool:
     """Return whether an evaluation after training's first step was better than the last one."""
-    best, step = _best(series, falls=_falls(name))
+    best, step = _best(series, falls=is_falling(name))
     return step not in (0, series.steps[-1]) and best != series.values[-1]
 
 

@@ -12,6 +12,11 @@ FALLING = ("loss", "nll", "perplexity", "teacher_nll")
 """Last parts of the names of metrics of which less is better; of all others more is."""
 
 
+def is_falling(metric: str) -> bool:
+    """Return whether less of a metric is better, by the last part of its name: ``eval/nll``."""
+    return metric.rpartition("/")[2] in FALLING
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEpisodes:
     """The scored episodes of one held-out set at one temperature, those of a prompt next to each other. Axis ``E``:

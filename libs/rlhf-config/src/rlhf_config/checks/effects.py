@@ -90,11 +90,12 @@ def schedule_without_effect(role: str, selections: Selections) -> Iterator[tuple
 
 def _evaluation_without_effect(run: RunConfig) -> Iterator[tuple[str, str]]:
     # Whether an environment has tasks to evaluate on is known when its code is imported.
-    may_play = run.env.use and run.eval.environment_split
     # Without a split, a run on environments is not evaluated: the option itself has that effect.
     otherwise = {"environment_split"} if run.env.use else set()
-    yield from held_out_without_effect(run.eval, None if may_play else frozenset(otherwise))
-    if run.eval.data or run.eval.fraction:
+    yield from held_out_without_effect(
+        run.eval, None if run.may_play_held_out else frozenset(otherwise)
+    )
+    if run.eval.holds_rows_out:
         yield "eval.environment_split", "the run is evaluated on --eval.data or --eval.fraction."
 
 

@@ -41,7 +41,7 @@ def held_out_without_effect(
     Args:
         otherwise: options that count without held-out rows; None: all do, since the run may be evaluated otherwise.
     """
-    if not evaluation.data and not evaluation.fraction and otherwise is not None:
+    if not evaluation.holds_rows_out and otherwise is not None:
         # An interval of 0 says what is so, over a file that has another one.
         names = type(evaluation).model_fields.keys() - {"data", "fraction"} - otherwise
         if "every" in names and evaluation.every == 0:

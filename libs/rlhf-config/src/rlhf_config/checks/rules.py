@@ -339,8 +339,7 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
         )
     if held_out := set_names(evaluation, run.data.train):
         yield from best_metric_problems(run, held_out)
-    from_environment = bool(run.env.use and evaluation.environment_split)
-    if evaluation.every and not held_out and not from_environment:
+    if evaluation.every and not held_out and not run.may_play_held_out:
         yield (
             f"{labels('eval.every')} is {evaluation.every}, but there is nothing to evaluate on. Set --eval.data FILE, "
             "or --eval.fraction 0.05 to hold rows out of --data; or --eval.every 0."
@@ -355,7 +354,7 @@ def _evaluation_rules(run: RunConfig, labels: Labels) -> Iterator[str]:
             f"{labels('eval.n_samples')} is {evaluation.n_samples}, but at temperature 0 all samples of a prompt are "
             "the same. Set --eval.temperatures 1.0, or --eval.n_samples 1."
         )
-    if run.checkpoint.named_metric is not None and not held_out and not from_environment:
+    if run.checkpoint.named_metric is not None and not held_out and not run.may_play_held_out:
         yield (
             f"{labels('checkpoint.best_metric')}: there is no evaluation to take it from. "
             "Add --eval.data FILE or --eval.fraction 0.05."

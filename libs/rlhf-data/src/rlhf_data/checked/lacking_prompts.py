@@ -56,15 +56,9 @@ def check_run(resolved: ResolvedOptions[RunConfig]) -> None:
     def tokenizer() -> str:
         return run.model.tokenizer or run.model.path
 
-    trained = WantedSets(
-        option="data.train", entries=data.train, split=data.split, max_samples=data.max_samples
-    )
-    check_prompts(trained, data, tokenizer)
+    check_prompts(WantedSets.of("data.train", data.train, data), data, tokenizer)
     for entry in held.data:
-        one = WantedSets(
-            option="eval.data", entries=[entry], split=held.split, max_samples=held.max_samples
-        )
-        check_prompts(one, data, tokenizer)
+        check_prompts(WantedSets.of("eval.data", [entry], held), data, tokenizer)
     refuse_lacking(
         ReadTogether(
             option=SUPERVISED,

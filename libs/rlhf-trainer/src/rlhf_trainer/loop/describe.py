@@ -40,12 +40,10 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
         )
     trained = ", ".join(run.data.train) or run.data.source or "tasks of the environment"
     lines += ["data", f"  {'train':26} {trained}"]
-    if run.eval.data or run.eval.fraction:
+    if run.eval.holds_rows_out:
         held_out = ", ".join(run.eval.data) or f"{run.eval.fraction:.0%} of the training data"
         lines.append(f"  {'evaluation':26} {held_out}")
-    evaluates = bool(
-        run.eval.data or run.eval.fraction or (run.env.use and run.eval.environment_split)
-    )
+    evaluates = run.eval.holds_rows_out or run.may_play_held_out
     unused = [", ".join(resolved.unused)] if resolved.unused else []
     for title, entries in (
         ("one step", _step(resolved, demands)),

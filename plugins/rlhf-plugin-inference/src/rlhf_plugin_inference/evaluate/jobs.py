@@ -131,9 +131,7 @@ def work_of(
         data = data.model_copy(update={"max_prompt_tokens": MAX_PROMPT_BYTES})
     sets: Mapping[str, EvaluatedTasks]
     if data.train:
-        wanted = WantedSets(
-            option="data.train", entries=data.train, split=data.split, max_samples=data.max_samples
-        )
+        wanted = WantedSets.of("data.train", data.train, data)
         players = Players(environment_shares(environments)) if environments else None
         sets = load_sets(wanted, data, renderer, players, images)
     else:

@@ -25,7 +25,4 @@ def check_rows(resolved: ResolvedOptions[EvalOptions]) -> None:
         return model.tokenizer or model.path
 
     for entry in data.train:
-        wanted = WantedSets(
-            option="data.train", entries=[entry], split=data.split, max_samples=data.max_samples
-        )
-        check_prompts(wanted, data, tokenizer)
+        check_prompts(WantedSets.of("data.train", [entry], data), data, tokenizer)

@@ -15,7 +15,5 @@ def check_rows(resolved: ResolvedOptions[GenerateOptions]) -> None:
         DataError: as from ``check_prompts``.
     """
     data, model = resolved.run.data, resolved.run.model
-    wanted = WantedSets(
-        option="data.train", entries=data.train, split=data.split, max_samples=data.max_samples
-    )
+    wanted = WantedSets.of("data.train", data.train, data)
     check_prompts(wanted, data, lambda: model.tokenizer or model.path)

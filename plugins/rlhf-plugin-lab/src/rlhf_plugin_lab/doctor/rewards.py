@@ -79,14 +79,11 @@ def reward_lost(record: Record) -> Finding | None:
 
 def _lost_in_training(record: Record) -> Finding | None:
     means = windows(record.values("reward/mean"))
-    now = record.last("reward/mean", width(record.values("reward/mean")))
+    size = width(record.values("reward/mean"))
+    now = record.last("reward/mean", size)
     if not means or not record.spread > SAME:
         return None
-    best, start, is_back = (
-        max(means),
-        means[0],
-        _is_back(record, width(record.values("reward/mean"))),
-    )
+    best, start, is_back = max(means), means[0], _is_back(record, size)
     if best - now < LOST * record.spread or now - start > KEPT * (best - start):
         return None
     return Finding(

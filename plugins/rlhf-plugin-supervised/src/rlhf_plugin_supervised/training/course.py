@@ -286,8 +286,7 @@ def kind_of(
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
         roles = with_images(placement.roles, examples.images)
-        held_out = resolved.run.eval.data or resolved.run.eval.fraction
-        headline = f"eval/{evaluated[0]}" if held_out else None
+        headline = f"eval/{evaluated[0]}" if resolved.run.eval.holds_rows_out else None
         return ExampleCourse(resolved, state, folder, examples, model, roles, headline)
 
     return RunKind(

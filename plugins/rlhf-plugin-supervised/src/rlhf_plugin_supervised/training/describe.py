@@ -27,7 +27,7 @@ def describe(resolved: ResolvedOptions[Any], plugins: Plugins) -> str:
         lines += [f"  {line}" for line in runtime.placement([role], has_engine=False)]
     lines.append("data")
     lines.append(f"  {'train':26} {', '.join(run.data.train) or run.data.source}")
-    if run.eval.data or run.eval.fraction:
+    if run.eval.holds_rows_out:
         held_out = ", ".join(run.eval.data) or f"{run.eval.fraction:.0%} of the training data"
         lines.append(f"  {'evaluation':26} {held_out}")
     steps = run.train.steps or f"{run.train.epochs} epoch(s) of the data"

@@ -45,7 +45,7 @@ def load_sets(resolved: ResolvedOptions[Any], loader: Loader) -> ExampleSets:
     images = image_reader(resolved)
     if images is not None:
         # Rows that are held out are compared with those to train on.
-        images = images.taking_on_use(compares=bool(run.eval.data or run.eval.fraction))
+        images = images.taking_on_use(compares=run.eval.holds_rows_out)
     renderer, eos = renderer_of(run, images)
 
     def load(
