@@ -176,7 +176,10 @@ def train_options(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
     }
     if arguments.images:
         options |= {"model.vision": "vlm", "data.chat": "true", "data.image_key": "images"}
-    return options | dict(option.split("=", 1) for option in arguments.options)
+    given = dict(option.split("=", 1) for option in arguments.options)
+    if "model.vision" in given and not arguments.images:
+        options["data.image_key"] = ""  # rows of text for a model that sees
+    return options | given
 
 
 def step_records(options: dict[str, Any]) -> list[dict[str, Any]]:

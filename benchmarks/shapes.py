@@ -12,6 +12,8 @@ TINY = "tiny"
 """Of our own, a few million parameters: for a machine without a GPU."""
 SEEING_TINY = "vl-tiny"
 """Of our own too, and it reads images."""
+SEEING_HYBRID_TINY = "qwen3.5-tiny"
+"""Of our own too: a Qwen3.5 with its vision tower."""
 TEXT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 SEEING_TEMPLATE = (
     "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}"
@@ -20,6 +22,26 @@ SEEING_TEMPLATE = (
     "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
 )
 VISION_WORDS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+QWEN2_5_PIXELS = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "processor_class": "Qwen2_5_VLProcessor",
+    "patch_size": 14,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "min_pixels": 3136,
+    "max_pixels": 12845056,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+QWEN3_5_PIXELS = {
+    "processor_class": "Qwen3VLProcessor",
+    "patch_size": 16,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
 PIXELS_OF_A_TOKEN = 28
 """Of the side of the square that Qwen2.5-VL makes one token of: 14 of a patch, and two patches."""
 
@@ -35,7 +57,7 @@ class Shape:
     kv_heads: int
     tied: bool = True
     vision_layers: int = 0
-    """Of Qwen2.5-VL's vision tower; 0 for a model of text."""
+    """Of the vision tower of a Qwen2.5-VL or Qwen3.5; 0 for a model of text."""
     linear_heads: int = 0
     """Of the gated linear attention in three of four layers of a Qwen3.5; 0 for the other families."""
     vocabulary: int = VOCABULARY
@@ -54,6 +76,11 @@ SHAPES = {
     "7b": Shape(3584, 18944, 28, 28, 4, tied=False),
     "32b": Shape(5120, 27648, 64, 40, 8, tied=False),
     "qwen3.5-0.8b": Shape(1024, 3584, 24, 8, 2, linear_heads=16, vocabulary=248320),
+    # As it is published, with its vision tower: the only form that vLLM serves.
+    "qwen3.5-0.8b-vision": Shape(
+        1024, 3584, 24, 8, 2, vision_layers=12, linear_heads=16, vocabulary=248320
+    ),
+    SEEING_HYBRID_TINY: Shape(256, 512, 4, 2, 1, vision_layers=2, linear_heads=4),
     # A quarter of the layers and of the experts of Qwen3-30B-A3B, whose widths it has.
     "moe-3b": Shape(2048, 768, 12, 32, 4, tied=False, experts=32),
     "vl-3b": Shape(2048, 11008, 36, 16, 2, vision_layers=32),
@@ -88,7 +115,7 @@ def write_model(name: str, folder: Path, *, four_bits: bool = False) -> None:
     model.save_pretrained(folder)
     _write_tokenizer(folder, shape)
     if shape.sees:
-        _write_image_processor(folder)
+        _write_processors(folder, shape)
 
 
 def image_tokens(side: int) -> int:
@@ -98,7 +125,7 @@ def image_tokens(side: int) -> int:
 
 def _model(shape: Shape) -> Any:
     if shape.linear_heads:
-        return _hybrid_model(shape)
+        return _seeing_hybrid_model(shape) if shape.sees else _hybrid_model(shape)
     if shape.experts:
         return _mixture(shape)
     return _seeing_model(shape) if shape.sees else _text_model(shape)
@@ -110,15 +137,47 @@ def _hybrid_model(shape: Shape) -> Any:
     from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 
     config = Qwen3_5TextConfig(
-        **_dimensions(shape),
-        head_dim=256,
-        linear_num_key_heads=shape.linear_heads,
-        linear_num_value_heads=shape.linear_heads,
-        tie_word_embeddings=shape.tied,
-        dtype="bfloat16",
-        **_special_ids(),
+        **_hybrid_dimensions(shape), tie_word_embeddings=shape.tied, dtype="bfloat16"
     )
     return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+def _seeing_hybrid_model(shape: Shape) -> Any:
+    """Return a Qwen3.5 with the vision tower of its smallest model, which differs here in its layers alone."""
+    import torch
+    from transformers import AutoModelForImageTextToText, Qwen3_5Config
+
+    rope = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
+    rope |= {"mrope_interleaved": True, "mrope_section": [11, 11, 10]}
+    vision = {
+        "depth": shape.vision_layers,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_heads": 12,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 2304,
+        "out_hidden_size": shape.hidden,
+    }
+    config = Qwen3_5Config(
+        text_config={**_hybrid_dimensions(shape), "rope_parameters": rope, "dtype": "bfloat16"},
+        vision_config=vision,
+        tie_word_embeddings=shape.tied,
+        **_vision_ids(shape),
+        dtype="bfloat16",
+    )
+    return AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+
+
+def _hybrid_dimensions(shape: Shape) -> dict[str, int]:
+    return {
+        **_dimensions(shape),
+        "head_dim": 256,
+        "linear_num_key_heads": shape.linear_heads,
+        "linear_num_value_heads": shape.linear_heads,
+        **_special_ids(),
+    }
 
 
 def _mixture(shape: Shape) -> Any:
@@ -169,15 +228,11 @@ def _seeing_model(shape: Shape) -> Any:
         "out_hidden_size": shape.hidden,
         "tokens_per_second": 2,
     }
-    first = VOCABULARY - len(VISION_WORDS)
     config = Qwen2_5_VLConfig(
         text_config={**_dimensions(shape), "rope_parameters": rope, **_special_ids()},
         vision_config=vision,
         tie_word_embeddings=shape.tied,
-        vision_start_token_id=first,
-        vision_end_token_id=first + 1,
-        image_token_id=first + 2,
-        video_token_id=first + 3,
+        **_vision_ids(shape),
         dtype="bfloat16",
     )
     return AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
@@ -193,6 +248,12 @@ def _dimensions(shape: Shape) -> dict[str, int]:
         "num_key_value_heads": shape.kv_heads,
         "max_position_embeddings": 32768,
     }
+
+
+def _vision_ids(shape: Shape) -> dict[str, int]:
+    """Return the ids of ``VISION_WORDS``, the last of the vocabulary, by their names in a configuration."""
+    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    return {name: shape.vocabulary - 4 + number for number, name in enumerate(names)}
 
 
 def _special_ids() -> dict[str, int]:
@@ -257,17 +318,14 @@ def _write_tokenizer(folder: Path, shape: Shape) -> None:
     fast.save_pretrained(folder)
 
 
-def _write_image_processor(folder: Path) -> None:
-    """Write the settings that Qwen2.5-VL is published with."""
-    settings = {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "processor_class": "Qwen2_5_VLProcessor",
-        "patch_size": 14,
-        "merge_size": 2,
-        "temporal_patch_size": 2,
-        "min_pixels": 3136,
-        "max_pixels": 12845056,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073],
-        "image_std": [0.26862954, 0.26130258, 0.27577711],
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+def _write_processors(folder: Path, shape: Shape) -> None:
+    """Write the settings of the image processor that Qwen2.5-VL or Qwen3.5 is published with; for Qwen3.5 those of the
+    video processor too, without which vLLM does not load its files."""
+    if not shape.linear_heads:
+        (folder / "preprocessor_config.json").write_text(json.dumps(QWEN2_5_PIXELS))
+        return
+    for kind, name in (
+        ({"image_processor_type": "Qwen2VLImageProcessor"}, "preprocessor_config.json"),
+        ({"video_processor_type": "Qwen3VLVideoProcessor"}, "video_preprocessor_config.json"),
+    ):
+        (folder / name).write_text(json.dumps(kind | QWEN3_5_PIXELS))

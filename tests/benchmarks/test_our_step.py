@@ -35,6 +35,16 @@ def test_without_images_nothing_is_said_of_them(tmp_path):
     assert not {"model.vision", "data.image_key"} & set(options)
 
 
+def test_a_model_that_sees_may_get_rows_of_text(tmp_path):
+    words = ["model.vision=vlm"]
+    arguments = argparse.Namespace(**WORKLOAD, steps=1, images=0, image_side=448, options=words)
+
+    options = our_step.train_options(arguments, tmp_path)
+
+    assert options["model.vision"] == "vlm"
+    assert options["data.image_key"] == ""
+
+
 def test_the_plan_beside_a_measurement_is_that_of_the_options_that_the_run_chose(tmp_path, capsys):
     write_tiny_model(tmp_path / "model")
     given = {**WORKLOAD, "model": tmp_path / "model", "steps": 1}
