@@ -418,6 +418,13 @@ def test_a_policy_with_an_adapter_is_planned_as_one(run):
     assert 4 / 6 < phases(result)["train policy"] / phases(full)["train policy"] < 0.75
 
 
+@pytest.mark.parametrize("flags", [(), ADAPTER], ids=["whole", "adapter"])
+def test_weights_that_are_unpacked_count_as_plain_ones(run, flags):
+    settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+    assert run(*flags, quantization_config=settings) == run(*flags)
+
+
 def test_merged_weights_are_sent_whole_and_need_no_slots(run):
     _, full = run()
     _, result = run(*ADAPTER, "--actor.lora.serve", "merged")

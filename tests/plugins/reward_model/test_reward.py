@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.plugins.reward_model.conftest import CLOSE
+from tests.quantized_folders import pack, set_quantization, without_weights
 
 from rlhf_core import ConfigError, RewardError
 from rlhf_testing.checks import check_plugin
@@ -264,3 +265,22 @@ def test_what_is_no_reward_model_is_refused_with_the_reason(
             results("reward_model", [], path=str(tmp_path / folder))
     with pytest.raises(ConfigError, match="torch sees 0 GPUs"):
         results("reward_model", [], path=str(reward_model), device="cuda:7")
+
+
+def test_a_model_in_eight_bits_scores_with_the_weights_that_they_unpack_to(
+    results, make_reward_model, plain, samples, tmp_path
+):
+    folder = pack(make_reward_model(tmp_path / "rm"), "fp8")
+
+    found = rewards(results("reward_model", samples, path=str(folder)))
+
+    # Transformers unpacks such a model where there is no GPU.
+    assert found == pytest.approx([plain(folder, one.token_ids) for one in samples], **CLOSE)
+
+
+def test_a_model_that_is_not_unpacked_is_refused_by_name(results, reward_model, samples, tmp_path):
+    folder = without_weights(reward_model, tmp_path / "rm")
+    set_quantization(folder, {"quant_method": "gptq"})
+
+    with pytest.raises(ConfigError, match="quantized by gptq"):
+        results("reward_model", samples, path=str(folder))

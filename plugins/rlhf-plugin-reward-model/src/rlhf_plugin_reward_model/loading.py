@@ -24,6 +24,7 @@ from rlhf_core import ConfigError, RLHFError
 from rlhf_core.long_work import told_if_long
 from rlhf_data import reach_hub
 from rlhf_torch.models.loading import reads_images
+from rlhf_torch.models.quantized_files import settle_unpacked, stored_quantization, unpacking
 from rlhf_torch.models.quiet import errors_only, quiet_loading
 
 from .adapted import AdaptedModel, adapted, beside, config_of, merged, quantization_of
@@ -155,6 +156,10 @@ def _classifier(
     """Return the classifier of a path, and what Transformers says about its weights."""
     # One label makes one score. A language model's config.json has no labels, for which Transformers would assume two.
     config.id2label, config.label2id = {0: "LABEL_0"}, {"LABEL_0": 0}
+    unpacked = unpacking(path, arguments)
+    if unpacked:
+        # An adapter's own config.json is that of the unpacked base.
+        config.quantization_config = dict(stored_quantization(path) or {})
     told = told_if_long(f"reading the weights of reward model {path}")
     with told, errors_only(), quiet_loading():  # `_check_loaded` names missing weights.
         model, info = AutoModelForSequenceClassification.from_pretrained(
@@ -167,7 +172,10 @@ def _classifier(
             output_loading_info=True,
             use_safetensors=True,  # the other format is a pickle, which can run code
             **arguments,
+            **unpacked,
         )
+    if unpacked:
+        settle_unpacked(path, model, dtype)
     return model, info
 
 

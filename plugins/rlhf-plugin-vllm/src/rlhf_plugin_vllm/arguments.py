@@ -23,6 +23,7 @@ from .names import (
     QUANTIZATION,
     SPREAD_VARIABLE,
     TRANSFER_BACKEND,
+    UNREAD,
     WORKER_EXTENSION,
 )
 from .sockets import SocketFolder
@@ -117,6 +118,8 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
             # vLLM would keep the weights of a folder in 4 bits packed, and compute with kernels of its own.
             "hf_overrides": {"quantization_config": None},
         }
+    else:
+        arguments |= _for_unpacked(spec)
     if spec.returns_routes:
         known = {field.name for field in fields(AsyncEngineArgs)}
         arguments |= routes.arguments(known, on_cpu=on_cpu, prefix_caching=config.prefix_caching)
@@ -138,6 +141,24 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         # Triton's kernel for mixtures of experts computes with weights in the layout of a checkpoint.
         arguments["moe_backend"] = "triton"
     return arguments
+
+
+def _for_unpacked(spec: EngineSpec) -> dict[str, Any]:
+    """Return arguments for a folder whose weights the trainer unpacks as it loads them: a plain model, whose weights
+    the first update brings; none for another folder."""
+    from rlhf_torch.models.quantized_files import is_unpacked
+
+    if not is_unpacked(spec.model_path):
+        return {}
+    if spec.adapter_rank is not None:
+        raise CapabilityError(
+            f"model {spec.model_path}: its files hold quantized weights, and beside an adapter vLLM would read the "
+            f"base from them. Choose --engine embedded, or {MERGED_INSTEAD}."
+        )
+    return {
+        "model_loader_extra_config": {UNREAD: True},
+        "hf_overrides": {"quantization_config": None},
+    }
 
 
 def _for_images() -> dict[str, Any]:

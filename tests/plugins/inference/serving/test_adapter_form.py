@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from tests.quantized_folders import pack, unpacked
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from rlhf_config import Layer, resolve_options
@@ -155,6 +158,17 @@ def test_a_quantized_base_is_served_with_its_adapter_beside_it(quantized, base, 
 
     plain = AutoModelForCausalLM.from_pretrained(quantized, dtype=torch.float32)
     check_against_peft(answer, plain, adapter)
+
+
+@pytest.mark.parametrize("serve", ["adapter", "merged"])
+def test_a_base_that_is_unpacked_is_served_in_either_form(base, write_adapter, tmp_path, serve):
+    packed = pack(Path(shutil.copytree(base, tmp_path / "packed")), "fp8")
+    adapter = write_adapter(base)
+    _rename_base(adapter, packed)
+
+    answer = greedy(resolved(packed, adapter, serve=serve))
+
+    check_against_peft(answer, unpacked(packed), adapter)
 
 
 def test_an_adapter_of_qlora_is_served_beside_the_base_that_it_was_trained_beside(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -150,17 +149,6 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "stablelm": (OWN_ATTENTION, {}),
 }
 """What the message has to name, and the options."""
-
-
-PAGE = Path(__file__).parents[4] / "docs" / "models.md"
-
-
-def test_the_page_has_the_families_that_are_tried_here():
-    rows, refused = PAGE.read_text().split("Refused by name:")
-    table = [line.split("|")[1] for line in rows.splitlines() if line.startswith("| `")]
-
-    assert {*re.findall(r"`(\w+)`", " ".join(table))} - {"model_type"} == set(ACCEPTED)
-    assert set(re.findall(r"`(\w+)`", refused.split(". ")[0])) == set(REFUSED)
 
 
 LENGTHS = (40, 5, 23)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,8 @@ from rlhf_data import reach_hub
 from ..packed import attention
 from ..vision.pictures import PictureReader
 from .modeling import DTYPES, CausalLM
-from .quiet import quiet_loading
+from .quantized_files import settle_unpacked, unpacking
+from .quiet import errors_only, quiet_loading
 from .verification import own_attention, verify
 from .vision_lm import VisionLM
 
@@ -47,7 +49,7 @@ def load_causal_lm(
 ) -> CausalLM:
     """Return the model of a folder or hub name, on the CPU, in evaluation mode (dropout is never on), and verified.
 
-    A model that is quantized as it is loaded may be on a GPU.
+    A model that is quantized as it is loaded may be on a GPU. Weights that the files hold in MXFP4 or FP8 are unpacked.
 
     Args:
         dtype: dtype of the parameters, ``float32`` or ``bfloat16``.
@@ -96,22 +98,26 @@ def load_model(
     """Return the Transformers model of a folder or hub name; arguments are those of ``load_causal_lm``.
 
     Raises:
-        ConfigError: the path cannot be read, is no causal language model, lacks weights, or would lose its vision
-            tower.
+        ConfigError: the path cannot be read, is no causal language model, lacks weights, would lose its vision tower,
+            or its files are quantized in a way that is not unpacked.
         PluginError: its attention cannot be replaced.
     """
     if (Path(path) / "adapter_config.json").exists():
         raise ConfigError(_is_adapter(path))
     reach_hub(path)
+    unpacked = unpacking(path, load_options or {})
     options = {
         "dtype": as_dtype(dtype),
         "trust_remote_code": trust_remote_code,
         "output_loading_info": True,
         "use_safetensors": True,  # the other format is a pickle, which can run code
         **(load_options or {}),
+        **unpacked,
     }
+    # What Transformers would do without our settings, it says as a warning.
+    silent = errors_only() if unpacked else nullcontext()
     try:
-        with told_if_long(f"reading the weights of model {path}"), quiet_loading():
+        with told_if_long(f"reading the weights of model {path}"), quiet_loading(), silent:
             if reader is None:
                 model, info = AutoModelForCausalLM.from_pretrained(
                     path, attn_implementation=attention.NAME, **options
@@ -132,6 +138,8 @@ def load_model(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
             f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model."
         )
+    if unpacked:
+        settle_unpacked(path, model, as_dtype(dtype))
     if rows is not None:
         add_rows(model, rows)
     return Loaded(model, bool(head))

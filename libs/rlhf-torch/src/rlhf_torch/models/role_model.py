@@ -38,6 +38,7 @@ from .device import choose_compute_dtype, choose_device
 from .layers import compile_layers, recompute_layers
 from .loading import as_dtype, load_causal_lm, load_model, verified
 from .modeling import CausalLM
+from .quantized_files import refuse_four_bits
 from .score_head import SCORE_HEAD, classifier_of, has_classifier, score_head, zero_head
 from .shared_base import SHARES, BaseKey, SharedBase, find_base
 from .vision_lm import VisionLM
@@ -228,6 +229,7 @@ def build_role_model(
             spec.vision, spec.model_path, plugins, trust_remote_code=spec.trust_remote_code
         )
     adapter: ModelAdapter | None = plugins.build(spec.adapter) if spec.adapter else None
+    refuse_four_bits(spec, adapter.load_options() if adapter else {})
     leaves_base = adapter is not None or spec.objective is None
     base: SharedBase | None = None
     if spec.objective is None and is_adapter(spec.model_path):

@@ -26,17 +26,17 @@ def weight_files(path: str) -> list[Path]:
     Raises:
         ConfigError: the index cannot be read, or a file that it names is missing.
     """
-    single = _file(path, SINGLE)
+    single = model_file(path, SINGLE)
     if single is not None:
         return [single]
-    index = _file(path, INDEX)
+    index = model_file(path, INDEX)
     if index is None:
         return []
     try:
         names = sorted(set(parse_object(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"model {path}: {INDEX} cannot be read: {error!r}") from error
-    files = {name: _file(path, name) for name in names}
+    files = {name: model_file(path, name) for name in names}
     if lacking := [name for name, file in files.items() if file is None]:
         raise ConfigError(
             f"model {path}: {INDEX} names {lacking[0]}, which is missing; expected all files of the model"
@@ -65,7 +65,7 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
         raise ConfigError(f"model {path}: its weights cannot be read: {error}") from error
 
 
-def _file(path: str, name: str) -> Path | None:
+def model_file(path: str, name: str) -> Path | None:
     """Return a file of a folder or hub name; None where there is none, or no net to ask."""
     options: dict[str, Any] = {
         "_raise_exceptions_for_missing_entries": False,

@@ -21,6 +21,7 @@ from rlhf_data import reach_hub
 from rlhf_torch.adapters.folder import CLASSIFIER, AdapterFolder
 from rlhf_torch.adapters.merging import refuse_quantized
 from rlhf_torch.models.loading import reads_images
+from rlhf_torch.models.quantized_files import settle_unpacked, unpacking
 from rlhf_torch.models.quiet import errors_only, no_progress_bars
 
 _HEADS = ("score", "classifier")
@@ -34,18 +35,21 @@ class BaseModel:
     model: PreTrainedModel
     """The model in float32, in evaluation mode."""
     dtypes: Mapping[str, torch.dtype]
-    """Dtype of each weight and buffer in the base's files."""
+    """Dtype of each weight and buffer in the base's files, or that it was unpacked to."""
 
 
 def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> BaseModel:
-    """Return the base of an adapter.
+    """Return the base of an adapter, with weights unpacked that its files hold in MXFP4 or FP8.
 
     Raises:
-        ConfigError: the base cannot be read, is quantized, or lacks weights that the adapter does not bring.
+        ConfigError: the base cannot be read, is quantized in another way, or lacks weights that the adapter does not
+            bring.
     """
     config = _config(base, trust_remote_code)
-    refuse_quantized(base, config)
-    options: dict[str, Any] = {"config": config}
+    unpacked = unpacking(base, {})
+    if not unpacked:
+        refuse_quantized(base, config)
+    options: dict[str, Any] = {"config": config, **unpacked}
     kind = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
     if _is_classifier(folder, config):
         kind = AutoModelForSequenceClassification
@@ -68,6 +72,8 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
             f"base {base}: its weights have no {lacking[0]}, and the adapter does not bring it; expected the weights "
             f"of a whole {type(model).__name__}"
         )
+    if unpacked:
+        settle_unpacked(base, model, model.dtype)
     dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}
     return BaseModel(model=model.float().eval(), dtypes=dtypes)
 

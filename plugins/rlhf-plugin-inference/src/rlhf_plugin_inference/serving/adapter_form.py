@@ -14,6 +14,8 @@ from rlhf_core.capabilities import SERVES_ADAPTERS, SHARES_WEIGHTS
 from rlhf_torch.adapters.factors import largest_rank, not_plain
 from rlhf_torch.adapters.fitting import check_fit
 from rlhf_torch.adapters.folder import AdapterFolder, read_adapter
+from rlhf_torch.adapters.merging import is_quantized
+from rlhf_torch.models.quantized_files import is_unpacked
 
 from .model_source import config_of
 from .options import ModelToServe
@@ -50,7 +52,7 @@ def form_of(model: ModelToServe, engine: Selection) -> AdapterForm | None:
     config = config_of(model)
     if model.quantize != "none":
         return _beside_quantized(model, engine, folder, f"--model.quantize {model.quantize}")
-    if getattr(config, "quantization_config", None) is not None:
+    if is_quantized(config) and not is_unpacked(model.path):
         return _beside_quantized(model, engine, folder, "quantization_config in config.json")
     if model.serve == "merged":
         return AdapterForm(folder=folder, rank=None, why="--model.serve merged")

@@ -17,6 +17,7 @@ from rlhf_torch.models.buckets import buckets_of
 from rlhf_torch.models.device import choose_device
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import DTYPES, CausalLM
+from rlhf_torch.models.quantized_files import is_unpacked
 from rlhf_torch.models.weight_files import stored_weights
 
 from .options import ModelToServe
@@ -52,7 +53,8 @@ class ModelSource(WeightSource):
     """``WeightSource`` of a folder or hub name. Weights are read when an engine asks for them, and nothing is kept.
 
     With an adapter, both forms are the merged model: summed in float32 and rounded once. A model that reads images is
-    built for both forms, since its files may have other names than its weights.
+    built for both forms, since its files may have other names than its weights, and so is one whose files hold weights
+    that are unpacked as they are loaded.
 
     Args:
         sight: the model's way to read images; None: it reads text alone.
@@ -78,19 +80,19 @@ class ModelSource(WeightSource):
         Raises:
             ConfigError: as ``module``; or embedding and head, which the base shares, differ under the adapter.
         """
-        if self._sight is not None:
+        options = self._options
+        if self._sight is not None or (options.adapter is None and is_unpacked(options.path)):
             yield from buckets_of(self._loaded().model.state_dict().items())
             return
-        if self._options.adapter is None:
-            yield from buckets_of(stored_weights(self._options.path, DTYPES[self._dtype]))
+        if options.adapter is None:
+            yield from buckets_of(stored_weights(options.path, DTYPES[self._dtype]))
             return
         model = self._loaded().model
-        config = config_of(self._options)
-        if config.tie_word_embeddings and not model.config.tie_word_embeddings:
+        if config_of(options).tie_word_embeddings and not model.config.tie_word_embeddings:
             raise ConfigError(
-                f"--model.adapter {self._options.adapter}: it makes embedding and head of {self._options.path} differ, "
-                "which an engine that knows the base alone has no room for. Merge it first: rlhf merge "
-                f"{self._options.path} {self._options.adapter} OUT"
+                f"--model.adapter {options.adapter}: it makes embedding and head of {options.path} differ, which an "
+                "engine that knows the base alone has no room for. Merge it first: rlhf merge "
+                f"{options.path} {options.adapter} OUT"
             )
         yield from buckets_of(model.state_dict().items())
 

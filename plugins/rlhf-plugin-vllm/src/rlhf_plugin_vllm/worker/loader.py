@@ -18,7 +18,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbed
 from vllm.model_executor.model_loader import DefaultModelLoader
 from vllm.platforms import current_platform
 
-from ..names import QUANTIZATION, UNPACKED
+from ..names import QUANTIZATION, UNPACKED, UNREAD
 from .adapted_layers import adapted_layers
 from .experts import keep_plain_experts
 from .four_bits import FourBits
@@ -63,6 +63,7 @@ class PlainWeightsLoader(DefaultModelLoader):
     def __init__(self, load_config: LoadConfig) -> None:
         settings = dict(load_config.model_loader_extra_config or {})
         self._quantization: Mapping[str, Any] | None = settings.pop(QUANTIZATION, None)
+        self._is_unread: bool = settings.pop(UNREAD, False)
         self._four_bits: FourBits | None = None
         super().__init__(
             replace(load_config, load_format="auto", model_loader_extra_config=settings)
@@ -80,12 +81,14 @@ class PlainWeightsLoader(DefaultModelLoader):
         return model
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
-        """Load the weights, then replace the methods that would rearrange them.
+        """Load the weights, unless the first update brings all, then replace the methods that would rearrange them.
 
         Raises:
             ValueError: the model has a layer whose weights vLLM keeps in another layout.
         """
-        if self._quantization is None:
+        if self._is_unread:
+            _clear(model)
+        elif self._quantization is None:
             super().load_weights(model, model_config)
         else:
             self._load_four_bits(model, model_config, self._quantization)
@@ -110,6 +113,12 @@ class PlainWeightsLoader(DefaultModelLoader):
         """Yield the weights of the files, those that the trainer holds in 4 bits unpacked."""
         weights = super().get_all_weights(model_config, model)
         yield from weights if self._four_bits is None else self._four_bits.unpacked(weights)
+
+
+def _clear(model: nn.Module) -> None:
+    """Have zeros for weights until the first update, as vLLM computes with them when it measures its memory."""
+    for parameter in model.parameters():
+        parameter.data.zero_()
 
 
 def _keep_plain(name: str, module: Any) -> None:
