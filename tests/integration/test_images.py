@@ -148,7 +148,7 @@ def test_a_run_killed_in_any_phase_goes_on_to_the_bit(workspace, words):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llava_onevision", "gemma4"])
+@pytest.mark.parametrize("family", ["llava_onevision", "gemma4", "glm4v_moe"])
 def test_a_killed_run_of_another_family_goes_on_to_the_bit(workspace, family):
     import transformers  # noqa: F401  # forks start at once
 

@@ -25,11 +25,12 @@ from tests.plugins.vlm.written_images import FEATURE, WRITTEN_BY
 
 from rlhf_core.contracts import Completion, Observation, StepResult, Stop
 from rlhf_testing.tiny_vision import GEMMA_SIDE, MERGE, PATCH, QWEN, TILE, tiny_vision_tokenizer
+from rlhf_testing.tiny_vision_families import GLM_FAMILIES
 
 LETTERS = "abcdefgh0123456789"
 BESIDE = {
     **dict.fromkeys(QWEN, ("<|vision_start|>", "<|vision_end|>")),
-    **dict.fromkeys(("glm4v", "glm46v"), ("<|begin_of_image|>", "<|end_of_image|>")),
+    **dict.fromkeys(GLM_FAMILIES, ("<|begin_of_image|>", "<|end_of_image|>")),
 }
 """Words that the template writes around an image of families whose positions have rows and columns."""
 SIDES = (5, 8, 13, 16, 24, 33, 40)

@@ -17,7 +17,7 @@ from rlhf_testing.tiny_vision import (
     tiny_vision_config,
     write_image_processor,
 )
-from rlhf_testing.tiny_vision_families import GEMMA4_TOKENS, MOST_TILES, PIXTRAL_PATCH
+from rlhf_testing.tiny_vision_families import GEMMA4_TOKENS, GLM_FAMILIES, MOST_TILES, PIXTRAL_PATCH
 
 LLAVA = (
     "{% for m in messages %}{% if m['role'] != 'system' %}{{ m['role'].upper() + ': ' }}{% endif %}"
@@ -56,7 +56,7 @@ MISTRAL = (
 )
 TEMPLATES = {
     **dict.fromkeys(
-        ("glm4v", "glm46v"), CHATML.replace("MARKER", "<|begin_of_image|><|image|><|end_of_image|>")
+        GLM_FAMILIES, CHATML.replace("MARKER", "<|begin_of_image|><|image|><|end_of_image|>")
     ),
     "idefics3": IDEFICS,
     "llava_next": LLAVA,
@@ -84,8 +84,7 @@ GLM = {
     },
 }
 NAMED = {
-    "glm4v": GLM,
-    "glm46v": GLM,
+    **dict.fromkeys(GLM_FAMILIES, GLM),
     "idefics3": CUT,
     "llava_next": {"image_token": "<image>"},
     "llava_onevision": {"image_token": "<image>", "video_token": "<video>"},
@@ -251,13 +250,13 @@ def processor_of(folder: Path, family: str) -> Any:
             vision_feature_select_strategy="full",
             vision_aspect_ratio=f"anyres_max_{MOST_TILES}",
         )
-    if family in ("glm4v", "glm46v"):
+    if family in GLM_FAMILIES:
         from transformers import Glm4vProcessor, Glm46VProcessor
         from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
         from transformers.models.glm46v.video_processing_glm46v import Glm46VVideoProcessor
 
         sides = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": 2}
-        if family == "glm4v":
+        if family != "glm46v":
             return Glm4vProcessor(**parts, video_processor=Glm4vVideoProcessor(**sides))
         return Glm46VProcessor(**parts, video_processor=Glm46VVideoProcessor(**sides))
     from transformers import Qwen2_5_VLProcessor, Qwen2VLProcessor, Qwen2VLVideoProcessor

@@ -21,7 +21,7 @@ from rlhf_testing.tiny_vision import (
     TILE,
     write_tiny_vision_model,
 )
-from rlhf_testing.tiny_vision_families import PIXTRAL_PATCH, WRITTEN
+from rlhf_testing.tiny_vision_families import GLM_FAMILIES, PIXTRAL_PATCH, WRITTEN
 
 OTHER_SIDE = {
     **{"llava": LLAVA_SIDE, "gemma3": GEMMA_SIDE},
@@ -34,7 +34,7 @@ WORD = {
     "gemma3": "<image_soft_token>",
     "internvl": "<IMG_CONTEXT>",
     **{name: family.marker for name, family in WRITTEN.items()},
-    **dict.fromkeys(("glm4v", "glm46v"), "<|image|>"),
+    **dict.fromkeys(GLM_FAMILIES, "<|image|>"),
 }
 """A word that stands for images."""
 

@@ -131,7 +131,7 @@ def make_again(path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     "family",
     [
-        *("llava_onevision", "gemma4", "gemma4 larger"),
+        *("llava_onevision", "gemma4", "gemma4 larger", "glm4v_moe"),
         pytest.param("gemma4 hearing", marks=pytest.mark.slow),
     ],
 )

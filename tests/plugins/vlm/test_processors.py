@@ -29,12 +29,13 @@ from rlhf_data.tokenizer import load_tokenizer
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
 from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, QWEN, TILE, VISION_FAMILIES
+from rlhf_testing.tiny_vision_families import GLM_FAMILIES
 from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 
 FAMILIES = (*VISION_FAMILIES, *MORE_VISION_FAMILIES)
 NEED_TORCHVISION = (
-    *("gemma4", "glm4v", "glm46v", "internvl", "llava_onevision", "mistral3", "smolvlm"),
+    *("gemma4", *GLM_FAMILIES, "internvl", "llava_onevision", "mistral3", "smolvlm"),
     *QWEN,
 )
 """Families whose processor Transformers imports with torchvision alone, most of them since it reads videos too."""
@@ -192,7 +193,7 @@ def test_the_processor_of_an_export_is_that_of_its_base(request, tmp_path, form,
 
 
 LIMITED = {
-    **{name: {"max_pixels": 1024} for name in (*QWEN, "glm4v", "glm46v")},
+    **{name: {"max_pixels": 1024} for name in (*QWEN, *GLM_FAMILIES)},
     "qwen2_5_vl": {"max_pixels": 1024, "min_pixels": 256},
     "internvl": {"max_tiles": 2},
 }

@@ -204,6 +204,7 @@ class Stage:
             max_concurrency=8,
             eos_token_ids=(load_tokenizer(str(self.path)).eos_token_id,),
             vision=self.spec.vision,
+            returns_routes=self.spec.replays_routes,
         )
 
     async def episodes(

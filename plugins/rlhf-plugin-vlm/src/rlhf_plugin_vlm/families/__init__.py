@@ -22,6 +22,7 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "gemma4": Gemma4,
     "glm46v": Glm4v,
     "glm4v": Glm4v,
+    "glm4v_moe": Glm4v,
     "idefics3": Idefics3,
     "internvl": InternVl,
     "llava": Llava,
