@@ -8,6 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from rlhf_testing.tiny_gemma3n import SEEN
+from rlhf_testing.tiny_gemma3n import WORDS as GEMMA3N
 from rlhf_testing.tiny_vision import (
     GEMMA_SIDE,
     MERGE,
@@ -65,6 +67,7 @@ TEMPLATES = {
     "smolvlm": IDEFICS,
     "llava": LLAVA,
     "gemma3": GEMMA,
+    "gemma3n": GEMMA.replace("<start_of_image>", "<image_soft_token>"),
     "gemma4": "{{ bos_token }}" + CHATML.replace("MARKER", "\n\n<|image|>\n\n"),
     "internvl": CHATML.replace("MARKER", "<IMG_CONTEXT>\n"),
     **dict.fromkeys(QWEN, PADS),
@@ -99,6 +102,10 @@ NAMED = {
         "boi_token": "<start_of_image>",
         "eoi_token": "<end_of_image>",
         "image_token": "<image_soft_token>",
+    },
+    "gemma3n": {
+        f"{kind}_token": word
+        for kind, word in zip(("boi", "boa", "eoi", "image", "eoa", "audio"), GEMMA3N, strict=True)
     },
     "gemma4": {
         **{"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>"},
@@ -135,7 +142,7 @@ def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(
         ["\n\nthe\n\n\ncat\n\n\n\nis a cat. \n\n the USER: red ASSISTANT: " * 40], trainer
     )
-    if family in ("llava", "gemma3", "gemma4", "idefics3", "llava_next", "mistral3"):
+    if family in ("llava", "gemma3", "gemma3n", "gemma4", "idefics3", "llava_next", "mistral3"):
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
         )
@@ -194,6 +201,11 @@ def processor_of(folder: Path, family: str) -> Any:
         from transformers import Gemma3Processor
 
         return Gemma3Processor(**parts, image_seq_length=(GEMMA_SIDE // PATCH // MERGE) ** 2)
+    if family == "gemma3n":
+        from transformers import Gemma3nAudioFeatureExtractor, Gemma3nProcessor
+
+        hears = Gemma3nAudioFeatureExtractor()
+        return Gemma3nProcessor(**parts, feature_extractor=hears, image_seq_length=SEEN)
     if family == "gemma4":
         from transformers import Gemma4AudioFeatureExtractor, Gemma4Processor, Gemma4VideoProcessor
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.images import noisy
 from tests.plugins.vlm.processors import processor_of, write_model
-from tests.plugins.vlm.vlm_material import SIZED, told
+from tests.plugins.vlm.vlm_material import SIZED, families, told
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
@@ -43,7 +43,7 @@ SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
 PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(FAMILIES))
 def family(request) -> str:
     if request.param in NEED_TORCHVISION and not is_torchvision_available():
         pytest.skip("the processor of images and texts needs torchvision")
@@ -223,7 +223,7 @@ def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form,
     assert ids[ids.index(own[0]) :][: len(own)] == list(own)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families(FAMILIES))
 def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives(tmp_path, family):
     folder = write_model(tmp_path / family, family)
     made = family_of(folder)
@@ -286,7 +286,7 @@ def write_export(source: Path, folder: Path, **options) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families(FAMILIES))
 def test_the_image_processor_of_an_export_sees_what_that_of_its_base_sees(tmp_path, family):
     """Of all families, where torchvision is missing too; the processor's other parts are compared as files."""
     source = write_model(tmp_path / "model", family)

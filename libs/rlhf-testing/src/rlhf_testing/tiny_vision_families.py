@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .tiny_gemma3n import WORDS as GEMMA3N_WORDS
+from .tiny_gemma3n import tiny_gemma3n_config, tiny_gemma3n_processor
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
@@ -343,6 +346,12 @@ WRITTEN: Mapping[str, TinyFamily] = {
         marker="<image>",
         config=_llava_onevision,
         processor=_llava_onevision_processor,
+    ),
+    "gemma3n": TinyFamily(
+        words=GEMMA3N_WORDS,
+        marker="<image_soft_token>",
+        config=tiny_gemma3n_config,
+        processor=tiny_gemma3n_processor,
     ),
     "gemma4": TinyFamily(
         words=_GEMMA4, marker="<|image|>", config=_gemma4, processor=_gemma4_processor
