@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 from tests.images import SHOWS, noisy, saved
 from tests.integration.forked_runs import how_to_resume, metrics_without_times, run_in_a_fork
+from tests.plugins.vlm.vlm_material import families
 
 from rlhf_cli.main import main
 from rlhf_testing.tiny import write_tiny_model
@@ -56,6 +57,11 @@ TURNS = [
     *("--executor", "multi_turn", "--env", "shows.py:Shows", "--rollout.multi_turn.max_turns", "2"),
     *("--rollout.max_length", "200"),
 ]
+LONGER = tuple(
+    ["400" if word == limit else word for word in words]
+    for limit, words in (("100", SMALL), ("200", TURNS))
+)
+"""Options with room for families whose images have more tokens."""
 
 AGENT = [
     *("--data", "rows.jsonl", "--data.chat", "--data.image_key", "images"),
@@ -148,14 +154,13 @@ def test_a_run_killed_in_any_phase_goes_on_to_the_bit(workspace, words):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("family", ["llava_onevision", "gemma4"])
+@pytest.mark.parametrize("family", families(["llava_onevision", "gemma3n", "gemma4", "glm4v_moe"]))
 def test_a_killed_run_of_another_family_goes_on_to_the_bit(workspace, family):
     import transformers  # noqa: F401  # forks start at once
 
     write_tiny_vision_model(workspace / family, family, hidden_size=16, num_heads=2, num_layers=1)
     seen = ["--model.vlm.tiled", "true"] if family == "llava_onevision" else []
-    small = ["400" if word == "100" else word for word in SMALL]
-    turns = ["400" if word == "200" else word for word in TURNS]
+    small, turns = LONGER
     more = ("--train.steps", "4", "--checkpoint.every", "2", "--runtime.local.threads", "1")
     run = ["train", "--model", family, "--model.vision", "vlm", *seen, *small, *turns, *more]
     assert run_in_a_fork(workspace, "whole", [*run, "--output", "whole"]) == 0
@@ -169,6 +174,26 @@ def test_a_killed_run_of_another_family_goes_on_to_the_bit(workspace, family):
     assert digests(workspace / "cut/model") == digests(workspace / "whole/model")
     assert digests(workspace / "whole/model") != digests(workspace / family)
     assert metrics_without_times(workspace / "cut") == metrics_without_times(workspace / "whole")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("family", families(["gemma3n", "gemma4", "glm4v_moe"]))
+def test_sampler_and_trainer_agree_where_an_adapter_is_served_merged(workspace, family):
+    write_tiny_vision_model(workspace / family, family, hidden_size=16, num_heads=2, num_layers=2)
+    small, turns = LONGER
+    adapter = ("--actor.adapter", "lora", "--actor.lora.serve", "merged", "--actor.adam.lr", "0.01")
+    compared = ("--rollout.compared_share", "1", "--steps", "3")
+    run = ["train", "--model", family, "--model.vision", "vlm", "--output", "run"]
+
+    assert main([*run, *small, *turns, *adapter, *compared]) == 0
+
+    assert largest_gap(workspace / "run") < 1e-4
+    rates = [
+        float((weight**2).sum())
+        for name, weight in load_file(workspace / "run/model/adapter_model.safetensors").items()
+        if "lora_B" in name
+    ]
+    assert max(rates) > 0  # what was served was trained
 
 
 @pytest.mark.slow

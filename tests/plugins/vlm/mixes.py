@@ -25,13 +25,16 @@ from tests.plugins.vlm.written_images import FEATURE, WRITTEN_BY
 
 from rlhf_core.contracts import Completion, Observation, StepResult, Stop
 from rlhf_testing.tiny_vision import GEMMA_SIDE, MERGE, PATCH, QWEN, TILE, tiny_vision_tokenizer
+from rlhf_testing.tiny_vision_families import GLM_FAMILIES
 
 LETTERS = "abcdefgh0123456789"
 BESIDE = {
     **dict.fromkeys(QWEN, ("<|vision_start|>", "<|vision_end|>")),
-    **dict.fromkeys(("glm4v", "glm46v"), ("<|begin_of_image|>", "<|end_of_image|>")),
+    **dict.fromkeys(GLM_FAMILIES, ("<|begin_of_image|>", "<|end_of_image|>")),
 }
 """Words that the template writes around an image of families whose positions have rows and columns."""
+GEMMA = ("gemma3", "gemma3n")
+"""Families whose processor writes line breaks around an image."""
 SIDES = (5, 8, 13, 16, 24, 33, 40)
 """Widths and heights, in pixels."""
 
@@ -105,6 +108,8 @@ class Writer:
         pixels = self.pixels(image)
         if "image_grid_thw" in pixels:
             return int(pixels["image_grid_thw"].prod()) // MERGE**2
+        if self.family == "gemma3n":  # its encoder halves the sides five times
+            return (pixels["pixel_values"].shape[-1] // 2**5) ** 2
         side = {"gemma3": GEMMA_SIDE, "internvl": TILE}.get(
             self.family, pixels["pixel_values"].shape[-1]
         )
@@ -122,13 +127,13 @@ class Writer:
             return [*self.text(before), *features, *self.text(after)]
         before, after = {
             "internvl": ("<img>", "</img>"),
-            "gemma3": ("<start_of_image>", "<end_of_image>"),
+            **dict.fromkeys(GEMMA, ("<start_of_image>", "<end_of_image>")),
         }.get(self.family, ("", ""))
         own = [
             [Expected(one.token, number) for one in self.text(words)] for words in (before, after)
         ]
         # The line breaks around an image of Gemma are the processor's text.
-        beside = self.text("\n\n") if self.family == "gemma3" else []
+        beside = self.text("\n\n") if self.family in GEMMA else []
         return [*beside, *own[0], *features, *own[1], *beside]
 
     def _written(self, words: list[str | None], number: int) -> list[Expected]:

@@ -8,6 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from rlhf_testing.tiny_gemma3n import SEEN
+from rlhf_testing.tiny_gemma3n import WORDS as GEMMA3N
 from rlhf_testing.tiny_vision import (
     GEMMA_SIDE,
     MERGE,
@@ -17,7 +19,7 @@ from rlhf_testing.tiny_vision import (
     tiny_vision_config,
     write_image_processor,
 )
-from rlhf_testing.tiny_vision_families import GEMMA4_TOKENS, MOST_TILES, PIXTRAL_PATCH
+from rlhf_testing.tiny_vision_families import GEMMA4_TOKENS, GLM_FAMILIES, MOST_TILES, PIXTRAL_PATCH
 
 LLAVA = (
     "{% for m in messages %}{% if m['role'] != 'system' %}{{ m['role'].upper() + ': ' }}{% endif %}"
@@ -56,7 +58,7 @@ MISTRAL = (
 )
 TEMPLATES = {
     **dict.fromkeys(
-        ("glm4v", "glm46v"), CHATML.replace("MARKER", "<|begin_of_image|><|image|><|end_of_image|>")
+        GLM_FAMILIES, CHATML.replace("MARKER", "<|begin_of_image|><|image|><|end_of_image|>")
     ),
     "idefics3": IDEFICS,
     "llava_next": LLAVA,
@@ -65,6 +67,7 @@ TEMPLATES = {
     "smolvlm": IDEFICS,
     "llava": LLAVA,
     "gemma3": GEMMA,
+    "gemma3n": GEMMA.replace("<start_of_image>", "<image_soft_token>"),
     "gemma4": "{{ bos_token }}" + CHATML.replace("MARKER", "\n\n<|image|>\n\n"),
     "internvl": CHATML.replace("MARKER", "<IMG_CONTEXT>\n"),
     **dict.fromkeys(QWEN, PADS),
@@ -84,8 +87,7 @@ GLM = {
     },
 }
 NAMED = {
-    "glm4v": GLM,
-    "glm46v": GLM,
+    **dict.fromkeys(GLM_FAMILIES, GLM),
     "idefics3": CUT,
     "llava_next": {"image_token": "<image>"},
     "llava_onevision": {"image_token": "<image>", "video_token": "<video>"},
@@ -100,6 +102,10 @@ NAMED = {
         "boi_token": "<start_of_image>",
         "eoi_token": "<end_of_image>",
         "image_token": "<image_soft_token>",
+    },
+    "gemma3n": {
+        f"{kind}_token": word
+        for kind, word in zip(("boi", "boa", "eoi", "image", "eoa", "audio"), GEMMA3N, strict=True)
     },
     "gemma4": {
         **{"boi_token": "<|image>", "image_token": "<|image|>", "eoi_token": "<image|>"},
@@ -136,7 +142,7 @@ def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(
         ["\n\nthe\n\n\ncat\n\n\n\nis a cat. \n\n the USER: red ASSISTANT: " * 40], trainer
     )
-    if family in ("llava", "gemma3", "gemma4", "idefics3", "llava_next", "mistral3"):
+    if family in ("llava", "gemma3", "gemma3n", "gemma4", "idefics3", "llava_next", "mistral3"):
         tokenizer.post_processor = processors.TemplateProcessing(
             single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))]
         )
@@ -195,6 +201,11 @@ def processor_of(folder: Path, family: str) -> Any:
         from transformers import Gemma3Processor
 
         return Gemma3Processor(**parts, image_seq_length=(GEMMA_SIDE // PATCH // MERGE) ** 2)
+    if family == "gemma3n":
+        from transformers import Gemma3nAudioFeatureExtractor, Gemma3nProcessor
+
+        hears = Gemma3nAudioFeatureExtractor()
+        return Gemma3nProcessor(**parts, feature_extractor=hears, image_seq_length=SEEN)
     if family == "gemma4":
         from transformers import Gemma4AudioFeatureExtractor, Gemma4Processor, Gemma4VideoProcessor
 
@@ -251,13 +262,13 @@ def processor_of(folder: Path, family: str) -> Any:
             vision_feature_select_strategy="full",
             vision_aspect_ratio=f"anyres_max_{MOST_TILES}",
         )
-    if family in ("glm4v", "glm46v"):
+    if family in GLM_FAMILIES:
         from transformers import Glm4vProcessor, Glm46VProcessor
         from transformers.models.glm4v.video_processing_glm4v import Glm4vVideoProcessor
         from transformers.models.glm46v.video_processing_glm46v import Glm46VVideoProcessor
 
         sides = {"patch_size": PATCH, "merge_size": MERGE, "temporal_patch_size": 2}
-        if family == "glm4v":
+        if family != "glm46v":
             return Glm4vProcessor(**parts, video_processor=Glm4vVideoProcessor(**sides))
         return Glm46VProcessor(**parts, video_processor=Glm46VVideoProcessor(**sides))
     from transformers import Qwen2_5_VLProcessor, Qwen2VLProcessor, Qwen2VLVideoProcessor

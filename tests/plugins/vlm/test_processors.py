@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.images import noisy
 from tests.plugins.vlm.processors import processor_of, write_model
-from tests.plugins.vlm.vlm_material import SIZED, told
+from tests.plugins.vlm.vlm_material import SIZED, families, told
 from transformers import AutoConfig, AutoImageProcessor, AutoProcessor, AutoTokenizer
 from transformers.utils import is_torchvision_available
 
@@ -29,12 +29,13 @@ from rlhf_data.tokenizer import load_tokenizer
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
 from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, QWEN, TILE, VISION_FAMILIES
+from rlhf_testing.tiny_vision_families import GLM_FAMILIES
 from rlhf_torch.vision.family import VisionFamily
 from rlhf_torch.vision.processor_files import FILES
 
 FAMILIES = (*VISION_FAMILIES, *MORE_VISION_FAMILIES)
 NEED_TORCHVISION = (
-    *("gemma4", "glm4v", "glm46v", "internvl", "llava_onevision", "mistral3", "smolvlm"),
+    *("gemma4", *GLM_FAMILIES, "internvl", "llava_onevision", "mistral3", "smolvlm"),
     *QWEN,
 )
 """Families whose processor Transformers imports with torchvision alone, most of them since it reads videos too."""
@@ -42,7 +43,7 @@ SIZES = ((24, 16), (16, 40), (8, 8), (40, 24), (13, 29), (64, 20))
 PIECES = ("the cat", "\n", "\n\n", " ", "is red.", "\n\n\n", " a cat\n", "\nthe", "red\n\n")
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=families(FAMILIES))
 def family(request) -> str:
     if request.param in NEED_TORCHVISION and not is_torchvision_available():
         pytest.skip("the processor of images and texts needs torchvision")
@@ -192,7 +193,7 @@ def test_the_processor_of_an_export_is_that_of_its_base(request, tmp_path, form,
 
 
 LIMITED = {
-    **{name: {"max_pixels": 1024} for name in (*QWEN, "glm4v", "glm46v")},
+    **{name: {"max_pixels": 1024} for name in (*QWEN, *GLM_FAMILIES)},
     "qwen2_5_vl": {"max_pixels": 1024, "min_pixels": 256},
     "internvl": {"max_tiles": 2},
 }
@@ -222,7 +223,7 @@ def test_what_options_change_of_images_is_in_the_export(request, tmp_path, form,
     assert ids[ids.index(own[0]) :][: len(own)] == list(own)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families(FAMILIES))
 def test_limits_of_one_image_give_the_tokens_and_pixels_that_its_processor_gives(tmp_path, family):
     folder = write_model(tmp_path / family, family)
     made = family_of(folder)
@@ -285,7 +286,7 @@ def write_export(source: Path, folder: Path, **options) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families(FAMILIES))
 def test_the_image_processor_of_an_export_sees_what_that_of_its_base_sees(tmp_path, family):
     """Of all families, where torchvision is missing too; the processor's other parts are compared as files."""
     source = write_model(tmp_path / "model", family)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -56,12 +57,22 @@ LORA = ComponentRef(kind="rlhf_model_adapters", name="lora:lora", options={"rank
 OBJECTIVE = PolicyObjective(
     loss=ComponentRef(kind="rlhf_policy_losses", name="algorithms:ppo"), aggregation="token-mean"
 )
-EVERY_FAMILY = [
-    *VISION_FAMILIES,
-    *(pytest.param(name, marks=pytest.mark.matrix) for name in MORE_VISION_FAMILIES),
-]
+NEEDS_TIMM = pytest.mark.skipif(
+    find_spec("timm") is None, reason="the visual encoder of Gemma 3n is a model of timm"
+)
+
+
+def families(names: Iterable[str], *marks: pytest.MarkDecorator) -> list[object]:
+    """Parameters of a test for families, which is left out where what a family needs is not installed."""
+    return [
+        pytest.param(name, marks=[*marks, NEEDS_TIMM] if name == "gemma3n" else marks)
+        for name in names
+    ]
+
+
+EVERY_FAMILY = [*VISION_FAMILIES, *families(MORE_VISION_FAMILIES, pytest.mark.matrix)]
 SIZED = {
-    **dict.fromkeys(("llava", "gemma3"), ONE_SIZE),
+    **dict.fromkeys(("llava", "gemma3", "gemma3n"), ONE_SIZE),
     **dict.fromkeys(
         ("idefics3", "smolvlm", "mistral3", "llava_next", "llava_onevision", "gemma4"), OWN_SIZES
     ),
@@ -204,6 +215,7 @@ class Stage:
             max_concurrency=8,
             eos_token_ids=(load_tokenizer(str(self.path)).eos_token_id,),
             vision=self.spec.vision,
+            returns_routes=self.spec.replays_routes,
         )
 
     async def episodes(

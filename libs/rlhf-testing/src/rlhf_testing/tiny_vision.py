@@ -53,6 +53,13 @@ MARKERS = {
     **{name: family.marker for name, family in WRITTEN.items()},
 }
 """Text that a family's template writes for an image, where it is not that of the Qwen families."""
+CONSTANT = {
+    "gemma3": "mm_input_projection_weight",
+    "gemma3n": "correct_output_scale",
+    "gemma4": "position_embedding_table",
+}
+"""Weights that start from one number, so that images or patches would look the same, or nobody read the embeddings that
+layers have of tokens."""
 VISION_FAMILIES = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "llava", "gemma3", "internvl")
 MORE_VISION_FAMILIES = ("qwen2_vl", "qwen3_vl_moe", "qwen3_5_moe", *WRITTEN)
 """Families of which one quick test each runs everywhere, and all others in the full matrix."""
@@ -98,14 +105,9 @@ def write_tiny_vision_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-        if family == "gemma3":
-            # It starts from zeros, which would make every image look the same.
-            projector = model.base_model.multi_modal_projector
-            torch.nn.init.normal_(projector.mm_input_projection_weight, std=initializer_range)
-        if family == "gemma4":
-            # It starts from ones, which would make every patch stand in the same place.
-            places = model.base_model.vision_tower.patch_embedder.position_embedding_table
-            torch.nn.init.normal_(places, std=initializer_range)
+        for name, parameter in model.named_parameters():
+            if family in CONSTANT and name.endswith(CONSTANT[family]):
+                torch.nn.init.normal_(parameter, std=initializer_range)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .tiny_gemma3n import WORDS as GEMMA3N_WORDS
+from .tiny_gemma3n import tiny_gemma3n_config, tiny_gemma3n_processor
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
@@ -25,6 +28,8 @@ RESOLUTIONS = [[TILE, 2 * TILE], [2 * TILE, TILE], [2 * TILE, 2 * TILE]]
 MOST_TILES = 2
 """Tiles of the tiny LLaVA-OneVision that have all of their features; those of more are interpolated."""
 
+GLM_FAMILIES = ("glm4v", "glm46v", "glm4v_moe")
+"""Families of GLM, whose images and words are the same."""
 GEMMA4_WINDOW = 12
 """Tokens that a layer of the tiny Gemma 4 looks back: fewer than an image has."""
 GEMMA4_TOKENS = 70
@@ -200,6 +205,19 @@ def _glm46(
     return Glm46VConfig(**_of_frames(tokenizer, text, vision), **whole)
 
 
+def _glm_moe(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    whole: dict[str, Any],
+) -> PretrainedConfig:
+    from transformers import Glm4vMoeConfig
+
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    width = {"moe_intermediate_size": text["hidden_size"]}
+    return Glm4vMoeConfig(**_of_frames(tokenizer, text | experts | width, vision), **whole)
+
+
 def _of_frames(
     tokenizer: PreTrainedTokenizerFast, text: dict[str, Any], vision: dict[str, Any]
 ) -> dict[str, Any]:
@@ -329,6 +347,12 @@ WRITTEN: Mapping[str, TinyFamily] = {
         config=_llava_onevision,
         processor=_llava_onevision_processor,
     ),
+    "gemma3n": TinyFamily(
+        words=GEMMA3N_WORDS,
+        marker="<image_soft_token>",
+        config=tiny_gemma3n_config,
+        processor=tiny_gemma3n_processor,
+    ),
     "gemma4": TinyFamily(
         words=_GEMMA4, marker="<|image|>", config=_gemma4, processor=_gemma4_processor
     ),
@@ -343,6 +367,12 @@ WRITTEN: Mapping[str, TinyFamily] = {
         marker="<|begin_of_image|><|image|><|end_of_image|>",
         config=_glm46,
         processor=lambda: _glm_processor("glm46v"),
+    ),
+    "glm4v_moe": TinyFamily(
+        words=_GLM,
+        marker="<|begin_of_image|><|image|><|end_of_image|>",
+        config=_glm_moe,
+        processor=lambda: _glm_processor("glm4v"),
     ),
 }
 """Name -> the family."""

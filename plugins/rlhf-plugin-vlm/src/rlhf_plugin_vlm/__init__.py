@@ -16,7 +16,7 @@ def rlhf_vision_models() -> list[Component[Any]]:
             name="vlm",
             config=VlmConfig,
             factory="rlhf_plugin_vlm.model:ImageTextModel",
-            summary="reads images for models of Transformers: Qwen2-VL to Qwen3.5 (MoE too), Gemma 3 and 4, InternVL, "
-            "LLaVA, LLaVA-NeXT, LLaVA-OneVision, Idefics3, SmolVLM, Mistral 3, GLM-4.xV",
+            summary="reads images for models of Transformers: Qwen2-VL to Qwen3.5 (MoE too), Gemma 3, 3n and 4, "
+            "InternVL, LLaVA, LLaVA-NeXT, LLaVA-OneVision, Idefics3, SmolVLM, Mistral 3, GLM-4.xV",
         )
     ]

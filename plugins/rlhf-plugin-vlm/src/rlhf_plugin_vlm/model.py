@@ -9,7 +9,7 @@ from rlhf_core.media import ImageTokens
 from rlhf_torch.vision.family import VisionFamily
 
 from .config import VlmConfig
-from .families import FAMILIES, REFUSED
+from .families import FAMILIES
 
 
 class ImageTextModel:
@@ -44,11 +44,6 @@ class ImageTextModel:
             raise ConfigError(
                 f"--model.vision vlm: the model {model_path} ({kind}) reads text alone; choose a model that reads "
                 "images, or leave the option out"
-            )
-        if kind in REFUSED:
-            raise ConfigError(
-                f"--model.vision vlm: the model {model_path} is of the family {kind}, whose images cannot be read yet: "
-                f"{REFUSED[kind]}. Choose one of {', '.join(sorted(FAMILIES))}"
             )
         if kind not in FAMILIES:
             raise ConfigError(

@@ -51,8 +51,10 @@ class VisionLM(CausalLM):
         """
         family, model = self.reader.family, self.model
         with self.autocast(), self.ropes.of(layout), self.noise.of(layout):
-            embeddings = model.get_input_embeddings()(input_ids)  # (N, D)
+            embed = getattr(family, "token_embeddings", None)
             read = getattr(family, "token_inputs", None)
+            table = model.get_input_embeddings()
+            embeddings = table(input_ids) if embed is None else embed(model, input_ids)  # (N, D)
             more = {} if read is None else read(model, input_ids)
             if images is None and self.always_sees and torch.is_grad_enabled():
                 images = self.reader.stand_in(input_ids.device)

@@ -97,6 +97,13 @@ class VisionFamily(Protocol):
         """Return the features of pictures, one picture's after the other's."""
         ...
 
+    def token_embeddings(self, model: PreTrainedModel, input_ids: Tensor) -> Tensor:
+        """Return the embeddings (N, D) of tokens (N,), in whose places features enter.
+
+        A family without this method has those of the model's one table.
+        """
+        ...
+
     def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
         """Return further arguments of the text model, if its layers read tokens (N,) themselves.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from rlhf_torch.vision.family import VisionFamily
 
 from .gemma3 import Gemma3
+from .gemma3n import Gemma3n
 from .gemma4 import Gemma4
 from .glm4v import Glm4v
 from .idefics3 import Idefics3
@@ -19,9 +20,11 @@ from .qwen_vl import QwenVl
 
 FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "gemma3": Gemma3,
+    "gemma3n": Gemma3n,
     "gemma4": Gemma4,
     "glm46v": Glm4v,
     "glm4v": Glm4v,
+    "glm4v_moe": Glm4v,
     "idefics3": Idefics3,
     "internvl": InternVl,
     "llava": Llava,
@@ -37,7 +40,3 @@ FAMILIES: Mapping[str, Callable[..., VisionFamily]] = {
     "smolvlm": Idefics3,
 }
 """``model_type`` -> the family, called with path, configuration, options and ``trust_remote_code``."""
-REFUSED: Mapping[str, str] = {
-    "gemma3n": "its visual encoder is a model of the package timm, which was not tried",
-}
-"""``model_type`` -> why images of such a model cannot be read yet."""

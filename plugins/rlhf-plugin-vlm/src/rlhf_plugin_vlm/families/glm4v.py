@@ -1,4 +1,4 @@
-"""GLM-4.1V and GLM-4.6V without experts: as the Qwen families, with words of their own and areas of all frames.
+"""GLM-4.1V to GLM-4.6V, with experts too: as the Qwen families, with words of their own and areas of all frames.
 
 The processor counts an image as the frames of a video that one patch spans, and its ``size`` bounds the area of all of
 them.

@@ -89,6 +89,11 @@ class ImageTextFamily(ABC):
         """Return pictures as the model takes several, on the host."""
         return {"pixel_values": torch.cat([one.inputs["pixel_values"] for one in pictures])}
 
+    def token_embeddings(self, model: PreTrainedModel, input_ids: Tensor) -> Tensor:
+        """Return the embeddings (N, D) of tokens (N,)."""
+        embeddings: Tensor = model.get_input_embeddings()(input_ids)
+        return embeddings
+
     def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
         """Return nothing: layers read no tokens themselves."""
         return {}

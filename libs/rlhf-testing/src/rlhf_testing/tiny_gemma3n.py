@@ -1,0 +1,85 @@
+"""A tiny Gemma 3n: its visual encoder is one of the models that timm has for tests, with batch norms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+
+SIDE = 64
+"""Pixels of the side of the images that the tiny Gemma 3n reads, as 4 tokens each."""
+SEEN = (SIDE // 32) ** 2
+"""Tokens of an image."""
+WIDTH = 256
+"""Numbers of a feature of ``ENCODER``."""
+ENCODER = "test_efficientnet"
+"""timm's name of the visual encoder."""
+WINDOW = 12
+"""Tokens that a layer with a window looks back."""
+WORDS = (
+    *("<start_of_image>", "<start_of_audio>"),
+    *("<end_of_image>", "<image_soft_token>", "<end_of_audio>", "<audio_soft_token>"),
+)
+"""Control tokens; from the third on they stand in the tables of the projectors."""
+
+
+def tiny_gemma3n_config(
+    tokenizer: PreTrainedTokenizerFast,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    whole: dict[str, Any],
+) -> PretrainedConfig:
+    """Return the configuration, from the tokenizer, the entries of the text model, and those of the whole.
+
+    Tokens of images stand behind those of text, and tokens of sounds behind those of images, as in the real one.
+    """
+    from transformers import Gemma3nConfig
+
+    half, width = text["num_hidden_layers"], text["hidden_size"]
+    names = ("boi", "boa", "eoi", "image", "eoa", "audio")
+    ids = dict(zip(names, tokenizer.convert_tokens_to_ids(list(WORDS)), strict=True))
+    own = {
+        "num_hidden_layers": 2 * half,
+        # The second half has keys and values of the first, if that has a layer of each kind.
+        "num_kv_shared_layers": half if half > 1 else 0,
+        "layer_types": ["sliding_attention", "full_attention"] * half,
+        "activation_sparsity_pattern": [0.9, 0.0] * half,
+        "sliding_window": WINDOW,
+        "head_dim": width // text["num_attention_heads"],
+        "vocab_size_per_layer_input": ids["eoi"],
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 4,
+        "final_logit_softcapping": 30.0,
+    }
+    seen = {
+        "architecture": ENCODER,
+        "hidden_size": WIDTH,
+        # A norm is behind the encoder, by which the gradients of small features are large.
+        "initializer_range": 0.25,
+        "vocab_offset": ids["eoi"],
+        "vocab_size": ids["eoa"] - ids["eoi"],
+    }
+    heard = {
+        "hidden_size": 16,
+        "conf_num_hidden_layers": 1,
+        "conf_num_attention_heads": 2,
+        "sscp_conv_channel_size": [4, 4],
+        "vocab_offset": ids["eoa"],
+        "vocab_size": text["vocab_size"] - ids["eoa"],
+    }
+    return Gemma3nConfig(
+        text_config=text | own | whole,
+        vision_config=seen,
+        audio_config=heard,
+        vision_soft_tokens_per_image=SEEN,
+        **{f"{name}_token_id": token for name, token in ids.items()},
+        **whole,
+    )
+
+
+def tiny_gemma3n_processor() -> Any:
+    """Return the image processor."""
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    return SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
