@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib.util
 import json
 import os
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -195,7 +197,9 @@ async def sampled(engine: Generator, prompts: Sequence[Expanded]) -> TrajectoryC
     ]
     answers = await asyncio.gather(*(engine.generate(request) for request in requests))
     groups = zip(prompts, answers, strict=True)
-    rows = [row for number, (prompt, each) in enumerate(groups) for row in as_rows(prompt, each, number)]
+    rows = [
+        row for number, (prompt, each) in enumerate(groups) for row in as_rows(prompt, each, number)
+    ]
     return TrajectoryColumns.from_trajectories(rows)
 
 
@@ -204,7 +208,9 @@ def make_engine(name: str, device: str) -> Generator:
         from rlhf_plugin_vllm.config import VllmEngineConfig
         from rlhf_plugin_vllm.engine import VllmEngine
 
-        return VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, compile=False, threads=1))
+        return VllmEngine(
+            VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, compile=False, threads=1)
+        )
     from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
     from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 
@@ -257,6 +263,19 @@ async def compared(family: str, folder: Path, options: argparse.Namespace) -> Re
     )
 
 
+def alone(family: str, options: argparse.Namespace) -> Result:
+    """Compare one family in this process; what fails is the family's result."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return asyncio.run(compared(family, Path(folder) / "model", options))
+        except Exception as error:
+            traceback.print_exc()
+            seconds = time.perf_counter() - begin
+            text = f"{type(error).__name__}: {error}"
+            return Result(**_setting(family, options), seconds=seconds, error=text)
+
+
 def _setting(family: str, options: argparse.Namespace) -> dict[str, str]:
     return {
         "family": family,
@@ -280,28 +299,30 @@ def run_family(family: str, options: argparse.Namespace) -> Result:
             ended = f"ended with {process.returncode}"
         except subprocess.TimeoutExpired:
             ended = f"ran longer than {options.timeout} s"
-        try:
+        with contextlib.suppress(ProcessLookupError):  # nothing of it is left
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # nothing of it is left
         process.wait()
         output.seek(0)
         errors.seek(0)
         said, log = output.read().decode(), errors.read().decode()
     for line in said.splitlines():
         if line.startswith(FOUND):
-            return Result(**json.loads(line.removeprefix(FOUND)))
-    if options.verbose:
-        sys.stderr.write(log[-6000:])
-    last = next((line for line in reversed(log.splitlines()) if "Error" in line), ended)
-    seconds = time.perf_counter() - begin
-    return Result(**_setting(family, options), seconds=seconds, error=last[:600])
+            result = Result(**json.loads(line.removeprefix(FOUND)))
+            break
+    else:
+        seconds = time.perf_counter() - begin
+        result = Result(**_setting(family, options), seconds=seconds, error=ended)
+    if options.verbose and result.error is not None:
+        sys.stderr.write(log[-9000:])
+    return result
 
 
 def _environment() -> dict[str, str]:
     """The environment of a family's process, with a torchvision where there is none."""
     here = Path(__file__).resolve().parents[1]
-    places = [str(place / STAND_INS) for place in (here, Path.cwd()) if (place / STAND_INS).is_dir()]
+    places = [
+        str(place / STAND_INS) for place in (here, Path.cwd()) if (place / STAND_INS).is_dir()
+    ]
     path = [] if importlib.util.find_spec("torchvision") else places[:1]
     path += [word for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
     return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(path)}
@@ -314,7 +335,13 @@ def table(results: Sequence[Result]) -> str:
         "|---|---:|---:|---:|---:|---:|---|---:|---|",
     ]
     for result in results:
-        numbers = (result.largest, result.mean, result.largest_after, result.mean_after, result.moved)
+        numbers = (
+            result.largest,
+            result.mean,
+            result.largest_after,
+            result.mean_after,
+            result.moved,
+        )
         cells = ["" if number is None else f"{number:.1e}" for number in numbers]
         digest = {None: "", True: "equal", False: "**other**"}[result.digest]
         cells += [digest, f"{result.seconds:.0f}", (result.error or "").replace("|", "/")[:160]]
@@ -351,8 +378,7 @@ def main() -> None:
     options = parsed()
     if options.alone:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        with tempfile.TemporaryDirectory() as folder:
-            found = asyncio.run(compared(options.family[0], Path(folder) / "model", options))
+        found = alone(options.family[0], options)
         print(FOUND + json.dumps(asdict(found)), flush=True)
         return
     results = []

@@ -133,8 +133,8 @@ WIDTHS = re.compile(
 
 
 def write_tiny_text_model(folder: Path, family: str, *, width: int = 1, seed: int = 0) -> Path:
-    """Write a random model of ``family``, one of ``TEXT_FAMILIES``, into ``folder``, and the tiny tokenizer into ``folder``, and
-    return the folder.
+    """Write a random model of ``family``, one of ``TEXT_FAMILIES``, and the tiny tokenizer into ``folder``, and return
+    the folder.
 
     Args:
         width: factor of the options' widths, so also of the size of a head.
