@@ -313,7 +313,7 @@ def run_family(family: str, options: argparse.Namespace) -> Result:
         seconds = time.perf_counter() - begin
         result = Result(**_setting(family, options), seconds=seconds, error=ended)
     if options.verbose and result.error is not None:
-        sys.stderr.write(log[-9000:])
+        sys.stderr.write(said[-20000:] + log[-20000:])
     return result
 
 

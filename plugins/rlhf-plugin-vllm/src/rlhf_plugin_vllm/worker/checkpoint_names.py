@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .recorder import makes_contiguous
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -45,7 +47,7 @@ class CheckpointNames:
 
 
 class _Views(TorchDispatchMode):  # torch's __init_subclass__ has no types
-    """Answers a copy of a tensor by the tensor itself. Conversions copy parts to make them contiguous."""
+    """Answers a contiguous copy of a tensor by the tensor itself: conversions make their parts contiguous."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -57,7 +59,7 @@ class _Views(TorchDispatchMode):  # torch's __init_subclass__ has no types
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is torch.ops.aten.clone.default:
+        if makes_contiguous(func, kwargs):
             return args[0]
         return func(*args, **(kwargs or {}))
 
