@@ -33,8 +33,13 @@ def widen(attention: Any) -> None:
 
     attend = attention.forward
 
-    def forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **more: Any) -> Tensor:
-        padded = (_resized(part, narrow, wide) for part in (query, key, value))
+    def forward(
+        query: Tensor, key: Tensor | None, value: Tensor | None, *rest: Any, **more: Any
+    ) -> Tensor:
+        # A layer with the keys and values of an earlier one gets none.
+        padded = (
+            None if part is None else _resized(part, narrow, wide) for part in (query, key, value)
+        )
         output = attend(*padded, *rest, **more)
         heads = torch.unflatten(output, -1, (-1, wide))  # (N, H, wide)
         return heads[..., :narrow].flatten(-2)  # (N, H * narrow)
