@@ -220,7 +220,7 @@ def make_engine(name: str, device: str) -> Generator:
 async def compared(family: str, folder: Path, options: argparse.Namespace) -> Result:
     """Return what one family gives; errors are the caller's."""
     begin = time.perf_counter()
-    width = 8 if options.device == "cuda" else 1
+    width = options.width or (8 if options.device == "cuda" else 1)
     if family in SEEING:
         write_tiny_vision_model(
             folder, family, hidden_size=32 * width, initializer_range=0.1 / width**0.5
@@ -290,6 +290,7 @@ def run_family(family: str, options: argparse.Namespace) -> Result:
     begin = time.perf_counter()
     words = [sys.executable, __file__, "--engine", options.engine, "--dtype", options.dtype]
     words += ["--device", options.device, "--family", family, "--alone"]
+    words += ["--width", str(options.width)]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             words, stdout=output, stderr=errors, env=_environment(), start_new_session=True
@@ -299,9 +300,10 @@ def run_family(family: str, options: argparse.Namespace) -> Result:
             ended = f"ended with {process.returncode}"
         except subprocess.TimeoutExpired:
             ended = f"ran longer than {options.timeout} s"
-        with contextlib.suppress(ProcessLookupError):  # nothing of it is left
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         output.seek(0)
         errors.seek(0)
         said, log = output.read().decode(), errors.read().decode()
@@ -367,6 +369,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda"), default=device)
+    parser.add_argument("--width", type=int, default=0, help="factor of widths; 0: 8 on a GPU")
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds of one family")
     parser.add_argument("--json", type=Path, help="file to which the lines are appended, too")
     parser.add_argument("--verbose", action="store_true", help="show what a failed process said")
