@@ -32,7 +32,10 @@ TOLERANCE = 1e-4
     scope="module",
     params=[
         "qwen2_5_vl",
-        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("qwen3_vl", "internvl")),
+        *(
+            pytest.param(name, marks=pytest.mark.matrix)
+            for name in ("qwen3_vl", "internvl", "llava")
+        ),
     ],
 )
 def found(request, tmp_path_factory) -> dict:

@@ -104,7 +104,12 @@ TEXT_FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "residual_multiplier": 0.5,
         "logits_scaling": 2.0,
     },
-    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    "lfm2": {
+        "layer_types": ["conv", "full_attention"],
+        "block_auto_adjust_ff_dim": False,
+        # As published files have them: vLLM reads them, Transformers does not.
+        **{"conv_dim": 32, "block_dim": 32},
+    },
     "llama": {},
     "mistral": {"sliding_window": 8},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
@@ -127,7 +132,7 @@ TEXT_FAMILIES: Mapping[str, Mapping[str, Any]] = {
 """Model type -> its options beside ``COMMON``."""
 
 WIDTHS = re.compile(
-    r"(hidden_size|intermediate_size|head_dim|_rank|proj_dim|ffn_dim|hidden_size_per_layer_input)$"
+    r"(hidden_size|intermediate_size|head_dim|_rank|(proj|ffn|conv|block)_dim|hidden_size_per_layer_input)$"
 )
 """Names of the options that are numbers of columns."""
 

@@ -47,9 +47,11 @@ def test_what_vllm_loads_is_what_a_published_folder_has(tmp_path, family):
     assert all(torch.equal(part, files[name]) for name, part in found.items())
 
 
-def test_a_class_that_transformers_lacks_keeps_its_names():
+@pytest.mark.parametrize("name", ["OwnModel", "MixtralForCausalLM"])
+def test_code_that_comes_with_a_model_keeps_its_names(name):
+    """Also that of a class with a name that Transformers has, and a configuration of its own."""
     config = AutoConfig.for_model("llama")
-    config.architectures = ["OwnModel"]
+    config.architectures = [name]
     weights = {"model.layers.0.mlp.experts.gate_up_proj": torch.zeros(2, 4, 3)}
 
     assert list(CheckpointNames(config).of(weights)) == list(weights)

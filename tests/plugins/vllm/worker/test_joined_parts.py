@@ -75,6 +75,18 @@ def test_other_distances_and_other_parameters_stay_apart():
     assert torch.equal(placed.read(), weight)
 
 
+def test_elements_that_are_kept_twice_stay_two_copies():
+    kept = torch.zeros(2, HIDDEN)
+
+    def twice(weight):
+        kept[0].copy_(weight)
+        kept[1].copy_(weight)
+
+    _, placed = copied((HIDDEN,), twice)
+
+    assert joined(placed.parts) == placed.parts
+
+
 def test_a_transposed_stack_is_joined():
     stack = torch.zeros(EXPERTS, HIDDEN, WIDTH)
 

@@ -24,8 +24,8 @@ class CheckpointNames:
     """The way from a model of Transformers to its checkpoint.
 
     Args:
-        config: the model's configuration. Weights keep their names if it is None, or if its first architecture is no
-            class of Transformers, but of code that comes with the model.
+        config: the model's configuration. Weights keep their names if it is None, or if it or its first architecture
+            is of code that comes with the model.
     """
 
     def __init__(self, config: PretrainedConfig | None) -> None:
@@ -71,7 +71,7 @@ def _without_numbers(config: PretrainedConfig) -> PreTrainedModel | None:
 
     (name, *_) = config.architectures or [""]
     model_class = getattr(transformers, name, None)
-    if model_class is None:
+    if model_class is None or not isinstance(config, model_class.config_class):
         return None
     with torch.device("meta"):
         model: PreTrainedModel = model_class(config)

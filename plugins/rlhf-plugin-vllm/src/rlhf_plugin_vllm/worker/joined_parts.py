@@ -31,7 +31,8 @@ def _continues(run: Sequence[CopiedPart], part: CopiedPart) -> bool:
     if not _is_alike(last, part):
         return False
     if len(run) == 1:
-        return part.kept.storage_offset() > last.kept.storage_offset()
+        # The same elements in two places are two copies.
+        return min(_step(last, part)) > 0
     return _step(*run[:2]) == _step(last, part)
 
 
