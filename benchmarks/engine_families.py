@@ -384,6 +384,8 @@ def main() -> None:
         found = alone(options.family[0], options)
         print(FOUND + json.dumps(asdict(found)), flush=True)
         return
+    # Told to end, it ends the family's processes, which are in a session of their own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = []
     for family in options.family:
         results.append(run_family(family, options))
