@@ -149,13 +149,6 @@ def frequencies(options):
     check_length(config, int(options.get("--rollout.max_length", 128)), "dynamic")
 
 
-def names_of_weights(options):
-    from rlhf_plugin_vllm.compat import NAMED_OTHERWISE, require_loadable
-
-    if options["--engine"] == "vllm":
-        require_loadable(sorted(NAMED_OTHERWISE)[:1], "seeing")
-
-
 def levels(options):
     from rlhf_plugin_vllm.config import VllmEngineConfig
     from rlhf_plugin_vllm.sleeping import sleep_level
@@ -240,7 +233,6 @@ CALLED = {
     "rlhf_plugin_vllm/arguments.py:require_rows": [
         (rows_of_embeddings, "train --engine vllm --model.resize_embeddings true")
     ],
-    "rlhf_plugin_vllm/compat.py:require_loadable": [(names_of_weights, "train --engine vllm")],
     "rlhf_plugin_vllm/rope_limit.py:check_length": [
         (frequencies, "train --engine vllm --rollout.max_length 128")
     ],

@@ -167,7 +167,7 @@ def looking_ahead(engine):
             max_concurrency=1,
             eos_token_ids=(2,),
         )
-        ImagePrompts(spec, vision)
+        ImagePrompts(spec, vision).require_attention(spec.model_path, on_cpu=True)
     else:
         open_reader(vision, str(path), load(), trust_remote_code=False)
 
@@ -329,7 +329,7 @@ PACKAGES_AT_WORK = {
             needs="vllm",
         )
     ],
-    "rlhf_plugin_vllm/images/prompts.py:__init__": [
+    "rlhf_plugin_vllm/images/prompts.py:require_attention": [
         Advised(
             call=looking_ahead,
             wrong={"engine": "vllm"},

@@ -32,7 +32,10 @@ TOLERANCE = 1e-4
     scope="module",
     params=[
         "qwen2_5_vl",
-        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("qwen3_vl", "internvl")),
+        *(
+            pytest.param(name, marks=pytest.mark.matrix)
+            for name in ("qwen3_vl", "internvl", "llava")
+        ),
     ],
 )
 def found(request, tmp_path_factory) -> dict:
@@ -121,15 +124,18 @@ def _is_moved(name: str) -> bool:
     return ".visual." in name and "lora_B" in name
 
 
-def test_a_family_whose_tokens_of_images_look_ahead_is_refused(tmp_path):
+def test_a_family_whose_tokens_of_images_look_ahead_is_refused_on_a_cpu(tmp_path):
     path = write_tiny_vision_model(tmp_path / "gemma", "gemma3")
     vision = VisionSpec(component=VLM, media_folder=str(tmp_path / "media"))
     spec = EngineSpec(
         model_path=str(path), dtype="float32", max_length=64, max_concurrency=1, eos_token_ids=(2,)
     )
 
+    prompts = ImagePrompts(spec, vision)
     with pytest.raises(ConfigError, match=r"gemma: .* see each other in both directions.*embedded"):
-        ImagePrompts(spec, vision)
+        prompts.require_attention(str(path), on_cpu=True)
+    prompts.require_attention(str(path), on_cpu=False)
+    prompts.close()
 
 
 def test_an_answer_to_other_tokens_is_refused(make_request):

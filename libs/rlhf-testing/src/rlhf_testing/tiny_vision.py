@@ -12,7 +12,7 @@ from .tiny import ALPHABET, linear_attention, tiny_tokenizer
 from .tiny_vision_families import MERGE, PATCH, TILE, WRITTEN
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 WORDS = (
     "<|im_start|>",
@@ -109,10 +109,23 @@ def write_tiny_vision_model(
             if family in CONSTANT and name.endswith(CONSTANT[family]):
                 torch.nn.init.normal_(parameter, std=initializer_range)
     folder.mkdir(parents=True, exist_ok=True)
+    _name_as_published(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     write_image_processor(folder, family)
     return folder
+
+
+def _name_as_published(model: PreTrainedModel) -> None:
+    """Have a model saved by the names of published checkpoints: in them the parts of some towers have a prefix, which
+    Transformers writes for a model that it has read with it alone."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import PrefixChange
+
+    ways = get_model_conversion_mapping(model, add_legacy=False)
+    model._weight_conversions = [
+        way for way in ways if not isinstance(way, PrefixChange) or way.scope_prefix is not None
+    ]
 
 
 def write_image_processor(folder: Path, family: str) -> None:

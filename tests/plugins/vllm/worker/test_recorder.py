@@ -87,6 +87,17 @@ def test_a_weight_that_was_split_is_put_together_again():
     torch.testing.assert_close(model.qkv.data[:2], weight[:, :4])
 
 
+def test_a_part_that_the_model_makes_contiguous_first_is_known(state):
+    """As vLLM loads the transposed experts of GPT-OSS."""
+    stack, kept = state["expert0"], torch.zeros(4, 3)
+    slots, bucket = packed({"stack": stack})
+    with CopyRecorder(bucket, slots) as recorder:
+        kept.copy_(slots[0].view(bucket).permute(1, 0).contiguous())
+
+    torch.testing.assert_close(kept, stack.T, rtol=0, atol=0)
+    torch.testing.assert_close(recorder.placed["stack"].read(), stack, rtol=0, atol=0)
+
+
 def test_a_weight_that_went_nowhere_has_no_parts(state):
     _, placed = load({**state, "unknown": torch.ones(3)})
 

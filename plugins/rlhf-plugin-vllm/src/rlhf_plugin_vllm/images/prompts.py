@@ -25,7 +25,7 @@ class ImagePrompts:
     """Makes vLLM's prompts of requests, for a model that reads images.
 
     Raises:
-        ConfigError: the model reads no images, its processor is another model's, or its images' tokens look ahead.
+        ConfigError: the model reads no images, or its processor is another model's.
         PluginError: the chosen component is not made for torch.
     """
 
@@ -33,14 +33,21 @@ class ImagePrompts:
         self._reader: PictureReader = open_reader(
             vision, spec.model_path, load(), trust_remote_code=spec.trust_remote_code
         )
-        if self._reader.family.looks_ahead:
-            raise ConfigError(
-                f"model {spec.model_path}: the tokens of an image see each other in both directions. vLLM's attention "
-                "for CPUs lets them look back alone, so that log-probs differ from the trainer's by hundredths of a "
-                "nat, and its kernels for GPUs were not tried. Choose --engine embedded."
-            )
         # One thread: files and pixels take long for the event loop, and the reader keeps what it has read.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlhf-images")
+
+    def require_attention(self, model: str, *, on_cpu: bool) -> None:
+        """Refuse a model whose images vLLM's attention does not compute on this device.
+
+        Raises:
+            ConfigError: the tokens of an image look ahead, and vLLM computes on a CPU.
+        """
+        if on_cpu and self._reader.family.looks_ahead:
+            raise ConfigError(
+                f"model {model}: the tokens of an image see each other in both directions. vLLM's attention for CPUs "
+                "lets them look back alone, so that log-probs differ from the trainer's by hundredths of a nat. Choose "
+                "--engine embedded, or a GPU."
+            )
 
     @property
     def never_sampled(self) -> tuple[int, ...]:

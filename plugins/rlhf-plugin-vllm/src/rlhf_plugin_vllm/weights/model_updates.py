@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
@@ -12,6 +13,8 @@ from rlhf_core.contracts import WeightSource
 from .sender import Hand, WeightSender
 from .workers import Workers
 
+log = logging.getLogger(__name__)
+
 
 class ModelUpdates:
     """Implements ``Updates`` by vLLM's own protocol of weight updates."""
@@ -21,6 +24,7 @@ class ModelUpdates:
     def __init__(self, workers: Workers, sender: WeightSender) -> None:
         self._workers = workers
         self._sender = sender
+        self._told = False
 
     async def send(self, source: WeightSource) -> int:
         """Hand over the weights of ``source``, and return their number of bytes.
@@ -30,7 +34,7 @@ class ModelUpdates:
         """
         async with self._open_update() as hand:
             num_bytes = await self._sender.send(source, hand)
-        await self._check_nothing_is_missing()
+        await self._check_places()
         return num_bytes
 
     async def receive(self, version: int) -> None:
@@ -41,7 +45,7 @@ class ModelUpdates:
         """
         async with self._open_update() as hand:
             await hand({"version": version})
-        await self._check_nothing_is_missing()
+        await self._check_places()
 
     async def served(self) -> list[Any]:
         """Return, for each worker, the fields of ``HeldWeight`` for each weight of which it holds a part."""
@@ -51,7 +55,8 @@ class ModelUpdates:
         """Return a context that gives no adapter."""
         return nullcontext()
 
-    async def _check_nothing_is_missing(self) -> None:
+    async def _check_places(self) -> None:
+        """Refuse an update after which a parameter has its old weights, and tell once which weights vLLM leaves out."""
         answers = await self._workers.ask("rlhf_missing")
         missing = sorted({name for names in answers for name in names})
         if missing:
@@ -59,6 +64,15 @@ class ModelUpdates:
                 f"the trainer sent nothing for {missing[0]} ({len(missing)} parameters kept their old weights); "
                 "trainer and engine were started from different models"
             )
+        if not self._told:
+            self._told = True
+            answers = await self._workers.ask("rlhf_unread")
+            if unread := sorted({name for names in answers for name in names}):
+                log.info(
+                    "vLLM leaves out %d weights behind the layer of the tower that is read, the first of them %s",
+                    len(unread),
+                    unread[0],
+                )
 
     @asynccontextmanager
     async def _open_update(self) -> AsyncIterator[Hand]:

@@ -23,12 +23,31 @@ from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
 
 PLAIN_KERNELS = ("TRITON", "BATCHED_TRITON")
 """vLLM's names of the kernels that compute with the parameters themselves."""
+OPEN_AI_LIMIT, OPEN_AI_SLOPE = 7.0, 1.702
+"""Numbers of GPT-OSS's gate, which are those of vLLM's kernels."""
+
+
+def gated(activate: Callable[[Tensor], Tensor], gate_up: Tensor) -> Tensor:
+    """Return (n, F) activate(gate) * up, of (n, 2F) gates before ups."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return activate(gate) * up
+
+
+def gated_as_gpt_oss(gate_up: Tensor) -> Tensor:
+    """Return (n, F) (up + 1) * gate * sigmoid(1.702 gate), of (n, 2F) gates and ups in turn, both at most 7, and ups at
+    least -7."""
+    gate = gate_up[..., ::2].clamp(max=OPEN_AI_LIMIT)
+    up = gate_up[..., 1::2].clamp(-OPEN_AI_LIMIT, OPEN_AI_LIMIT)
+    return (up + 1) * gate * torch.sigmoid(OPEN_AI_SLOPE * gate)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": partial(gated, F.silu),
+    "gelu": partial(gated, F.gelu),
+    "gelu_tanh": partial(gated, partial(F.gelu, approximate="tanh")),
+    "swigluoai": gated_as_gpt_oss,
 }
-"""Activations of a gate, by vLLM's names. Only vLLM's own kernels compute further ones."""
+"""Functions of the product with gate and up, by vLLM's names. Only vLLM's own kernels compute further ones."""
 
 
 class PlainExperts(UnquantizedFusedMoEMethod):
@@ -52,8 +71,9 @@ class PlainExperts(UnquantizedFusedMoEMethod):
         if layer.expert_map is not None:
             ids = layer.expert_map.long()[ids]
         activation = layer.activation.value
+        biases = (layer.w13_bias, layer.w2_bias) if self.moe.has_bias else (None, None)
         total: Tensor = weighted_sum(
-            x, layer.w13_weight, layer.w2_weight, topk_weights, ids, activation
+            x, layer.w13_weight, layer.w2_weight, topk_weights, ids, activation, *biases
         )
         return total
 
@@ -67,6 +87,8 @@ def weighted_sum(
     weights: Tensor,
     ids: Tensor,
     activation: str,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
 ) -> Tensor:
     """Return y_n = sum_k w_nk down_e (activation(gate_e x_n) * up_e x_n) with e = ids_nk, of shape (N, D).
 
@@ -79,6 +101,8 @@ def weighted_sum(
         weights: (N, K) weights w of the chosen experts in the sum.
         ids: (N, K) indices of the chosen experts; -1 for an expert of another worker, which adds nothing here.
         activation: name of one of ``ACTIVATIONS``.
+        gate_up_bias: (E, 2F) what is added before the activation.
+        down_bias: (E, D) what is added to an expert's output.
     """
     activate = ACTIVATIONS[activation]
     chosen = ids.flatten()  # (N*K,), token-major
@@ -90,14 +114,15 @@ def weighted_sum(
         if len(places) == 0:
             continue
         tokens = places // ids.shape[1]
-        gate, up = F.linear(x[tokens], gate_up[expert]).chunk(2, dim=-1)  # (n, F) each
-        outputs = F.linear(activate(gate) * up, down[expert])  # (n, D)
+        added = [None if bias is None else bias[expert] for bias in (gate_up_bias, down_bias)]
+        hidden = activate(F.linear(x[tokens], gate_up[expert], added[0]))  # (n, F)
+        outputs = F.linear(hidden, down[expert], added[1])  # (n, D)
         total.index_add_(0, tokens, outputs.float() * weights.flatten()[places, None].float())
     return total.to(x.dtype)
 
 
 @weighted_sum.register_fake
-def _(x: Tensor, *_: Any) -> Tensor:
+def _(x: Tensor, *_: Any, **__: Any) -> Tensor:
     return torch.empty_like(x)
 
 
@@ -110,8 +135,12 @@ def keep_plain_experts(layer: Any, *, on_cpu: bool) -> str | None:
         layer: vLLM's layer of experts that are not quantized.
     """
     method = layer.quant_method
-    if layer.moe_config.moe_parallel_config.enable_eplb:
+    parallel = layer.moe_config.moe_parallel_config
+    if parallel.enable_eplb:
         return "balances load by moving experts (enable_eplb)"
+    if layer.moe_config.has_bias and parallel.tp_size > 1:
+        # vLLM's loader writes zeros over the biases that come to the others, and an update repeats copies alone.
+        return "has biases, of which vLLM gives all but one of several shards zeros"
     if not on_cpu:
         kernel = method.unquantized_backend
         return None if kernel.name in PLAIN_KERNELS else f"is computed by {kernel.value}"
@@ -119,7 +148,7 @@ def keep_plain_experts(layer: Any, *, on_cpu: bool) -> str | None:
         return "chooses experts within the kernel, as vLLM for CPUs did before 0.32"
     if layer.activation.value not in ACTIVATIONS or layer.swiglu_limit is not None:
         return f"has the activation {layer.activation.value}, which only vLLM's own kernel computes"
-    if layer.moe_config.has_bias or layer.apply_router_weight_on_input:
-        return "has biases or weighted inputs, which only vLLM's own kernel computes"
+    if layer.apply_router_weight_on_input:
+        return "has weighted inputs, which only vLLM's own kernel computes"
     layer.quant_method = PlainExperts(method.moe)
     return None

@@ -49,6 +49,10 @@ class WorkerExtension:
         """Return the names of the parameters that received nothing in the last update."""
         return self.weight_transfer_engine.missing()
 
+    def rlhf_unread(self) -> list[str]:
+        """Return the names of the weights that the model leaves out because nothing reads them."""
+        return self.weight_transfer_engine.unread()
+
     def rlhf_served(self) -> list[dict[str, Any]]:
         """Return the fields of ``HeldWeight`` for each served weight of which this worker holds a part."""
         return self.weight_transfer_engine.served()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
 
@@ -31,16 +31,22 @@ def widen(attention: Any) -> None:
     if wide == narrow:
         return
 
-    def pad(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(_resized(part, narrow, wide) for part in inputs)
+    attend = attention.forward
 
-    def cut(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def forward(
+        query: Tensor, key: Tensor | None, value: Tensor | None, *rest: Any, **more: Any
+    ) -> Tensor:
+        # A layer with the keys and values of an earlier one gets none.
+        padded = (
+            None if part is None else _resized(part, narrow, wide) for part in (query, key, value)
+        )
+        output = attend(*padded, *rest, **more)
         heads = torch.unflatten(output, -1, (-1, wide))  # (N, H, wide)
         return heads[..., :narrow].flatten(-2)  # (N, H * narrow)
 
     attention.head_size = attention.head_size_v = attention.impl.head_size = wide
-    attention.register_forward_pre_hook(pad)
-    attention.register_forward_hook(cut)
+    # No hooks: models that vLLM takes from Transformers call `forward` itself.
+    attention.forward = forward
 
 
 def _resized(heads: Tensor, narrow: int, wide: int) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,15 @@ from rlhf_weights import (
     place_of,
 )
 
+from .checkpoint_names import CheckpointNames
 from .held_weights import held_weights
+from .joined_parts import joined
 from .known_copies import KnownCopies
 from .recorder import CopyRecorder, Placed
+from .unread_layers import UnreadLayers
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Bucket = tuple[Sequence[TensorSlot], Tensor]
 """Places of the tensors in a bucket, and its bytes."""
@@ -78,6 +84,11 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     _ties: dict[str, str]
     """For each weight that the model does not have itself, the name of the weight that the model uses instead."""
     _tied_heads: set[str]
+    _names: CheckpointNames | None = None
+    """What the model loads the trainer's weights by; None before the first of them."""
+    _unread: UnreadLayers
+    _aside: dict[str, Tensor]
+    """Weights that vLLM's model has no place for because nothing reads them, by name."""
     _known: dict[str, KnownCopies]
     """Copies out of each bucket of an earlier update, by the first name in the bucket."""
     _live: set[int]
@@ -97,7 +108,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         Raises:
             LinkBroken: another end of the link did not join.
         """
-        self._known, self._live = {}, set()
+        self._known, self._live, self._aside = {}, set(), {}
         if init_info.link is None:
             self._placed, self._ties, self._opened, self._bucket = {}, {}, {}, None
             return
@@ -195,13 +206,33 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         recorder = CopyRecorder(bucket, slots)
         # vLLM 0.32 refuses a tied head in a bucket without the embeddings. ``_load`` compares the head with them.
         untied = [slot for slot in slots if slot.name not in self._tied_heads]
-        load_weights: Any = (
-            self.model.load_weights
-        )  # vLLM's models have this method, torch's modules do not
+        if self._names is None:
+            config = _config_of(self.model_config)
+            self._names, self._unread = CheckpointNames(config), UnreadLayers(config)
+        loaded = self._names.of({slot.name: slot.view(bucket) for slot in untied})
+        # vLLM's models have this method, torch's modules do not
+        load_weights: Any = self.model.load_weights
         with torch.no_grad(), recorder:
-            load_weights((slot.name, slot.view(bucket)) for slot in untied)
+            load_weights(iter(loaded.items()))
+            self._set_aside(slots, bucket, recorder.placed)
+        for placed in recorder.placed.values():
+            placed.parts = joined(placed.parts)
         self._known[slots[0].name] = KnownCopies(slots, recorder.placed)
         return recorder.placed
+
+    def _set_aside(
+        self, slots: Sequence[TensorSlot], bucket: Tensor, placed: Mapping[str, Placed]
+    ) -> None:
+        """Copy the weights that vLLM's model leaves out because nothing reads them, so that the digest has them."""
+        for slot in slots:
+            if not placed[slot.name].parts and self._unread.has(slot.name):
+                weight = slot.view(bucket)
+                kept = self._aside.setdefault(slot.name, torch.empty_like(weight))
+                kept.copy_(weight)
+
+    def unread(self) -> list[str]:
+        """Return the names of the weights that the model leaves out because nothing reads them."""
+        return sorted(self._aside)
 
     def finish_weight_update(self) -> None:
         """Do nothing, since weights are copied as they come. ``missing`` tells which parameters received nothing."""
@@ -235,6 +266,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             ValueError: a parameter was replaced by another tensor since the weights were copied.
         """
         live = _storages(self.model)
+        live |= {kept.untyped_storage().data_ptr() for kept in self._aside.values()}
         for name, placed in weights.items():
             if any(part.kept.untyped_storage().data_ptr() not in live for part in placed.parts):
                 raise ValueError(f"the parameter of {name} was replaced since the last update")
@@ -271,6 +303,16 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             if placed.slot.shape == list(weight.shape) and placed.equals(weight):
                 return other
         return None
+
+
+def _config_of(model_config: Any) -> PretrainedConfig:
+    """Return a model's configuration as Transformers has it; vLLM changes its own copy."""
+    from transformers import AutoConfig
+
+    config: PretrainedConfig = AutoConfig.from_pretrained(
+        model_config.model, trust_remote_code=model_config.trust_remote_code
+    )
+    return config
 
 
 def _storages(model: nn.Module) -> set[int]:

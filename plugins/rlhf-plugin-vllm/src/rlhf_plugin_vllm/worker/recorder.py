@@ -98,6 +98,9 @@ class Placed:
 class CopyRecorder(TorchDispatchMode):  # torch's __init_subclass__ has no types
     """Records every ``copy_`` out of a bucket while the mode is active. ``placed`` has each weight's parts by name.
 
+    Some models make a part of a weight contiguous before they copy it. In the mode this gives the part itself, so that
+    the copy is known as one out of the bucket.
+
     Args:
         bucket: (bytes,) the bucket.
         slots: places of the weights in the bucket.
@@ -120,14 +123,24 @@ class CopyRecorder(TorchDispatchMode):  # torch's __init_subclass__ has no types
     ) -> Any:
         if func is torch.ops.aten.copy_.default:
             self._note(args[0], args[1])
+        if makes_contiguous(func, kwargs) and self._is_inside(args[0]):
+            return args[0]
         return func(*args, **(kwargs or {}))
 
+    def _is_inside(self, tensor: Tensor) -> bool:
+        return self._base <= tensor.data_ptr() < self._end
+
     def _note(self, kept: Tensor, source: Tensor) -> None:
-        position = source.data_ptr()
-        if not self._base <= position < self._end or source.numel() == 0:
+        if not self._is_inside(source) or source.numel() == 0:
             return
-        at = position - self._base
+        at = source.data_ptr() - self._base
         slot = self._slots[bisect_right(self._starts, at) - 1]
         source = source.expand_as(kept)
         offset = (at - slot.offset) // source.element_size()
         self.placed[slot.name].parts.append(CopiedPart(kept, source.stride(), offset))
+
+
+def makes_contiguous(func: Any, kwargs: Mapping[str, Any] | None) -> bool:
+    """Return whether an operation is the copy that ``Tensor.contiguous`` makes."""
+    wanted = (kwargs or {}).get("memory_format")
+    return func is torch.ops.aten.clone.default and wanted is torch.contiguous_format
