@@ -9,6 +9,7 @@
     python benchmarks/gpu_step.py --shape 1.5b --steps 6 -- engine=embedded rollout.max_staleness=1 \
         engine.embedded.overlap=always
     python benchmarks/gpu_step.py --shape vl-3b --images 1 --prompts 8 --prompt-tokens 64 --peer trl
+    python benchmarks/gpu_step.py --shape qwen3.5-0.8b-vision --response-tokens 256 -- model.vision=vlm
 
 Random weights of a published shape, prompts of one length, forced response lengths (if it generates ahead: as good as),
 sampled at temperature 1, GRPO
@@ -36,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shapes import image_tokens
+from shapes import SHAPES, image_tokens
 
 HERE = Path(__file__).parent
 ONE_GPU = {
@@ -99,6 +100,9 @@ def command_line() -> argparse.ArgumentParser:
 
 def measure(arguments: argparse.Namespace, models: Path) -> dict[str, Any]:
     """Run ours and the peer, and return everything that they said."""
+    shape = SHAPES.get(arguments.shape)
+    if arguments.images and shape is not None and shape.linear_heads:
+        raise SystemExit("--images: of another family than Qwen2.5-VL their tokens are not counted")
     model = models / arguments.shape
     if not (model / "config.json").exists():
         words = (
