@@ -116,8 +116,8 @@ def refuse_four_bits(spec: RoleSpec, load_options: Mapping[str, Any]) -> None:
     if settings is not None and _stays_in_four_bits(settings):
         raise ConfigError(
             f"model {spec.model_path} of the {spec.role}: its files hold weights in 4 bits (bitsandbytes), which are "
-            "trained beside an adapter alone that holds its base so. Choose --actor.adapter qlora (--critic.adapter of "
-            "a critic); or give the model in bfloat16"
+            "trained beside an adapter alone that holds its base so. Choose --actor.adapter qlora, or --critic.adapter "
+            "qlora of a critic; or give the model in bfloat16"
         )
 
 
