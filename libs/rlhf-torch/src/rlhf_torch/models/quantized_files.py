@@ -37,17 +37,11 @@ log = logging.getLogger(__name__)
 
 def stored_quantization(path: str) -> Mapping[str, Any] | None:
     """Return the ``quantization_config`` in the config.json of a folder or hub name, or in its ``text_config``; None:
-    there is none, or no file that can be read, which loading tells.
-
-    Raises:
-        ConfigError: the hub does not give the file.
-    """
-    file = model_file(path, "config.json")
-    if file is None:
-        return None
+    there is none, or no file that can be read, which whoever loads the model is told with the reason."""
     try:
-        config = parse_object(file.read_bytes())
-    except (OSError, ValueError):
+        file = model_file(path, "config.json")
+        config = {} if file is None else parse_object(file.read_bytes())
+    except (ConfigError, OSError, ValueError):
         return None
     inner = config.get("text_config")
     for part in (config, inner if isinstance(inner, dict) else {}):
