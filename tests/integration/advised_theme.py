@@ -3,6 +3,7 @@
 from .advised_commands import COMMANDS_RUN
 from .advised_images import IMAGES_TAKEN
 from .advised_packages import PACKAGES_AT_WORK
+from .advised_quantized import QUANTIZED_FOLDERS
 from .advised_requests import REQUESTS_REFUSED
 from .advised_rows import ROWS_READ
 from .advised_runs import RUNS_GOING_ON
@@ -15,6 +16,7 @@ THEMES = (
     REQUESTS_REFUSED,
     RUNS_GOING_ON,
     WEIGHTS_CHOSEN,
+    QUANTIZED_FOLDERS,
     IMAGES_TAKEN,
     PACKAGES_AT_WORK,
     SERVERS_ASKED,

@@ -78,12 +78,22 @@ def _problems(folder: AdapterFolder, model: nn.Module) -> Iterator[str]:
     for name, shape in folder.shapes.items():
         if found := _LOW_RANK.fullmatch(name):
             module = found["module"]
+            if folder.config.get("target_parameters") and _of_parameters(modules, module):
+                continue  # factors of stacked matrices, whose shapes PEFT compares as it loads them
             if module not in modules:
                 yield f"the base has no module {module}, which the adapter changes"
             else:
                 yield from _rank_problems(folder, module, modules[module], found["embedding"] or "")
         elif name in weights and weights[name] != shape:
             yield f"{name} has the shape {weights[name]} in the base; the adapter's has {shape}"
+
+
+def _of_parameters(modules: Mapping[str, nn.Module], name: str) -> bool:
+    """Return whether factors of this name are those of parameters of a module: PEFT wraps it once for each, so each
+    but the outermost stands within ``base_layer``."""
+    while name.endswith(".base_layer"):
+        name = name.removesuffix(".base_layer")
+    return name in modules and not isinstance(modules[name], nn.Linear | nn.Embedding)
 
 
 def _rank_problems(

@@ -37,17 +37,11 @@ log = logging.getLogger(__name__)
 
 def stored_quantization(path: str) -> Mapping[str, Any] | None:
     """Return the ``quantization_config`` in the config.json of a folder or hub name, or in its ``text_config``; None:
-    there is none, or no file that can be read, which loading tells.
-
-    Raises:
-        ConfigError: the hub does not give the file.
-    """
-    file = model_file(path, "config.json")
-    if file is None:
-        return None
+    there is none, or no file that can be read, which whoever loads the model is told with the reason."""
     try:
-        config = parse_object(file.read_bytes())
-    except (OSError, ValueError):
+        file = model_file(path, "config.json")
+        config = {} if file is None else parse_object(file.read_bytes())
+    except (ConfigError, OSError, ValueError):
         return None
     inner = config.get("text_config")
     for part in (config, inner if isinstance(inner, dict) else {}):
@@ -116,8 +110,8 @@ def refuse_four_bits(spec: RoleSpec, load_options: Mapping[str, Any]) -> None:
     if settings is not None and _stays_in_four_bits(settings):
         raise ConfigError(
             f"model {spec.model_path} of the {spec.role}: its files hold weights in 4 bits (bitsandbytes), which are "
-            "trained beside an adapter alone that holds its base so. Choose --actor.adapter qlora (--critic.adapter of "
-            "a critic); or give the model in bfloat16"
+            "trained beside an adapter alone that holds its base so. Choose --actor.adapter qlora, or --critic.adapter "
+            "qlora of a critic; or give the model in bfloat16"
         )
 
 
