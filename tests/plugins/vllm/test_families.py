@@ -50,10 +50,7 @@ def compared(tmp_path: Path, family: str, dtype: str) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
-    [
-        name if name in COVERING else pytest.param(name, marks=pytest.mark.matrix)
-        for name in SERVED
-    ],
+    [name if name in COVERING else pytest.param(name, marks=pytest.mark.matrix) for name in SERVED],
 )
 def test_the_engine_serves_what_the_trainer_computes(tmp_path, family):
     pytest.importorskip("vllm")
