@@ -31,8 +31,8 @@ def held_weights(weights: Mapping[str, Placed]) -> list[dict[str, Any]]:
 
 
 def _as_sent(weight: torch.Tensor, placed: Placed) -> torch.Tensor:
-    """Return a weight in the dtype in which it came, if the model keeps exactly these numbers in a wider one: some models
-    keep single weights in float32."""
+    """Return a weight in the dtype in which it came, if the model keeps exactly these numbers in a wider one, as some
+    models keep single weights in float32."""
     sent = torch_dtype(placed.slot.dtype)
     is_wider = weight.is_floating_point() and weight.dtype.itemsize > sent.itemsize
     kept = [part.kept for part in placed.parts]
