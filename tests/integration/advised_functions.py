@@ -149,6 +149,13 @@ def frequencies(options):
     check_length(config, int(options.get("--rollout.max_length", 128)), "dynamic")
 
 
+def carried(options):
+    from rlhf_plugin_vllm.carried_states import require_no_states
+
+    if options["--engine"] == "vllm":
+        require_no_states("states", trust_remote_code=False)
+
+
 def levels(options):
     from rlhf_plugin_vllm.config import VllmEngineConfig
     from rlhf_plugin_vllm.sleeping import sleep_level
@@ -233,6 +240,7 @@ CALLED = {
     "rlhf_plugin_vllm/arguments.py:require_rows": [
         (rows_of_embeddings, "train --engine vllm --model.resize_embeddings true")
     ],
+    "rlhf_plugin_vllm/carried_states.py:require_no_states": [(carried, "train --engine vllm")],
     "rlhf_plugin_vllm/rope_limit.py:check_length": [
         (frequencies, "train --engine vllm --rollout.max_length 128")
     ],

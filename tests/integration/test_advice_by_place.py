@@ -158,6 +158,7 @@ def workspace(tmp_path_factory):
     (folder / "blind.py").write_text(BLIND)
     (folder / "agents.py").write_text(AGENTS)
     write_tiny_model(folder / "mixed", "qwen3_moe", hidden_size=16, num_layers=1, num_heads=2)
+    write_tiny_model(folder / "states", "qwen3_5", hidden_size=16, num_layers=1, num_heads=2)
     write_tiny_vision_model(folder / "seeing")
     Image.new("RGB", (32, 32)).save(folder / "x.png")
     write_model_of_changing_frequencies(folder)

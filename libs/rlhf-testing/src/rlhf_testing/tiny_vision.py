@@ -242,6 +242,10 @@ def _qwen(
         # As the real ones say: Transformers always mixes the axes so, and vLLM does where it is written.
         text["rope_parameters"]["mrope_interleaved"] = True
         vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+        if family == "qwen3_vl_moe":
+            text["norm_topk_prob"] = (
+                True  # as published files have it: vLLM reads it, Transformers does not
+            )
         kind = Qwen3VLMoeConfig if family == "qwen3_vl_moe" else Qwen3VLConfig
         return kind(text_config=text, vision_config=vision, **common)
     if family in ("qwen3_5", "qwen3_5_moe"):

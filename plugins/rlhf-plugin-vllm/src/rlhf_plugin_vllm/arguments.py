@@ -14,7 +14,7 @@ from rlhf_core.contracts import EngineSpec
 from rlhf_data import model_rows
 
 from . import compat, routes
-from .carried_states import carries_states
+from .carried_states import require_no_states
 from .config import VllmEngineConfig
 from .names import (
     LOAD_FORMAT,
@@ -50,12 +50,15 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     """Return the arguments of ``AsyncLLM``; imports vLLM.
 
     Raises:
-        ConfigError: vLLM has no such argument, or refuses the combination; or the model is to get more embeddings.
+        ConfigError: vLLM has no such argument, or refuses the combination; the model is to get more embeddings; or its
+            layers carry states, on a CPU.
         CapabilityError: it serves no adapter of this rank and dtype.
     """
     from vllm import AsyncEngineArgs
 
     require_rows(spec)
+    if on_cpu:
+        require_no_states(spec.model_path, trust_remote_code=spec.trust_remote_code)
     _check_names(config, {field.name for field in fields(AsyncEngineArgs)})
     try:
         return AsyncEngineArgs(**{**_ours(spec, config, on_cpu=on_cpu), **config.args})
@@ -137,8 +140,6 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
     if on_cpu:
         # After one chunk of a prompt vLLM resets the request's random generator, which a generator on a CPU cannot do.
         arguments["enable_chunked_prefill"] = False
-        if carries_states(spec.model_path, trust_remote_code=spec.trust_remote_code):
-            arguments["enable_prefix_caching"] = False
     else:
         arguments["gpu_memory_utilization"] = config.memory_share
         # Triton's kernel for mixtures of experts computes with weights in the layout of a checkpoint.

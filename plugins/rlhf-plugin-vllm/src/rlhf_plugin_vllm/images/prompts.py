@@ -20,6 +20,11 @@ from .measuring import IMAGE
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+TILES_APART = frozenset(
+    {"LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"}
+)
+"""Architectures to which vLLM gives the tiles of an image in an axis of their own."""
+
 
 class ImagePrompts:
     """Makes vLLM's prompts of requests, for a model that reads images.
@@ -66,11 +71,17 @@ class ImagePrompts:
         return await loop.run_in_executor(self._thread, self._prompt, request, llm)
 
     def _counts(self, picture: Picture) -> dict[str, torch.Tensor]:
-        """Return the numbers that vLLM's processors give beside pixels: of tiles, under the names of the families that
-        ask, and of the token on which features stand. What a family does not ask for is left aside."""
-        tiles = torch.tensor([len(picture.inputs["pixel_values"])])
-        token = torch.tensor(self._reader.family.feature_id)
-        return {"num_patches": tiles, "image_num_patches": tiles, "image_token_id": token}
+        """Return what vLLM's processors give beside pixels: the number of tiles, under the names of the families that
+        ask, the token on which features stand, and that all pixels of a tile are the image's. What a family does not
+        ask for is left aside."""
+        pixels = picture.inputs["pixel_values"]
+        tiles = torch.tensor([len(pixels)])
+        return {
+            "num_patches": tiles,
+            "image_num_patches": tiles,
+            "image_token_id": torch.tensor(self._reader.family.feature_id),
+            "pixel_attention_mask": torch.ones(len(pixels), *pixels.shape[-2:], dtype=torch.bool),
+        }
 
     def close(self) -> None:
         """End the thread that reads images."""
@@ -87,7 +98,11 @@ class ImagePrompts:
         fields = llm.renderer.get_mm_processor()._get_mm_fields_config
         items, ranges = [], []
         for span, picture, places in zip(request.media, row.pictures, row.places, strict=True):
-            inputs = {**picture.inputs, **self._counts(picture)}
+            inputs = {**self._counts(picture), **picture.inputs}
+            if TILES_APART.intersection(llm.model_config.architectures):
+                inputs["pixel_values"] = inputs["pixel_values"][
+                    None
+                ]  # (1, tiles, 3, height, width)
             items += MultiModalKwargsItems.from_hf_inputs(inputs, fields(inputs, {}))[IMAGE]
             has_feature = torch.zeros(span.length, dtype=torch.bool)
             has_feature[places - span.start] = True

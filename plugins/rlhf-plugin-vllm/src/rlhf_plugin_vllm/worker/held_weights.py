@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlhf_weights import bits_digest, held_bits_digest, num_words, read_sums
+from rlhf_weights import bits_digest, held_bits_digest, num_words, read_sums, torch_dtype
 
 from .recorder import Placed
 
@@ -16,7 +16,7 @@ def held_weights(weights: Mapping[str, Placed]) -> list[dict[str, Any]]:
     """Return the fields of ``HeldWeight`` for each weight, read back from the tensors that vLLM computes with."""
     found = []
     for name, placed in weights.items():
-        weight = placed.read()
+        weight = _as_sent(placed.read(), placed)
         sums = (
             [bits_digest(weight)]
             if placed.is_whole()
@@ -28,6 +28,17 @@ def held_weights(weights: Mapping[str, Placed]) -> list[dict[str, Any]]:
         _held_weight(name, dtype, placed, *(next(read) for _ in sums))
         for name, dtype, placed, sums in found
     ]
+
+
+def _as_sent(weight: torch.Tensor, placed: Placed) -> torch.Tensor:
+    """Return a weight in the dtype in which it came, if the model keeps exactly these numbers in a wider one, as some
+    models keep single weights in float32."""
+    sent = torch_dtype(placed.slot.dtype)
+    is_wider = weight.is_floating_point() and weight.dtype.itemsize > sent.itemsize
+    kept = [part.kept for part in placed.parts]
+    if is_wider and all(torch.equal(part.to(sent).to(part.dtype), part) for part in kept):
+        return weight.to(sent)
+    return weight
 
 
 def _held_weight(

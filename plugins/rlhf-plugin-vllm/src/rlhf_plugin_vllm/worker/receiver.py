@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,7 +86,7 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     """For each weight that the model does not have itself, the name of the weight that the model uses instead."""
     _tied_heads: set[str]
     _names: CheckpointNames | None = None
-    """What the model loads the trainer's weights by; None before the first of them."""
+    """The names by which the model loads the trainer's weights; None before the first of them."""
     _unread: UnreadLayers
     _aside: dict[str, Tensor]
     """Weights that vLLM's model has no place for because nothing reads them, by name."""
@@ -316,7 +317,9 @@ def _config_of(model_config: Any) -> PretrainedConfig:
 
 
 def _storages(model: nn.Module) -> set[int]:
-    return {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    """Return the addresses of parameters and buffers: a trainer's parameter may be a buffer of vLLM's model."""
+    held = chain(model.parameters(), model.buffers())
+    return {tensor.untyped_storage().data_ptr() for tensor in held}
 
 
 def _tied_heads(model: nn.Module) -> set[str]:

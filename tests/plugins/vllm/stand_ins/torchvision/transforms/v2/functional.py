@@ -1,1 +1,5 @@
-"""Nothing that is imported by name."""
+"""The kinds of interpolation, which Transformers reads here as well."""
+
+from ..functional import InterpolationMode
+
+__all__ = ["InterpolationMode"]
