@@ -6,6 +6,7 @@ INSTALLED := $(VENV)/.installed
 BASE := $(VENV)/.base
 PEERS := .peers/.installed
 CLIENTS := .clients/.installed
+IMAGES := .images/.installed
 METADATA := pyproject.toml requirements.txt requirements-dev.txt constraints/cpu.txt core/pyproject.toml cli/pyproject.toml \
 	$(wildcard libs/*/pyproject.toml plugins/*/pyproject.toml contrib/*/pyproject.toml examples/*/pyproject.toml)
 # One thread for each of two test processes: torch would otherwise start one per core in both. Files are taken in the
@@ -28,7 +29,7 @@ MYPY := $(BIN)/mypy --explicit-package-bases
 # Folders to which `make test-scale` is confined.
 SCALE ?= tests
 
-.PHONY: help install quickstart test test-other-processor test-slow test-learning test-scale test-all mutants peers clients lint types format generated site docs dist
+.PHONY: help install quickstart test test-other-processor test-slow test-learning test-scale test-all mutants peers clients images lint types format generated site docs dist
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -100,6 +101,16 @@ clients: $(INSTALLED) $(CLIENTS)  ## let released frameworks of agents ask the e
 $(CLIENTS): requirements-clients.txt
 	rm -rf .clients
 	$(BIN)/python -m pip install --no-deps --target .clients -r requirements-clients.txt
+	touch $@
+
+images: $(INSTALLED) $(IMAGES)  ## with torchvision and timm: processors of images are those of Transformers, and Gemma 3n trains
+	PYTHONPATH=.images $(PARALLEL) -m "not gpu and not scale" -k "gemma3n or test_processors" \
+	    tests/plugins/vlm tests/integration/test_images.py
+
+# Into a folder of their own: where torchvision is found, Transformers takes it for all images.
+$(IMAGES): requirements-images.txt
+	rm -rf .images
+	$(BIN)/python -m pip install --no-deps --target .images -r requirements-images.txt
 	touch $@
 
 lint: $(INSTALLED)  ## formatting, lint rules, strict types in every package that needs neither Ray, vLLM nor DeepSpeed

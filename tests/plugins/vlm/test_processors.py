@@ -166,6 +166,8 @@ def test_conversations_to_learn_from_have_the_ids_of_transformers(base):
         assert learned.strip().startswith(chat[-1]["content"][0]["text"].strip()), learned
 
 
+# Transformers' processor of GLM makes arrays of tensors in a way that torch has no answer to yet.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning")
 @pytest.mark.parametrize("form", ["base", "older"])
 def test_the_processor_of_an_export_is_that_of_its_base(request, tmp_path, form, family):
     source = request.getfixturevalue(form)

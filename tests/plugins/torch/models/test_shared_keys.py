@@ -1,5 +1,6 @@
 """Layers that compute with the keys and values of earlier ones: Gemma 3n and Gemma 4."""
 
+import numpy as np
 import pytest
 import torch
 from tests.plugins.lora.test_training import peft_gradient
@@ -7,6 +8,7 @@ from tests.plugins.torch.models.test_architectures import ACCEPTED, COMMON
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_testing.tiny import tiny_tokenizer
+from rlhf_torch.ranks.passes import nothing, rows_or_stand_in
 
 FAMILIES = ("gemma3n_text", "gemma4_text")
 
@@ -53,6 +55,20 @@ def test_one_step_is_that_of_a_plain_loop(
     torch.testing.assert_close(
         {name: moved[name] for name in expected}, expected, atol=near, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_without_rows_has_a_gradient_of_zero(folders, make_batch, family):
+    """Padding has an embedding of zeros, of which Gemma 3n's magnitude has no gradient."""
+    model = plain(folders[family])
+    row = rows_or_stand_in(make_batch().trajectories, np.zeros(0, dtype=np.int64))
+    assert not model.get_input_embeddings().weight[model.config.pad_token_id].any()
+
+    nothing(model(torch.from_numpy(row.tokens_of(0).astype(np.int64))[None]).logits).backward()
+
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    assert len(gradients) > 50
+    assert not any(gradient.isnan().any() or gradient.any() for gradient in gradients)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

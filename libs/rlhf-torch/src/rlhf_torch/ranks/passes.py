@@ -87,7 +87,8 @@ _STAND_IN = TrajectoryColumns.from_trajectories(
     [
         Trajectory(
             uid=Uid(0, 0),
-            token_ids=np.zeros(2, dtype=np.int32),
+            # Token 0 is padding in most families, with an embedding of zeros, where a norm may have no gradient.
+            token_ids=np.array([1, 2], dtype=np.int32),
             action_mask=np.array([False, True]),
             rollout_logprobs=np.zeros(1, dtype=np.float32),
             weight_version=np.zeros(1, dtype=np.int32),
