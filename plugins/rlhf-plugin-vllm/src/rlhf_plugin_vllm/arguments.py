@@ -26,6 +26,7 @@ from .names import (
     UNREAD,
     WORKER_EXTENSION,
 )
+from .plain_config import without_quantization
 from .sockets import SocketFolder
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _for_unpacked(spec: EngineSpec) -> dict[str, Any]:
         )
     return {
         "model_loader_extra_config": {UNREAD: True},
-        "hf_overrides": {"quantization_config": None},
+        "hf_overrides": without_quantization,
     }
 
 
