@@ -117,7 +117,7 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         arguments |= {
             "model_loader_extra_config": {QUANTIZATION: dict(spec.quantization)},
             # vLLM would keep the weights of a folder in 4 bits packed, and compute with kernels of its own.
-            "hf_overrides": {"quantization_config": None},
+            "hf_overrides": without_quantization,
         }
     else:
         arguments |= _for_unpacked(spec)

@@ -206,6 +206,19 @@ def test_numbers_of_eight_bits_without_scales_are_refused(folders, tmp_path):
         load_causal_lm(str(folder), dtype="float32")
 
 
+def test_stacks_of_experts_in_eight_bits_are_refused(folders, tmp_path):
+    """Transformers would take their numbers for weights, without the scales."""
+    folder = tmp_path / "model"
+    shutil.copytree(folders["qwen3_moe"], folder)
+    weights = load_file(folder / "model.safetensors")
+    stack = torch.zeros(4, 64, 64).to(torch.float8_e4m3fn)
+    weights["model.layers.0.mlp.experts.gate_up_proj"] = stack
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(ConfigError, match=r"experts\.gate_up_proj is in fp8.*linear layers alone"):
+        load_causal_lm(str(folder), dtype="float32")
+
+
 def test_fp8_without_accelerate_is_refused_with_the_command(folders, monkeypatch):
     monkeypatch.setattr(quantized_files, "find_spec", lambda name: None)
 
