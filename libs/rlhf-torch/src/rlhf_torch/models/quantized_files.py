@@ -169,8 +169,8 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
             continue
         if not name.endswith(".weight"):
             raise ConfigError(
-                f"model {path}: {name} is in fp8, and Transformers unpacks weights of linear layers alone, each expert's "
-                "among them. Give the model in bfloat16"
+                f"model {path}: {name} is in fp8, and Transformers unpacks weights of linear layers alone, each "
+                "expert's among them. Give the model in bfloat16"
             )
         scales = tensors.get(name + SCALE) or tensors.get(name.removesuffix("weight") + "scale")
         if scales is None:
