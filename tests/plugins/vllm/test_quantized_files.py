@@ -59,7 +59,8 @@ def test_log_probs_are_those_of_the_unpacked_model(loop, spec, quantized, source
 def test_vllm_gets_a_config_without_the_quantization(spec, quantized):
     args = engine_args(replace(spec, model_path=str(quantized)), VllmEngineConfig(), on_cpu=True)
 
-    assert args.hf_overrides == {"quantization_config": None}
+    model = args.create_model_config()
+    assert (model.quantization, hasattr(model.hf_config, "quantization_config")) == (None, False)
     assert args.model_loader_extra_config == {UNREAD: True}
     plain = engine_args(spec, VllmEngineConfig(), on_cpu=True)
     assert (plain.hf_overrides, plain.model_loader_extra_config) == ({}, {})

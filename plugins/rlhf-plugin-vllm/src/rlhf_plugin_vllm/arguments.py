@@ -27,6 +27,7 @@ from .names import (
     UNREAD,
     WORKER_EXTENSION,
 )
+from .plain_config import without_quantization
 from .sockets import SocketFolder
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[s
         arguments |= {
             "model_loader_extra_config": {QUANTIZATION: dict(spec.quantization)},
             # vLLM would keep the weights of a folder in 4 bits packed, and compute with kernels of its own.
-            "hf_overrides": {"quantization_config": None},
+            "hf_overrides": without_quantization,
         }
     else:
         arguments |= _for_unpacked(spec)
@@ -161,7 +162,7 @@ def _for_unpacked(spec: EngineSpec) -> dict[str, Any]:
         )
     return {
         "model_loader_extra_config": {UNREAD: True},
-        "hf_overrides": {"quantization_config": None},
+        "hf_overrides": without_quantization,
     }
 
 

@@ -175,6 +175,26 @@ def test_blocks_that_are_cut_are_refused_by_the_weights_name(tmp_path):
         load_causal_lm(str(folder), dtype="float32")
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_scale_for_a_whole_weight_is_taken(folders, tmp_path, shape):
+    """As Ministral is published, with scales of activations that nobody reads here."""
+    folder = tmp_path / "model"
+    shutil.copytree(folders["qwen3"], folder)
+    weights = load_file(folder / "model.safetensors")
+    for name in [name for name in weights if name.endswith("_scale_inv")]:
+        weights[name] = torch.full(shape, 0.25)
+        weights[name.replace("weight_scale_inv", "activation_scale")] = torch.tensor(0.5)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    static = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
+    set_quantization(folder, static)
+
+    lm = load_causal_lm(str(folder), dtype="float32")
+
+    found = lm.model.state_dict()
+    for name in [name for name in weights if name.endswith("proj.weight")]:
+        assert torch.equal(found[name], weights[name].float() / 4), name
+
+
 def test_numbers_of_eight_bits_without_scales_are_refused(folders, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(folders["qwen3"], folder)
@@ -183,6 +203,19 @@ def test_numbers_of_eight_bits_without_scales_are_refused(folders, tmp_path):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
     with pytest.raises(ConfigError, match=r"layers\.1\.mlp\.up_proj\.weight is in fp8.*no scales"):
+        load_causal_lm(str(folder), dtype="float32")
+
+
+def test_stacks_of_experts_in_eight_bits_are_refused(folders, tmp_path):
+    """Transformers would take their numbers for weights, without the scales."""
+    folder = tmp_path / "model"
+    shutil.copytree(folders["qwen3_moe"], folder)
+    weights = load_file(folder / "model.safetensors")
+    stack = torch.zeros(4, 64, 64).to(torch.float8_e4m3fn)
+    weights["model.layers.0.mlp.experts.gate_up_proj"] = stack
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(ConfigError, match=r"experts\.gate_up_proj is in fp8.*linear layers alone"):
         load_causal_lm(str(folder), dtype="float32")
 
 

@@ -29,6 +29,8 @@ FOUR_BITS = "bitsandbytes"
 """Method whose weights stay in 4 bits: the base of an adapter that holds it so, or a model that is only read."""
 SCALE = "_scale_inv"
 """End of the name of an FP8 weight's scales, behind the weight's own name."""
+FP8 = ("F8_E4M3", "F8_E5M2")
+"""Dtypes of FP8 weights in safetensors files; scales may have others of 8 bits."""
 NESTED = "of its text_config"
 """Key of settings that are those of a part of the model."""
 
@@ -163,8 +165,13 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
         )
     tensors = {name: (dtype, shape) for name, dtype, shape in _tensors(path)}
     for name, (dtype, shape) in tensors.items():
-        if not dtype.startswith("F8_E") or not name.endswith(".weight"):
+        if dtype not in FP8:
             continue
+        if not name.endswith(".weight"):
+            raise ConfigError(
+                f"model {path}: {name} is in fp8, and Transformers unpacks weights of linear layers alone, each "
+                "expert's among them. Give the model in bfloat16"
+            )
         scales = tensors.get(name + SCALE) or tensors.get(name.removesuffix("weight") + "scale")
         if scales is None:
             raise ConfigError(
