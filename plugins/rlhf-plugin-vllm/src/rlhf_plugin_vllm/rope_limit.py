@@ -1,7 +1,8 @@
 """Models that vLLM computes otherwise than a trainer when a sequence grows beyond a length.
 
-Some rotate all tokens anew beyond it, which no sampler can do: vLLM takes one set of frequencies for all sequences ("longrope": the long factors, "dynamic": those of
-the longest sequence that it serves), where a training backend has those of each sequence's own length.
+Some rotate all tokens anew beyond it, which no sampler can do: vLLM takes one set of frequencies for all sequences
+("longrope": the long factors, "dynamic": those of the longest sequence that it serves), where a training backend has
+those of each sequence's own length.
 """
 
 from __future__ import annotations
