@@ -32,6 +32,11 @@ class CheckpointNames:
     def __init__(self, config: PretrainedConfig | None) -> None:
         self._model = None if config is None else _without_numbers(config)
 
+    @property
+    def tied(self) -> frozenset[str]:
+        """Names of the parameters that are others of the model, which checkpoints leave out."""
+        return frozenset(getattr(self._model, "all_tied_weights_keys", ()))
+
     def of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights of a checkpoint, each a view of one of ``weights``, if the checkpoint has no joined ones.
 
