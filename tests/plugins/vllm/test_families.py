@@ -20,13 +20,17 @@ WAIT_S = 3600.0
 TOLERANCE = 1e-4
 """Nats, float32: measured are 8e-6. The update moves log-probs by 0.4 and more."""
 SERVED = (
+    "gemma2",
     "gemma4_text",
     "gpt_oss",
+    "granite",
     "mixtral",
     "olmo3",
     "phi3",
+    "qwen2_moe",
     "gemma4",
     "glm4v",
+    "internvl",
     "llava",
     "llava_next",
     "llava_onevision",
