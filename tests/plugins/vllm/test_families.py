@@ -22,6 +22,7 @@ TOLERANCE = 1e-4
 SERVED = (
     "gemma2",
     "gemma4_text",
+    "glm",
     "gpt_oss",
     "granite",
     "mixtral",
