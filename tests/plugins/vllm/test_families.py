@@ -18,22 +18,46 @@ PAGE = ROOT / "docs" / "vllm.md"
 WAIT_S = 3600.0
 """That of a hang."""
 TOLERANCE = 1e-4
-"""Nats, float32: measured are 6e-6."""
-ROUNDED = 0.05
-"""Nats, bfloat16, on average: each logit has eight bits. An update moves log-probs by more than one."""
-SERVED: Mapping[str, str] = {}
-"""Family -> the type in which it was tried."""
-COVERING = ("llava", "mixtral", "gpt_oss", "olmo3", "qwen3_5")
-"""Families that have each part of the mechanism; the others are in the full matrix."""
-REFUSED: Mapping[str, str] = {}
+"""Nats, float32: measured are 8e-6. The update moves log-probs by 0.4 and more."""
+SERVED = (
+    "gemma2",
+    "gemma4_text",
+    "glm",
+    "gpt_oss",
+    "granite",
+    "mixtral",
+    "olmo3",
+    "phi3",
+    "qwen2_moe",
+    "gemma4",
+    "glm4v",
+    "internvl",
+    "llava",
+    "llava_next",
+    "llava_onevision",
+    "mistral3",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl_moe",
+    "smolvlm",
+)
+"""Families that were run, in float32."""
+COVERING = ("llava", "mixtral", "gpt_oss", "olmo3")
+"""Of them those that have each part of the mechanism; the others are in the full matrix."""
+REFUSED: Mapping[str, str] = {
+    "gemma3": "see each other in both directions",
+    "qwen3_5": "layers of the kind linear_attention carry a state",
+    "lfm2": "layers of the kind conv carry a state",
+    "cohere2": "sees 8 tokens .* and one more in vLLM",
+}
 """Family -> what the message says that refuses it at the start."""
 
 
-def compared(tmp_path: Path, family: str, dtype: str) -> dict:
+def compared(tmp_path: Path, family: str) -> dict:
     """What ``benchmarks/engine_families.py`` finds."""
     lines = tmp_path / "found.jsonl"
     words = [sys.executable, "benchmarks/engine_families.py", "--device", "cpu", "--family", family]
-    words += ["--dtype", dtype, "--timeout", str(WAIT_S), "--json", str(lines), "--verbose"]
+    words += ["--timeout", str(WAIT_S), "--json", str(lines), "--verbose"]
     done = subprocess.run(
         words,
         cwd=ROOT,
@@ -55,15 +79,12 @@ def compared(tmp_path: Path, family: str, dtype: str) -> dict:
 def test_the_engine_serves_what_the_trainer_computes(tmp_path, family):
     pytest.importorskip("vllm")
 
-    found = compared(tmp_path, family, SERVED[family])
+    found = compared(tmp_path, family)
 
     assert found["error"] is None
     assert found["digest"]
-    assert found["moved"] > 0.5
-    if SERVED[family] == "float32":
-        assert max(found["largest"], found["largest_after"]) < TOLERANCE
-    else:
-        assert max(found["mean"], found["mean_after"]) < ROUNDED
+    assert found["moved"] > 0.1
+    assert max(found["largest"], found["largest_after"]) < TOLERANCE
 
 
 @pytest.mark.scale
@@ -73,18 +94,14 @@ def test_the_engine_serves_what_the_trainer_computes(tmp_path, family):
 def test_what_vllm_cannot_compute_is_refused_with_the_reason(tmp_path, family):
     pytest.importorskip("vllm")
 
-    assert re.search(REFUSED[family], compared(tmp_path, family, "float32")["error"])
+    assert re.search(REFUSED[family], compared(tmp_path, family)["error"])
 
 
 def test_the_page_has_the_families_that_are_tried_here():
     section = PAGE.read_text().split("## Families\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
-    found = {
-        name: (kind.strip() if "refused" not in kind else None)
-        for names, kind, _ in rows
-        for name in re.findall(r"`(\w+)`", names)
-        if name != "model_type"
-    }
+    kinds = {name: kind for names, kind, _ in rows for name in re.findall(r"`(\w+)`", names)}
+    del kinds["model_type"]
 
-    assert {name for name, kind in found.items() if kind is None} == set(REFUSED)
-    assert {name: kind for name, kind in found.items() if kind is not None} == dict(SERVED)
+    assert {name for name, kind in kinds.items() if "refused" in kind} == set(REFUSED)
+    assert {name for name, kind in kinds.items() if "refused" not in kind} == set(SERVED)

@@ -59,6 +59,14 @@ def test_frequencies_that_do_not_change_have_no_limit(config):
     check_length(config, 10**6, "mine")
 
 
+def test_a_window_that_vllm_makes_longer_is_a_limit():
+    check_length(AutoConfig.for_model("cohere2", sliding_window=8), 8, "mine")
+    check_length(AutoConfig.for_model("gemma3_text", sliding_window=8), 9, "mine")
+
+    with pytest.raises(ConfigError, match=r"mine: a token sees 8 tokens .*sequences of 9\. Set"):
+        check_length(AutoConfig.for_model("cohere2", sliding_window=8), 9, "mine")
+
+
 @pytest.mark.scale
 @pytest.mark.slow
 def test_the_engine_says_so_before_it_starts(spec, folder, tmp_path, no_process_left):

@@ -5,6 +5,7 @@ The loading code of real models reads these folders, and nothing is downloaded.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,12 +118,15 @@ def write_tiny_vision_model(
 
 
 def _name_as_published(model: PreTrainedModel) -> None:
-    """Have a model saved by the names of published checkpoints: in them the parts of some towers have a prefix, which
-    Transformers writes for a model that it has read with it alone."""
+    """Have a model saved as published checkpoints are: there the parts of some towers have a prefix, and some stacks of
+    experts another order, which Transformers writes for a model that it has read so alone."""
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import PrefixChange
+    from transformers.core_model_loading import PrefixChange, Transpose
 
     ways = get_model_conversion_mapping(model, add_legacy=False)
+    for operation in chain.from_iterable(getattr(way, "operations", ()) for way in ways):
+        if isinstance(operation, Transpose):
+            operation.check_dims = False
     model._weight_conversions = [
         way for way in ways if not isinstance(way, PrefixChange) or way.scope_prefix is not None
     ]

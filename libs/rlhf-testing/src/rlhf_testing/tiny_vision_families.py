@@ -246,7 +246,8 @@ def _of_frames(
         "video_end_token_id": "<|end_of_video|>",
     }
     return {
-        "text_config": text | {"rope_parameters": rope},
+        # As published files have it: vLLM reads whether attention has biases, which Transformers always makes.
+        "text_config": text | {"rope_parameters": rope, "attention_bias": True},
         "vision_config": own | {name: vision[name] for name in kept},
         **{name: tokenizer.convert_tokens_to_ids(word) for name, word in words.items()},
     }

@@ -22,6 +22,7 @@ def require_no_states(model: str, *, trust_remote_code: bool) -> None:
     )
     if (kind := next(states, None)) is not None:
         raise ConfigError(
-            f"model {model}: layers of the kind {kind} carry a state from token to token. With such layers vLLM's "
-            "log-probs on a CPU differ from the trainer's by tenths of a nat. Choose --engine embedded, or a GPU."
+            f"model {model}: layers of the kind {kind} carry a state from token to token. In models with such layers "
+            "vLLM's log-probs on a CPU differ from the trainer's by tenths of a nat. Choose --engine embedded, or a "
+            "GPU."
         )

@@ -1,7 +1,8 @@
-"""Models that rotate all tokens anew when a sequence grows beyond a length, which no sampler can do.
+"""Models that vLLM computes otherwise than a trainer when a sequence grows beyond a length.
 
-For such lengths vLLM takes one set of frequencies for all sequences ("longrope": the long factors, "dynamic": those of
-the longest sequence that it serves), where a training backend has those of each sequence's own length.
+Some rotate all tokens anew beyond it, which no sampler can do: vLLM takes one set of frequencies for all sequences
+("longrope": the long factors, "dynamic": those of the longest sequence that it serves), where a training backend has
+those of each sequence's own length.
 """
 
 from __future__ import annotations
@@ -11,16 +12,28 @@ from typing import Any
 
 from rlhf_core import ConfigError
 
+WIDER_WINDOWS = frozenset({"cohere2"})
+"""Model types whose window is a token longer in vLLM 0.32 than in Transformers."""
+
 
 def check_length(config: Any, max_length: int, model: str) -> None:
-    """Refuse sequences that vLLM would rotate by other frequencies than they are trained with.
+    """Refuse sequences that vLLM would rotate by other frequencies than they are trained with, or see through another
+    window.
 
     Args:
         config: of the language model, as Transformers has it.
 
     Raises:
-        ConfigError: sequences of ``max_length`` tokens are longer than those whose frequencies are constant.
+        ConfigError: sequences of ``max_length`` tokens are longer than those whose frequencies are constant, or than
+            the window.
     """
+    window = getattr(config, "sliding_window", None)
+    if config.model_type in WIDER_WINDOWS and window is not None and max_length > window:
+        raise ConfigError(
+            f"model {model}: a token sees {window} tokens in its layers with a window, and one more in vLLM 0.32; this "
+            f"run allows sequences of {max_length}. Set --rollout.max_length {window} and a smaller "
+            "--data.max_prompt_tokens; or choose --engine embedded."
+        )
     for limit in _limits(config):
         if max_length > limit:
             raise ConfigError(

@@ -99,6 +99,8 @@ class ImagePrompts:
         items, ranges = [], []
         for span, picture, places in zip(request.media, row.pictures, row.places, strict=True):
             inputs = {**self._counts(picture), **picture.inputs}
+            if "image_position_ids" in inputs:
+                inputs["pixel_position_ids"] = inputs["image_position_ids"]
             if TILES_APART.intersection(llm.model_config.architectures):
                 inputs["pixel_values"] = inputs["pixel_values"][
                     None

@@ -8,6 +8,7 @@ same way. Every part stays a view of the trainer's tensor, so what is loaded can
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,11 @@ class CheckpointNames:
 
     def __init__(self, config: PretrainedConfig | None) -> None:
         self._model = None if config is None else _without_numbers(config)
+
+    @property
+    def tied(self) -> frozenset[str]:
+        """Names of the parameters that are others of the model, which checkpoints leave out."""
+        return frozenset(getattr(self._model, "all_tied_weights_keys", ()))
 
     def of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights of a checkpoint, each a view of one of ``weights``, if the checkpoint has no joined ones.
@@ -68,6 +74,7 @@ def _without_numbers(config: PretrainedConfig) -> PreTrainedModel | None:
     """Return the model on the meta device, with the conversions of its checkpoint; None if Transformers lacks it."""
     import transformers
     from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import Transpose
 
     (name, *_) = config.architectures or [""]
     model_class = getattr(transformers, name, None)
@@ -76,6 +83,10 @@ def _without_numbers(config: PretrainedConfig) -> PreTrainedModel | None:
     with torch.device("meta"):
         model: PreTrainedModel = model_class(config)
     ways = get_model_conversion_mapping(model, add_legacy=False)
+    for operation in chain.from_iterable(getattr(way, "operations", ()) for way in ways):
+        if isinstance(operation, Transpose):
+            # Checkpoints have the other order, also where Transformers would write the order of its own modules.
+            operation.check_dims = False
     model._weight_conversions = [way for way in ways if _is_published(way)]
     return model
 

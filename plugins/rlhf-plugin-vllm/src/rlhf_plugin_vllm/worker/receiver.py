@@ -205,11 +205,13 @@ class WeightReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             known.repeat(bucket)
             return known.placed
         recorder = CopyRecorder(bucket, slots)
-        # vLLM 0.32 refuses a tied head in a bucket without the embeddings. ``_load`` compares the head with them.
-        untied = [slot for slot in slots if slot.name not in self._tied_heads]
         if self._names is None:
             config = _config_of(self.model_config)
             self._names, self._unread = CheckpointNames(config), UnreadLayers(config)
+        # vLLM 0.32 refuses a tied head in a bucket without the embeddings, and some models refuse it in any. ``_load``
+        # compares the head with them.
+        tied = self._tied_heads | self._names.tied
+        untied = [slot for slot in slots if slot.name not in tied]
         loaded = self._names.of({slot.name: slot.view(bucket) for slot in untied})
         # vLLM's models have this method, torch's modules do not
         load_weights: Any = self.model.load_weights
