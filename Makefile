@@ -105,7 +105,7 @@ $(CLIENTS): requirements-clients.txt
 
 images: $(INSTALLED) $(IMAGES)  ## with torchvision and timm: processors of images are those of Transformers, and Gemma 3n trains
 	PYTHONPATH=.images $(PARALLEL) -m "not gpu and not scale" -k "gemma3n or test_processors" \
-	    tests/plugins/vlm tests/integration/test_images.py
+	    tests/plugins/vlm tests/plugins/fsdp/test_images.py tests/integration/test_images.py
 
 # Into a folder of their own: where torchvision is found, Transformers takes it for all images.
 $(IMAGES): requirements-images.txt

@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+import tests.importable_torchvision  # noqa: F401  # before what imports torchvision
 from hypothesis import HealthCheck, settings
 from tests.cases import LONGEST, MARKERS, could_be_chosen, markers_named_in
 from tests.deadlines import HANG_S
-from tests.importable_torchvision import declare_missing_operators
 
-declare_missing_operators()
 _FAILED = pytest.StashKey[bool]()
 
 # trackio looks at TRACKIO_DIR once in a process, when the first library imports it, which may be in any test.

@@ -1,16 +1,23 @@
 """A torchvision that was built for another torch, as PyPI's is for CUDA, and is imported all the same.
 
-Its operators are missing then. Those that it describes as it is imported are declared here; nothing computes them, and
-processors of images need none.
+Whoever imports this module before Transformers can use it. Its operators are missing then; those that it describes as
+it is imported are declared here. Nothing computes them, and processors of images need none.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 OPERATORS = ("nms", "qnms")
 """Operators that torchvision describes without asking whether it has them."""
+
+
+def search_path() -> str:
+    """Where processes of tests find what those of the tests do: in the repository, and where the variable says."""
+    own = str(Path(__file__).parents[1])
+    return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def declare_missing_operators() -> None:
@@ -29,3 +36,6 @@ def declare_missing_operators() -> None:
         for name in OPERATORS:
             arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             torch.library.define(f"torchvision::{name}", arguments)
+
+
+declare_missing_operators()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tests.importable_torchvision  # noqa: F401  # before what imports torchvision
 import torch
 from tests.plugins.vlm.vlm_material import (
     OBJECTIVE,

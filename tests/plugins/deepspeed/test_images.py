@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.importable_torchvision import search_path
+from tests.plugins.vlm.vlm_material import families
 
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
@@ -27,7 +29,7 @@ PARTS = tuple(f"{stage} parts" for stage in STAGES)
         "qwen3_vl",
         pytest.param("qwen2_5_vl", marks=pytest.mark.matrix),
         pytest.param("llava", marks=pytest.mark.matrix),
-        pytest.param("gemma4", marks=pytest.mark.matrix),
+        *families(["gemma3n", "gemma4", "glm4v_moe"], pytest.mark.matrix),
     ],
 )
 def found(request, tmp_path_factory) -> list[dict]:
@@ -39,7 +41,7 @@ def found(request, tmp_path_factory) -> list[dict]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     own = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    environment = {**os.environ, **own, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[2])}
+    environment = {**os.environ, **own, "OMP_NUM_THREADS": "1", "PYTHONPATH": search_path()}
     ranks = [
         subprocess.Popen(
             [sys.executable, str(HERE / "deepspeed_seeing.py"), request.param, str(folder)],

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.importable_torchvision import search_path
+from tests.plugins.vlm.vlm_material import families
 
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
@@ -17,14 +19,17 @@ WAIT_S = 3600
 """That of a hang."""
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", pytest.param("gemma4", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3_vl", *families(["gemma3n", "gemma4", "glm4v_moe"], pytest.mark.matrix)],
+)
 def test_two_ranks_take_the_update_of_one_rank_of_torch(tmp_path, family):
     write_tiny_vision_model(tmp_path / family, family, initializer_range=0.1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     own = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    own |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM.parents[3])}
+    own |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": search_path()}
     ranks = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), family, str(tmp_path), "fsdp"],
