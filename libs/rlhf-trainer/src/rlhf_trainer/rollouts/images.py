@@ -9,11 +9,11 @@ from rlhf_config.resolved import ResolvedOptions
 from rlhf_config.run import RunConfig
 from rlhf_core.capabilities import SEVERAL_TURNS
 from rlhf_core.media.desk import MediaDesk
-from rlhf_core.media.drawn import GIB, DrawnImages
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.vision import ImageReaderSpec, PartsTraining, VisionModel, VisionSpec
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
+from rlhf_data.drawn_images import GIB, DrawnImages
 
 SLOT, HOOK, ALL = "model.vision", "rlhf_vision_models", PartsTraining()
 
