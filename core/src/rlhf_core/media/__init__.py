@@ -24,6 +24,7 @@ from .spans import (
     seen_together,
 )
 from .store import MediaStore
+from .videos import place_in_video
 
 __all__ = [
     "ANY_AREA",
@@ -50,6 +51,7 @@ __all__ = [
     "decode",
     "expanded",
     "image_parts",
+    "place_in_video",
     "references_in",
     "sample_images",
     "seen_together",

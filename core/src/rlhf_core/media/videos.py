@@ -105,6 +105,12 @@ def with_frames(part: Mapping[str, Any], keep: Keep) -> dict[str, Any]:
     return {"type": VIDEO, MEDIA: [image.fields() for image in placed]}
 
 
+def place_in_video(image: MediaRef) -> dict[str, Any]:
+    """Return where a frame stands, for records: its number from 0 on, and seconds; nothing for an image by itself."""
+    place = image.frame
+    return {} if place is None else {"frame": place.index, "time_s": place.time_s}
+
+
 def _times(part: Mapping[str, Any], count: int) -> _Times:
     rates = [part[name] for name in RATES if part.get(name) is not None]
     given = part.get(TIMES)

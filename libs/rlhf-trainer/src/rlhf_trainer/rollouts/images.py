@@ -42,6 +42,7 @@ def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
         options=run.data.kept_in(_folder(resolved)),
         key=run.data.image_key,
         draws=resolved.provides("rollout.executor", SEVERAL_TURNS),
+        no_videos=resolved.no_videos,
         trust_remote_code=run.model.trust_remote_code,
     )
 
@@ -79,7 +80,9 @@ def vision_spec(resolved: ResolvedOptions[Any], parts: PartsTraining = ALL) -> V
 
 def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:
     tokens = vision.image_tokens(spec.model_path, trust_remote_code=spec.trust_remote_code)
-    return ImageReader(MediaDesk(spec.options), tokens, spec.key, draws=spec.draws)
+    return ImageReader(
+        MediaDesk(spec.options), tokens, spec.key, draws=spec.draws, no_videos=spec.no_videos
+    )
 
 
 def _folder(resolved: ResolvedOptions[Any]) -> str:
