@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText
 from rlhf_cli.main import main
 from rlhf_core import DataError, PluginError
 from rlhf_core.contracts import TrainBatch, TrajectoryColumns
-from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, seen_together
+from rlhf_core.media import ImageReader, MediaDesk, MediaOptions, references_in, seen_together
 from rlhf_data import (
     ConversationColumns,
     PairColumns,
@@ -197,15 +197,18 @@ def test_another_family_names_the_row_and_the_way_out(tmp_path, folder, all_plug
         )
 
 
+SMALL = [
+    *("--rollout.batch_size", "2", "--rollout.n_samples_per_prompt", "2"),
+    *("--rollout.max_new_tokens", "4", "--data.max_prompt_tokens", "200"),
+    *("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false"),
+]
+
+
 def run(path: Path, rows: Path, out: Path, *options: str) -> int:
     return main(
         [
-            *("train", "--model", str(path), "--model.vision", "vlm", "--data", str(rows)),
-            *("--data.chat", "--data.prompt_key", "prompt", "--output", str(out)),
-            *("--reward", f"{rows.parent / 'reward.py'}:score", "--steps", "2"),
-            *("--rollout.prompts_per_step", "2", "--rollout.n_samples_per_prompt", "2"),
-            *("--rollout.sampling.max_new_tokens", "4", "--backend.torch.device", "cpu"),
-            *options,
+            *("train", "--model", str(path), "--model.vision", "vlm", "--output", str(out)),
+            *("--data", str(rows), "--data.chat", *SMALL, *options),
         ]
     )
 
@@ -220,7 +223,9 @@ def rows(folder) -> Path:
 
 
 def test_a_run_shows_frames_with_their_times(tmp_path, stage, rows, capsys):
-    assert run(stage.path, rows, tmp_path / "run") == 0
+    reward = ("--reward", f"{rows.parent / 'reward.py'}:score", "--steps", "1")
+
+    assert run(stage.path, rows, tmp_path / "run", *reward) == 0
 
     lines = (tmp_path / "run/samples.jsonl").read_text().splitlines()
     images = [json.loads(line)["images"] for line in lines]
@@ -241,9 +246,13 @@ def test_a_run_shows_frames_with_their_times(tmp_path, stage, rows, capsys):
 def test_a_run_whose_engine_or_executor_reads_no_frames_is_refused_by_row(
     tmp_path, stage, rows, word, capsys
 ):
+    agent = f"{Path(__file__).parents[1]}/endpoint/sees.py:agent"
     options = {
-        "engine": ("--engine", "vllm"),
-        "executor": ("--executor", "endpoint", "--rollout.endpoint.agent", "none.py:agent"),
+        "engine": ("--engine", "vllm", "--reward", f"{rows.parent / 'reward.py'}:score"),
+        "executor": (
+            *("--executor", "endpoint", "--rollout.endpoint.agent", agent),
+            *("--rollout.max_length", "300"),
+        ),
     }[word]
     if word == "engine":
         pytest.importorskip("vllm")
@@ -252,3 +261,25 @@ def test_a_run_whose_engine_or_executor_reads_no_frames_is_refused_by_row(
 
     said_so = capsys.readouterr().err
     assert "prompts.jsonl:1: there are frames of a video; this " + word in said_so
+
+
+def test_generated_rows_have_their_videos_as_they_are_given(tmp_path, stage, rows, capsys):
+    """They are read again: the same frames at the same times."""
+    out = tmp_path / "answers"
+    words = [
+        *("generate", "--model", str(stage.path), "--model.vision", "vlm", "--output", str(out)),
+        *("--data", str(rows), "--data.chat", "--rollout.max_new_tokens", "3"),
+    ]
+
+    assert main(words) == 0, capsys.readouterr().err
+
+    lines = [json.loads(line) for line in (out / "completions.jsonl").read_text().splitlines()]
+    messages = sorted((line["messages"] for line in lines), key=str)
+    again = [stage.images.messages(one[:1], folder=out) for one in messages]
+    given = [
+        stage.images.messages(row["prompt"], folder=rows.parent)
+        for row in map(json.loads, rows.read_text().splitlines())
+    ]
+    assert sorted(map(str, map(references_in, again))) == sorted(
+        map(str, map(references_in, given))
+    )
