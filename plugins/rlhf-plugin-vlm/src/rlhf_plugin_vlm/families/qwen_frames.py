@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core.media import Frame, MediaProblem, MediaRef, ProcessorText
+from rlhf_core.media import Frame, ImageTokens, MediaProblem, MediaRef, ProcessorText
 from rlhf_torch.vision.family import Picture
 
 from .loading import load_tokenizer, require_equal, token_ids
@@ -21,8 +21,6 @@ from .video_settings import QWEN2, QWEN3, VideoSettings
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-    from .qwen_vl import PadTokens
 
 IN_POSITIONS = ("qwen2_vl", "qwen2_5_vl")
 """Families in which positions alone tell the time of frames."""
@@ -58,7 +56,7 @@ class FramePads:
 
     def __init__(
         self,
-        images: PadTokens,
+        images: ImageTokens,
         video_id: int,
         settings: Callable[[], VideoSettings],
         *,
@@ -134,7 +132,7 @@ class FramePads:
 def frame_pads(
     path: str,
     config: Any,
-    images: PadTokens,
+    images: ImageTokens,
     *,
     trust_remote_code: bool,
 ) -> FramePads:
