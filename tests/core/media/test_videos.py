@@ -158,7 +158,9 @@ def test_videos_cross_processes_as_plain_values(desk):
 
 
 def test_a_text_model_is_given_no_video():
-    with pytest.raises(MediaProblem, match="the messages have an image or a video"):
+    with pytest.raises(
+        MediaProblem, match="the messages have a video, and the run's model reads text"
+    ):
         without_images(chat(video()))
 
 

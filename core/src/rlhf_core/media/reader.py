@@ -13,6 +13,7 @@ from .problem import MediaProblem
 from .processor_text import NOTHING, ProcessorText
 from .reference import MediaRef
 from .spans import Expanded, ImageTokens, check_frames, expanded
+from .videos import is_video
 
 Message = Mapping[str, Any]
 
@@ -111,9 +112,9 @@ def without_images(messages: Sequence[Message]) -> None:
     Raises:
         MediaProblem: there is one.
     """
-    if any(image_parts(messages)):
+    for part in image_parts(messages):
         raise MediaProblem(
             "image for a text model",
-            "the messages have an image or a video, and the run's model reads text alone; choose what reads images "
-            "with --model.vision where the command has it, or leave such rows out",
+            f"the messages have {'a video' if is_video(part) else 'an image'}, and the run's model reads text alone; "
+            "choose what reads images with --model.vision where the command has it, or leave such rows out",
         )

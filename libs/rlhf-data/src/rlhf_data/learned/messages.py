@@ -92,7 +92,7 @@ def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
             raise RowProblem(
                 "not text",
                 f"message {number}: expected text as content, got {type(content).__name__} with an image or a video; "
-                "these need a model that reads them: choose its reader with --model.vision",
+                "images need a model that reads them: choose its reader with --model.vision",
             )
         if role == ASSISTANT or not _are_parts(content):
             raise RowProblem(

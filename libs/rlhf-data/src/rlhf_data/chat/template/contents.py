@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import IMAGE_KEYS, is_image
-from rlhf_core.media.videos import VIDEO_KEYS, is_video
+from rlhf_core.media.videos import MEDIA, NO_FILE, VIDEO, VIDEO_KEYS, is_video
 
 from .problem import BAD, PART, TemplateProblem, shortened
 
@@ -152,7 +152,9 @@ def text_of_part(part: object, where: str) -> str | None:
         _refuse_keys(keys - IMAGE_KEYS, "an image", where)
         return None
     if is_video(part):
-        _refuse_keys(keys - VIDEO_KEYS - {"video_url"}, "a video", where)
+        if not isinstance(part.get(MEDIA) or part.get(VIDEO), list | tuple):
+            raise TemplateProblem(f"{where}: a video without frames; {NO_FILE}", PART)
+        _refuse_keys(keys - VIDEO_KEYS, "a video", where)
         return None
     kind, text = part.get("type"), part.get("text")
     if isinstance(text, str) and kind in ("text", None):
