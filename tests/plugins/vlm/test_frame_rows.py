@@ -28,7 +28,13 @@ from rlhf_data import (
 )
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
-REWARD = "def score(response, media):\n    return float(sum(one.span.image.frame.time_s for one in media))\n"
+REWARD = """
+def score(media):
+    return float(sum(one.span.image.frame.time_s for one in media))
+
+def varies(response):
+    return sum(map(ord, response)) % 7
+"""
 
 
 def written(folder: Path, family: str) -> Path:
@@ -240,6 +246,20 @@ def test_a_run_shows_frames_with_their_times(tmp_path, stage, rows, capsys):
     capsys.readouterr()
     assert main(["show", str(tmp_path / "run")]) == 0
     assert "frame 2 at" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_to_the_bit(tmp_path, stage, rows):
+    reward = ("--reward", f"{rows.parent / 'reward.py'}:varies", "--checkpoint.every", "1")
+
+    assert run(stage.path, rows, tmp_path / "whole", *reward, "--steps", "2") == 0
+    assert run(stage.path, rows, tmp_path / "cut", *reward, "--steps", "1") == 0
+    assert run(stage.path, rows, tmp_path / "cut", *reward, "--steps", "2", "--resume", "auto") == 0
+
+    weights = [
+        (tmp_path / name / "model/model.safetensors").read_bytes() for name in ("whole", "cut")
+    ]
+    assert weights[0] == weights[1] != (stage.path / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("word", ["engine", "executor"])
