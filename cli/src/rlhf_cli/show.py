@@ -271,7 +271,12 @@ def _print_sample(console: Console, sample: Sample, run: Path) -> None:
             f"{run / image['file']}  {image['width']} x {image['height']}, tokens {first}-{end - 1}"
         )
         where += "" if (run / image["file"]).is_file() else ", which is gone"
-        console.print(Text(f"image: {_printable(where, console)}", style="dim"), soft_wrap=True)
+        kind = (
+            f"frame {image['frame'] + 1} at {image['time_s']:.2f} s"
+            if "time_s" in image
+            else "image"
+        )
+        console.print(Text(f"{kind}: {_printable(where, console)}", style="dim"), soft_wrap=True)
 
 
 def _texts(sample: Sample) -> Iterator[tuple[str, str]]:

@@ -60,8 +60,12 @@ ENGINE_SEES = "engine_reads_images"
 """Word of an engine that reads images."""
 BACKEND_SEES = "backend_reads_images"
 """Word of a training backend that reads images."""
+ENGINE_READS_FRAMES = "engine_reads_frames"
+"""Word of an engine that reads frames of videos, where the model does."""
 EXECUTOR_SEES = "executor_passes_images"
 """Word of an executor that passes images to the engine, and on to the trainer."""
+EXECUTOR_READS_FRAMES = "executor_passes_frames"
+"""Word of an executor that passes frames of videos on, with their times."""
 RUNTIME_SEES = "runtime_passes_images"
 """Word of a runtime that gives its processes what they need to read images."""
 READS_TEXT = "reads_text_alone"
@@ -87,7 +91,7 @@ BFLOAT16_WEIGHTS = "bfloat16_weights"
 """Word of a run whose parameters are in bfloat16. A training backend excludes it by options that compute in float32."""
 IN_PROCESS = "in_process"
 """Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
-need it (``given_objects``), and rewards that compute with weights of a role."""
+need it, and rewards that compute with weights of a role."""
 LENDS_BASES = "lends_bases"
 """Word of a training backend that lends a role's frozen weights, such as the base of an adapter, to rewards in its
 process."""
@@ -140,6 +144,8 @@ FIX: Mapping[str, str] = {
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
     BACKEND_SEES: "this training backend reads text alone; choose --backend torch, deepspeed or fsdp",
     EXECUTOR_SEES: "this executor passes text alone on; choose --executor single_turn or multi_turn",
+    ENGINE_READS_FRAMES: "this engine reads single images alone; choose --engine embedded, or give frames as images",
+    EXECUTOR_READS_FRAMES: "this executor passes single images alone on; choose --executor single_turn or multi_turn",
     RUNTIME_SEES: "this runtime passes text alone on; choose --runtime local or ray",
     EXPERT_ROUTES: "this engine does not tell to which experts its tokens went; choose --engine embedded or vllm, or "
     "leave algo.correction.replay_routes out",
@@ -205,6 +211,8 @@ PROVIDED_BY_COMPONENTS: Mapping[str, str] = {
     ENGINE_SEES: "the engine reads images",
     BACKEND_SEES: "the training backend reads images",
     EXECUTOR_SEES: "the executor passes images to the engine, and on to the trainer",
+    ENGINE_READS_FRAMES: "the engine reads frames of videos",
+    EXECUTOR_READS_FRAMES: "the executor passes frames of videos on, with their times",
     RUNTIME_SEES: "the runtime gives its processes what they need to read images",
     READS_TEXT: "the reward judges answers by the text of what was asked, and sees no image",
     IN_PROCESS: "the runtime builds every component in the process that started the run",

@@ -131,7 +131,7 @@ def test_a_bad_image_is_named_by_file_and_row_before_training(tmp_path, write_ro
         ({"prompt": "a", "images": 7}, "expected an image as a path"),
         (
             {"prompt": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]},
-            "the messages have a video; expected images",
+            "a video is a.mp4; expected the frames of the video as a list of images",
         ),
     ],
 )

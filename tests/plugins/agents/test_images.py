@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.images import noisy
 
-from rlhf_core import ConfigError, RolloutError
+from rlhf_core import ConfigError, EnvironmentFailure, RolloutError
 from rlhf_core.contracts import (
     Completion,
     Observation,
@@ -23,6 +23,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.media import (
+    Frame,
     ImageReader,
     MediaDesk,
     MediaLimits,
@@ -35,6 +36,7 @@ from rlhf_core.media import (
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_plugin_agents.config import MultiTurnConfig, SingleTurnConfig
 from rlhf_plugin_agents.image_window import ImageWindow
+from rlhf_plugin_agents.images import has_room_for_images
 from rlhf_plugin_agents.multi_turn import MultiTurn
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_testing.tiny_vision import tiny_vision_tokenizer
@@ -325,6 +327,24 @@ def test_edges_of_an_older_image_go_with_it():
 
     assert tokens == [7, 5, 6, 5, 6, 7, 1, 9, 2]
     assert images == ["c"]
+
+
+def test_frames_of_a_video_take_room_one_by_one(tmp_path):
+    parts = [{"type": "video", "video": [noisy()] * 3}, {"type": "image", "image": noisy()}]
+    observation = Observation(messages=({"role": "user", "content": parts},))
+    told = context(None, tmp_path, max_images=6)
+
+    assert has_room_for_images(2, observation, told)
+    assert not has_room_for_images(3, observation, told)
+
+
+def test_a_window_refuses_frames_of_a_video():
+    window = ImageWindow(last=1, mark=(5, 6), marker_id=9, beside=frozenset({1, 2, 9}))
+    image = MediaRef(sha256="0" * 64, num_bytes=1, format="png", width=2, height=2)
+    window.check([image])
+
+    with pytest.raises(EnvironmentFailure, match=r"frames of a video, and .*last_images 1 leaves"):
+        window.check([replace(image, frame=Frame(index=0, count=2, time_s=0.0, rate=1.0))])
 
 
 def test_a_window_without_images_is_refused_by_its_option(tmp_path):

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from rlhf_core.capabilities import EXECUTOR_SEES, SEVERAL_TURNS
+from rlhf_core.capabilities import EXECUTOR_READS_FRAMES, EXECUTOR_SEES, SEVERAL_TURNS
 from rlhf_core.plugins import load
 
 
@@ -13,7 +13,7 @@ def test_the_components_are_registered_with_what_they_need_and_provide():
 
     assert (multi.needs, multi.provides) == (
         {"environment"},
-        {SEVERAL_TURNS, EXECUTOR_SEES},
+        {SEVERAL_TURNS, EXECUTOR_SEES, EXECUTOR_READS_FRAMES},
     )
     assert single.conflicts == {"environment"}
     for hook, name in (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from ..lazy import NDArray, np
-from ..media.reference import FORMATS, MediaRef, PixelLimits
+from ..media.reference import FORMATS, Frame, MediaRef, PixelLimits
 from ..media.spans import MediaSpan
 
 MEDIA = [
@@ -19,16 +19,21 @@ MEDIA = [
     ("height", "<i4"),
     ("min_pixels", "<i8"),
     ("max_pixels", "<i8"),
+    ("index", "<i4"),
+    ("count", "<i4"),
+    ("time_s", "<f8"),
+    ("rate", "<f8"),
 ]
 """The fields of a ``MediaSpan`` as fixed bytes, of which numpy makes a type; ``format`` is its index in ``FORMATS``. A
-limit that is not set is 0."""
+limit that is not set is 0, and so is the ``count`` of an image that is no frame of a video."""
 
 
 def media_rows(spans: Sequence[MediaSpan]) -> NDArray[np.void]:
     """Return (I,) spans as an array of ``MEDIA``; ``media_spans`` inverts it."""
     rows = np.zeros(len(spans), dtype=MEDIA)
     for index, span in enumerate(spans):
-        image = span.image
+        image, frame = span.image, span.image.frame
+        place = (0, 0, 0.0, 0.0) if frame is None else astuple(frame)
         rows[index] = (
             span.start,
             span.length,
@@ -39,6 +44,7 @@ def media_rows(spans: Sequence[MediaSpan]) -> NDArray[np.void]:
             image.height,
             image.limits.min_pixels or 0,
             image.limits.max_pixels or 0,
+            *place,
         )
     return rows
 
@@ -67,7 +73,17 @@ def media_spans(rows: NDArray[np.void]) -> tuple[MediaSpan, ...]:
                     min_pixels=int(row["min_pixels"]) or None,
                     max_pixels=int(row["max_pixels"]) or None,
                 ),
+                frame=_frame(row) if row["count"] else None,
             ),
         )
         for row in rows
+    )
+
+
+def _frame(row: np.void) -> Frame:
+    return Frame(
+        index=int(row["index"]),
+        count=int(row["count"]),
+        time_s=float(row["time_s"]),
+        rate=float(row["rate"]),
     )

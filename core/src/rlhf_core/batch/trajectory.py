@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..lazy import NDArray, np
-from ..media.spans import MediaSpan
+from ..media.spans import MediaSpan, seen_together
 from .task import Uid
 
 
@@ -128,7 +128,7 @@ class Trajectory:
 
     def _check_media(self) -> None:
         behind = 0
-        for span in self.media:
+        for span, _ in seen_together(self.media):
             if not behind <= span.start < span.end <= len(self.token_ids):
                 raise ValueError(
                     f"{self.uid}: the image at tokens [{span.start}, {span.end}) is empty, overlaps the one before, or "

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..lazy import NDArray, np
 from ..media.reference import MediaRef
-from ..media.spans import MediaSpan
+from ..media.spans import MediaSpan, seen_together
 from .media_columns import media_rows, media_spans
 from .ragged import offsets_of, packed, ragged_index
 from .task import Uid
@@ -187,10 +187,10 @@ class TrajectoryColumns:
         """
         tokens = self.token_ids.astype(np.int64)
         offsets = self.token_offsets.tolist()
-        numbers: dict[MediaRef, int] = {}
+        numbers: dict[tuple[MediaRef, ...], int] = {}
         for row in np.flatnonzero(self.num_media).tolist():
-            for span in self.media_of(row):
-                number = numbers.setdefault(span.image, len(numbers) + 1)
+            for span, seen in seen_together(self.media_of(row)):
+                number = numbers.setdefault(seen, len(numbers) + 1)
                 tokens[offsets[row] + span.start : offsets[row] + span.end] += IMAGE * number
         return [tokens[first:end] for first, end in pairwise(offsets)]
 

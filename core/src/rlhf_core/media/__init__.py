@@ -5,21 +5,32 @@ they know no model family and no tokenizer. Pillow is imported where an image is
 """
 
 from .desk import ImagesOnUse, Intake, MediaDesk, MediaOptions
-from .drawn import DrawnImages
 from .inspecting import MediaLimits, decode
 from .parts import image_parts, references_in
 from .problem import MediaProblem
 from .processor_text import ProcessorText
 from .reader import ImageReader, without_images, writing_of
-from .reference import ANY_AREA, MediaRef, PixelLimits
+from .reference import ANY_AREA, Frame, MediaRef, PixelLimits
 from .sample_image import SampleImage, sample_images
-from .spans import Expanded, ImageTokens, MediaSpan, collapsed, expanded
+from .spans import (
+    Expanded,
+    FrameTokens,
+    ImageTokens,
+    MediaSpan,
+    as_shown,
+    check_frames,
+    collapsed,
+    expanded,
+    seen_together,
+)
 from .store import MediaStore
+from .videos import place_in_video
 
 __all__ = [
     "ANY_AREA",
-    "DrawnImages",
     "Expanded",
+    "Frame",
+    "FrameTokens",
     "ImageReader",
     "ImageTokens",
     "ImagesOnUse",
@@ -34,12 +45,16 @@ __all__ = [
     "PixelLimits",
     "ProcessorText",
     "SampleImage",
+    "as_shown",
+    "check_frames",
     "collapsed",
     "decode",
     "expanded",
     "image_parts",
+    "place_in_video",
     "references_in",
     "sample_images",
+    "seen_together",
     "without_images",
     "writing_of",
 ]

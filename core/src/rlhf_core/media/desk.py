@@ -7,14 +7,14 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
 from .given import GivenImage, given_image, unreadable
 from .inspecting import ImageFacts, MediaLimits, inspect, inspect_file
-from .parts import image_parts, marks_in, references_in, refuse_videos, with_references
+from .parts import image_parts, marks_in, references_in, with_references
 from .problem import MediaProblem, shown
 from .reference import MediaRef, PixelLimits
 from .store import MediaStore
@@ -138,7 +138,6 @@ class MediaDesk:
         Raises:
             MediaProblem: an image cannot be used, there are too many, or they do not fit their places.
         """
-        refuse_videos(messages)
         intake = intake or Intake()
         marks = bool(images) or (intake.marks and marks_in(messages))
         if not marks and not any(image_parts(messages)):
@@ -223,7 +222,7 @@ class ImagesOnUse:
                     "back, or begin the run anew"
                 )
             self._taken[image.sha256] = found
-        return self._taken[image.sha256].within(image.limits)
+        return replace(self._taken[image.sha256], limits=image.limits, frame=image.frame)
 
 
 def _reference_of(facts: ImageFacts, digest: str, num_bytes: int) -> MediaRef:

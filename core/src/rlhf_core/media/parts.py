@@ -3,7 +3,7 @@
 A part holds an image (a path, bytes, ...), a reference (``{"type": "image", "media": {...}}``), or nothing: then it is
 a place for one of the images that come beside the messages. In a text the word ``<image>`` is such a place too. A part
 may say at which area a model sees its image (``max_pixels``, ``min_pixels``), and a place which of the images it shows
-(``index``). What else it says is refused, and never dropped.
+(``index``). What else it says is refused, and never dropped. Videos are parts too: ``videos``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Any
 from .given import KEYS, plain_image
 from .problem import MediaProblem, shown
 from .reference import LIMITS, MediaRef, PixelLimits
+from .videos import MEDIA, frames_of, is_video, with_frames
 
 MARK = "<image>"
 """Place of an image in a text, where images come beside the messages."""
-MEDIA = "media"
-"""Name under which a part holds a reference."""
 INDEX = "index"
 """Name under which a place has the number of its image among those beside the messages."""
-NO_VIDEO = "the messages have a video; expected images. Give some of its frames as images"
 
 Message = Mapping[str, Any]
 
@@ -38,25 +36,14 @@ def is_image(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
 
 
-def is_video(part: Any) -> bool:
-    """Return whether a part of a content is a video."""
-    return isinstance(part, Mapping) and part.get("type") in ("video", "video_url")
+def is_seen(part: Any) -> bool:
+    """Return whether a part of a content is an image, a place for one, or a video."""
+    return is_image(part) or is_video(part)
 
 
 def image_parts(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
-    """Yield the images and places for images of all messages, in order."""
-    yield from (part for part in _parts(messages) if is_image(part))
-
-
-def refuse_videos(messages: Sequence[Message]) -> None:
-    """Refuse a part with a video, which a chat template would write as a placeholder that nothing fills.
-
-    Raises:
-        MediaProblem: a message has a video.
-    """
-    for part in _parts(messages):
-        if is_video(part):
-            raise MediaProblem("video", NO_VIDEO)
+    """Yield the images, places for images, and videos of all messages, in order."""
+    yield from (part for part in _parts(messages) if is_seen(part))
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[Any]:
@@ -68,12 +55,16 @@ def _parts(messages: Sequence[Message]) -> Iterator[Any]:
 
 
 def references_in(messages: Sequence[Message]) -> tuple[MediaRef, ...]:
-    """Return the references of all images of messages, in order.
+    """Return the references of all images of messages, and of all frames of videos, in order.
 
     Raises:
         MediaProblem: an image is no reference.
     """
-    return tuple(MediaRef.of(part.get(MEDIA)) for part in image_parts(messages))
+    return tuple(
+        image
+        for part in image_parts(messages)
+        for image in (frames_of(part) if is_video(part) else [MediaRef.of(part.get(MEDIA))])
+    )
 
 
 def marks_in(messages: Sequence[Message]) -> bool:
@@ -106,7 +97,7 @@ def with_references(
             not obeyed.
     """
     opened = [_opened(message) if marks else message for message in messages]
-    parts = list(image_parts(opened))
+    parts = [part for part in image_parts(opened) if not is_video(part)]
     for part in parts:
         _check_keys(part)
     places = [part for part in parts if _is_place(part)]
@@ -115,7 +106,15 @@ def with_references(
         places = [{}] * len(images)
     fitting = iter(_fitted(images, places))
 
+    def kept(given: Any, limits: PixelLimits) -> MediaRef:
+        if isinstance(given, Mapping):
+            _refuse_keys(_unknown(given, {*_OF_OBJECT, *LIMITS}))
+            limits = limits.otherwise(PixelLimits.of(given))
+        return keep(given, limits)
+
     def part_of(part: Any) -> Any:
+        if is_video(part):
+            return with_frames(part, kept)
         if not is_image(part):
             return part
         if MEDIA in part:
@@ -123,11 +122,7 @@ def with_references(
         limits = PixelLimits.of(part)
         if not _is_place(part):
             return {"type": "image", MEDIA: keep(part, limits).fields()}
-        given = next(fitting)
-        if isinstance(given, Mapping):
-            _refuse_keys(_unknown(given, {*_OF_OBJECT, *LIMITS}))
-            limits = limits.otherwise(PixelLimits.of(given))
-        return {"type": "image", MEDIA: keep(given, limits).fields()}
+        return {"type": "image", MEDIA: kept(next(fitting), limits).fields()}
 
     return tuple(_mapped(message, part_of) for message in opened)
 
@@ -138,9 +133,14 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _plain_part(part: Any) -> Any:
-    if not is_image(part) or MEDIA in part:
+    if not is_seen(part) or MEDIA in part:
         return part
-    return {key: plain_image(value) for key, value in part.items()}
+    return {
+        key: list(map(plain_image, value))
+        if isinstance(value, list | tuple)
+        else plain_image(value)
+        for key, value in part.items()
+    }
 
 
 def _is_place(part: Mapping[str, Any]) -> bool:

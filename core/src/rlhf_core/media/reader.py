@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 from .desk import ImagesOnUse, Intake, MediaDesk
-from .parts import image_parts
+from .parts import image_parts, references_in
 from .problem import MediaProblem
 from .processor_text import NOTHING, ProcessorText
 from .reference import MediaRef
-from .spans import Expanded, ImageTokens, expanded
+from .spans import Expanded, ImageTokens, check_frames, expanded
+from .videos import is_video
 
 Message = Mapping[str, Any]
 
@@ -25,6 +27,7 @@ class ImageReader:
         key: column of a row with its images, beside its messages; None: the columns that usually have them; empty:
             there is none, and rows need no images.
         draws: images may come in later turns, so that rows need none.
+        no_videos: why the run reads no frames of videos, whatever the model reads, and the way out; None: it does.
         on_use: takes images of rows in when a batch has them; None: they are taken in when their rows are read.
     """
 
@@ -35,12 +38,14 @@ class ImageReader:
         key: str | None = None,
         *,
         draws: bool = False,
+        no_videos: str | None = None,
         on_use: ImagesOnUse | None = None,
     ) -> None:
         self.desk = desk
         self.tokens = tokens
         self.key = key
         self.draws = draws
+        self.no_videos = no_videos
         self.on_use = on_use
 
     def taking_on_use(self, *, compares: bool) -> ImageReader:
@@ -50,7 +55,9 @@ class ImageReader:
             compares: rows are compared by the contents of their images, which are read for that.
         """
         on_use = ImagesOnUse(self.desk, reads=compares)
-        return ImageReader(self.desk, self.tokens, self.key, draws=self.draws, on_use=on_use)
+        reader = copy(self)
+        reader.on_use = on_use
+        return reader
 
     def messages(
         self,
@@ -59,8 +66,24 @@ class ImageReader:
         folder: Path | None = None,
         intake: Intake | None = None,
     ) -> tuple[Message, ...]:
-        """Return messages whose images are references; see ``MediaDesk.messages``."""
-        return self.desk.messages(messages, images, folder, intake)
+        """Return messages whose images are references; see ``MediaDesk.messages``.
+
+        Raises:
+            MediaProblem: as there, or there is a video that the model or the run does not read.
+        """
+        whole = self.desk.messages(messages, images, folder, intake)
+        self.check_frames(references_in(whole))
+        return whole
+
+    def check_frames(self, images: Sequence[MediaRef]) -> None:
+        """Refuse frames of a video that the model or the run does not read.
+
+        Raises:
+            MediaProblem: there is one.
+        """
+        check_frames(images, self.tokens)
+        if self.no_videos is not None and any(image.frame is not None for image in images):
+            raise MediaProblem("video", f"there are frames of a video; {self.no_videos}")
 
     def expand(self, token_ids: Sequence[int], images: Sequence[MediaRef]) -> Expanded:
         """Return a sequence with all tokens of its images, and those that the model's processor puts before it.
@@ -89,9 +112,9 @@ def without_images(messages: Sequence[Message]) -> None:
     Raises:
         MediaProblem: there is one.
     """
-    if any(image_parts(messages)):
+    for part in image_parts(messages):
         raise MediaProblem(
             "image for a text model",
-            "the messages have an image, and the run's model reads text alone; choose what reads images with "
-            "--model.vision where the command has it, or leave such rows out",
+            f"the messages have {'a video' if is_video(part) else 'an image'}, and the run's model reads text alone; "
+            "choose what reads images with --model.vision where the command has it, or leave such rows out",
         )

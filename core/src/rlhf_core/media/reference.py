@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .problem import MediaProblem, shown
@@ -16,6 +17,7 @@ LIMITS = ("min_pixels", "max_pixels")
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAMES = ("sha256", "num_bytes", "format", "width", "height")
+_FRAME = "frame"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,41 @@ ANY_AREA = PixelLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Place of an image in a video."""
+
+    index: int
+    """Number of the frame; 0 begins a video."""
+    count: int
+    """Number of frames of the video, at least 2."""
+    time_s: float
+    """Seconds from the start of the video."""
+    rate: float
+    """Frames a second, above 0; of frames at uneven times their mean."""
+
+    @classmethod
+    def of(cls, fields: Any) -> Frame:
+        """Return the place that ``dataclasses.asdict`` wrote.
+
+        Raises:
+            MediaProblem: the values are none of a place.
+        """
+        if isinstance(fields, Mapping) and fields.keys() == {*cls.__slots__}:
+            index, count, time_s, rate = (fields[name] for name in cls.__slots__)
+            kinds = [type(fields[name]) for name in cls.__slots__]
+            if (
+                kinds == [int, int, float, float]
+                and 0 <= index < count
+                and math.isfinite(time_s)
+                and 0 < rate < math.inf
+            ):
+                return cls(index=index, count=count, time_s=time_s, rate=rate)
+        raise MediaProblem(
+            "bad reference", f"expected the place of a frame in a video, got {shown(fields)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRef:
     """An image by its content: two files of the same bytes have one reference."""
 
@@ -101,6 +138,8 @@ class MediaRef:
     """Pixels."""
     limits: PixelLimits = ANY_AREA
     """Area at which a model sees it, where that was set for this image."""
+    frame: Frame | None = None
+    """Its place in a video; None: it is an image by itself."""
 
     @property
     def file_name(self) -> str:
@@ -111,7 +150,8 @@ class MediaRef:
     def identity(self) -> str:
         """Name that two images share exactly if a model sees the same in both."""
         limits = "".join(f";{name}={value}" for name, value in self.limits.fields().items())
-        return self.sha256 + limits
+        frame = "" if self.frame is None else f";{self.frame}"
+        return self.sha256 + limits + frame
 
     def within(self, limits: PixelLimits) -> MediaRef:
         """Return the image at an area within other limits."""
@@ -119,7 +159,8 @@ class MediaRef:
 
     def fields(self) -> dict[str, Any]:
         """Return the reference as plain values; ``of`` inverts it."""
-        return {name: getattr(self, name) for name in _NAMES} | self.limits.fields()
+        plain = {name: getattr(self, name) for name in _NAMES} | self.limits.fields()
+        return plain if self.frame is None else plain | {_FRAME: asdict(self.frame)}
 
     @classmethod
     def of(cls, fields: Any) -> MediaRef:
@@ -128,7 +169,7 @@ class MediaRef:
         Raises:
             MediaProblem: the values are none of a reference.
         """
-        if isinstance(fields, Mapping) and fields.keys() - {*LIMITS} == {*_NAMES}:
+        if isinstance(fields, Mapping) and fields.keys() - {*LIMITS, _FRAME} == {*_NAMES}:
             numbers = [fields[name] for name in ("num_bytes", "width", "height")]
             if (
                 all(type(number) is int and number > 0 for number in numbers)
@@ -137,7 +178,8 @@ class MediaRef:
                 and _DIGEST.fullmatch(fields["sha256"])
             ):
                 named = {name: fields[name] for name in _NAMES}
-                return cls(**named, limits=PixelLimits.of(fields))
+                frame = None if fields.get(_FRAME) is None else Frame.of(fields[_FRAME])
+                return cls(**named, limits=PixelLimits.of(fields), frame=frame)
         raise MediaProblem(
             "bad reference",
             f"expected the fields of a reference to an image, got {shown(fields)}",

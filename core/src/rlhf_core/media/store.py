@@ -99,7 +99,7 @@ class MediaStore:
 
 
 def _use(path: Path) -> None:
-    """Note that an image is used now, which keeps it (``media.drawn``); its own time stays as it is."""
+    """Note that an image is used now, which keeps it where room is made; its own time stays as it is."""
     with contextlib.suppress(
         OSError
     ):  # a folder of somebody else's, or an image that is just being removed

@@ -53,6 +53,8 @@ class ImageReaderSpec:
     """Column of a row with its images, as ``ImageReader`` has it."""
     draws: bool = False
     """Images may come in later turns, so that rows need none."""
+    no_videos: str | None = None
+    """Why the run reads no frames of videos, and the way out; None: it reads what the model does."""
     trust_remote_code: bool = False
     """True: Python code that comes with the model may run."""
 

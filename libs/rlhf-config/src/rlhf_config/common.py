@@ -115,7 +115,8 @@ class ImageData(Config):
         None, description="smaller images of rows are enlarged to this area"
     )
     max_images: Positive = Field(
-        16, description="images of one sequence, those of later turns included"
+        16,
+        description="images of one sequence, frames of videos and images of later turns included",
     )
     max_image_pixels: Positive = Field(4096 * 4096, description="width times height of an image")
     max_image_bytes: Positive = Field(20 * 2**20, description="size of an image's file")

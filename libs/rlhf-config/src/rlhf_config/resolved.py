@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import Field, model_validator
 
+from rlhf_core.capabilities import ENGINE_READS_FRAMES, EXECUTOR_READS_FRAMES, FIX
 from rlhf_core.component import ComponentRef, Config, Registered
 from rlhf_core.contracts.backend import Aggregation
 
@@ -15,6 +16,11 @@ from .common import CommandOptions, RunOptions
 from .isolation import IsolationOptions
 from .run import RunConfig
 
+_READING_FRAMES = {
+    "engine.name": ENGINE_READS_FRAMES,
+    "rollout.executor": EXECUTOR_READS_FRAMES,
+}
+"""Selector -> the word by which its component takes frames of videos."""
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 RunT = TypeVar("RunT", bound=RunOptions)
 
@@ -155,6 +161,14 @@ class ResolvedOptions(Generic[OptionsT]):
         """Return whether a component that is chosen at a selector path provides a capability."""
         chosen = self.selections.get(slot, ())
         return any(word in selection.registered.component.provides for selection in chosen)
+
+    @property
+    def no_videos(self) -> str | None:
+        """Why engine or executor read no frames of videos, and the way out; None: they do, or there are none."""
+        for slot, word in _READING_FRAMES.items():
+            if self.selections.get(slot) and not self.provides(slot, word):
+                return FIX[word]
+        return None
 
     def one(self, slot: str) -> Selection:
         """Return the component of a selector that is always set."""

@@ -202,7 +202,10 @@ class RowImages:
             pixels=limits.otherwise(self.desk.pixels),
         )
         try:
-            return self.desk.messages(prompt, images, self.folder, intake)
+            whole = self.desk.messages(prompt, images, self.folder, intake)
+            if self.reader is not None:
+                self.reader.check_frames(references_in(whole))
+            return whole
         except MediaProblem as problem:
             if images or problem.kind != "images and places differ":
                 raise

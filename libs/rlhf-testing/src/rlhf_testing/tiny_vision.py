@@ -35,10 +35,12 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
     "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
     "{% if part['type'] == 'image' or 'image' in part %}IMAGE"
+    "{% elif part['type'] == 'video' or 'video' in part %}VIDEO"
     "{% elif 'text' in part %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""A template that does with messages what Qwen2.5-VL's does; ``IMAGE`` is the place of the family's marker."""
+"""A template that does with messages what Qwen2.5-VL's does; ``IMAGE`` is the place of the family's marker,
+``VIDEO`` that of videos."""
 QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 """Families whose images are ``<|image_pad|>`` alone."""
 LLAVA_SIDE = 24
@@ -146,7 +148,8 @@ def tiny_vision_tokenizer(
     tokenizer.add_special_tokens({"additional_special_tokens": words})
     tokenizer.eos_token = "<|im_end|>"
     marker = MARKERS.get(family, "<|vision_start|><|image_pad|><|vision_end|>")
-    tokenizer.chat_template = CHAT_TEMPLATE.replace("IMAGE", marker)
+    video = marker.replace("image", "video") if family in QWEN else ""
+    tokenizer.chat_template = CHAT_TEMPLATE.replace("IMAGE", marker).replace("VIDEO", video)
     return tokenizer
 
 

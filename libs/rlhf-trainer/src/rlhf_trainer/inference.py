@@ -6,7 +6,6 @@ Importing this module imports no torch.
 
 from rlhf_config.checks.eval_names import samples_at
 from rlhf_config.checks.features import environment_shares
-from rlhf_core.concurrency import run_to_its_end
 from rlhf_core.rng import eval_seed, seed_of
 from rlhf_core.storage.atomic import remove, sync_folder, sync_tree
 from rlhf_core.storage.faults import fault_point
@@ -22,6 +21,7 @@ from rlhf_data.made.tasks import MadePart, MadeTasks
 from rlhf_data.rows import PromptFormat
 from rlhf_data.task_set import TaskSet
 from rlhf_data.tasks import WantedSets, load_prompts, load_sets
+from rlhf_guard.concurrency import run_to_its_end
 from rlhf_guard.environments.chosen import Environments, TaskMakers, environments_of, label_of
 from rlhf_guard.rewards.panel import RewardPanel, SampleScore
 

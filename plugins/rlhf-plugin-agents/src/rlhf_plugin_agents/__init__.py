@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_core import Component, hookimpl
-from rlhf_core.capabilities import EXECUTOR_SEES, SEVERAL_TURNS
+from rlhf_core.capabilities import EXECUTOR_READS_FRAMES, EXECUTOR_SEES, SEVERAL_TURNS
 from rlhf_core.contracts.external import ExternalConfig
 
 from .config import EchoAfterHintConfig, EchoDigitsConfig, MultiTurnConfig, SingleTurnConfig
@@ -20,7 +20,7 @@ def rlhf_rollout_executors() -> list[Component[Any]]:
             config=SingleTurnConfig,
             summary="one response per prompt; the whole group in one request",
             conflicts=frozenset({"environment"}),
-            provides=frozenset({EXECUTOR_SEES}),
+            provides=frozenset({EXECUTOR_SEES, EXECUTOR_READS_FRAMES}),
         ),
         Component(
             name="multi_turn",
@@ -28,7 +28,7 @@ def rlhf_rollout_executors() -> list[Component[Any]]:
             config=MultiTurnConfig,
             summary="policy and environment take turns; a reward per turn",
             needs=frozenset({"environment"}),
-            provides=frozenset({SEVERAL_TURNS, EXECUTOR_SEES}),
+            provides=frozenset({SEVERAL_TURNS, EXECUTOR_SEES, EXECUTOR_READS_FRAMES}),
         ),
     ]
 

@@ -203,6 +203,7 @@ class Episode:
         """Return what of all tokens and images the next turn shows."""
         if self._window is None:
             return token_ids, images
+        self._window.check(images)
         return self._window.applied(token_ids, images)
 
     def _note(self, result: StepResult) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, EnvironmentFailure
 from rlhf_core.contracts import RolloutContext
 from rlhf_core.media import MediaRef
 
@@ -42,6 +42,18 @@ class ImageWindow:
             shown += [*token_ids[behind : self._begin(token_ids, place, behind)], *self.mark]
             behind = self._end(token_ids, place)
         return [*shown, *token_ids[behind:]], images[num_older:]
+
+    def check(self, images: Sequence[MediaRef]) -> None:
+        """Refuse frames of a video, of which a marker stands for many.
+
+        Raises:
+            EnvironmentFailure: there is one.
+        """
+        if any(image.frame is not None for image in images):
+            raise EnvironmentFailure(
+                f"an observation has frames of a video, and rollout.multi_turn.last_images {self.last} leaves out "
+                "single images; give the frames as images, or leave the option out"
+            )
 
     def _begin(self, token_ids: Sequence[int], place: int, behind: int) -> int:
         return place - (place > behind and self._is_edge(token_ids[place - 1]))

@@ -33,10 +33,12 @@ def admitted(observation: Observation, context: RolloutContext) -> Observation:
 
 
 def has_room_for_images(num_images: int, observation: Observation, context: RolloutContext) -> bool:
-    """Return whether an episode may have the images of an observation beside those that it has."""
+    """Return whether an episode may have the images of an observation, and the frames of its videos, beside those that
+    it has."""
     if context.images is None:
         return True
-    new = sum(1 for _ in image_parts(observation.messages))
+    shown = (part.get("video") for part in image_parts(observation.messages))
+    new = sum(len(frames) if isinstance(frames, list | tuple) else 1 for frames in shown)
     return num_images + new <= context.images.desk.limits.max_images
 
 

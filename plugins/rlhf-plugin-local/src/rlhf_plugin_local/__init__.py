@@ -7,6 +7,7 @@ from typing import Any
 from rlhf_core import Component, hookimpl
 from rlhf_core.capabilities import (
     BACKEND_SEES,
+    ENGINE_READS_FRAMES,
     ENGINE_SEES,
     EXPERT_ROUTES,
     IN_PROCESS,
@@ -32,7 +33,14 @@ def rlhf_engines() -> list[Component[Any]]:
             factory="rlhf_plugin_local.engine.embedded:EmbeddedEngine",
             summary="generates in this process, on the trainer's own weights",
             provides=frozenset(
-                {SERVES_ADAPTERS, SERVES_FOUR_BITS, SHARES_WEIGHTS, ENGINE_SEES, EXPERT_ROUTES}
+                {
+                    SERVES_ADAPTERS,
+                    SERVES_FOUR_BITS,
+                    SHARES_WEIGHTS,
+                    ENGINE_SEES,
+                    ENGINE_READS_FRAMES,
+                    EXPERT_ROUTES,
+                }
             ),
             suits="rlhf_plugin_local.engine.suitability:suits",
         )

@@ -51,16 +51,30 @@ def with_images(
 
 
 def moved(places: NDArray[np.int64], spans: Sequence[MediaSpan]) -> NDArray[np.int64]:
-    """Return places among tokens with one marker for each image, as places among all tokens of the images.
+    """Return places among tokens with one marker for each image and each video, as places among all of their tokens.
 
     Args:
         spans: images and their tokens, in order.
     """
-    growth = np.array([span.length - 1 for span in spans], dtype=np.int64)  # (I,)
+    shown = _shown(spans)
+    growth = np.array([last.end - first.start - 1 for first, last in shown], dtype=np.int64)  # (I,)
     grown = np.concatenate([[0], np.cumsum(growth)])  # (I + 1,)
-    markers = np.array([span.start for span in spans], dtype=np.int64) - grown[:-1]  # (I,)
+    starts = np.array([first.start for first, _ in shown], dtype=np.int64)  # (I,)
+    markers = starts - grown[:-1]  # (I,)
     moved_places: NDArray[np.int64] = places + grown[np.searchsorted(markers, places, side="left")]
     return moved_places
+
+
+def _shown(spans: Sequence[MediaSpan]) -> list[tuple[MediaSpan, MediaSpan]]:
+    """Return the first and the last span of each image and each video."""
+    shown: list[tuple[MediaSpan, MediaSpan]] = []
+    for span in spans:
+        frame = span.image.frame
+        if shown and frame is not None and frame.index:
+            shown[-1] = (shown[-1][0], span)
+        else:
+            shown.append((span, span))
+    return shown
 
 
 def used_images(rows: TrajectoryColumns, on_use: ImagesOnUse | None) -> TrajectoryColumns:

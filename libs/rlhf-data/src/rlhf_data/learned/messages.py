@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.batch.task import Message
-from rlhf_core.media.parts import is_image
+from rlhf_core.media.parts import is_seen
 from rlhf_core.outside.json_reader import parse_json
 
 from ..rows import MISSING_COLUMN, RowProblem, check_text, read_messages
@@ -91,27 +91,31 @@ def check_chat(messages: Sequence[Message], *, parts: bool = False) -> None:
         if not parts:
             raise RowProblem(
                 "not text",
-                f"message {number}: expected text as content, got {type(content).__name__} with an image; images need "
-                "a model that reads them: choose its reader with --model.vision",
+                f"message {number}: expected text as content, got {type(content).__name__} with an image or a video; "
+                "images need a model that reads them: choose its reader with --model.vision",
             )
         if role == ASSISTANT or not _are_parts(content):
             raise RowProblem(
                 "not text",
                 f"message {number}: expected text as content"
-                + ("" if role == ASSISTANT else ", or a list of parts that are images and texts")
+                + (
+                    ""
+                    if role == ASSISTANT
+                    else ", or a list of parts that are images, videos and texts"
+                )
                 + f"; got {content!r:.60}",
             )
 
 
 def _are_parts(content: object) -> bool:
     return isinstance(content, Sequence) and all(
-        is_image(part) or _is_text(part) for part in content
+        is_seen(part) or _is_text(part) for part in content
     )
 
 
 def _is_text(part: object) -> bool:
     return isinstance(part, str) or (
-        isinstance(part, Mapping) and not is_image(part) and isinstance(part.get("text"), str)
+        isinstance(part, Mapping) and not is_seen(part) and isinstance(part.get("text"), str)
     )
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlhf_config.resolved import Selection
-from rlhf_core.concurrency import all_at_once
 from rlhf_core.contracts.reward import RewardRequest
 from rlhf_core.errors import RewardError
 from rlhf_core.problem import Problem, ProblemKind
 
+from ..concurrency import all_at_once
 from .host import RewardHost
 from .outcome import RewardOutcome
 

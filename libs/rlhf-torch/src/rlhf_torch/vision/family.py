@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf_core.contracts import VisionModel
-from rlhf_core.media import ANY_AREA, ImageTokens, MediaSpan, PixelLimits
+from rlhf_core.media import ANY_AREA, FrameTokens, ImageTokens, MediaRef, MediaSpan, PixelLimits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Picture:
-    """One image as the model takes it."""
+    """One image as the model takes it, or frames of a video that it sees as one."""
 
     inputs: Mapping[str, Tensor]
     """Outputs of the family's processor, on the host."""
@@ -123,11 +123,31 @@ class VisionFamily(Protocol):
     def positions(
         self, num_tokens: int, spans: Sequence[MediaSpan], pictures: Sequence[Picture]
     ) -> Tensor:
-        """Return the positions of one sequence's tokens, (T,) or (3, T), from 0 on."""
+        """Return the positions of one sequence's tokens, (T,) or (3, T), from 0 on.
+
+        Args:
+            spans: place of each picture; where several frames of a video are one, the first frame's.
+        """
         ...
 
     def save(self, folder: Path) -> None:
         """Write the processor's files beside a model that was exported: those of the base, and what options changed."""
+        ...
+
+
+class VideoFamily(VisionFamily, Protocol):
+    """One model's way from images, and frames of videos, to hidden states."""
+
+    @property
+    def tokens(self) -> FrameTokens: ...
+
+    def frames(self, images: Sequence[Image], first: MediaRef) -> Picture:
+        """Return RGB frames that the model sees as one, as it takes them.
+
+        Args:
+            images: at most ``tokens.frames_together``; where there are fewer, the last one stands for those behind it.
+            first: reference of the first of them, with its place in the video and the limits on its area.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -16,11 +16,24 @@ from torch import Tensor
 
 from rlhf_core import DataError, PluginError
 from rlhf_core.contracts import VisionSpec
-from rlhf_core.media import MediaProblem, MediaRef, MediaSpan, MediaStore, decode
+from rlhf_core.media import (
+    FrameTokens,
+    MediaProblem,
+    MediaRef,
+    MediaSpan,
+    MediaStore,
+    as_shown,
+    check_frames,
+    decode,
+    seen_together,
+)
 from rlhf_core.plugins import Plugins
 
 from ..packed.packing import Blocks
-from .family import Picture, TorchVision, VisionFamily
+from .family import Picture, TorchVision, VideoFamily, VisionFamily
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SIDE = 32
 """Pixels of the side of the image that stands in, which the model's processor brings to a size of its own."""
@@ -34,16 +47,14 @@ class SeenRow:
 
     positions: Tensor
     """(T,) or (3, T)"""
-    images: tuple[MediaRef, ...]
     pictures: tuple[Picture, ...]
-    """Pixels of each image."""
+    """Pixels of each image; frames of a video that the model sees as one are one picture."""
+    identities: tuple[str, ...]
+    """Name of each picture: two of one name are the same."""
     places: tuple[NDArray[np.int64], ...]
-    """Index of the token of each feature, for each image."""
-
-    @property
-    def shift(self) -> int:
-        """Number that is added to the index of a token behind the sequence to get its position."""
-        return int(self.positions.max()) + 1 - self.positions.shape[-1]
+    """Index of the token of each feature, for each picture."""
+    shift: int
+    """Number that is added to the index of a token behind the sequence to get its position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,24 +99,49 @@ class PictureReader:
             DataError: an image is gone from the store, or was changed.
         """
         tokens = np.asarray(token_ids)
-        pictures = tuple(self.picture(span.image) for span in spans)
+        seen = list(seen_together(spans))
+        firsts = [first for first, _ in seen]
+        pictures = tuple(self.picture(*images) for _, images in seen)
+        expected = self._expected([span.image for span in spans], where)
         places = tuple(
-            self._places(tokens, span, picture, where)
-            for span, picture in zip(spans, pictures, strict=True)
+            self._places(tokens, span, picture, own, where)
+            for span, picture, own in zip(firsts, pictures, expected, strict=True)
         )
-        found = int((tokens == self.family.feature_id).sum())
-        expected = sum(map(len, places))
-        if found != expected:
+        found = int(np.isin(tokens, self._feature_ids).sum())
+        count = sum(map(len, places))
+        if found != count:
             raise PluginError(
-                f"{where}: {found} tokens stand for features of images, and its {len(spans)} images have {expected}; "
+                f"{where}: {found} tokens stand for features of images, and its {len(spans)} images have {count}; "
                 "expected as many. Were the images expanded twice, or were some lost?"
             )
+        # One token more: behind a video its number is not always the largest position plus one.
+        positions = self.family.positions(len(tokens) + 1, firsts, pictures)
         return SeenRow(
-            positions=self.family.positions(len(tokens), spans, pictures),
-            images=tuple(span.image for span in spans),
+            positions=positions[..., :-1],
             pictures=pictures,
+            identities=tuple(_identity(images) for _, images in seen),
             places=places,
+            shift=int(positions[..., -1].max()) - len(tokens),
         )
+
+    @cached_property
+    def _feature_ids(self) -> list[int]:
+        of_videos = getattr(self.family.tokens, "video_marker_id", self.family.feature_id)
+        return [self.family.feature_id, of_videos]
+
+    def _expected(self, images: Sequence[MediaRef], where: str) -> list[tuple[int, ...]]:
+        """Return the tokens that the processor gives each picture, by sizes alone."""
+        own: list[tuple[int, ...]] = []
+        try:
+            check_frames(images, self.family.tokens)
+            for shown in as_shown(images):
+                if shown[0].frame is None:
+                    own.append(self.family.tokens.tokens_of(shown[0]))
+                else:
+                    own += cast(FrameTokens, self.family.tokens).tokens_of_frames(shown)
+        except MediaProblem as problem:
+            raise PluginError(f"{where}: {problem}") from problem
+        return own
 
     def blocks(
         self, rows: Iterable[tuple[int, SeenRow]], num_tokens: int, device: torch.device
@@ -123,46 +159,54 @@ class PictureReader:
 
     @cached_property
     def _small(self) -> Picture:
-        from PIL import Image
+        from PIL import Image as images
 
-        return self.family.picture(Image.new("RGB", (SIDE, SIDE)))
+        return self.family.picture(images.new("RGB", (SIDE, SIDE)))
 
-    def picture(self, image: MediaRef) -> Picture:
-        """Return an image of the store as the model takes it.
+    def picture(self, *images: MediaRef) -> Picture:
+        """Return an image of the store, or frames that are seen as one, as the model takes them.
 
         Raises:
-            DataError: the image is gone from the store, was changed, or is damaged.
+            DataError: an image is gone from the store, was changed, or is damaged.
         """
-        kept = self._kept.get(image.identity)
+        name = _identity(images)
+        kept = self._kept.get(name)
         if kept is not None:
-            self._kept.move_to_end(image.identity)
+            self._kept.move_to_end(name)
             return kept
-        content = self._store.read(image)
-        try:
-            shown = decode(content)
-        except MediaProblem as problem:
-            raise DataError(f"{self._store.path(image).resolve()}: {problem}") from problem
-        picture = self.family.picture(shown, image.limits)
-        self._kept[image.identity] = picture
+        first, shown = images[0], [self._decoded(image) for image in images]
+        if first.frame is None:
+            picture = self.family.picture(shown[0], first.limits)
+        else:
+            picture = cast(VideoFamily, self.family).frames(shown, first)
+        self._kept[name] = picture
         self._bytes += picture.num_bytes
         while self._bytes > ROOM and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
             self._bytes -= dropped.num_bytes
         return picture
 
+    def _decoded(self, image: MediaRef) -> Image:
+        content = self._store.read(image)
+        try:
+            return decode(content)
+        except MediaProblem as problem:
+            raise DataError(f"{self._store.path(image).resolve()}: {problem}") from problem
+
     def _places(
-        self, tokens: NDArray[np.int32], span: MediaSpan, picture: Picture, where: str
+        self,
+        tokens: NDArray[np.int32],
+        span: MediaSpan,
+        picture: Picture,
+        expected: tuple[int, ...],
+        where: str,
     ) -> NDArray[np.int64]:
-        """Return the tokens of an image's features.
+        """Return the tokens of a picture's features.
 
         The tokens were made from the image's size, before any pixel was looked at; here they meet the pixels.
         """
         own = tokens[span.start : span.end]
-        try:
-            expected = self.family.tokens.tokens_of(span.image)
-        except MediaProblem as problem:
-            raise PluginError(f"{where}: {problem}") from problem
-        places = span.start + np.flatnonzero(own == self.family.feature_id)
+        places = span.start + np.flatnonzero(np.isin(own, self._feature_ids))
         if tuple(own.tolist()) != expected or len(places) != picture.num_features:
             raise PluginError(
                 f"{where}: the image {span.image.sha256[:12]} has {len(places)} tokens for features among its "
@@ -170,6 +214,10 @@ class PictureReader:
                 f"{len(expected)}; expected the same tokens. Were they made by another processor, or expanded twice?"
             )
         return places
+
+
+def _identity(images: Sequence[MediaRef]) -> str:
+    return "+".join(image.identity for image in images)
 
 
 def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> PackedImages | None:
@@ -183,12 +231,12 @@ def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> 
     places, sources = [], []
     count = 0
     for first, row in rows:
-        for image, picture, own in zip(row.images, row.pictures, row.places, strict=True):
-            if image.identity not in pictures:
-                pictures[image.identity], starts[image.identity] = picture, count
+        for name, picture, own in zip(row.identities, row.pictures, row.places, strict=True):
+            if name not in pictures:
+                pictures[name], starts[name] = picture, count
                 count += picture.num_features
             places.append(own + first)
-            sources.append(starts[image.identity] + np.arange(len(own)))
+            sources.append(starts[name] + np.arange(len(own)))
     if not pictures:
         return None
     return PackedImages(

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from rlhf_core.batch.metric import Metrics, metric_values
-from rlhf_core.concurrency import all_at_once
 from rlhf_core.contracts.advantage import AdvantageEstimator, Advantages, RewardBatch
 from rlhf_core.contracts.engine import Engine
 from rlhf_core.contracts.runtime import RoleHandle
 from rlhf_core.errors import CapabilityError, EmptyStepsError, NonFiniteError, RolloutError
+from rlhf_guard.concurrency import all_at_once
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from rlhf_config.common import RunOptions
 from rlhf_config.input_digests import comparable, input_digests
 from rlhf_config.resolved import ResolvedOptions, RunT
 from rlhf_core.component import name_component
-from rlhf_core.concurrency import run_to_its_end
 from rlhf_core.errors import CheckpointError, RLHFError
 from rlhf_core.observer import RolloutSample, RunInfo, RunResult
 from rlhf_core.plugins import Plugins
@@ -27,6 +26,7 @@ from rlhf_core.storage.atomic import set_aside
 from rlhf_core.storage.faults import fault_point
 from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete, how_far_back
 from rlhf_core.storage.writing import reason_of
+from rlhf_guard.concurrency import run_to_its_end
 from rlhf_guard.environments.chosen import versions_of
 
 from ..durable import checkpoint

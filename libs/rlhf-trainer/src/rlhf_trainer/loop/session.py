@@ -22,11 +22,11 @@ from rlhf_core.contracts.learner import Learner
 from rlhf_core.contracts.reward import RewardShaper, SampleFilter
 from rlhf_core.contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from rlhf_core.errors import ConfigError
-from rlhf_core.media.drawn import DrawnImages
 from rlhf_core.media.reader import writing_of
 from rlhf_core.plugins import Plugins
 from rlhf_core.rng import sample_seed
 from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_data.drawn_images import DrawnImages
 from rlhf_data.forms.opened_sets import OpenedSets
 from rlhf_data.made.players import Players
 from rlhf_data.made.source_rows import SourceRows

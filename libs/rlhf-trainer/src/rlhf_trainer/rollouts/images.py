@@ -9,11 +9,11 @@ from rlhf_config.resolved import ResolvedOptions
 from rlhf_config.run import RunConfig
 from rlhf_core.capabilities import SEVERAL_TURNS
 from rlhf_core.media.desk import MediaDesk
-from rlhf_core.media.drawn import GIB, DrawnImages
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.vision import ImageReaderSpec, PartsTraining, VisionModel, VisionSpec
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.run_folder import RunFolder
+from rlhf_data.drawn_images import GIB, DrawnImages
 
 SLOT, HOOK, ALL = "model.vision", "rlhf_vision_models", PartsTraining()
 
@@ -42,6 +42,7 @@ def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:
         options=run.data.kept_in(_folder(resolved)),
         key=run.data.image_key,
         draws=resolved.provides("rollout.executor", SEVERAL_TURNS),
+        no_videos=resolved.no_videos,
         trust_remote_code=run.model.trust_remote_code,
     )
 
@@ -79,7 +80,9 @@ def vision_spec(resolved: ResolvedOptions[Any], parts: PartsTraining = ALL) -> V
 
 def _reader(spec: ImageReaderSpec, vision: VisionModel) -> ImageReader:
     tokens = vision.image_tokens(spec.model_path, trust_remote_code=spec.trust_remote_code)
-    return ImageReader(MediaDesk(spec.options), tokens, spec.key, draws=spec.draws)
+    return ImageReader(
+        MediaDesk(spec.options), tokens, spec.key, draws=spec.draws, no_videos=spec.no_videos
+    )
 
 
 def _folder(resolved: ResolvedOptions[Any]) -> str:

@@ -11,6 +11,7 @@ from rlhf_core.batch.ragged import offsets_of
 from rlhf_core.batch.sample_tokens import Learned, learned_of, tokens_entry
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.executor import Renderer
+from rlhf_core.media.videos import place_in_video
 from rlhf_core.storage.run_folder import MEDIA as MEDIA_FOLDER
 
 END = "end/"
@@ -96,6 +97,7 @@ def images_entry(batch: TrajectoryColumns, row: int) -> dict[str, Any]:
             "width": span.image.width,
             "height": span.image.height,
             "tokens": [span.start, span.end],
+            **place_in_video(span.image),
         }
         for span in batch.media_of(row)
     ]

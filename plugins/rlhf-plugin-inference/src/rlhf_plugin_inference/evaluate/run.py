@@ -131,6 +131,7 @@ async def _evaluate(
             plugins,
             options.data,
             draws=bool(chosen),
+            no_videos=resolved.no_videos,
         )
         renderer = _renderer(options, sight)
         images = None if sight is None else sight.images

@@ -71,6 +71,7 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
             folder / IMAGES,
             plugins,
             options.data,
+            no_videos=resolved.no_videos,
         )
         data = options.data
         renderer = renderer_of(options.model, data.control_words, data.chat_template_kwargs, sight)

@@ -45,6 +45,7 @@ def open_sight(
     data: ImageData | None = None,
     *,
     draws: bool = False,
+    no_videos: str | None = None,
 ) -> Sight | None:
     """Return the way in which a model reads images; None: no component was selected for that.
 
@@ -53,6 +54,7 @@ def open_sight(
         folder: keeps each image once, by its content.
         data: limits of images, and the column that has them; None: the defaults.
         draws: images may come in later turns, so that rows need none.
+        no_videos: why frames of videos are not read, whatever the model reads; None: they are.
 
     Raises:
         ConfigError: the model reads no images, its processor is another model's, or it is an adapter beside its base.
@@ -69,7 +71,9 @@ def open_sight(
     tokens = vision.image_tokens(model.path, trust_remote_code=model.trust_remote_code)
     media = str(folder.resolve())
     return Sight(
-        images=ImageReader(MediaDesk(data.kept_in(media)), tokens, data.image_key, draws=draws),
+        images=ImageReader(
+            MediaDesk(data.kept_in(media)), tokens, data.image_key, draws=draws, no_videos=no_videos
+        ),
         spec=VisionSpec(component=selection.ref("rlhf_vision_models"), media_folder=media),
         plugins=plugins,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlhf_core.contracts import Message
-from rlhf_core.media import MediaRef, MediaSpan
+from rlhf_core.media import MediaRef, MediaSpan, place_in_video, references_in
 
 FOLDER = "media"
 """Folder of the images, within that of the command's results."""
@@ -28,7 +28,14 @@ def files_in(messages: Sequence[Message] | None) -> list[str]:
     """Return the paths of the images of messages of ``with_files``, in order."""
     contents = [message.get("content") for message in messages or ()]
     parts = [part for content in contents if isinstance(content, list) for part in content]
-    return [part["image"] for part in parts if isinstance(part, Mapping) and "image" in part]
+    return [
+        file
+        for part in parts
+        if isinstance(part, Mapping)
+        for file in (
+            part["video"] if "video" in part else [part["image"]] if "image" in part else []
+        )
+    ]
 
 
 def image_record(span: MediaSpan) -> dict[str, Any]:
@@ -38,6 +45,7 @@ def image_record(span: MediaSpan) -> dict[str, Any]:
         "width": span.image.width,
         "height": span.image.height,
         "tokens": [span.start, span.end],
+        **place_in_video(span.image),
     }
 
 
@@ -51,4 +59,15 @@ def _message(message: Message, file: Callable[[MediaRef], str]) -> Message:
 def _part(part: Any, file: Callable[[MediaRef], str]) -> Any:
     if isinstance(part, Mapping) and part.get("type") == "image" and "media" in part:
         return {"type": "image", "image": file(MediaRef.of(part["media"]))}
+    if isinstance(part, Mapping) and part.get("type") == "video" and "media" in part:
+        frames = references_in([{"content": [part]}])
+        return {"type": "video", "video": [file(frame) for frame in frames], **_times(frames)}
     return part
+
+
+def _times(frames: Sequence[MediaRef]) -> dict[str, Any]:
+    """Return the times of a video's frames as its part says them: their rate, or where they are uneven, each."""
+    places = [one.frame for one in frames if one.frame is not None]
+    if all(place.time_s == place.index / place.rate for place in places):
+        return {"fps": places[0].rate}
+    return {"timestamps": [place.time_s for place in places]}

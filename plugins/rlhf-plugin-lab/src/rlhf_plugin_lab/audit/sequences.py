@@ -89,8 +89,13 @@ def _files(run: Path, images: list[dict[str, Any]]) -> tuple[Path, ...]:
     """Return the files of recorded images.
 
     Raises:
-        ConfigError: one is outside of the run's own.
+        ConfigError: one is outside of the run's own, or a frame of a video.
     """
+    if any("time_s" in each for each in images):
+        raise ConfigError(
+            f"rlhf audit {run}: samples of the step have frames of a video, and expected are images by themselves. "
+            "Name a step without them with --step"
+        )
     found = tuple((run / str(each.get("file"))).resolve() for each in images)
     outside = [path for path in found if (run / MEDIA).resolve() not in path.parents]
     if outside:

@@ -39,7 +39,7 @@ function facts(row, text) {
 function imagesBox(images) {
   if (!images.length) return null;
   return el("div", { class: "images" }, images.map((image) => {
-    const size = `${image.width ?? "?"} × ${image.height ?? "?"}${image.tokens ? `, tokens ${image.tokens[0]}–${image.tokens[1] - 1}` : ""}`;
+    const size = `${image.width ?? "?"} × ${image.height ?? "?"}${image.tokens ? `, tokens ${image.tokens[0]}–${image.tokens[1] - 1}` : ""}${image.time_s === undefined ? "" : `, at ${image.time_s.toFixed(2)} s`}`;
     if (!image.part) return el("figure", {}, el("div", { class: "gone" }, image.why), el("figcaption", {}, size));
     const shown = el("img", { alt: `image, ${size}` });
     if (image.width < 200) shown.classList.add("small");

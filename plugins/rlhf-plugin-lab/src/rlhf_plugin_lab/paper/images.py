@@ -46,6 +46,8 @@ class Images:
             place = {
                 key: image[key] for key in ("width", "height", "tokens") if _is_size(image.get(key))
             }
+            if isinstance(image.get("time_s"), int | float):
+                place["time_s"] = image["time_s"]
             shown.append({**place, **self._one(run, image["file"], problems)})
         return shown
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import EngineSpec, GenerationRequest, VisionSpec
 from rlhf_core.media import ImageTokens
 from rlhf_core.plugins import load
@@ -24,6 +24,12 @@ TILES_APART = frozenset(
     {"LlavaNextForConditionalGeneration", "LlavaOnevisionForConditionalGeneration"}
 )
 """Architectures to which vLLM gives the tiles of an image in an axis of their own."""
+
+
+NO_VIDEOS = (
+    "the engine vllm does not take them, since its tokens of a video are others than those of Transformers. Choose "
+    "--engine embedded, or give the frames as images"
+)
 
 
 class ImagePrompts:
@@ -64,7 +70,7 @@ class ImagePrompts:
         """Return the prompt of a request.
 
         Raises:
-            PluginError: the tokens of an image are not those of the model's processor.
+            PluginError: the tokens of an image are not those of the model's processor, or it is a frame of a video.
             DataError: an image is gone from the run's store.
         """
         loop = asyncio.get_running_loop()
@@ -88,9 +94,11 @@ class ImagePrompts:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _prompt(self, request: GenerationRequest, llm: AsyncLLM) -> Any:
+        if any(span.image.frame is not None for span in request.media):
+            raise PluginError(f"request {request.uid}: there are frames of a video; {NO_VIDEOS}")
         row = self._reader.row(request.prompt_ids, request.media, f"request {request.uid}")
         ids = list(request.prompt_ids)
-        if not row.images:
+        if not row.pictures:
             return {"prompt_token_ids": ids}
         from vllm.inputs import mm_input
         from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
@@ -114,6 +122,6 @@ class ImagePrompts:
         return mm_input(
             ids,
             MultiModalKwargsItems({IMAGE: items}),
-            {IMAGE: [image.identity for image in row.images]},
+            {IMAGE: list(row.identities)},
             {IMAGE: ranges},
         )

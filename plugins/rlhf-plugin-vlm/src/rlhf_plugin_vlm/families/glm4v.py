@@ -19,5 +19,5 @@ class Glm4v(QwenVl):
     WORDS = ("<|image|>", "<|video|>")
 
     @property
-    def frames(self) -> int:
+    def counted(self) -> int:
         return int(self.processor.temporal_patch_size)

@@ -1,7 +1,8 @@
 """Qwen2-VL to Qwen3.5: as many pads as an image has features, and positions by time, row and column (M-RoPE).
 
 The image's tokens are ``<|image_pad|>`` alone; the chat template writes ``<|vision_start|>`` and ``<|vision_end|>``
-around them. Text counts on behind an image from its longer side, not from the number of its tokens.
+around them. Text counts on behind an image from its longer side, not from the number of its tokens. Frames of videos
+are in ``qwen_frames``.
 In Qwen3-VL the first layers of the text model read features of their own (DeepStack, arXiv:2406.04334).
 """
 
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from rlhf_core import ConfigError
 from rlhf_core.media import (
     ANY_AREA,
+    Frame,
     MediaProblem,
     MediaRef,
     MediaSpan,
@@ -28,6 +30,7 @@ from rlhf_torch.vision.family import Features, Picture
 from ..config import VlmConfig
 from .image_text_family import ImageTextFamily
 from .loading import require_equal, require_no_tiles, start_of_texts, token_ids
+from .qwen_frames import IN_POSITIONS, IN_TEXT, FramePads, frame_pads, patches
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -98,7 +101,7 @@ def size_within(processor: Any, limits: PixelLimits, frames: int = 1) -> dict[st
 
 
 class QwenVl(ImageTextFamily):
-    """Implements ``rlhf_torch.vision.family.VisionFamily`` for Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
+    """Implements ``rlhf_torch.vision.family.VideoFamily`` for Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
 
     Raises:
         ConfigError: the processor or the tokenizer is missing, or another model's.
@@ -127,18 +130,25 @@ class QwenVl(ImageTextFamily):
         words = dict(zip(self.WORDS, ids, strict=True))
         token_ids(path, words, trust_remote_code=trust_remote_code)
         begin = start_of_texts(path, trust_remote_code=trust_remote_code)
-        self.tokens = PadTokens(
-            self.processor, self.feature_id, ids, ProcessorText(begin=begin), self.frames
+        images = PadTokens(
+            self.processor, self.feature_id, ids, ProcessorText(begin=begin), self.counted
         )
+        self.tokens = images
+        self._frames: FramePads | None = None
+        if config.model_type in (*IN_POSITIONS, *IN_TEXT):
+            self._frames = frame_pads(path, config, images, trust_remote_code=trust_remote_code)
+            self.tokens = self._frames
+        # In a video of Qwen2.5-VL a second has as many positions as this says, in one of Qwen2-VL two frames have one.
+        self._per_second: int | None = getattr(vision, "tokens_per_second", None)
 
     @property
-    def frames(self) -> int:
+    def counted(self) -> int:
         """Number of times that the areas of the processor count an image's."""
         return 1
 
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
         """Return an RGB image as patches, and its grid in features."""
-        size = size_within(self.processor, limits, self.frames)
+        size = size_within(self.processor, limits, self.counted)
         made = self.processor(images=[image], size=size, return_tensors="pt")
         _, rows, columns = made["image_grid_thw"][0].tolist()
         merge = self.processor.merge_size
@@ -146,6 +156,11 @@ class QwenVl(ImageTextFamily):
             inputs={name: made[name] for name in ("pixel_values", "image_grid_thw")},
             grid=(rows // merge, columns // merge),
         )
+
+    def frames(self, images: Sequence[Image], first: MediaRef) -> Picture:
+        """Return RGB frames that the model sees as one, as patches, and their grid in features."""
+        assert self._frames is not None, "tokens of frames were made"
+        return patches(self.processor, self._frames.settings, images, self._frames.size(first))
 
     def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's."""
@@ -176,26 +191,48 @@ class QwenVl(ImageTextFamily):
     ) -> Tensor:
         """Return positions (3, T): equal in text, and in an image one time, its rows and its columns.
 
-        Behind an image text goes on from its first position plus the larger of its rows and columns.
-        Source: Wang et al. 2024, arXiv:2409.12191, section 2.1.
+        Behind an image text goes on from its first position plus the larger of its rows and columns, and so behind a
+        video of which positions tell the times, whatever its length.
+        Source: Wang et al. 2024, arXiv:2409.12191, section 2.1; times: Bai et al. 2025, arXiv:2502.13923, section 2.1.
         """
         parts: list[Tensor] = []
-        position = behind = 0
+        position = behind = anchor = 0
         for span, picture in zip(spans, pictures, strict=True):
-            before = span.start - behind
-            parts.append((position + torch.arange(before)).expand(3, -1))
-            position += before
+            frame = span.image.frame
+            writes_time = frame is not None and self._writes_times
+            # Behind features that follow a text stands a token that ends them.
+            end = span.end - writes_time
+            start = end - picture.num_features
+            if frame is None or writes_time or not frame.index:
+                parts.append((position + torch.arange(start - behind)).expand(3, -1))
+                position += start - behind
+                anchor = position
+            time = 0 if frame is None or writes_time else self._time(frame)
             rows, columns = picture.grid
             by_row = torch.arange(rows).repeat_interleave(columns)
             by_column = torch.arange(columns).repeat(rows)
-            parts.append(position + torch.stack([torch.zeros_like(by_row), by_row, by_column]))
-            position += max(rows, columns)
-            behind = span.end
+            parts.append(anchor + torch.stack([torch.full_like(by_row, time), by_row, by_column]))
+            position = anchor + max(rows, columns)
+            behind = end
         parts.append((position + torch.arange(num_tokens - behind)).expand(3, -1))
         return torch.cat(parts, dim=1)
 
+    @property
+    def _writes_times(self) -> bool:
+        return self._frames is not None and self._frames.times is not None
+
+    def _time(self, frame: Frame) -> int:
+        """Return the position of a frame in time, from its video's first one on."""
+        assert self._frames is not None
+        step = self._frames.frames_together
+        if self._per_second is None:
+            return frame.index // step
+        # In float32, as Transformers has it: the number is cut off, so that its last bit may count.
+        interval = self._per_second * torch.tensor(step / frame.rate, dtype=torch.float32)
+        return int((frame.index // step * interval).long())
+
     def _limit(self, options: VlmConfig) -> None:
-        size, frames = dict(self.processor.size), self.frames
+        size, frames = dict(self.processor.size), self.counted
         if options.min_pixels is not None:
             size["shortest_edge"] = frames * options.min_pixels
         if options.max_pixels is not None:

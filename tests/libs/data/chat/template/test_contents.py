@@ -90,7 +90,14 @@ def test_a_list_that_a_template_pipes_is_one_text():
             {"type": "image", "image": "a.png", "resized_height": 28},
             "an image has the unknown key resized_height",
         ),
-        ({"type": "video", "video": "a.mp4"}, "the messages have a video; expected images"),
+        (
+            {"type": "video", "video": "a.mp4"},
+            "message 2, part 1: a video without frames; expected the frames of the video as a list",
+        ),
+        (
+            {"type": "video", "video": ["a.png", "b.png"], "nframes": 2},
+            "a video has the unknown key nframes",
+        ),
         ({"type": "text", "text": None}, "got one of type 'text' with type"),
         (3, "expected text or an object as a part of content, got int 3"),
     ],

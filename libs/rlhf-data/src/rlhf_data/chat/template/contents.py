@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from rlhf_core.batch.task import Message
-from rlhf_core.media.parts import IMAGE_KEYS, NO_VIDEO, is_image, is_video
+from rlhf_core.media.parts import IMAGE_KEYS, is_image
+from rlhf_core.media.videos import MEDIA, NO_FILE, VIDEO, VIDEO_KEYS, is_video
 
 from .problem import BAD, PART, TemplateProblem, shortened
 
@@ -58,7 +59,7 @@ class Contents:
         writes parts; where it writes both, a content stays as it is.
 
         Raises:
-            TemplateProblem: a part is neither text nor image, or has a key that nothing reads.
+            TemplateProblem: a part is neither text, image nor video, or has a key that nothing reads.
         """
         return [self._in_parts(message) for message in self.joined(messages)]
 
@@ -129,7 +130,8 @@ class Contents:
 
 
 def text_of_part(part: object, where: str) -> str | None:
-    """Return the text of a part of a content; None for an image. Keys that are null are as if they were not there.
+    """Return the text of a part of a content; None for an image or a video. Keys that are null are as if they were
+    not there.
 
     Args:
         where: message and number of the part, for errors.
@@ -150,14 +152,17 @@ def text_of_part(part: object, where: str) -> str | None:
         _refuse_keys(keys - IMAGE_KEYS, "an image", where)
         return None
     if is_video(part):
-        raise TemplateProblem(f"{where}: {NO_VIDEO}", PART)
+        if not isinstance(part.get(MEDIA) or part.get(VIDEO), list | tuple):
+            raise TemplateProblem(f"{where}: a video without frames; {NO_FILE}", PART)
+        _refuse_keys(keys - VIDEO_KEYS, "a video", where)
+        return None
     kind, text = part.get("type"), part.get("text")
     if isinstance(text, str) and kind in ("text", None):
         _refuse_keys(keys - _TEXT_KEYS, "a text", where)
         return text
     shown = "without a type" if kind is None else f"of type {shortened(repr(kind), 40)}"
     raise TemplateProblem(
-        f"{where}: expected a part of type text (with its text) or image, got one {shown} with "
+        f"{where}: expected a part of type text (with its text), image or video, got one {shown} with "
         f"{shortened(', '.join(sorted(keys)), 80) or 'no keys'}; it would be dropped. Write it as text, or leave the "
         "row out",
         PART,

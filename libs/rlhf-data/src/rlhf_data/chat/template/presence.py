@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rlhf_core.batch.task import Message
-from rlhf_core.media.parts import is_image
+from rlhf_core.media.parts import is_image, is_seen
 
 from .pieces import (
     SAID_FIELDS,
@@ -132,7 +132,10 @@ def _shape_of(message: Message) -> tuple[Any, ...]:
 def _shape_of_content(message: Message) -> Any:
     content = message.get("content")
     if isinstance(content, Sequence) and not isinstance(content, str | bytes):
-        return tuple("image" if is_image(part) else "text" for part in content)
+        return tuple(
+            ("image" if is_image(part) else "video") if is_seen(part) else "text"
+            for part in content
+        )
     return None if content is None else any(text.strip() for text in texts_of(message))
 
 
@@ -157,7 +160,7 @@ def _stand_in(message: Message, index: int) -> Message:
         made["content"] = f"{_MARK}{index}c" if is_said else ""
     elif isinstance(content, Sequence):
         made["content"] = [
-            part if is_image(part) else {"type": "text", "text": f"{_MARK}{index}p{number}c"}
+            part if is_seen(part) else {"type": "text", "text": f"{_MARK}{index}p{number}c"}
             for number, part in enumerate(content)
         ]
     for key in THOUGHT_FIELDS:

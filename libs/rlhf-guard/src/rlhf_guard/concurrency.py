@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from .errors import PluginError
-from .problem import problem_of
+from rlhf_core.errors import PluginError
+from rlhf_core.problem import problem_of
 
 ResultT = TypeVar("ResultT")
 

@@ -7,9 +7,9 @@ import time
 import pytest
 from tests.images import noisy, saved
 
-from rlhf_core.media.drawn import DrawnImages
 from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.store import MediaStore, reference_of
+from rlhf_data.drawn_images import DrawnImages
 
 
 @pytest.fixture

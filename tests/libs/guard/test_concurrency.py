@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rlhf_core import PluginError
-from rlhf_core.concurrency import run_to_its_end
+from rlhf_guard.concurrency import run_to_its_end
 
 
 async def _exits(code):
