@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import LoraConfig
@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 from rlhf_core import ConfigError
 from rlhf_torch.adapters.fitting import check_fit, check_loaded
 from rlhf_torch.adapters.folder import PREFIX, WEIGHTS, AdapterFolder
+from rlhf_torch.adapters.stacks import TARGETS, stack_of
 
 from .beginning import KEPT, TOKENS
-from .targets import check_tied
+from .targets import adapted_stacks, check_tied
 from .token_rows import TENSOR, TokenRows, embeddings_of
 
 _COPY = "write its path into base_model_name_or_path of adapter_config.json."
@@ -47,9 +48,34 @@ def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
     )
 
 
-def adapted_by(folder: AdapterFolder) -> list[str]:
-    """Return the names of the modules that have factors."""
-    return list(dict.fromkeys(n.partition(".lora_")[0] for n in folder.shapes if ".lora_" in n))
+class Adapted(NamedTuple):
+    """What an adapter has factors of, by names in the plain model."""
+
+    modules: list[str]
+    stacks: list[str]
+    """Parameters of three dimensions."""
+
+
+def adapted_by(folder: AdapterFolder, model: PreTrainedModel) -> Adapted:
+    """Return what the folder has factors of.
+
+    Raises:
+        ConfigError: ``target_parameters`` name something else than stacks of the model, or one without factors.
+    """
+    owners = dict.fromkeys(n.partition(".lora_")[0] for n in folder.shapes if ".lora_" in n)
+    targets = folder.config.get(TARGETS) or ()
+    modules = dict(model.named_modules())
+    stacks = {name: stack_of(name, targets, modules) for name in owners}
+    found = Adapted(
+        [name for name, stack in stacks.items() if stack is None],
+        [stack.name for stack in stacks.values() if stack is not None],
+    )
+    if without := set(adapted_stacks(model, targets)) - set(found.stacks):
+        raise ConfigError(
+            f"adapter {folder.path} does not fit its base: {TARGETS} of its config name {min(without)}, for which its "
+            "file has no factors"
+        )
+    return found
 
 
 def config_of(folder: AdapterFolder, base: str, dropout: float) -> LoraConfig:

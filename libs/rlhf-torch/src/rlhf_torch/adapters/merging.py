@@ -121,7 +121,8 @@ def _separate_shared(wrapped: nn.Module) -> None:
     owners = Counter(weight.data_ptr() for weight in weights if weight is not None)
     for module in wrapped.modules():
         layer: Any = module._modules.get("base_layer")
-        if layer is not None and owners[layer.weight.data_ptr()] > 1:
+        weight = None if layer is None else layer._parameters.get("weight")
+        if weight is not None and owners[weight.data_ptr()] > 1:
             layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
 
 
