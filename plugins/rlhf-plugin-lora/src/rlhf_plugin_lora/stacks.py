@@ -56,7 +56,7 @@ class StackFactors(ParamWrapper):  # type: ignore[misc]  # PEFT has no types
     def merged(self, weight: Tensor, pair: str) -> Tensor:
         """Return W + s B A of the plain model's stack, in float32 and rounded once; ranks share it as they share W."""
         left, right = (_beside(factor.float(), weight) for factor in self._factors(pair))
-        total = weight.float() + torch.bmm(left, right) * self.scaling[pair]
+        total: Tensor = weight.float() + torch.bmm(left, right) * self.scaling[pair]
         return total.to(weight.dtype)
 
     def _factors(self, pair: str) -> tuple[Tensor, Tensor]:
