@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
 from rlhf_torch.adapters.folder import AdapterFolder
+from rlhf_torch.adapters.stacks import UNMATCHED
 
 from . import going_on
 from . import weights as held
@@ -98,13 +99,13 @@ class PeftAdapter:
         self, model: PreTrainedModel, config: LoraConfig, seed: int, names: Iterable[str]
     ) -> None:
         dtype = floating_dtype(model)
-        with seeded(model, seed):
+        with seeded(model, seed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", UNMATCHED)  # patterns were checked before
             inject_adapter_in_model(config, model)
             if self._options.init_from is not None or self._is_principal:
-                with warnings.catch_warnings():
-                    # PEFT asks whether a second adapter is meant.
-                    warnings.filterwarnings("ignore", "Already found a `peft_config`")
-                    inject_adapter_in_model(self._second(config), model, held.BEGINNING)
+                # PEFT asks whether a second adapter is meant.
+                warnings.filterwarnings("ignore", "Already found a `peft_config`")
+                inject_adapter_in_model(self._second(config), model, held.BEGINNING)
                 for layer in _layers(model):
                     layer.set_adapter(held.NAME)
         take_over(model)

@@ -22,8 +22,6 @@ from .targets import adapted_stacks, check_tied
 from .token_rows import TENSOR, TokenRows, embeddings_of
 
 _COPY = "write its path into base_model_name_or_path of adapter_config.json."
-_OF_BASE = ".base_layer."
-"""Part of the names of tensors that PEFT writes beside the factors of embeddings: the base's own."""
 
 
 def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
@@ -36,7 +34,7 @@ def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
     if base:  # a model without files, of which only shapes are counted, has no name
         folder.require_base(base, _COPY)
     check_fit(folder, base or type(model).__name__, model)
-    names = [name for name in folder.shapes if _OF_BASE not in name]
+    names = [name for name in folder.shapes if not _is_of_base(name)]
     owners = [
         name.partition(".lora_")[0] if ".lora_" in name else name.rpartition(".")[0]
         for name in names
@@ -99,7 +97,7 @@ def load(folder: AdapterFolder, model: PreTrainedModel, names: Sequence[str]) ->
     if (embeddings := embeddings_of(model)) is not None:
         name, table = embeddings
         _take_rows(folder, name, tensors.pop(f"{name}.{TENSOR}", None), table, names)
-    for name in [name for name in tensors if _OF_BASE in name]:
+    for name in filter(_is_of_base, list(tensors)):
         _require_same(folder, name, tensors.pop(name), model)
     for adapter in names:
         try:
@@ -143,6 +141,11 @@ def _require_same(folder: AdapterFolder, name: str, tensor: Tensor, model: nn.Mo
             f"adapter {folder.path}: its file has {name}, and other numbers than the base {folder.base}, which an "
             "adapter leaves as it is. Give the base that it was trained on."
         )
+
+
+def _is_of_base(name: str) -> bool:
+    """Return whether a tensor is one of the base's own, which PEFT writes beside the factors of embeddings."""
+    return ".base_layer." in name and ".lora_" not in name
 
 
 def _has(model: nn.Module, name: str) -> bool:

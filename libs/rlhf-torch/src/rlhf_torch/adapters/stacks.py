@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 TARGETS = "target_parameters"
 """Key of PEFT's config: ends of the names of such parameters."""
+UNMATCHED = "The following (rank|alpha)_pattern keys did not match"
+"""Beginning of a warning of PEFT, which looks for patterns among modules alone, and uses those of stacks too."""
 _INSIDE = ".base_layer"
 
 
