@@ -227,6 +227,11 @@ class PeftAdapter:
         # "auto" would look for the base's config.json on the hub.
         found = get_peft_model_state_dict(model, save_embedding_layers=False)
         config = model.peft_config[held.NAME]
+        if (
+            config.target_parameters
+        ):  # PEFT made a set of them, whose order is another one in each process
+            config = copy(config)
+            config.target_parameters = sorted(config.target_parameters)
         if self._is_principal:
             config = doubled(config)
             for name, layer in held.lora_layers(model).items():
