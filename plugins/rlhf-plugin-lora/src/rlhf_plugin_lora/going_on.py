@@ -47,7 +47,7 @@ def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
 
 
 class Adapted(NamedTuple):
-    """What an adapter has factors of, by names in the plain model."""
+    """Modules and stacks that an adapter has factors of, by names in the plain model."""
 
     modules: list[str]
     stacks: list[str]
