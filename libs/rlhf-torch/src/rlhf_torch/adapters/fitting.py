@@ -113,12 +113,12 @@ def _rank_problems(
 
 
 def _stack_problems(folder: AdapterFolder, name: str, stack: Stack) -> Iterator[str]:
-    """Yield each problem of the factors A (r E, in) and B (out, r E) of one stack (E, ., .)."""
+    """Yield each problem of the factors A (r E, in) and B (out, r E) of one stack of E matrices."""
     rank = rank_of(folder.config, stack.name)
     expected = stack.factor_shapes(rank)
     found = tuple(folder.shapes.get(f"{name}.lora_{factor}.weight") for factor in "AB")
     if expected is None:
-        yield f"{stack.name} has the shape {tuple(stack.weight.shape)} in the base; expected matrices of experts"
+        yield f"{stack.name} has the shape {tuple(stack.weight.shape)} in the base; expected a matrix or a stack"
     elif found != expected:
         yield (
             f"{stack.name} has the shape {tuple(stack.weight.shape)} in the base, for which factors of rank {rank} are "

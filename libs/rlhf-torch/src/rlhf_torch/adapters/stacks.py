@@ -1,4 +1,4 @@
-"""Parameters of three dimensions, such as stacked experts, that an adapter changes: their names in PEFT's files.
+"""Parameters, such as stacked experts, that an adapter changes by their own names: the names in PEFT's files.
 
 PEFT puts one wrapper around a module for each of its parameters in ``target_parameters``, the first one innermost. So
 the factors of the last one are ``MODULE.lora_A.weight``, those of the one before ``MODULE.base_layer.lora_A.weight``.
@@ -28,11 +28,16 @@ class Stack(NamedTuple):
     """Its matrices are (in, out)."""
 
     def factor_shapes(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Return the shapes of A (r E, in) and B (out, r E) of this rank; None: it is no stack."""
-        if self.weight.dim() != 3:
+        """Return the shapes of A (r E, in) and B (out, r E) of this rank; None: PEFT has no factors for it.
+
+        A plain matrix is a stack of one.
+        """
+        if self.weight.dim() not in (2, 3):
             return None
-        experts, out, width = self.weight.shape
-        if self.is_transposed:
+        experts, out, width = (
+            self.weight.shape if self.weight.dim() == 3 else (1, *self.weight.shape)
+        )
+        if self.is_transposed and self.weight.dim() == 3:
             out, width = width, out
         return (rank * experts, width), (out, rank * experts)
 
