@@ -18,16 +18,22 @@ from rlhf_weights import weights_digest
 
 TOKENS = (7, 30, 11)
 """Tokens whose embeddings are trained, in the head too, which is tied."""
+STACKS = ("experts.gate_up_proj", "experts.down_proj")
+"""Experts of a layer that are one parameter."""
 ADAPTERS: dict[str, Any] = {
     "lora": adapter("lora", rank=4),
     "merged": adapter("lora", rank=4, serve="merged"),
     "dora": adapter("dora", rank=4),
     "rows": adapter("lora", rank=4, trainable_token_indices=TOKENS, serve="merged"),
+    "stacks": adapter("lora", rank=4, target_parameters=STACKS, serve="merged"),
 }
+FAMILY_OF = {"stacks": "qwen3_moe"}
+"""Models of the adapters that are not put into ``qwen3``."""
 DROPPING = adapter("lora", rank=4, dropout=0.3, modules_to_save=("model.norm",), serve="merged")
 SAVED: dict[str, dict[str, Any]] = {
     "float32": {"adapter": DROPPING},
     "rows": {"adapter": ADAPTERS["rows"]},
+    "stacks": {"adapter": ADAPTERS["stacks"], "family": FAMILY_OF["stacks"]},
     "bfloat16": {"adapter": DROPPING, "dtype": "bfloat16"},
     "critic": {
         "adapter": adapter("lora", rank=4),
@@ -43,7 +49,7 @@ def adapting(place: Place, found: Found) -> None:
     """Two updates of AdamW, with what engines get, the log-probs of policy and base, and the export."""
     begun = adapter("lora", init_from=write_begun(place), lr_ratio=4.0)
     for name, ref in {**ADAPTERS, "begun": begun}.items():
-        backend = place.start(optimizer=ADAMW, adapter=ref)
+        backend = place.start(FAMILY_OF.get(name, "qwen3"), optimizer=ADAMW, adapter=ref)
         rows = place.part(make_batch()).trajectories
         found.facts[f"first checksum {name}"] = backend.checksum()
         found.array(f"first {name}", backend.logprobs(rows))

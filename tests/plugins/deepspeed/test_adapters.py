@@ -17,13 +17,20 @@ from rlhf_plugin_local.torch_backend import TorchBackend
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("deepspeed")
 stages = pytest.mark.parametrize("stage", [0, 1, 2, 3])
-adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun", "rows"])
-saved = pytest.mark.parametrize("kind", ["float32", "rows", "bfloat16", "critic"])
+adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun", "rows", "stacks"])
+saved = pytest.mark.parametrize("kind", ["float32", "rows", "stacks", "bfloat16", "critic"])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
 
 
 def in_torch(**options):
     return TorchBackend(TorchBackendConfig(device="cpu"))
+
+
+def plain(models, adapter):
+    """The base of an adapter."""
+    return AutoModelForCausalLM.from_pretrained(
+        models / ("qwen3_moe" if adapter == "stacks" else "qwen3")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +96,11 @@ def test_the_base_is_the_policy_with_its_adapter_off(
 @stages
 def test_engines_get_factors_alone_unless_they_are_merged(found, models, stage):
     rank = found(stage, "adapting")[0]
-    base = AutoModelForCausalLM.from_pretrained(models / "qwen3").state_dict()
-
     names = {name.rpartition(".")[2] for name in rank.weights("lora")}
 
     assert names == {"lora_A", "lora_B"}
-    for adapter in ("merged", "dora", "rows"):
+    for adapter in ("merged", "dora", "rows", "stacks"):
+        base = plain(models, adapter).state_dict()
         assert {name.partition("/")[2] for name in rank.weights(adapter)} == set(base)
 
 
@@ -149,7 +155,7 @@ def test_an_export_is_a_peft_folder(folder, alone, models, stage, adapter):
     exported = folder / f"stage{stage}" / "adapting" / adapter
 
     loaded = [
-        PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(models / "qwen3"), path)
+        PeftModel.from_pretrained(plain(models, adapter), path)
         for path in (exported, alone.folder / adapter)
     ]
 

@@ -7,8 +7,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.slow
-adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun", "rows"])
+adapters = pytest.mark.parametrize("adapter", ["lora", "merged", "dora", "begun", "rows", "stacks"])
 ROUNDING = {"atol": 1e-6, "rtol": 0.0}
+
+
+def plain(models, adapter):
+    """The base of an adapter."""
+    return AutoModelForCausalLM.from_pretrained(
+        models / ("qwen3_moe" if adapter == "stacks" else "qwen3")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +48,15 @@ def test_losses_and_norms_are_those_of_one_rank(ranks, expected, assert_same_met
 
 
 def test_engines_get_factors_alone_unless_they_are_merged(ranks, models):
-    base = AutoModelForCausalLM.from_pretrained(models / "qwen3").state_dict()
-
     names = {name.rpartition(".")[2] for name in ranks[0].weights("lora")}
 
     assert names == {"lora_A", "lora_B"}
-    for adapter in ("merged", "dora", "rows"):
+    for adapter in ("merged", "dora", "rows", "stacks"):
+        base = plain(models, adapter).state_dict()
         assert {name.partition("/")[2] for name in ranks[0].weights(adapter)} == set(base)
 
 
-@pytest.mark.parametrize("kind", ["float32", "rows", "bfloat16", "critic"])
+@pytest.mark.parametrize("kind", ["float32", "rows", "stacks", "bfloat16", "critic"])
 def test_what_is_trained_moves_is_saved_and_goes_on_to_the_bit(folder, read_ranks, kind):
     rank = read_ranks(folder, "moving_adapters")[0]
     moved = {
@@ -79,7 +85,7 @@ def test_an_export_is_a_peft_folder(folder, expected, models, adapter):
     exported = folder / "adapting" / adapter
 
     loaded = [
-        PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(models / "qwen3"), path)
+        PeftModel.from_pretrained(plain(models, adapter), path)
         for path in (exported, expected("adapting").folder / adapter)
     ]
 

@@ -152,7 +152,6 @@ def test_an_export_of_ours_goes_on(start, spec_of, models, train, tmp_path):
 REFUSED = {
     "bias": {"bias": "lora_only"},
     "lora_bias": {"lora_bias": True},
-    "target_parameters": {"target_parameters": ["mlp.down_proj.weight"], "target_modules": []},
     "trainable_token_indices of named modules": {"trainable_token_indices": {"embed_tokens": [5]}},
     "init_lora_weights 'pissa'": {"init_lora_weights": "pissa"},
     "use_dora": {"use_dora": True},
@@ -166,6 +165,23 @@ def test_a_setting_that_is_not_computed_here_is_refused_by_its_key(folder_of, ke
 
     with pytest.raises(ConfigError, match=key):
         options.check_outside()
+
+
+def test_target_parameters_that_are_no_stacks_are_refused_by_name(start, spec_of, folder_of):
+    folder = folder_of(target_parameters=["mlp.down_proj.weight"], target_modules=[])
+
+    with pytest.raises(ConfigError, match=r"down_proj\.weight has the shape .* expected stacks of"):
+        start(spec_of(options={"init_from": folder}), fresh=True)
+
+
+def test_target_parameters_are_not_for_dora(folder_of, tmp_path):
+    folder = folder_of(use_dora=True)
+    path = tmp_path / "adapter/adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "target_parameters": ["experts.down_proj"]}))
+
+    with pytest.raises(ConfigError, match="has target_parameters, beside whose stacks no lengths"):
+        DoraOptions(init_from=folder).check_outside()
 
 
 def test_what_pissa_began_goes_on_once_peft_has_converted_it(start, spec_of, models, tmp_path):

@@ -17,6 +17,7 @@ import torch
 pytest.importorskip("vllm")
 
 from rlhf_core import RolloutError
+from rlhf_plugin_lora.lora import LoraOptions, build
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_testing.tiny import write_tiny_model
@@ -233,3 +234,26 @@ def test_it_also_serves(spec, mixture_folder, mixture, source_of, make_request, 
 
     assert digests == [weights_digest(model.state_dict().items()) for model in (mixture, changed)]
     assert_written_by(changed, PROMPTS[2], rows)
+
+
+def test_stacks_with_an_adapters_factors_are_served_merged(
+    engine, run, mixture, make_request, source_of
+):
+    options = {"rank": 4, "target_parameters": ("experts.gate_up_proj", "experts.down_proj")}
+    adapter = build(LoraOptions(**options, serve="merged"))
+    model = adapter.wrap(deepcopy(mixture), 0).eval()
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, factor in model.named_parameters():
+            if ".lora_B." in name:
+                factor.copy_(0.2 * torch.randn(factor.shape, generator=draw))
+    state = dict(adapter.merged_weights(model))
+
+    run(engine.update_weights(1, source_of(state)))
+
+    for prompt in PROMPTS:
+        rows = run(engine.generate(make_request(prompt, seeds=SEEDS)))
+        assert_written_by(model, prompt, rows)
+        with pytest.raises(AssertionError, match="not close"):
+            assert_written_by(mixture, prompt, rows)
+    assert run(engine.checksum()) == weights_digest(state.items())

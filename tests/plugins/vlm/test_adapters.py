@@ -1,5 +1,6 @@
 """An adapter on every family that sees: its update, with images in prompts and later turns, is that of PEFT's model."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +46,23 @@ def peft_gradients(
     }
 
 
-@pytest.mark.parametrize("family", [*VISION_FAMILIES, *MORE_VISION_FAMILIES])
-def test_an_update_is_that_of_pefts_model(tmp_path, all_plugins, family):
+STACKS = {"target_parameters": ("experts.gate_up_proj", "experts.down_proj")}
+"""Options by which stacked experts are adapted too."""
+
+
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [
+        *((family, {}) for family in (*VISION_FAMILIES, *MORE_VISION_FAMILIES)),
+        ("qwen3_vl_moe", STACKS),
+        ("qwen3_5_moe", STACKS),
+    ],
+)
+def test_an_update_is_that_of_pefts_model(tmp_path, all_plugins, family, more):
     path = write_tiny_vision_model(tmp_path / "model", family, initializer_range=0.1)
     media = tmp_path / "run" / "media"
     stage = Stage(path, media, all_plugins, policy_spec(path, media))
-    backend = stage.backend(adapter=LORA)
+    backend = stage.backend(adapter=replace(LORA, options={**LORA.options, **more}))
     stir(backend)
     backend.export(tmp_path / "adapter")
     batch = stage.play(backend, prompts=2, samples=1, environment=lambda: Pictures(turns=2))
@@ -63,4 +75,5 @@ def test_an_update_is_that_of_pefts_model(tmp_path, all_plugins, family):
     for name, gradient in expected.items():
         own = torch.zeros_like(steps[name]) if gradient is None else gradient
         torch.testing.assert_close(steps[name], own, atol=1e-6, rtol=1e-4, msg=name)
+    assert any(".experts." in name for name in expected) == bool(more)
     assert max(float(steps[name].abs().max()) for name in expected) > 1e-4

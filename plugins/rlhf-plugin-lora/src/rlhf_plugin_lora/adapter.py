@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from rlhf_core import PluginError
 from rlhf_torch.adapters.folder import AdapterFolder
+from rlhf_torch.adapters.stacks import UNMATCHED
 
 from . import going_on
 from . import weights as held
@@ -26,7 +27,15 @@ from .beginning import TOKENS
 from .options import LowRankOptions
 from .principal import begin_principal, doubled
 from .quantized import compute_in_the_dtype_of_inputs, unpacked
-from .targets import LINEAR, adapted_modules, floating_dtype, require_patterns, saved_modules
+from .stacks import stack_factors, take_over
+from .targets import (
+    LINEAR,
+    adapted_modules,
+    adapted_stacks,
+    floating_dtype,
+    require_patterns,
+    saved_modules,
+)
 from .token_rows import TENSOR, TokenRows, embeddings_of, put_rows
 
 PREFIX = "base_model.model."
@@ -65,19 +74,20 @@ class PeftAdapter:
         An adapter that goes on is put in twice. The second one is never trained: it is the reference.
 
         Raises:
-            ConfigError: ``target``, ``modules_to_save`` or ``init_from`` does not fit the model.
+            ConfigError: ``target``, ``target_parameters``, ``modules_to_save`` or ``init_from`` does not fit the model.
             PluginError: PEFT adapted other modules.
         """
         folder = self._options.beginning() if self._options.init_from is not None else None
         if folder is None:
-            names = adapted_modules(model, self._options.target, self._options.exclude)
-            config = self._config(model, names)
+            stacks = adapted_stacks(model, self._options.stacks())
+            names = adapted_modules(model, self._options.target, self._options.exclude, stacks)
+            config = self._config(model, names, stacks)
         else:
             going_on.require_fit(folder, model)
-            names = going_on.adapted_by(folder)
+            names, stacks = going_on.adapted_by(folder, model)
             config = going_on.config_of(folder, _base_name(model), self._options.dropout)
         compute_in_the_dtype_of_inputs(model)
-        self._inject(model, config, seed, names)
+        self._inject(model, config, seed, [*names, *stacks])
         if tokens := self._tokens(folder):
             begins = [held.NAME] if folder is None else [held.NAME, held.BEGINNING]
             put_rows(model, tokens, begins, [*names, *held.saved_modules(model)])
@@ -89,19 +99,21 @@ class PeftAdapter:
         self, model: PreTrainedModel, config: LoraConfig, seed: int, names: Iterable[str]
     ) -> None:
         dtype = floating_dtype(model)
-        with seeded(model, seed):
+        with seeded(model, seed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", UNMATCHED)  # patterns were checked before
             inject_adapter_in_model(config, model)
             if self._options.init_from is not None or self._is_principal:
-                with warnings.catch_warnings():
-                    # PEFT asks whether a second adapter is meant.
-                    warnings.filterwarnings("ignore", "Already found a `peft_config`")
-                    inject_adapter_in_model(self._second(config), model, held.BEGINNING)
+                # PEFT asks whether a second adapter is meant.
+                warnings.filterwarnings("ignore", "Already found a `peft_config`")
+                inject_adapter_in_model(self._second(config), model, held.BEGINNING)
                 for layer in _layers(model):
                     layer.set_adapter(held.NAME)
+        take_over(model)
         adapted = held.lora_layers(model)
-        if differing := set(names) ^ adapted.keys():
+        found = {*adapted, *stack_factors(model)}
+        if differing := set(names) ^ found:
             raise PluginError(
-                f"PEFT adapted {len(adapted)} modules of {type(model).__name__} where {len(set(names))} were meant; "
+                f"PEFT adapted {len(found)} modules of {type(model).__name__} where {len(set(names))} were meant; "
                 f"{min(differing)} is one that differs. Name the modules with the adapter's option target."
             )
         for layer in adapted.values():
@@ -126,10 +138,10 @@ class PeftAdapter:
             second.lora_dropout = 0.0
         return second
 
-    def _config(self, model: PreTrainedModel, names: list[str]) -> LoraConfig:
+    def _config(self, model: PreTrainedModel, names: list[str], stacks: list[str]) -> LoraConfig:
         options = self._options
-        require_patterns(names, options.ranks(), "rank_pattern")
-        require_patterns(names, options.alphas(), "alpha_pattern")
+        require_patterns([*names, *stacks], options.ranks(), "rank_pattern")
+        require_patterns([*names, *stacks], options.alphas(), "alpha_pattern")
         linear = [
             module for module in map(model.get_submodule, names) if isinstance(module, LINEAR)
         ]
@@ -141,6 +153,7 @@ class PeftAdapter:
             rank_pattern=options.ranks(),
             alpha_pattern=options.alphas(),
             target_modules=names,
+            target_parameters=stacks or None,
             lora_dropout=options.dropout,
             modules_to_save=saved_modules(model, options.modules_to_save) or None,
             use_rslora=bool(options.use_rslora),
@@ -214,6 +227,11 @@ class PeftAdapter:
         # "auto" would look for the base's config.json on the hub.
         found = get_peft_model_state_dict(model, save_embedding_layers=False)
         config = model.peft_config[held.NAME]
+        if (
+            config.target_parameters
+        ):  # PEFT made a set of them, whose order is another one in each process
+            config = copy(config)
+            config.target_parameters = sorted(config.target_parameters)
         if self._is_principal:
             config = doubled(config)
             for name, layer in held.lora_layers(model).items():

@@ -13,6 +13,8 @@ from rlhf_core import ConfigError
 if TYPE_CHECKING:
     from rlhf_torch.adapters.folder import AdapterFolder
 
+STACKS = "target_parameters"
+"""Key of the stacks of experts that have factors."""
 KEPT = (
     "r",
     "lora_alpha",
@@ -24,6 +26,7 @@ KEPT = (
     "exclude_modules",
     "layers_to_transform",
     "layers_pattern",
+    STACKS,
     "modules_to_save",
     "fan_in_fan_out",
 )
@@ -66,6 +69,7 @@ DECIDED = {
     "modules_to_save": "modules_to_save",
     "use_rslora": "use_rslora",
     TOKENS: TOKENS,
+    STACKS: STACKS,
 }
 """Options that a folder decides -> its key."""
 _FACTORS = (".lora_A.", ".lora_embedding_A")
@@ -103,6 +107,11 @@ def read_beginning(path: str, given: Mapping[str, Any], *, has_magnitudes: bool)
 
 def largest_rank(folder: AdapterFolder) -> int:
     """Return the largest rank of the folder's factors."""
+    if folder.config.get(
+        STACKS
+    ):  # in the file the factors of all experts of a stack are one matrix
+        own = (folder.config.get("rank_pattern") or {}).values()
+        return max(map(int, (folder.config["r"], *own)))
     return max(_ranks(folder))
 
 
@@ -137,6 +146,8 @@ def _other_kinds(config: Mapping[str, Any], has_magnitudes: bool) -> Iterator[st
     if bool(config.get("use_dora")) != has_magnitudes:
         wanted = "lora or qlora" if has_magnitudes else "dora"
         yield f"it has use_dora {bool(config.get('use_dora'))}; choose the adapter {wanted}"
+    elif has_magnitudes and config.get(STACKS):
+        yield f"it has {STACKS}, beside whose stacks no lengths of rows are trained"
 
 
 def _agree(given: Any, held: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import LoraConfig
@@ -15,14 +15,13 @@ from transformers import PreTrainedModel
 from rlhf_core import ConfigError
 from rlhf_torch.adapters.fitting import check_fit, check_loaded
 from rlhf_torch.adapters.folder import PREFIX, WEIGHTS, AdapterFolder
+from rlhf_torch.adapters.stacks import TARGETS, stack_of
 
 from .beginning import KEPT, TOKENS
-from .targets import check_tied
+from .targets import adapted_stacks, check_tied
 from .token_rows import TENSOR, TokenRows, embeddings_of
 
 _COPY = "write its path into base_model_name_or_path of adapter_config.json."
-_OF_BASE = ".base_layer."
-"""Part of the names of tensors that PEFT writes beside the factors of embeddings: the base's own."""
 
 
 def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
@@ -35,7 +34,7 @@ def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
     if base:  # a model without files, of which only shapes are counted, has no name
         folder.require_base(base, _COPY)
     check_fit(folder, base or type(model).__name__, model)
-    names = [name for name in folder.shapes if _OF_BASE not in name]
+    names = [name for name in folder.shapes if not _is_of_base(name)]
     owners = [
         name.partition(".lora_")[0] if ".lora_" in name else name.rpartition(".")[0]
         for name in names
@@ -47,9 +46,34 @@ def require_fit(folder: AdapterFolder, model: PreTrainedModel) -> None:
     )
 
 
-def adapted_by(folder: AdapterFolder) -> list[str]:
-    """Return the names of the modules that have factors."""
-    return list(dict.fromkeys(n.partition(".lora_")[0] for n in folder.shapes if ".lora_" in n))
+class Adapted(NamedTuple):
+    """Modules and stacks that an adapter has factors of, by names in the plain model."""
+
+    modules: list[str]
+    stacks: list[str]
+    """Parameters of three dimensions."""
+
+
+def adapted_by(folder: AdapterFolder, model: PreTrainedModel) -> Adapted:
+    """Return what the folder has factors of.
+
+    Raises:
+        ConfigError: ``target_parameters`` name something else than stacks of the model, or one without factors.
+    """
+    owners = dict.fromkeys(n.partition(".lora_")[0] for n in folder.shapes if ".lora_" in n)
+    targets = folder.config.get(TARGETS) or ()
+    modules = dict(model.named_modules())
+    stacks = {name: stack_of(name, targets, modules) for name in owners}
+    found = Adapted(
+        [name for name, stack in stacks.items() if stack is None],
+        [stack.name for stack in stacks.values() if stack is not None],
+    )
+    if without := set(adapted_stacks(model, targets)) - set(found.stacks):
+        raise ConfigError(
+            f"adapter {folder.path} does not fit its base: {TARGETS} of its config name {min(without)}, for which its "
+            "file has no factors"
+        )
+    return found
 
 
 def config_of(folder: AdapterFolder, base: str, dropout: float) -> LoraConfig:
@@ -73,7 +97,7 @@ def load(folder: AdapterFolder, model: PreTrainedModel, names: Sequence[str]) ->
     if (embeddings := embeddings_of(model)) is not None:
         name, table = embeddings
         _take_rows(folder, name, tensors.pop(f"{name}.{TENSOR}", None), table, names)
-    for name in [name for name in tensors if _OF_BASE in name]:
+    for name in filter(_is_of_base, list(tensors)):
         _require_same(folder, name, tensors.pop(name), model)
     for adapter in names:
         try:
@@ -117,6 +141,11 @@ def _require_same(folder: AdapterFolder, name: str, tensor: Tensor, model: nn.Mo
             f"adapter {folder.path}: its file has {name}, and other numbers than the base {folder.base}, which an "
             "adapter leaves as it is. Give the base that it was trained on."
         )
+
+
+def _is_of_base(name: str) -> bool:
+    """Return whether a tensor is one of the base's own, which PEFT writes beside the factors of embeddings."""
+    return ".base_layer." in name and ".lora_" not in name
 
 
 def _has(model: nn.Module, name: str) -> bool:

@@ -13,13 +13,13 @@ from pydantic import Field, model_validator
 from rlhf_core import Component
 from rlhf_core.capabilities import SERVES_ADAPTERS
 
-from .options import LowRankOptions
+from .options import StackedOptions
 
 if TYPE_CHECKING:
     from .adapter import PeftAdapter
 
 
-class LoraOptions(LowRankOptions):
+class LoraOptions(StackedOptions):
     """LoRA, and the way in which engines get it."""
 
     serve: Literal["adapter", "merged"] = Field(
@@ -39,6 +39,15 @@ class LoraOptions(LowRankOptions):
         if self.init != "random" and self.init_from is not None:
             raise ValueError(
                 f"init {self.init} and init_from: expected one of them; an adapter that goes on has begun"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stacks_begin_at_random(self) -> Self:
+        if self.init != "random" and self.target_parameters:
+            raise ValueError(
+                f"init {self.init} and target_parameters {' '.join(self.target_parameters)}: expected one of them; "
+                "factors of stacks begin at random"
             )
         return self
 

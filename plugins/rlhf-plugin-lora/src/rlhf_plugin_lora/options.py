@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from rlhf_core import Config
+from rlhf_core import Config, ConfigError
 
 if TYPE_CHECKING:
     from rlhf_torch.adapters.folder import AdapterFolder
@@ -96,6 +96,10 @@ class LowRankOptions(Config):
             )
         return self
 
+    def stacks(self) -> tuple[str, ...]:
+        """Return the names of stacked parameters to adapt; of none, unless the adapter has an option for it."""
+        return ()
+
     def ranks(self) -> dict[str, int | float]:
         """Return the ranks of ``rank_pattern`` by the patterns."""
         return dict(_pair(text) for text in self.rank_pattern)
@@ -123,12 +127,19 @@ class LowRankOptions(Config):
         Raises:
             ConfigError: see ``check_outside``.
         """
-        from .beginning import DECIDED, read_beginning
+        from .beginning import DECIDED, STACKS, read_beginning
 
         assert self.init_from is not None
-        given = {option: getattr(self, option) for option in DECIDED}
+        given = {option: getattr(self, option) for option in DECIDED if option != STACKS}
         given |= {"rank_pattern": self.ranks(), "alpha_pattern": self.alphas()}
-        return read_beginning(self.init_from, given, has_magnitudes=self.has_magnitudes)
+        given[STACKS] = self.stacks()
+        folder = read_beginning(self.init_from, given, has_magnitudes=self.has_magnitudes)
+        if self.dropout and folder.config.get(STACKS):
+            raise ConfigError(
+                f"dropout {self.dropout:g} of the adapter: init_from {self.init_from} has {STACKS}, and factors of a "
+                "stack have no inputs to drop. Leave dropout out."
+            )
+        return folder
 
     @property
     def new_rank(self) -> int:
@@ -151,6 +162,29 @@ class LowRankOptions(Config):
         from .beginning import largest_rank
 
         return largest_rank(self.beginning())
+
+
+class StackedOptions(LowRankOptions):
+    """Low-rank factors beside linear layers, and beside the stacked experts of a mixture."""
+
+    target_parameters: tuple[str, ...] = Field(
+        (),
+        description="stacks of experts to adapt too, each of which is one parameter of three dimensions: ends of names "
+        "such as experts.gate_up_proj, or regular expressions for whole names; unset: experts stay as they are",
+    )
+
+    @model_validator(mode="after")
+    def _stacks_have_no_dropout(self) -> Self:
+        if self.target_parameters and self.dropout:
+            raise ValueError(
+                f"target_parameters {' '.join(self.target_parameters)} and dropout {self.dropout:g}: factors of a "
+                "stack are added to it before it meets any input, so there is nothing to drop. Set dropout 0"
+            )
+        return self
+
+    def stacks(self) -> tuple[str, ...]:
+        """Return ``target_parameters``."""
+        return self.target_parameters
 
 
 def _pair(text: str) -> tuple[str, int | float]:

@@ -15,13 +15,13 @@ from pydantic import Field
 from rlhf_core import Component
 from rlhf_core.capabilities import SERVES_ADAPTERS, SERVES_FOUR_BITS
 
-from .options import LowRankOptions
+from .options import StackedOptions
 
 if TYPE_CHECKING:
     from .adapter import PeftAdapter
 
 
-class QloraOptions(LowRankOptions):
+class QloraOptions(StackedOptions):
     """LoRA on a base in 4 bits."""
 
     double_quantization: bool = Field(

@@ -14,6 +14,8 @@ from transformers.pytorch_utils import Conv1D
 
 from rlhf_core import ConfigError
 
+from .beginning import STACKS
+
 log = logging.getLogger(__name__)
 
 LINEAR = (nn.Linear, Conv1D)
@@ -23,7 +25,10 @@ _EXPERTS = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 
 
 def adapted_modules(
-    model: PreTrainedModel, wanted: Sequence[str], excluded: Sequence[str] = ()
+    model: PreTrainedModel,
+    wanted: Sequence[str],
+    excluded: Sequence[str] = (),
+    stacks: Sequence[str] = (),
 ) -> list[str]:
     """Return the names of the modules to adapt, in the model's order.
 
@@ -31,17 +36,22 @@ def adapted_modules(
     digits, ``_`` and ``.`` is a regular expression for whole names. Without any: all linear layers but the output head,
     and, where experts are stacked in one parameter, but those that bear names of experts.
 
+    Args:
+        stacks: stacked parameters that are adapted; others are warned of.
+
     Raises:
         ConfigError: a name fits nothing, or something that has no weight matrix; the message has the nearest names.
     """
     stacked = _stacked_parameters(model)
-    if stacked:
+    if left := sorted(set(stacked) - set(stacks)):
         log.warning(
             "%s holds its experts as stacked parameters, such as %s (%.0f %% of all weights): the adapter leaves them "
-            "as they are, and adapts the attention and linear layers beside it",
+            "as they are, and adapts the attention and linear layers beside it. target_parameters of the adapter "
+            "names stacks to adapt too, such as %s",
             type(model).__name__,
-            min(stacked),
-            100 * _share(model, stacked),
+            left[0],
+            100 * _share(model, left),
+            " ".join(dict.fromkeys(".".join(name.split(".")[-2:]) for name in left)),
         )
     if wanted:
         found = _named(model, wanted, "target")
@@ -53,6 +63,33 @@ def adapted_modules(
         found = _without(model, found, excluded)
     check_tied(model, found, "target")
     return found
+
+
+def adapted_stacks(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
+    """Return the names of the stacked parameters to adapt, in the model's order, named as in ``adapted_modules``.
+
+    Raises:
+        ConfigError: a name fits nothing, or a parameter that is no stack of matrices.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    stacked = _stacked_parameters(model)
+    kept: set[str] = set()
+    for text in wanted:
+        found = [name for name in names if _fits(text, name, STACKS)]
+        if wrong := [name for name in found if name not in stacked]:
+            raise ConfigError(
+                f"{STACKS} {text!r} of the adapter: {wrong[0]} has the shape "
+                f"{tuple(model.get_parameter(wrong[0]).shape)}; expected stacks of matrices, one for each expert. "
+                "Layers are named by target."
+            )
+        if not found:
+            ends = dict.fromkeys(".".join(name.split(".")[-2:]) for name in stacked)
+            has = f"its stacks are {', '.join(ends)}" if ends else "it has no stacks of experts"
+            raise ConfigError(
+                f"{STACKS} {text!r} of the adapter: {type(model).__name__} has no parameter of that name; {has}"
+            )
+        kept.update(found)
+    return [name for name in names if name in kept]
 
 
 def _without(model: PreTrainedModel, found: list[str], excluded: Sequence[str]) -> list[str]:
@@ -154,7 +191,8 @@ def _check_experts(found: Iterable[str], stacked: Iterable[str]) -> None:
     if stacked and (wrong := [name for name in found if _is_expert(name)]):
         raise ConfigError(
             f"target of the adapter: {wrong[0]} bears a name of experts, and the experts of this model are stacked "
-            "parameters, to which PEFT would apply it. Name layers of the attention, such as q_proj."
+            "parameters, to which PEFT would apply it. Name layers of the attention, such as q_proj, and stacks of "
+            f"experts by {STACKS}."
         )
 
 

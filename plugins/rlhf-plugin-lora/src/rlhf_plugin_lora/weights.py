@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from rlhf_core import ConfigError
 
+from .stacks import StackFactors, stack_factors
 from .token_rows import TokenRows, row_tables
 
 NAME = "default"
@@ -25,8 +26,12 @@ _found: WeakKeyDictionary[nn.Module, dict[str, nn.Module]] = WeakKeyDictionary()
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoraLayer]:
-    """Return the adapted modules by their names in the plain model."""
-    return {name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
+    """Return the adapted modules by their names in the plain model, without those whose stacks are adapted."""
+    return {
+        name: m
+        for name, m in model.named_modules()
+        if isinstance(m, LoraLayer) and not isinstance(m, StackFactors)
+    }
 
 
 def saved_modules(model: nn.Module) -> dict[str, ModulesToSaveWrapper]:
@@ -75,9 +80,19 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         ConfigError: the base is quantized.
     """
     layers, saved, tables = lora_layers(model), saved_modules(model), row_tables(model)
+    stacks = stack_factors(model)
+    around = {name.rpartition(".")[0]: stack for name, stack in stacks.items()}
     tied: dict[int, Tensor] = {}
     for key, tensor in model.state_dict().items():
         name, _, rest = key.partition(".base_layer.")
+        if rest and name in around:
+            own = rest.replace("base_layer.", "")
+            plain = f"{name}.{own}"
+            if plain in stacks:
+                yield plain, stacks[plain].merged(tensor, NAME)
+            elif not own.startswith("lora_"):
+                yield plain, tensor
+            continue
         if rest == "weight" and name in tables:
             rows = tables[name].trainable_tokens_delta[NAME]
             # Embeddings and head that share a matrix are one tensor in the plain model too.
@@ -90,7 +105,7 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         name, _, rest = key.partition(".original_module.")
         if rest:
             yield f"{name}.{rest}", saved[name].modules_to_save[NAME].state_dict()[rest]
-        elif not _is_adapters_own(key, layers, saved, tables):
+        elif not _is_adapters_own(key, layers, saved, tables, around):
             yield key, tensor
 
 

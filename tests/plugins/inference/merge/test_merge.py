@@ -38,6 +38,7 @@ KINDS = {
     "saved_head": {"modules_to_save": ["lm_head"]},
     "saved_both": {"modules_to_save": ["lm_head", "embed_tokens"]},
     "saved_norm": {"modules_to_save": ["norm"]},
+    "parameter": {"target_parameters": ["mlp.down_proj.weight"], "target_modules": ["q_proj"]},
 }
 
 

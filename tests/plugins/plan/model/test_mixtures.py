@@ -163,6 +163,34 @@ def test_a_layer_keeps_what_the_formula_says(
     assert kept == expected
 
 
+STACKS = ("experts.gate_up_proj", "experts.down_proj")
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "qwen2_moe"])
+def test_under_factors_of_experts_a_layer_keeps_their_sums_too(tmp_path, monkeypatch, family):
+    """Of a token what a layer of experts reads, and whatever the tokens the sums W + s B A."""
+    precision = Precision(parameters="bfloat16", compute="bfloat16")
+    made = of_dense.adapter_of("lora", rank=5, target_parameters=STACKS, serve="merged")
+    sizes = config_of(family, num_hidden_layers=3)
+    given = {k: v for k, v in sizes.items() if k not in ("model_type", "num_hidden_layers")}
+    monkeypatch.setattr(of_dense, "SIZES", given)
+    saved = {
+        (layers, tokens): of_dense.saved_bytes(family, layers, tokens, precision, adapter=made)
+        for layers in (2, 3)
+        for tokens in (128, 256)
+    }
+    grown = [saved[3, tokens] - saved[2, tokens] for tokens in (128, 256)]
+
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    layer = count(made, "adapter", tmp_path, precision).layers[-1]
+
+    shape = shape_of(sizes, family)
+    assert layer.sums == shape.experts.stacked(shape.hidden)
+    assert (grown[1] - grown[0]) / 128 == adapted_layer_bytes(shape, precision, layer)
+    # Beside the sums the only arrays that do not grow with the tokens are numbers of tokens of each expert.
+    assert 0 <= 2 * grown[0] - grown[1] - 2 * layer.sums <= 64 * shape.experts.number
+
+
 def test_a_layer_of_other_widths_keeps_what_the_formula_says(monkeypatch):
     """No coefficient of the formula hides in another one's width."""
     precision = Precision(parameters="bfloat16", compute="bfloat16")

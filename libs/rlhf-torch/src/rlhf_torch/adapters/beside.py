@@ -10,6 +10,7 @@ from rlhf_core import ConfigError
 
 from .fitting import check_fit, check_loaded, peft_model
 from .folder import AdapterFolder
+from .stacks import UNMATCHED
 
 LOW_RANK = "LORA"
 """PEFT's name for the kind of adapter (LoRA, DoRA) that is in the model's own layers, and so in every pass."""
@@ -34,6 +35,7 @@ def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreT
         with warnings.catch_warnings():
             # PEFT advises against merging into a matrix that embedding and head share; nothing is merged.
             warnings.simplefilter("ignore", UserWarning)
+            warnings.filterwarnings("ignore", UNMATCHED)
             wrapped = kind.from_pretrained(
                 model, str(folder.path), autocast_adapter_dtype=False
             ).eval()

@@ -11,6 +11,7 @@ from torch import nn
 from rlhf_core import ConfigError, MissingDependency
 
 from .folder import CONFIG, PREFIX, AdapterFolder
+from .stacks import TARGETS, Stack, stack_of
 
 _LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?A(\.weight)?")
 
@@ -75,25 +76,18 @@ def _factor(name: str) -> str:
 def _problems(folder: AdapterFolder, model: nn.Module) -> Iterator[str]:
     modules = dict(model.named_modules())
     weights = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    targets = folder.config.get(TARGETS) or ()
     for name, shape in folder.shapes.items():
         if found := _LOW_RANK.fullmatch(name):
             module = found["module"]
-            if folder.config.get("target_parameters") and _of_parameters(modules, module):
-                continue  # factors of stacked matrices, whose shapes PEFT compares as it loads them
-            if module not in modules:
+            if (stack := stack_of(module, targets, modules)) is not None:
+                yield from _stack_problems(folder, module, stack)
+            elif module not in modules:
                 yield f"the base has no module {module}, which the adapter changes"
             else:
                 yield from _rank_problems(folder, module, modules[module], found["embedding"] or "")
         elif name in weights and weights[name] != shape:
             yield f"{name} has the shape {weights[name]} in the base; the adapter's has {shape}"
-
-
-def _of_parameters(modules: Mapping[str, nn.Module], name: str) -> bool:
-    """Return whether factors of this name are those of parameters of a module: PEFT wraps it once for each, so each
-    but the outermost stands within ``base_layer``."""
-    while name.endswith(".base_layer"):
-        name = name.removesuffix(".base_layer")
-    return name in modules and not isinstance(modules[name], nn.Linear | nn.Embedding)
 
 
 def _rank_problems(
@@ -116,6 +110,20 @@ def _rank_problems(
     size = _size(module)
     if size is not None and size != (b[0], a[1]):
         yield f"{name} has the shape {size} in the base; the adapter's factors make {(b[0], a[1])}"
+
+
+def _stack_problems(folder: AdapterFolder, name: str, stack: Stack) -> Iterator[str]:
+    """Yield each problem of the factors A (r E, in) and B (out, r E) of one stack of E matrices."""
+    rank = rank_of(folder.config, stack.name)
+    expected = stack.factor_shapes(rank)
+    found = tuple(folder.shapes.get(f"{name}.lora_{factor}.weight") for factor in "AB")
+    if expected is None:
+        yield f"{stack.name} has the shape {tuple(stack.weight.shape)} in the base; expected a matrix or a stack"
+    elif found != expected:
+        yield (
+            f"{stack.name} has the shape {tuple(stack.weight.shape)} in the base, for which factors of rank {rank} are "
+            f"A {expected[0]} and B {expected[1]}; the adapter has A {found[0]} and B {found[1]}"
+        )
 
 
 def rank_of(config: Mapping[str, Any], name: str) -> int:

@@ -20,6 +20,7 @@ from rlhf_core import ConfigError, PluginError
 
 from .fitting import check_fit, check_loaded, peft_model
 from .folder import AdapterFolder
+from .stacks import UNMATCHED
 
 TOLERANCE = 1e-4
 """Largest allowed difference of outputs in float32, relative to the largest one; a wrong merge differs by far more."""
@@ -49,6 +50,7 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
         with warnings.catch_warnings():
             # PEFT advises against adapters of a matrix that embedding and head share, which are separated below.
             warnings.simplefilter("ignore", UserWarning)
+            warnings.filterwarnings("ignore", UNMATCHED)
             wrapped = kind.from_pretrained(model, str(folder.path)).eval()
             check_loaded(folder, base, wrapped)
             expected = _outputs(wrapped, model)
@@ -121,7 +123,7 @@ def _separate_shared(wrapped: nn.Module) -> None:
     owners = Counter(weight.data_ptr() for weight in weights if weight is not None)
     for module in wrapped.modules():
         layer: Any = module._modules.get("base_layer")
-        weight = getattr(layer, "weight", None)  # a module of stacked experts has none
+        weight = None if layer is None else layer._parameters.get("weight")
         if weight is not None and owners[weight.data_ptr()] > 1:
             layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
 

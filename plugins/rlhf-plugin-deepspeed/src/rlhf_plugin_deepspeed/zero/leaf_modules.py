@@ -6,6 +6,8 @@ module*. Stages 1 and 2 sum gradients in the order of the backward pass, which w
 
 Transformers 5 stacks the experts of all its families in one parameter, which works at every stage. Models that come
 with their own code may have such blocks.
+
+A module that reads weights inside of it without calling their modules, as some adapters do, is a leaf module too.
 """
 
 from __future__ import annotations
@@ -16,17 +18,20 @@ from torch import nn
 
 from rlhf_core import ConfigError
 from rlhf_torch.models.expert_blocks import expert_blocks, is_expert_block
+from rlhf_torch.models.reading import modules_that_read_inside
 
 
 def mark_leaf_modules(model: nn.Module, class_names: Sequence[str]) -> None:
-    """Mark blocks of experts, and all modules of the named classes, as modules that stage 3 collects as a whole.
+    """Mark blocks of experts, modules that read inside of them, and all modules of the named classes, as modules that
+    stage 3 collects as a whole.
 
     Raises:
         ConfigError: the model has no module of one of the named classes.
     """
     from deepspeed.utils import set_z3_leaf_module
 
-    for module in [*expert_blocks(model), *_of_classes(model, class_names)]:
+    found = [*expert_blocks(model), *modules_that_read_inside(model)]
+    for module in [*found, *_of_classes(model, class_names)]:
         set_z3_leaf_module(module, True)
 
 

@@ -16,6 +16,7 @@ _LORA = {
     "r": "lora_r",
     "target_modules": "lora_target_modules",
     "modules_to_save": "lora_modules_to_save",
+    "target_parameters": "lora_target_parameters",
     **{name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")},
 }
 """Argument of PEFT's ``LoraConfig`` -> key of TRL's scripts."""

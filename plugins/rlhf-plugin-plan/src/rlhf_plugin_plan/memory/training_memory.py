@@ -27,6 +27,7 @@ from ..model.activations import (
 )
 from ..model.adapters import AdapterCounts
 from ..model.shapes import ModelShape
+from .made_weights import is_quantized, kept_sums, largest_sums, made_weights
 
 Parts = Mapping[str, float]
 """Bytes of each part, by the part's name in the report."""
@@ -288,7 +289,7 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
     layers = sum(_layers_keep(role, batch))
     if role.recompute:
         layers = shape.layers * float(batch.computed) * checkpoint_bytes(shape, precision)
-    is_cast = precision.casts and not role.recompute and not _is_quantized(role)
+    is_cast = precision.casts and not role.recompute and not is_quantized(role.adapter)
     casts = float(precision.compute_bytes * shape.linear_weights) if is_cast else 0.0
     last = last_norm_bytes(shape, precision, fixed=role.adapter is not None)
     tower = float(tower_bytes(shape.tower, batch.image_tokens, precision))
@@ -296,6 +297,7 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
         "activations": layers,
         "activations of the vision tower": 0.0 if role.frozen_tower else tower,
         "last norm and hidden states": float(batch.computed) * last,
+        "sums of experts and factors": kept_sums(role.adapter, precision, recompute=role.recompute),
         "routes": float(batch.tokens) * shape.route_bytes if role.replays else 0.0,
         "weights cast to bfloat16": casts,
     }
@@ -313,18 +315,9 @@ def _weight_work(role: Role) -> Parts:
         return {"gradient of a weight": float(weight_gradient_bytes(shape, precision))}
     return {
         "gradient of a weight": float(precision.weight_bytes * role.adapter.largest),
-        **_unpacked(role),
+        **made_weights(role.adapter, shape, precision, keeps=not role.recompute),
+        "gradient of a layer's sums": largest_sums(role.adapter, precision),
     }
-
-
-def _unpacked(role: Role) -> Parts:
-    """Return the largest matrix of a quantized base in the type of the matmuls, as it is computed with, as a part."""
-    size = float(role.precision.compute_bytes * role.shape.hidden * role.shape.ffn)
-    return {"quantized weights as a matrix": size if _is_quantized(role) else 0.0}
-
-
-def _is_quantized(role: Role) -> bool:
-    return role.adapter is not None and role.adapter.linear_weight_bytes is not None
 
 
 def _layers_keep(role: Role, batch: MicroBatch) -> list[float]:
@@ -392,7 +385,7 @@ def _scoring(role: Role, batch: MicroBatch) -> Parts:
     return {
         "activations": max(widest, after),
         "weights cast to bfloat16": float(casts),
-        **_unpacked(role),
+        **made_weights(role.adapter, shape, precision),
     }
 
 

@@ -129,6 +129,8 @@ class AdaptedLayer:
     """Number of the two norms that are trained."""
     number: int = field(default=0, compare=False)
     """Number of the layer, of which some families have several kinds."""
+    sums: int = 0
+    """Number of weights in stacks of experts to which the adapter adds factors in each pass."""
     own: int
     """Bytes of one token that the adapter's own operations keep: products with the first factor, casts, masks."""
 
@@ -157,6 +159,10 @@ def adapted_layer_bytes(
     if experts is not None:
         feed_forward = experts.kept(d, width, precision.weight_bytes, fixed=True)
         feed_forward += width * layer.product * experts.shared
+        if (
+            layer.sums
+        ):  # a sum has a gradient, so the experts keep what they read, as where they are trained
+            feed_forward += precision.weight_bytes * experts.chosen * (d + experts.width)
     if recurrent is not None and shape.is_recurrent(layer.number):
         mixer = recurrent.kept(width, casts=precision.casts, fixed=True)
         mixer += width * layer.attention * recurrent.heads * recurrent.value

@@ -10,7 +10,7 @@ Torch is imported when the first adapter is counted, as the run's own adapter im
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +152,7 @@ def count(
         for key, module in model.named_modules()
         if type(module).__name__ == "Linear" and LAYER.search(key)
     }
+    stacks = {key: p.numel() for key, p in model.named_parameters() if p.dim() == 3}
     model = adapter.wrap(model, 0)
     if frozen_tower:
         for key, parameter in model.named_parameters():
@@ -175,7 +176,7 @@ def count(
         largest=max((p.numel() for p in matrices.values()), default=0),
         factors=_size(dict(adapter.factors(model))) if sends_factors else 0,
         linear_weight_bytes=linear_weight_bytes(adapter.load_options()),
-        layers=tuple(_layers(adapter, model, linear, precision)),
+        layers=tuple(_layers(adapter, model, linear, stacks, precision)),
     )
 
 
@@ -218,6 +219,7 @@ def _layers(
     adapter: ModelAdapter,
     model: nn.Module,
     linear: Mapping[str, int],
+    stacks: Mapping[str, int],
     precision: Precision,
 ) -> Iterator[AdaptedLayer]:
     """Yield the layers from the first one in which something is trained on; all of them if embeddings are trained."""
@@ -244,7 +246,8 @@ def _layers(
                 own += found[alike][0]
                 kept |= {reads} if found[alike][1] else set()
             own_names = [key for key in trained if f".layers.{number}." in key]
-            yield _layer(number, own, kept, own_names)
+            sums = _sums({k: n for k, n in stacks.items() if f".layers.{number}." in k}, own_names)
+            yield _layer(number, own, kept, own_names, sums)
 
 
 def _form(named: tuple[str, nn.Parameter]) -> tuple[str, Any, bool]:
@@ -252,7 +255,18 @@ def _form(named: tuple[str, nn.Parameter]) -> tuple[str, Any, bool]:
     return name, tuple(parameter.shape), parameter.requires_grad
 
 
-def _layer(number: int, own: int, kept: set[str], trained: list[str]) -> AdaptedLayer:
+def _sums(stacks: Mapping[str, int], trained: Sequence[str]) -> int:
+    """Return the number of weights in stacks of modules inside of which something is trained. Those of a module count
+    as adapted together."""
+    owners = {key: f"{key.rpartition('.')[0]}." for key in stacks}
+    return sum(
+        size
+        for key, size in stacks.items()
+        if any(name.startswith(owners[key]) for name in trained)
+    )
+
+
+def _layer(number: int, own: int, kept: set[str], trained: list[str], sums: int) -> AdaptedLayer:
     norms = sum(any(f".{norm}." in key for key in trained) for norm in NORMS)
     return AdaptedLayer(
         first_norm="first_norm" in kept,
@@ -261,6 +275,7 @@ def _layer(number: int, own: int, kept: set[str], trained: list[str]) -> Adapted
         product="product" in kept,
         trained_norms=norms,
         number=number,
+        sums=sums,
         own=own,
     )
 

@@ -64,6 +64,23 @@ def test_kinds(text, name, four_bits):
     assert settings.get("actor.qlora.double_quantization", True) is (name != "qlora")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("", "lora"), ("load_in_4bit: true\n", "qlora"), ("use_dora: true\n", "dora")],
+)
+def test_stacks_of_experts_are_kept_where_they_have_factors(kind, name):
+    stacks = ["experts.gate_up_proj", "experts.down_proj"]
+    settings, rows = migrated(
+        grpo,
+        f"use_peft: true\n{kind}lora_dropout: 0\nlora_target_parameters: [{', '.join(stacks)}]",
+    )
+
+    (row,) = (row for what, row in rows.items() if what.startswith("lora_target_parameters"))
+    assert settings.get(f"actor.{name}.target_parameters") == (None if name == "dora" else stacks)
+    assert row.status is (Status.MISSING if name == "dora" else Status.MAPPED)
+    assert settings.get("actor.lora.serve") == ("merged" if name == "lora" else None)
+
+
 def test_keys_of_the_adapter_do_nothing_without_it():
     settings, rows = migrated(sft, "lora_r: 8\nload_in_4bit: true")
 

@@ -11,6 +11,7 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 """Modules that PEFT 0.21 adapts in models such as Llama, Mistral, Gemma, Qwen2 and Qwen3 when none are named."""
 _DETAILS = (
     "use_dora", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_modules_to_save", "use_rslora",
+    "lora_target_parameters",
 )  # fmt: skip
 _FOUR_BITS, _NESTED = "load_in_4bit", "use_bnb_nested_quant"
 
@@ -42,6 +43,7 @@ def set_adapter(source: SourceOptions, out: Outcome, *, backend: str) -> None:
     out.set(f"{section}.dropout", source.number("lora_dropout"), "lora_dropout")
     out.set(f"{section}.use_rslora", source.flag("use_rslora"), "use_rslora")
     _set_modules(source, out, section)
+    _set_stacks(source, out, name)
     if name == "qlora":
         if backend == "deepspeed":
             # At other stages DeepSpeed would cast the base's packed integers to floats.
@@ -86,6 +88,20 @@ def _set_modules(source: SourceOptions, out: Outcome, section: str) -> None:
         out.set(f"{section}.modules_to_save", saved, saved_key)
     else:
         out.nothing(saved_key, "none")
+
+
+def _set_stacks(source: SourceOptions, out: Outcome, name: str) -> None:
+    key = "lora_target_parameters"
+    if not (targets := _texts(source.value(key))):
+        out.nothing(key, "none")
+    elif name == "dora":
+        out.missing(
+            key, "lengths of rows are not trained beside stacks of experts: leave use_dora out"
+        )
+    else:
+        out.set(f"actor.{name}.target_parameters", targets, key)
+        if name == "lora":
+            out.set("actor.lora.serve", "merged", key)
 
 
 def _texts(value: Value) -> list[str]:

@@ -96,8 +96,8 @@ _LINES: tuple[Line, ...] = (
     ("lora_target_modules", TEXT, None, _of_adapters("target")),
     ("lora_modules_to_save", TEXT, None, _of_adapters("modules_to_save")),
     ("use_rslora", SWITCH, False, _of_adapters("use_rslora")),
-    ("lora_target_parameters", TEXT, None, Missing(
-        "single parameters, such as stacked experts, are not adapted: name modules", off=(None,))),
+    ("lora_target_parameters", TEXT, None, Rule(
+        *(f"actor.{name}.target_parameters" for name in ("lora", "qlora")), "actor.lora.serve")),
     ("lora_task_type", TEXT, "CAUSAL_LM", Nothing("the command says what is trained")),
     ("bnb_4bit_quant_type", TEXT, "nf4", Missing("4 bits are NormalFloat (nf4)", off=("nf4",))),
     ("use_bnb_nested_quant", SWITCH, False, Rule("actor.qlora.double_quantization")),
