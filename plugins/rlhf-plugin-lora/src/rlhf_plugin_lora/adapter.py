@@ -226,12 +226,11 @@ class PeftAdapter:
         Path(folder).mkdir(parents=True, exist_ok=True)
         # "auto" would look for the base's config.json on the hub.
         found = get_peft_model_state_dict(model, save_embedding_layers=False)
-        config = model.peft_config[held.NAME]
-        if (
-            config.target_parameters
-        ):  # PEFT made a set of them, whose order is another one in each process
-            config = copy(config)
-            config.target_parameters = sorted(config.target_parameters)
+        config = copy(model.peft_config[held.NAME])
+        # PEFT has sets of names, whose order is another one in each process.
+        if isinstance(config.target_modules, set):
+            config.target_modules = sorted(config.target_modules)
+        config.target_parameters = sorted(config.target_parameters or ()) or None
         if self._is_principal:
             config = doubled(config)
             for name, layer in held.lora_layers(model).items():
@@ -242,7 +241,6 @@ class PeftAdapter:
         if (embeddings := embeddings_of(model)) is not None:
             name, table = embeddings
             found[f"{name}.{TENSOR}"] = table.trainable_tokens_delta[held.NAME].detach()
-            config = copy(config)
             config.trainable_token_indices = table.token_ids.tolist()
         tensors = {f"{PREFIX}{_key(name)}": tensor.contiguous() for name, tensor in found.items()}
         save_file(tensors, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -25,6 +25,7 @@ _UNKNOWN = (
     "alpha_pattern",
     "lora_bias",
     "megatron_config",
+    "target_parameters",
 )
 """Settings that must be off: their weights are not W + s B A with one s."""
 
