@@ -34,9 +34,7 @@ def read_adapted(spec: RoleSpec, bases: Sequence[SharedBase]) -> tuple[CausalLM,
     folder = read_adapter(spec.model_path)
     path = folder.named_base()
     base = find_base(bases, BaseKey.of(replace(spec, model_path=path), {}))
-    is_low_rank = folder.config["peft_type"] == LOW_RANK
-    # PEFT would put the sum of each stack of experts into the module in each pass.
-    if base is None or not is_low_rank or folder.config.get("target_parameters"):
+    if base is None or folder.config["peft_type"] != LOW_RANK:
         lm = load_merged(path, folder, dtype=spec.dtype, trust_remote_code=spec.trust_remote_code)
         return lm, None
     model = put_beside(base.view(), path, folder)
