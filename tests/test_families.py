@@ -23,11 +23,12 @@ COLUMNS = ("reads", "packed rows", "`embedded`", "`vllm`", "`lora`")
 
 def ran(*tests: Callable[..., object]) -> set[str]:
     """The families that tests are parametrised with."""
+    named = ("model_type", "family")
     return {
-        str(getattr(value, "values", [value])[0])
+        str(getattr(value, "values", value if isinstance(value, tuple) else (value,))[0])
         for test in tests
         for mark in getattr(test, "pytestmark", ())
-        if mark.name == "parametrize" and mark.args[0] in ("model_type", "family")
+        if mark.name == "parametrize" and (mark.args[0] in named or mark.args[0][0] in named)
         for value in mark.args[1]
     }
 
@@ -48,11 +49,6 @@ def table() -> dict[str, dict[str, str]]:
     return found
 
 
-def has_experts(family: str) -> bool:
-    """Whether the tiny model of a family has experts."""
-    return "_moe" in family or "experts" in " ".join(text.ACCEPTED.get(family, ()))
-
-
 def packed(family: str) -> str:
     """How rows are computed: in images of some families tokens see what is behind them."""
     if family in ran(text.test_packed_logprobs_are_those_of_each_sequence_alone):
@@ -69,7 +65,8 @@ def expected(family: str) -> dict[str, str]:
         adapters.test_update_export_and_merge_are_those_of_peft,
         seeing_adapters.test_an_update_is_that_of_pefts_model,
     )
-    lora = "but experts" if has_experts(family) else "yes"
+    mixtures = {*adapters.MIXTURES, *seeing_adapters.MIXTURES}
+    lora = "yes, experts by option" if family in mixtures else "yes"
     return {
         "reads": "text, images" if family in SEEN else "text",
         "packed rows": packed(family),
@@ -98,4 +95,4 @@ def test_what_is_refused_is_named():
     _, refused = PAGE.read_text().split("Refused by name:", 1)
     named = set(re.findall(r"`(\w+)`", refused.split(". ")[0]))
 
-    assert named == {*text.REFUSED, *seeing.REFUSED}
+    assert named == set(text.REFUSED)

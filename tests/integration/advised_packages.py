@@ -167,7 +167,7 @@ def looking_ahead(engine):
             max_concurrency=1,
             eos_token_ids=(2,),
         )
-        ImagePrompts(spec, vision).require_attention(spec.model_path, on_cpu=True)
+        ImagePrompts(spec, vision).require_attention(spec.model_path)
     else:
         open_reader(vision, str(path), load(), trust_remote_code=False)
 

@@ -124,7 +124,7 @@ def _is_moved(name: str) -> bool:
     return ".visual." in name and "lora_B" in name
 
 
-def test_a_family_whose_tokens_of_images_look_ahead_is_refused_on_a_cpu(tmp_path):
+def test_a_family_whose_tokens_of_images_look_ahead_is_refused(tmp_path):
     path = write_tiny_vision_model(tmp_path / "gemma", "gemma3")
     vision = VisionSpec(component=VLM, media_folder=str(tmp_path / "media"))
     spec = EngineSpec(
@@ -133,8 +133,7 @@ def test_a_family_whose_tokens_of_images_look_ahead_is_refused_on_a_cpu(tmp_path
 
     prompts = ImagePrompts(spec, vision)
     with pytest.raises(ConfigError, match=r"gemma: .* see each other in both directions.*embedded"):
-        prompts.require_attention(str(path), on_cpu=True)
-    prompts.require_attention(str(path), on_cpu=False)
+        prompts.require_attention(str(path))
     prompts.close()
 
 

@@ -9,6 +9,7 @@ import torch
 from tests.plugins.lora.conftest import stir
 from tests.plugins.vlm.vlm_material import (
     LORA,
+    NEEDS_TIMM,
     Pictures,
     Stage,
     moved,
@@ -48,14 +49,18 @@ def peft_gradients(
 
 STACKS = {"target_parameters": ("experts.gate_up_proj", "experts.down_proj")}
 """Options by which stacked experts are adapted too."""
+MIXTURES = ("qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe")
+"""Families that see and have experts."""
 
 
 @pytest.mark.parametrize(
     ("family", "more"),
     [
-        *((family, {}) for family in (*VISION_FAMILIES, *MORE_VISION_FAMILIES)),
-        ("qwen3_vl_moe", STACKS),
-        ("qwen3_5_moe", STACKS),
+        *(
+            pytest.param(family, {}, marks=NEEDS_TIMM if family == "gemma3n" else ())
+            for family in (*VISION_FAMILIES, *MORE_VISION_FAMILIES)
+        ),
+        *((family, STACKS) for family in MIXTURES),
     ],
 )
 def test_an_update_is_that_of_pefts_model(tmp_path, all_plugins, family, more):

@@ -47,17 +47,16 @@ class ImagePrompts:
         # One thread: files and pixels take long for the event loop, and the reader keeps what it has read.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlhf-images")
 
-    def require_attention(self, model: str, *, on_cpu: bool) -> None:
-        """Refuse a model whose images vLLM's attention does not compute on this device.
+    def require_attention(self, model: str) -> None:
+        """Refuse a model whose images vLLM computes otherwise than the trainer.
 
         Raises:
-            ConfigError: the tokens of an image look ahead, and vLLM computes on a CPU.
+            ConfigError: the tokens of an image look ahead.
         """
-        if on_cpu and self._reader.family.looks_ahead:
+        if self._reader.family.looks_ahead:
             raise ConfigError(
-                f"model {model}: the tokens of an image see each other in both directions. vLLM's attention for CPUs "
-                "lets them look back alone, so that log-probs differ from the trainer's by hundredths of a nat. Choose "
-                "--engine embedded, or a GPU."
+                f"model {model}: the tokens of an image see each other in both directions, and with vLLM log-probs of "
+                "such models differ from the trainer's by up to a tenth of a nat. Choose --engine embedded."
             )
 
     @property
