@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field, ValidationError
 
+from rlhf.given_objects import give
 from rlhf_core import (
     Component,
     Config,
@@ -16,7 +17,6 @@ from rlhf_core import (
     errors,
 )
 from rlhf_core.component import missing_requirements, name_component
-from rlhf_core.given_objects import give
 from rlhf_core.plugins import empty, load
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from rlhf_core import ConfigError, hookimpl
 from rlhf_core.contracts import EndRun, Observer, RolloutSample, RunInfo, RunResult
-from rlhf_core.given_objects import name_of
 from rlhf_core.hookspecs import OBSERVER_HOOKS
 from rlhf_core.plugins import GIVEN, Plugins
+
+from .given_objects import name_of
 
 _PREFIX = "rlhf_"
 _OF_A_FUNCTION = "step_end"

@@ -14,9 +14,9 @@ from rlhf_config.flags import SHORT_NAMES
 from rlhf_config.layers import insert, lookup, merge
 from rlhf_core import ConfigError, RLHFError
 from rlhf_core.component import Component
-from rlhf_core.given_objects import give
 from rlhf_core.plugins import GIVEN, Plugins
 
+from .given_objects import give
 from .rows import GivenRows, are_rows
 
 Given: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]

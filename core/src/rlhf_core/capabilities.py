@@ -87,7 +87,7 @@ BFLOAT16_WEIGHTS = "bfloat16_weights"
 """Word of a run whose parameters are in bfloat16. A training backend excludes it by options that compute in float32."""
 IN_PROCESS = "in_process"
 """Word of a runtime that builds every component in the process that started the run. Objects that a Python program gave
-need it (``given_objects``), and rewards that compute with weights of a role."""
+need it (``rlhf.train``), and rewards that compute with weights of a role."""
 LENDS_BASES = "lends_bases"
 """Word of a training backend that lends a role's frozen weights, such as the base of an adapter, to rewards in its
 process."""

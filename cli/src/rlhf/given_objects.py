@@ -16,13 +16,13 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from .called.signatures import CALLED_KINDS, check_callable
-from .capabilities import IN_PROCESS, WRAPS_CODE, check_words
-from .code_reference import config_of, made, snake_case
-from .component import Component, Config, Registered
-from .errors import ConfigError
-from .hookspecs import COMPONENT_HOOKS
-from .plugins import GIVEN, Plugins
+from rlhf_core.called.signatures import CALLED_KINDS, check_callable
+from rlhf_core.capabilities import IN_PROCESS, WRAPS_CODE, check_words
+from rlhf_core.code_reference import config_of, made, snake_case
+from rlhf_core.component import Component, Config, Registered
+from rlhf_core.errors import ConfigError
+from rlhf_core.hookspecs import COMPONENT_HOOKS
+from rlhf_core.plugins import GIVEN, Plugins
 
 MADE_PER_EPISODE = frozenset({"rlhf_environments"})
 """Hooks whose components are made anew again and again, so that one instance cannot stand for them."""

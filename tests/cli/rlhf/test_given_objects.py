@@ -4,9 +4,9 @@ import functools
 
 import pytest
 
+from rlhf.given_objects import give, name_of, source_digest
 from rlhf_core import Component, Config, ConfigError, UnknownComponent, plugins
 from rlhf_core.capabilities import IN_PROCESS
-from rlhf_core.given_objects import give, name_of, source_digest
 
 LOSSES, REWARDS, SHAPERS = "rlhf_policy_losses", "rlhf_rewards", "rlhf_reward_shapers"
 
