@@ -69,7 +69,8 @@ def require_loadable(architectures: Sequence[str], model: str) -> None:
     if unknown := NAMED_OTHERWISE.intersection(architectures):
         raise ConfigError(
             f"model {model}: Transformers 5 names the weights of {min(unknown)} otherwise than vLLM's loader does, so "
-            "the engine vllm cannot serve what is trained. Choose --engine embedded."
+            "the engine vllm cannot serve what is trained. Choose --engine embedded.",
+            code="vllm/unknown-weights",
         )
 
 

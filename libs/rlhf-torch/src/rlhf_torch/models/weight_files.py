@@ -35,11 +35,14 @@ def weight_files(path: str) -> list[Path]:
     try:
         names = sorted(set(parse_object(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"model {path}: {INDEX} cannot be read: {error!r}") from error
+        raise ConfigError(
+            f"model {path}: {INDEX} cannot be read: {error!r}", code="model/weights-unreadable"
+        ) from error
     files = {name: _file(path, name) for name in names}
     if lacking := [name for name, file in files.items() if file is None]:
         raise ConfigError(
-            f"model {path}: {INDEX} names {lacking[0]}, which is missing; expected all files of the model"
+            f"model {path}: {INDEX} names {lacking[0]}, which is missing; expected all files of the model",
+            code="model/weights-unreadable",
         )
     return [file for file in files.values() if file is not None]
 
@@ -53,7 +56,8 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
     files = weight_files(path)
     if not files:
         raise ConfigError(
-            f"model {path}: its weights cannot be read: expected {SINGLE} or {INDEX}; there is neither"
+            f"model {path}: its weights cannot be read: expected {SINGLE} or {INDEX}; there is neither",
+            code="model/weights-unreadable",
         )
     try:
         for file in files:
@@ -62,7 +66,9 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
                     tensor: Tensor = tensors.get_tensor(name)
                     yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
     except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"model {path}: its weights cannot be read: {error}") from error
+        raise ConfigError(
+            f"model {path}: its weights cannot be read: {error}", code="model/weights-unreadable"
+        ) from error
 
 
 def _file(path: str, name: str) -> Path | None:
@@ -74,5 +80,7 @@ def _file(path: str, name: str) -> Path | None:
     try:
         found = cached_file(path, name, **options)
     except OSError as error:
-        raise ConfigError(f"model {path}: {name} cannot be read: {error}") from error
+        raise ConfigError(
+            f"model {path}: {name} cannot be read: {error}", code="model/weights-unreadable"
+        ) from error
     return None if found is None else Path(found)

@@ -98,7 +98,8 @@ class PictureReader:
         if found != expected:
             raise PluginError(
                 f"{where}: {found} tokens stand for features of images, and its {len(spans)} images have {expected}; "
-                "expected as many. Were the images expanded twice, or were some lost?"
+                "expected as many. Were the images expanded twice, or were some lost?",
+                code="image/tokens-differ",
             )
         return SeenRow(
             positions=self.family.positions(len(tokens), spans, pictures),
@@ -141,7 +142,9 @@ class PictureReader:
         try:
             shown = decode(content)
         except MediaProblem as problem:
-            raise DataError(f"{self._store.path(image).resolve()}: {problem}") from problem
+            raise DataError(
+                f"{self._store.path(image).resolve()}: {problem}", code="image/unreadable"
+            ) from problem
         picture = self.family.picture(shown, image.limits)
         self._kept[image.identity] = picture
         self._bytes += picture.num_bytes
@@ -161,13 +164,14 @@ class PictureReader:
         try:
             expected = self.family.tokens.tokens_of(span.image)
         except MediaProblem as problem:
-            raise PluginError(f"{where}: {problem}") from problem
+            raise PluginError(f"{where}: {problem}", code="image/tokens-differ") from problem
         places = span.start + np.flatnonzero(own == self.family.feature_id)
         if tuple(own.tolist()) != expected or len(places) != picture.num_features:
             raise PluginError(
                 f"{where}: the image {span.image.sha256[:12]} has {len(places)} tokens for features among its "
                 f"{len(own)}, from {span.start} on, and the processor gives it {picture.num_features} among "
-                f"{len(expected)}; expected the same tokens. Were they made by another processor, or expanded twice?"
+                f"{len(expected)}; expected the same tokens. Were they made by another processor, or expanded twice?",
+                code="image/tokens-differ",
             )
         return places
 
@@ -240,7 +244,8 @@ def open_reader(
     if not hasattr(vision, "family"):
         raise PluginError(
             f"--model.vision {spec.component.name} is not made for the torch backend and the embedded engine: it has "
-            "no method family (rlhf_torch.vision.family). Choose one that has it, such as --model.vision vlm"
+            "no method family (rlhf_torch.vision.family). Choose one that has it, such as --model.vision vlm",
+            code="plugin/no-torch-part",
         )
     family = vision.family(model_path, trust_remote_code=trust_remote_code)
     return PictureReader(family, MediaStore(Path(spec.media_folder)))

@@ -32,7 +32,10 @@ def config_of(options: ModelToServe) -> Any:
     try:
         return AutoConfig.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
     except Exception as error:  # Transformers checks little of what the files hold
-        raise ConfigError(f"model {options.path}: config.json cannot be read: {error}") from error
+        raise ConfigError(
+            f"model {options.path}: config.json cannot be read: {error}",
+            code="model/unreadable-config",
+        ) from error
 
 
 def dtype_of(options: ModelToServe) -> str:
@@ -90,7 +93,8 @@ class ModelSource(WeightSource):
             raise ConfigError(
                 f"--model.adapter {self._options.adapter}: it makes embedding and head of {self._options.path} differ, "
                 "which an engine that knows the base alone has no room for. Merge it first: rlhf merge "
-                f"{self._options.path} {self._options.adapter} OUT"
+                f"{self._options.path} {self._options.adapter} OUT",
+                code="adapter/changes-head",
             )
         yield from buckets_of(model.state_dict().items())
 

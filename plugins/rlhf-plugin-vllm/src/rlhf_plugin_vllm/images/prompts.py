@@ -37,7 +37,8 @@ class ImagePrompts:
             raise ConfigError(
                 f"model {spec.model_path}: the tokens of an image see each other in both directions. vLLM's attention "
                 "for CPUs lets them look back alone, so that log-probs differ from the trainer's by hundredths of a "
-                "nat, and its kernels for GPUs were not tried. Choose --engine embedded."
+                "nat, and its kernels for GPUs were not tried. Choose --engine embedded.",
+                code="vllm/attention",
             )
         # One thread: files and pixels take long for the event loop, and the reader keeps what it has read.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlhf-images")
