@@ -2,8 +2,8 @@
 
     python docs/generate_errors.py
 
-A code is the constant ``code`` of an error that is made (``DataError(..., code="data/no-rows")``), the ``default_code``
-of a class in ``rlhf_core.errors``, or the kind of a row's problem (``RowProblem("missing column", ...)``).
+A code is the constant ``code`` of an error that is made (``DataError(..., code="data/no-rows")``), that of a class in
+``rlhf_core.errors``, or the kind of a row's problem (``RowProblem("missing column", ...)``).
 """
 
 from __future__ import annotations

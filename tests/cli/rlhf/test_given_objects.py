@@ -7,6 +7,7 @@ import pytest
 from rlhf.given_objects import give, name_of, source_digest
 from rlhf_core import Component, Config, ConfigError, UnknownComponent, plugins
 from rlhf_core.capabilities import IN_PROCESS
+from rlhf_testing.errors import has_code
 
 LOSSES, REWARDS, SHAPERS = "rlhf_policy_losses", "rlhf_rewards", "rlhf_reward_shapers"
 
@@ -139,5 +140,5 @@ def test_names_are_in_snake_case(thing, name):
 
 
 def test_a_run_that_lacks_the_object_says_where_it_was(loaded):
-    with pytest.raises(UnknownComponent, match="It was an object of a Python program"):
+    with pytest.raises(UnknownComponent, check=has_code("plugin/object-lost")):
         loaded.get(LOSSES, "python:my_loss")

@@ -64,7 +64,7 @@ class SeeingReader:
         try:
             return self._chat(request, folder)
         except MediaProblem as problem:
-            raise RewardError(f"{request.uid}: {problem}", code=problem.code) from problem
+            raise RewardError(f"{request.uid}: {problem}", code="image/unusable") from problem
 
     def scores(self, inputs: Sequence[SeenTokens]) -> list[float | RewardError]:
         """Return each sample's score; for one without a score, an error with the reason."""

@@ -107,7 +107,7 @@ class Speaker:
         try:
             return self.images.expand(ids, references_in(messages))
         except MediaProblem as problem:
-            raise DataError(str(problem), code=problem.code) from problem
+            raise DataError(str(problem), code="image/unusable") from problem
 
     def _sampling_of_piece(self, written: int, limit: int) -> SamplingParams:
         tokens = limit - written if self._piece == 0 else min(self._piece, limit - written)
