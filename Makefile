@@ -125,10 +125,11 @@ format: $(INSTALLED)  ## rewrite the code as lint wants it, where that can be do
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generated: $(INSTALLED)  ## rewrite docs/options.md and its pages, docs/gallery.md, the tables of docs/architecture.md, links from algorithms to code
+generated: $(INSTALLED)  ## rewrite docs/options.md and its pages, docs/gallery.md, docs/error-codes.md, the tables of docs/architecture.md, links from algorithms to code
 	$(BIN)/python docs/generate_options.py
 	$(BIN)/python docs/generate_architecture.py
 	$(BIN)/python docs/generate_gallery.py
+	$(BIN)/python docs/generate_errors.py
 	$(BIN)/python docs/link_algorithms.py
 
 $(VENV)/.site: $(INSTALLED) requirements-docs.txt

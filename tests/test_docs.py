@@ -86,6 +86,18 @@ def test_the_gallery_is_up_to_date():
     assert (DOCS / "gallery.md").read_text() == script("generate_gallery").current()
 
 
+def test_the_page_of_codes_is_what_the_source_says():
+    assert (DOCS / "error-codes.md").read_text() == script("generate_errors").current()
+
+
+def test_codes_have_an_area_and_words():
+    codes = {place.code for place in script("generate_errors").places()}
+
+    assert [
+        code for code in codes if not re.fullmatch(r"[a-z]+(-[a-z]+)*/[a-z0-9]+(-[a-z0-9]+)*", code)
+    ] == []
+
+
 def test_the_gallery_shows_every_curve():
     shown = set(re.findall(r"\(algorithms/curves/(\w+\.png)\)", (DOCS / "gallery.md").read_text()))
 

@@ -11,6 +11,7 @@ from rlhf_cli.errors import Form, report, split_form
 from rlhf_core import ConfigError, errors
 from rlhf_core.contracts import RunResult
 
+RUN = ("--model", "./model", "--data", "rows.jsonl")
 PAGE = Path(__file__).parent.parent.parent / "docs" / "errors.md"
 
 
@@ -32,6 +33,7 @@ def test_an_option_is_named_with_its_fix(folder, failing):
     assert code == 2
     assert found == {
         "kind": "ConfigError",
+        "code": "config/unknown-option",
         "message": "--stepz: there is no such option. Did you mean --steps?\n  also wrong: --model",
         "exit_code": 2,
         "option": "--stepz",
@@ -39,6 +41,29 @@ def test_an_option_is_named_with_its_fix(folder, failing):
         "row": None,
         "fix": "Did you mean --steps?",
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("train", *RUN, "--train.batch_size", "many"), "config/wrong-type"),
+        (("train", *RUN, "--train.steps", "0"), "config/out-of-range"),
+        (("train", "-c", "nowhere.toml"), "config/unreadable-file"),
+        (("train", "--reward", "nobody"), "plugin/unknown-component"),
+        (("nothing",), "usage/command-line"),
+        (("show", "nowhere"), "run/not-a-run"),
+    ],
+)
+def test_the_mistake_has_a_code(folder, failing, words, code):
+    assert failing(*words)[1]["code"] == code
+
+
+def test_the_code_of_rows_is_the_kind_of_their_problem(folder, failing):
+    (folder / "rows.jsonl").write_text('{"question": "why"}\n')
+    (folder / "model/tokenizer.json").write_text("{}")
+    words = (*RUN, "--reward", "reward.py:score", "--check")
+
+    assert failing("train", *words)[1]["code"] == "data/missing-column"
 
 
 def test_a_key_is_named_with_its_file(folder, failing):
@@ -87,6 +112,7 @@ def test_a_run_that_ends_early_is_an_object(folder, failing, monkeypatch, status
     returned, found = failing("train", *words)
 
     assert (returned, found["exit_code"], found["kind"]) == (code, code, kind)
+    assert found["code"] == f"run/{status}"
     assert found["message"] == "step 2: why"
 
 
@@ -106,6 +132,7 @@ def test_an_exception_that_nobody_foresaw_is_an_object(folder, failing, monkeypa
         "by zero",
         1,
     )
+    assert found["code"] == "run/unforeseen"
 
 
 def test_a_command_that_prints_why_it_failed_ends_with_an_object_too(folder, rlhf):
@@ -117,7 +144,7 @@ def test_a_command_that_prints_why_it_failed_ends_with_an_object_too(folder, rlh
     found = json.loads(err.splitlines()[-1])
     assert out
     assert code == found["exit_code"] != 0
-    assert found["kind"] == "CommandFailed"
+    assert (found["kind"], found["code"]) == ("CommandFailed", "run/findings")
 
 
 def test_the_variable_asks_for_objects_as_the_flag_does(folder, rlhf, monkeypatch):

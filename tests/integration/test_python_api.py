@@ -16,6 +16,7 @@ from tests.deadlines import HANG_S
 import rlhf
 from rlhf.callbacks import StepRecorder
 from rlhf_core import CapabilityError, ConfigError, DataError, PluginError, RewardError, RLHFError
+from rlhf_testing.errors import has_code
 
 ROWS = [{"prompt": f"{n:03d}=", "answer": f"{n:03d}"} for n in range(0, 999, 37)]
 SMALL = {
@@ -207,7 +208,7 @@ def test_an_interrupt_between_two_steps_counts_too(workspace, monkeypatch):
 def test_two_runs_at_once_are_refused(workspace):
     with rlhf.start(**small("run")) as run:
         next(run)
-        with pytest.raises(RLHFError, match="another run of this process is under way"):
+        with pytest.raises(RLHFError, check=has_code("run/under-way")):
             rlhf.train(**small("other"))
     assert rlhf.train(**small("third")).status == "finished"
 

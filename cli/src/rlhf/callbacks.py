@@ -50,14 +50,16 @@ def add_callback(plugins: Plugins, callback: Any, number: int) -> None:
     if isinstance(callback, Observer):
         raise ConfigError(
             f"{label}: got the observer {name_of(callback)}, whose state belongs into checkpoints. Give it as "
-            'observers={"use": [...]}.'
+            'observers={"use": [...]}.',
+            code="observer/contract",
         )
     events = {hook.removeprefix(_PREFIX): _parameters(hook) for hook in OBSERVER_HOOKS}
     if inspect.isroutine(callback) or not any(hasattr(callback, name) for name in events):
         if not callable(callback):
             raise ConfigError(
                 f"{label}: got {type(callback).__name__}; expected a function of step and metrics, or an object with "
-                f"some of the methods {', '.join(events)}"
+                f"some of the methods {', '.join(events)}",
+                code="observer/contract",
             )
         methods: dict[str, Callable[..., Any]] = {_OF_A_FUNCTION: callback}
     else:
@@ -86,7 +88,9 @@ def _accepted(method: Callable[..., Any], given: Sequence[str], label: str) -> t
     try:
         parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{label} has no signature that can be read: {error}") from error
+        raise ConfigError(
+            f"{label} has no signature that can be read: {error}", code="observer/contract"
+        ) from error
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return tuple(given)
     named = [
@@ -96,7 +100,8 @@ def _accepted(method: Callable[..., Any], given: Sequence[str], label: str) -> t
         fits = parameter.name in given and parameter.kind is not parameter.POSITIONAL_ONLY
         if not fits and (parameter.default is parameter.empty):
             raise ConfigError(
-                f"{label} takes {parameter.name!r}; expected some of {', '.join(given)}, which are passed by name"
+                f"{label} takes {parameter.name!r}; expected some of {', '.join(given)}, which are passed by name",
+                code="observer/contract",
             )
     return tuple(parameter.name for parameter in named if parameter.name in given)
 
@@ -116,7 +121,8 @@ class _Observer:
             if isinstance(answer, EndRun):
                 raise ConfigError(
                     "a callback ends no run. Derive it from rlhf_core.contracts.Observer and give it as "
-                    'observers={"use": [...]}, or call run.stop() on what rlhf.start returned'
+                    'observers={"use": [...]}, or call run.stop() on what rlhf.start returned',
+                    code="observer/contract",
                 )
 
     @hookimpl

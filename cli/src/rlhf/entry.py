@@ -242,7 +242,8 @@ class _Prepared:
         if not isinstance(callbacks, Iterable):
             raise ConfigError(
                 f"callbacks: got {type(callbacks).__name__}; expected a list of functions or objects, such as "
-                "callbacks=[watch]"
+                "callbacks=[watch]",
+                code="observer/contract",
             )
         for number, callback in enumerate(callbacks):
             add_callback(plugins, callback, number)
@@ -280,7 +281,8 @@ class _Prepared:
         steered = {} if control is None else {_CONTROL: control}
         if not _running.acquire(blocking=False):
             raise RLHFError(
-                "another run of this process is under way, and there can be one at a time; close it first"
+                "another run of this process is under way, and there can be one at a time; close it first",
+                code="run/under-way",
             )
         try:
             result: RunResult = run(self._resolved, self._plugins, **steered)
@@ -299,7 +301,8 @@ class _Prepared:
             raise ConfigError(
                 f"rlhf {self._resolved.command}: expected a command whose runs can be steered, as they are step by "
                 f"step and beside an event loop; {self._command.run} takes no {_CONTROL!r}. Use train(...) in a "
-                "script, or add that parameter and hand it to drive."
+                "script, or add that parameter and hand it to drive.",
+                code="run/not-steerable",
             )
         self._plugins.manager.register(self._recorder, name="python:steps")
         optimizers = self._command.optimizers

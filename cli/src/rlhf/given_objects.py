@@ -97,19 +97,22 @@ def _component(plugins: Plugins, hook: str, thing: Any, label: str) -> Component
         if wrapper is None:
             raise ConfigError(
                 f"{label}: got the function {name_of(thing)}; expected a name, a class or an object. A function can "
-                f"be no {kind}."
+                f"be no {kind}.",
+                code="config/wrong-kind-of-object",
             )
         return _wrapped(thing, wrapper)
     if hook in MADE_PER_EPISODE:
         raise ConfigError(
             f"{label}: got an object of {type(thing).__name__}; expected the class itself, of which one is made for "
-            "each episode."
+            "each episode.",
+            code="config/wrong-kind-of-object",
         )
     if not is_function and not _can_be(thing):
         takes_functions = hook in CALLED_KINDS or _wrapper(plugins, hook) is not None
         forms = "a function, a class or an object" if takes_functions else "a class or an object"
         raise ConfigError(
-            f"{label}: got {thing!r:.60} ({type(thing).__name__}); expected a name, or {kind} as {forms}"
+            f"{label}: got {thing!r:.60} ({type(thing).__name__}); expected a name, or {kind} as {forms}",
+            code="config/wrong-kind-of-object",
         )
     if hook in CALLED_KINDS:
         check_callable(thing, hook, label)

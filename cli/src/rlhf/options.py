@@ -89,12 +89,16 @@ class PythonOptions:
         for written, path, value in _leaves(options):
             label = f"{source} {written}"
             if path in origins:
-                raise ConfigError(f"{label}: {path!r} is given twice; leave one out")
+                raise ConfigError(
+                    f"{label}: {path!r} is given twice; leave one out",
+                    code="config/malformed-options",
+                )
             try:
                 insert(values, path, self._value(path, value, label))
             except KeyError as error:
                 raise ConfigError(
-                    f"{label}: {error.args[0]!r} is given as an option and as a section; leave one out"
+                    f"{label}: {error.args[0]!r} is given as an option and as a section; leave one out",
+                    code="config/malformed-options",
                 ) from None
             origins[path] = Origin(label)
         return Layer(values, origins)
@@ -118,7 +122,8 @@ class PythonOptions:
             return give(self._plugins, slot.hook, value, label)
         except RLHFError as error:
             raise ConfigError(
-                str(error) if str(error).startswith(label) else f"{label}: {error}"
+                str(error) if str(error).startswith(label) else f"{label}: {error}",
+                code="config/malformed-options",
             ) from error
 
     def _sets(self, path: str, value: Any, label: str) -> Any:
@@ -130,7 +135,8 @@ class PythonOptions:
         if not isinstance(value, list | tuple):
             raise ConfigError(
                 f"{label}: got {type(value).__name__}; expected files, a list of rows (mappings of column to value), "
-                "or a datasets.Dataset"
+                "or a datasets.Dataset",
+                code="config/wrong-type",
             )
         return [
             self._taken(path, one, f"{label}[{index}]") if are_rows(one) else _plain(one)
@@ -168,7 +174,8 @@ def _configurations(config: Given | Sequence[Given] | None) -> list[Given]:
     if isinstance(config, list | tuple):
         return list(config)
     raise ConfigError(
-        f"config: got {type(config).__name__}; expected the path of a TOML file, a mapping, or a list of them"
+        f"config: got {type(config).__name__}; expected the path of a TOML file, a mapping, or a list of them",
+        code="config/malformed-options",
     )
 
 
@@ -176,7 +183,10 @@ def _leaves(options: Options, prefix: str = "") -> Iterator[tuple[str, str, Any]
     """Yield each option as it was written, its path, and its value. Short names stand at the top alone."""
     for key, value in options.items():
         if not isinstance(key, str):
-            raise ConfigError(f"{prefix or 'options'}: expected names of options, got {key!r}")
+            raise ConfigError(
+                f"{prefix or 'options'}: expected names of options, got {key!r}",
+                code="config/malformed-options",
+            )
         written = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{written}.")

@@ -62,7 +62,8 @@ class TrainingResult:
             import pandas
         except ImportError as error:
             raise MissingDependency(
-                "frame() needs pandas: pip install pandas. metrics() gives the same as a list of dicts."
+                "frame() needs pandas: pip install pandas. metrics() gives the same as a list of dicts.",
+                code="plugin/missing-dependency",
             ) from error
         return pandas.DataFrame(self.metrics()).set_index("step")
 
@@ -88,4 +89,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 try:
                     yield parse_object(line)
                 except BrokenJson as error:
-                    raise DataError(f"{path}:{number}: {error}; expected a run's record") from error
+                    raise DataError(
+                        f"{path}:{number}: {error}; expected a run's record",
+                        code="run/damaged-record",
+                    ) from error

@@ -71,14 +71,18 @@ class GivenRows:
         except TypeError:
             raise DataError(
                 f"{self._label}: expected rows whose number is known; got a stream ({type(rows).__name__}). Give a "
-                "list of its first rows."
+                "list of its first rows.",
+                code="data/wrong-type",
             ) from None
         if not count:
-            raise DataError(f"{self._label}: expected at least one row, got none")
+            raise DataError(
+                f"{self._label}: expected at least one row, got none", code="data/no-rows"
+            )
         lines = [self._line(index, row) for index, row in enumerate(rows_as_written(rows))]
         if not len(lines) == count == len(rows):
             raise DataError(
-                f"{self._label}: the rows changed while they were read: {count} at first, then {len(lines)}"
+                f"{self._label}: the rows changed while they were read: {count} at first, then {len(lines)}",
+                code="data/changed-rows",
             )
         return "".join(f"{line}\n" for line in lines)
 
@@ -86,25 +90,29 @@ class GivenRows:
         if not isinstance(row, Mapping):
             raise DataError(
                 f"{self._label}[{index}]: expected a row as a mapping of column to value, got {row!r:.60} "
-                f"({type(row).__name__})"
+                f"({type(row).__name__})",
+                code="data/wrong-type",
             )
         try:
             columns = dict(row)
         except RuntimeError as error:
             raise DataError(
-                f"{self._label}[{index}]: the row changed while it was read: {error}"
+                f"{self._label}[{index}]: the row changed while it was read: {error}",
+                code="data/changed-rows",
             ) from error
         for column in columns:
             if not isinstance(column, str):
                 raise DataError(
-                    f"{self._label}[{index}]: expected text as the name of a column, got {column!r}"
+                    f"{self._label}[{index}]: expected text as the name of a column, got {column!r}",
+                    code="data/wrong-type",
                 )
         try:
             return json.dumps(columns, ensure_ascii=True, allow_nan=False, default=_as_json)
         except (TypeError, ValueError, RecursionError, RuntimeError) as error:
             raise DataError(
                 f"{self._label}[{index}]: its column {self._culprit(columns)!r} cannot be written as JSON: {error}. "
-                "Save such a set with datasets' save_to_disk and give the folder."
+                "Save such a set with datasets' save_to_disk and give the folder.",
+                code="data/wrong-type",
             ) from error
 
     def _culprit(self, columns: dict[str, Any]) -> str:

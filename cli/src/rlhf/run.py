@@ -94,7 +94,8 @@ class Run:
         peak = getattr(optimizer.options, "lr", None)
         if not isinstance(peak, float | int) or peak <= 0:
             raise ConfigError(
-                f"{optimizer.registered.qualified} has no option lr above 0 to change; use scale_learning_rate"
+                f"{optimizer.registered.qualified} has no option lr above 0 to change; use scale_learning_rate",
+                code="run/learning-rate",
             )
         self.scale_learning_rate(lr / peak, known)
 
@@ -113,11 +114,15 @@ class Run:
         if not self._optimizers:
             raise ConfigError(
                 f"rlhf {self._resolved.command} has no learning rate that can be changed while it goes on; expected a "
-                "command whose TrainingCommand names its optimizers. Set the rate before the run."
+                "command whose TrainingCommand names its optimizers. Set the rate before the run.",
+                code="run/learning-rate",
             )
         named = next(iter(self._optimizers)) if role is None else role
         if named not in self._optimizers:
-            raise ConfigError(f"role {named!r}: expected {' or '.join(self._optimizers)}")
+            raise ConfigError(
+                f"role {named!r}: expected {' or '.join(self._optimizers)}",
+                code="run/learning-rate",
+            )
         return named
 
     def __iter__(self) -> Run:
@@ -230,7 +235,10 @@ def _check_rate(number: Any, what: str) -> None:
         ConfigError: it is no finite number of at least 0.
     """
     if not (isinstance(number, float | int) and 0 <= number < float("inf")):
-        raise ConfigError(f"{what}: expected a finite number of at least 0, got {number!r}")
+        raise ConfigError(
+            f"{what}: expected a finite number of at least 0, got {number!r}",
+            code="run/learning-rate",
+        )
 
 
 class _Gate:

@@ -107,7 +107,9 @@ def find(plugins: Plugins, name: str, kind: str | None = None) -> list[Found]:
 def _of_file(plugins: Plugins, name: str, hooks: Sequence[str]) -> Found:
     if len(hooks) != 1:
         words = ", ".join(kind_word(hook) for hook in COMPONENT_HOOKS)
-        raise ConfigError(f"{name}: give the kind of the component with --kind, one of {words}")
+        raise ConfigError(
+            f"{name}: give the kind of the component with --kind, one of {words}", code="usage/kind"
+        )
     return hooks[0], plugins.get(hooks[0], name)
 
 
@@ -121,7 +123,7 @@ def _hooks(kind: str | None) -> list[str]:
     if kind is None:
         return list(words.values())
     if kind.replace("-", "_") not in words:
-        raise ConfigError(f"--kind {kind}: expected one of {', '.join(words)}")
+        raise ConfigError(f"--kind {kind}: expected one of {', '.join(words)}", code="usage/kind")
     return [words[kind.replace("-", "_")]]
 
 

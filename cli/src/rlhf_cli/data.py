@@ -117,11 +117,13 @@ def check(
     )
     if max_prompt_tokens is not None and model is None:
         raise ConfigError(
-            "--max-prompt-tokens needs --model to count tokens. Add --model, or use --max-prompt-characters."
+            "--max-prompt-tokens needs --model to count tokens. Add --model, or use --max-prompt-characters.",
+            code="usage/command-line",
         )
     if messages_key is not None and template is not None:
         raise ConfigError(
-            "--messages-key names whole conversations, and --template makes prompts of columns. Leave one out."
+            "--messages-key names whole conversations, and --template makes prompts of columns. Leave one out.",
+            code="usage/command-line",
         )
     answers = (response_key, chosen_key, rejected_key)
     columns = _columns(form, prompt_key, template, system_prompt, messages_key, *answers)
@@ -218,7 +220,8 @@ def _format(
     if template is not None and system_prompt is not None and not chat:
         raise ConfigError(
             "--system-prompt: a template makes plain text, which has no place for it. Add --chat, or put it into the "
-            "template."
+            "template.",
+            code="usage/command-line",
         )
     return PromptFormat(
         prompt_key=prompt_key,

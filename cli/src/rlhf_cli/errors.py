@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from rlhf_core import ConfigError
+from rlhf_core.errors import RLHFError
 
 FLAG = "--errors"
 VARIABLE = "RLHF_ERRORS"
@@ -59,6 +60,15 @@ _FIX = re.compile(
 """Sentence or clause with which a message tells what to do, up to its end."""
 
 
+_CODES = {
+    "CommandFailed": "run/findings",
+    "Interrupted": "run/interrupted",
+    "RunFailed": "run/failed",
+    "UsageError": "usage/command-line",
+}
+"""Codes of the kinds that are no class of ``rlhf_core.errors``."""
+
+
 class Form(StrEnum):
     """Form of errors on stderr."""
 
@@ -74,6 +84,9 @@ class ErrorReport:
     """Name of the error's class in ``rlhf_core.errors``; ``UsageError`` for words that a command does not take,
     ``RunFailed`` and ``Interrupted`` for runs that ended so, ``CommandFailed`` after findings, or the name of an
     exception that nobody foresaw."""
+    code: str
+    """Name of the mistake, such as ``data/missing-column``, which stays as it is from one version to the next;
+    ``run/unforeseen`` for an exception that nobody foresaw."""
     message: str
     """Text that a person would read, whole."""
     exit_code: int
@@ -104,7 +117,9 @@ def split_form(arguments: Sequence[str]) -> tuple[Form, list[str]]:
         if not equals:
             word = rest.pop(0) if rest else ""
     if word not in list(Form):
-        raise ConfigError(f"{label}: expected {' or '.join(Form)}, got {word!r}")
+        raise ConfigError(
+            f"{label}: expected {' or '.join(Form)}, got {word!r}", code="usage/command-line"
+        )
     return Form(word), rest
 
 
@@ -121,16 +136,22 @@ def is_json() -> bool:
 
 def report_of(error: BaseException, exit_code: int) -> ErrorReport:
     """Return the report of an exception, with what its message says."""
-    return report(type(error).__name__, str(error), exit_code)
+    code = error.code if isinstance(error, RLHFError) else None
+    return report(type(error).__name__, str(error), exit_code, code)
 
 
-def report(kind: str, message: str, exit_code: int) -> ErrorReport:
-    """Return a report whose option, file, row and fix are those of the message, None where it has none."""
+def report(kind: str, message: str, exit_code: int, code: str | None = None) -> ErrorReport:
+    """Return a report whose option, file, row and fix are those of the message, None where it has none.
+
+    Args:
+        code: code of the error; None: that of the kind.
+    """
     place = next((found for form in _PLACES if (found := form.match(message))), None)
     named = place.groupdict() if place else {}
     row, fix = named.get("row"), _FIX.search(_ASIDE.sub("", message))
     return ErrorReport(
         kind=kind,
+        code=code or _CODES.get(kind, "run/unforeseen"),
         message=message,
         exit_code=exit_code,
         option=named.get("option"),

@@ -38,7 +38,8 @@ def gpu_layers(asked: str | None, accelerators: Sequence[Accelerator] | None = N
         fix = f"Set --gpus {len(visible)}" if visible else "Leave --gpus out"
         raise ConfigError(
             f"--gpus {asked}: expected GPUs of this machine, which has {has}. {fix}, or name the runtime of a cluster "
-            "and its ranks instead (docs/ray.md)."
+            "and its ranks instead (docs/ray.md).",
+            code="gpu/too-few",
         )
     _require_alike(visible[:count])
     if count == 1:
@@ -65,7 +66,8 @@ def _count(asked: str, visible: Sequence[Accelerator]) -> int:
         return max(1, len(visible))
     if not asked.isdecimal() or int(asked) < 1:
         raise ConfigError(
-            f"--gpus {asked[:200]}: expected a positive number or {ALL}, such as --gpus 4"
+            f"--gpus {asked[:200]}: expected a positive number or {ALL}, such as --gpus 4",
+            code="usage/command-line",
         )
     return int(asked)
 
@@ -76,5 +78,6 @@ def _require_alike(gpus: Sequence[Accelerator]) -> None:
         listed = ", ".join(f"{gpu.name} {gpu.memory_gib or 0:.0f} GiB" for gpu in gpus[:8])
         raise ConfigError(
             f"--gpus {len(gpus)}: expected GPUs of equal memory, since every rank holds as much; got {listed}. Name "
-            "equal ones with CUDA_VISIBLE_DEVICES."
+            "equal ones with CUDA_VISIBLE_DEVICES.",
+            code="gpu/too-few",
         )

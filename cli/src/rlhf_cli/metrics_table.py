@@ -98,13 +98,16 @@ def chosen(words: str, names: Sequence[str], run: str) -> list[str]:
     for word in words.split(","):
         if not (sought := word.strip()):
             raise ConfigError(
-                f"--metrics {words}: expected names of metrics, or parts of them, such as reward/mean,kl"
+                f"--metrics {words}: expected names of metrics, or parts of them, such as reward/mean,kl",
+                code="usage/command-line",
             )
         found = [sought] if sought in names else [name for name in names if sought in name]
         if not found:
             near = difflib.get_close_matches(sought, names, n=3, cutoff=0.4) or list(names[:3])
             fix = f"Did you mean {', '.join(near)}?" if near else "It has finished no step yet."
-            raise ConfigError(f"--metrics {sought}: {run} has no such metric. {fix}")
+            raise ConfigError(
+                f"--metrics {sought}: {run} has no such metric. {fix}", code="metric/unknown"
+            )
         meant |= dict.fromkeys(found)
     return list(meant)
 

@@ -150,12 +150,17 @@ def write_package(name: str, kind: str, output: Path) -> Path:
     package = _package(name, kind)
     folder = output / package.distribution
     if folder.exists():
-        raise ConfigError(f"{folder} exists already; choose another name or --output")
+        raise ConfigError(
+            f"{folder} exists already; choose another name or --output", code="output/not-empty"
+        )
     try:
         for source in (_TEMPLATES / "common", _TEMPLATES / package.kind):
             _write(source, folder, package.names())
     except OSError as error:
-        raise ConfigError(f"--output {output}: cannot write {folder}: {error.strerror}") from error
+        raise ConfigError(
+            f"--output {output}: cannot write {folder}: {error.strerror}",
+            code="output/cannot-create",
+        ) from error
     return folder
 
 
@@ -165,11 +170,16 @@ def _package(name: str, kind: str) -> Package:
         # The last word of a kind will do where it is that of one kind: executor, correction, filter.
         meant = [known for known in KINDS if known.endswith(f"_{wanted}")]
         if len(meant) != 1:
-            raise ConfigError(f"--kind {kind}: expected one of {', '.join(meant or KINDS)}")
+            raise ConfigError(
+                f"--kind {kind}: expected one of {', '.join(meant or KINDS)}", code="usage/kind"
+            )
         wanted = meant[0]
     bare = name.removeprefix("rlhf-plugin-").removeprefix("rlhf-env-").replace("_", "-")
     if not _NAME.fullmatch(bare):
-        raise ConfigError(f"{name!r}: expected lower case words with dashes, such as my-estimator")
+        raise ConfigError(
+            f"{name!r}: expected lower case words with dashes, such as my-estimator",
+            code="usage/kind",
+        )
     return Package(bare, wanted)
 
 

@@ -112,7 +112,8 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
         if strict and plugins.failed:
             raise PluginError(
                 f"{len(plugins.failed)} plugin(s) could not be loaded: "
-                f"{', '.join(failure.name for failure in plugins.failed)}"
+                f"{', '.join(failure.name for failure in plugins.failed)}",
+                code="plugin/not-loaded",
             )
 
     return list_plugins
@@ -177,7 +178,7 @@ def kind_word(hook: str) -> str:
 def _hook_of(kind: str) -> str:
     hooks = {kind_word(hook): hook for hook in COMPONENT_HOOKS}
     if kind.replace("-", "_") not in hooks:
-        raise ConfigError(f"--kind {kind}: expected one of {', '.join(hooks)}")
+        raise ConfigError(f"--kind {kind}: expected one of {', '.join(hooks)}", code="usage/kind")
     return hooks[kind.replace("-", "_")]
 
 

@@ -28,7 +28,11 @@ def records_of(path: Path) -> Iterator[Record]:
             try:
                 record = parse_object(line)
             except ValueError as error:
-                raise ConfigError(f"{path}:{number}: expected a JSON object: {error}") from error
+                raise ConfigError(
+                    f"{path}:{number}: expected a JSON object: {error}", code="run/damaged-record"
+                ) from error
             if not isinstance(record.get("step"), int):
-                raise ConfigError(f"{path}:{number}: expected an object with a step")
+                raise ConfigError(
+                    f"{path}:{number}: expected an object with a step", code="run/damaged-record"
+                )
             yield record

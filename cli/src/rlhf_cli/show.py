@@ -86,14 +86,16 @@ def show(
         }
         if given := [flag for flag, is_given in samples_flags.items() if is_given]:
             raise ConfigError(
-                f"--metrics {metrics}: {given[0]} is about samples; leave {given[0]} out"
+                f"--metrics {metrics}: {given[0]} is about samples; leave {given[0]} out",
+                code="usage/command-line",
             )
         show_metrics([run, *(others or ())], metrics, table, as_json=as_json, plot=plot)
         return
     metrics_flags = {"a second run": bool(others), "--table": table is not None, "--plot": plot}
     if given := [flag for flag, is_given in metrics_flags.items() if is_given]:
         raise ConfigError(
-            f"{given[0]} is about metrics: expected --metrics NAMES too, such as --metrics reward/mean,kl"
+            f"{given[0]} is about metrics: expected --metrics NAMES too, such as --metrics reward/mean,kl",
+            code="usage/command-line",
         )
     chosen, samples = read_samples(run, step, evaluation=evaluation)
     samples = samples[:limit]
@@ -121,7 +123,8 @@ def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:
     except OSError as error:
         raise ConfigError(
             f"--images {folder}: the images cannot be copied: {error.strerror} ({error.filename}). Choose "
-            "another --images"
+            "another --images",
+            code="output/cannot-create",
         ) from error
 
 
@@ -154,18 +157,23 @@ def read_samples(
         if not evaluation and (done := _steps_of(run)):
             raise ConfigError(
                 f"{run} has no samples to show: a run keeps some of each step with --log.samples 4. "
-                f"{done}"
+                f"{done}",
+                code="run/no-samples",
             )
         if evaluation:
             raise ConfigError(
                 f"{path} is empty: the run has not been evaluated yet, or keeps no samples. Evaluations need "
-                "--eval.data FILE or --eval.fraction 0.05, samples --log.samples 4."
+                "--eval.data FILE or --eval.fraction 0.05, samples --log.samples 4.",
+                code="run/no-samples",
             )
-        raise ConfigError(f"{path} is empty: the run has not finished its first step yet")
+        raise ConfigError(
+            f"{path} is empty: the run has not finished its first step yet", code="run/no-samples"
+        )
     if not kept:
         raise ConfigError(
             f"--step {step}: {run} has samples of {_ranges(list(steps))}. "
-            "Choose one of these, or leave --step out for the latest."
+            "Choose one of these, or leave --step out for the latest.",
+            code="run/no-such-step",
         )
     return (step if step is not None else max(steps)), kept
 
@@ -207,12 +215,17 @@ def _samples_file(run: Path) -> Path:
         return path
     if (run / METRICS).is_file():
         raise ConfigError(
-            f"{run}: the run kept no samples. Train with --log.samples 4 to keep some."
+            f"{run}: the run kept no samples. Train with --log.samples 4 to keep some.",
+            code="run/no-samples",
         )
     if not run.is_dir():
-        raise ConfigError(f"{run}: no such folder; expected a run's --output, such as runs/run")
+        raise ConfigError(
+            f"{run}: no such folder; expected a run's --output, such as runs/run",
+            code="run/not-a-run",
+        )
     raise ConfigError(
-        f"{run} is not a run folder: it has no {SAMPLES}. Expected a run's --output, such as runs/run"
+        f"{run} is not a run folder: it has no {SAMPLES}. Expected a run's --output, such as runs/run",
+        code="run/not-a-run",
     )
 
 
@@ -223,7 +236,8 @@ def _eval_samples_file(run: Path) -> Path:
     _samples_file(run)  # says what is wrong with a folder that is no run's
     raise ConfigError(
         f"{run}: it keeps no rollouts of evaluations and no held-out rows; a run does with --eval.data FILE, "
-        "--eval.fraction 0.05 or an environment's own tasks."
+        "--eval.fraction 0.05 or an environment's own tasks.",
+        code="run/no-samples",
     )
 
 

@@ -36,16 +36,25 @@ def show_metrics(
         ConfigError: a folder has no metrics, a word is in the name of none, or two options exclude each other.
     """
     if as_json and form is not None:
-        raise ConfigError(f"--table {form}: --json is a form too; leave one of them out")
+        raise ConfigError(
+            f"--table {form}: --json is a form too; leave one of them out",
+            code="usage/command-line",
+        )
     if plot and (as_json or form not in (None, Form.TEXT)):
-        raise ConfigError("--plot: its charts are text; leave out --json and --table")
+        raise ConfigError(
+            "--plot: its charts are text; leave out --json and --table", code="usage/command-line"
+        )
     if plot and len(runs) > 1:
         raise ConfigError(
             "--plot: expected one run; rlhf view draws several on one axis: "
-            f"rlhf view {' '.join(map(str, runs))}"
+            f"rlhf view {' '.join(map(str, runs))}",
+            code="usage/command-line",
         )
     if twice := [run for at, run in enumerate(runs) if run in runs[:at]]:
-        raise ConfigError(f"{twice[0]}: the run is named twice; expected different runs")
+        raise ConfigError(
+            f"{twice[0]}: the run is named twice; expected different runs",
+            code="usage/command-line",
+        )
     records = [_records(run) for run in runs]
     if len(runs) > 1:
         table = comparison_of(runs, records, words)
@@ -83,7 +92,8 @@ def _records(run: Path) -> list[Record]:
     path = run / METRICS
     if not path.is_file():
         raise ConfigError(
-            f"{run}: it has no {METRICS}; expected a run's --output, such as runs/run"
+            f"{run}: it has no {METRICS}; expected a run's --output, such as runs/run",
+            code="run/not-a-run",
         )
     return list(records_of(path))
 

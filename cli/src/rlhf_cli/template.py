@@ -68,9 +68,13 @@ def _read_tools(path: Path) -> list[dict[str, Any]]:
     try:
         tools = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--tools {path}: expected a JSON file; {error}") from error
+        raise ConfigError(
+            f"--tools {path}: expected a JSON file; {error}", code="tool/malformed"
+        ) from error
     if not isinstance(tools, list) or not tools or not all(isinstance(one, dict) for one in tools):
-        raise ConfigError(f"--tools {path}: expected a list of JSON schemas of tools")
+        raise ConfigError(
+            f"--tools {path}: expected a list of JSON schemas of tools", code="tool/malformed"
+        )
     return tools
 
 

@@ -213,13 +213,17 @@ def split_arguments(words: Sequence[str]) -> Arguments:
         word = pending.pop(0)
         if word in ("-c", "--config"):
             if not pending or pending[0].startswith("-"):
-                raise ConfigError(f"{word}: expected a TOML file, such as -c run.toml")
+                raise ConfigError(
+                    f"{word}: expected a TOML file, such as -c run.toml", code="usage/command-line"
+                )
             files.append(pending.pop(0))
         elif word.startswith(("--config=", "-c=")):
             files.append(word.partition("=")[2])
         elif word == "--gpus":
             if not pending or pending[0].startswith("-"):
-                raise ConfigError("--gpus: expected a number or all, such as --gpus 4")
+                raise ConfigError(
+                    "--gpus: expected a number or all, such as --gpus 4", code="usage/command-line"
+                )
             gpus = pending.pop(0)
         elif word.startswith("--gpus="):
             gpus = word.partition("=")[2]

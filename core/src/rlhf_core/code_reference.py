@@ -44,7 +44,8 @@ def parse(text: str) -> CodeReference:
     left, _, attribute = text.rpartition(":")
     if text.endswith(".py") or not attribute.isidentifier():
         raise ConfigError(
-            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file"
+            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file",
+            code="config/wrong-type",
         )
     return CodeReference(Path(left), attribute)
 
@@ -88,14 +89,18 @@ class CodeReference:
         near = difflib.get_close_matches(self.attribute, defined, n=1)
         own = [name for name, node in defined.items() if not isinstance(node, ast.ImportFrom)]
         hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(own) or 'nothing'}"
-        raise ConfigError(f"{self.path} defines no {self.attribute!r}. {hint}")
+        raise ConfigError(
+            f"{self.path} defines no {self.attribute!r}. {hint}", code="config/name-not-in-file"
+        )
 
     def _statements(self) -> list[ast.stmt]:
         source = self._bytes()
         try:
             return ast.parse(source, filename=str(self.path)).body
         except (SyntaxError, ValueError) as error:
-            raise ConfigError(f"{self.path} is not valid Python: {error}") from error
+            raise ConfigError(
+                f"{self.path} is not valid Python: {error}", code="config/file-not-importable"
+            ) from error
 
     def register(self, hook: str) -> Registered[Any]:
         """Return the component as if a plugin with the file's path as its name had registered it.
@@ -112,7 +117,8 @@ class CodeReference:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             raise ConfigError(
                 f"{self.path}:{self.attribute} is {'an async' if node.__class__ is ast.AsyncFunctionDef else 'a'} "
-                "function; this kind of component has to be a class, or a Component"
+                "function; this kind of component has to be a class, or a Component",
+                code="config/wrong-kind-of-object",
             )
         if isinstance(node, ast.ClassDef) and _takes_nothing(node) and not self._is_factory(node):
             return self._registered(Config, ast.get_docstring(node))
@@ -123,7 +129,8 @@ class CodeReference:
         if not isinstance(loaded, type):
             raise ConfigError(
                 f"{self.path}:{self.attribute} is a {type(loaded).__name__}; "
-                "expected a class, a function or a Component"
+                "expected a class, a function or a Component",
+                code="config/wrong-kind-of-object",
             )
         return self._registered(config_of(loaded) or Config, inspect.getdoc(loaded))
 
@@ -159,7 +166,8 @@ class CodeReference:
         if len(found) > 1 and not same:
             raise ConfigError(
                 f"{self.path}: {', '.join(found)} all describe {self.attribute}; name the one that is meant, as "
-                f"{self.path}:{next(iter(found))}"
+                f"{self.path}:{next(iter(found))}",
+                code="config/ambiguous-name",
             )
         return next(iter([*same, *found.values()]), None)
 
@@ -180,7 +188,10 @@ class CodeReference:
             return self.path.read_bytes()
         except OSError as error:
             where = f" (looked in {Path.cwd()})" if not self.path.is_absolute() else ""
-            raise ConfigError(f"cannot read {str(self.path)!r}: {error.strerror}{where}") from error
+            raise ConfigError(
+                f"cannot read {str(self.path)!r}: {error.strerror}{where}",
+                code="config/unreadable-file",
+            ) from error
 
 
 def _names(node: ast.stmt) -> list[str]:
@@ -252,7 +263,8 @@ def config_of(loaded: type) -> type[Config] | None:
         return annotation
     raise ConfigError(
         f"{loaded.__name__}: expected a class that takes nothing, or one argument annotated with a subclass of "
-        f"rlhf_core.Config (or called config, for no options); its argument is {name!r}"
+        f"rlhf_core.Config (or called config, for no options); its argument is {name!r}",
+        code="config/wrong-kind-of-object",
     )
 
 
@@ -296,5 +308,8 @@ def _import(path: Path, source: bytes) -> ModuleType:
         del sys.modules[name]
         if not isinstance(error, Exception):
             raise
-        raise ConfigError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"importing {path} failed: {type(error).__name__}: {error}",
+            code="config/file-not-importable",
+        ) from error
     return module

@@ -118,15 +118,18 @@ class Component(Generic[ProductT]):
         for name in (self.name, *self.aliases):
             if not _NAME.fullmatch(name):
                 raise PluginError(
-                    f"component name {name!r}: expected lower case letters, digits and underscores, such as 'my_loss'"
+                    f"component name {name!r}: expected lower case letters, digits and underscores, such as 'my_loss'",
+                    code="plugin/malformed-component",
                 )
         if isinstance(self.factory, str) and not _FACTORY.fullmatch(self.factory):
             raise PluginError(
-                f"factory {self.factory!r} of component {self.name!r}: expected 'package.module:callable'"
+                f"factory {self.factory!r} of component {self.name!r}: expected 'package.module:callable'",
+                code="plugin/malformed-component",
             )
         if self.suits is not None and not _FACTORY.fullmatch(self.suits):
             raise PluginError(
-                f"suits {self.suits!r} of component {self.name!r}: expected 'package.module:callable'"
+                f"suits {self.suits!r} of component {self.name!r}: expected 'package.module:callable'",
+                code="plugin/malformed-component",
             )
         for label in ("needs", "conflicts", "provides"):
             object.__setattr__(self, label, frozenset(getattr(self, label)))
@@ -205,7 +208,8 @@ class Registered(Generic[ProductT]):
             found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         except AttributeError as error:
             raise PluginError(
-                f"{self.qualified} ({self.origin}): module {module!r} has no {attribute!r}"
+                f"{self.qualified} ({self.origin}): module {module!r} has no {attribute!r}",
+                code="plugin/attribute-missing",
             ) from error
         return found
 

@@ -1,26 +1,7 @@
 """Every error that a user can cause.
 
-    RLHFError
-    ├── ConfigError              an option is unknown, mistyped, out of range, contradictory      (exit code 2)
-    │   ├── UnknownComponent     no installed plugin provides the name
-    │   ├── AmbiguousComponent   several plugins provide the name
-    │   └── CapabilityError      a component needs what the run does not supply, or conflicts with it
-    ├── PluginError              a plugin could not be loaded, or broke its contract
-    │   ├── MissingDependency    a component's extra is not installed
-    │   └── FingerprintMismatch  two processes of one run see different plugins
-    ├── DataError                a data file or a row cannot be used
-    ├── RolloutError             an executor, environment or engine failed
-    │   └── RequestError         a request that no engine could serve: whoever sent it is to blame, not the engine
-    │       └── UnknownTokenError    it has a token id that is none of the model's
-    ├── RewardError              a reward raised, timed out, or returned an unusable result
-    ├── NonFiniteError           NaN or infinity where it would have reached the weights
-    ├── EmptyStepsError          too many steps in a row had nothing to train on
-    ├── StorageError             a file could not be written, for example because the disk is full
-    └── CheckpointError          a checkpoint could not be written, is missing or damaged, or belongs to another run
-        └── ResumeError          a run cannot go on from where it was left                       (exit code 2)
-
-Messages say what was expected, what came, and the fix in the words that the user typed. All of them pickle
-(they cross process boundaries), so each takes exactly one argument: its message.
+Messages say what was expected, what came, and the fix in the words that the user typed; ``code`` names the mistake for
+programs. All of them pickle (they cross process boundaries), so each takes its message as the only positional argument.
 """
 
 
@@ -34,9 +15,24 @@ def first_error(errors: BaseExceptionGroup[Exception]) -> Exception:
 
 
 class RLHFError(Exception):
-    """Base of the tree. ``exit_code`` is the exit code of the command line."""
+    """Base of the tree. ``exit_code`` is the exit code of the command line.
+
+    Args:
+        code: area and mistake, such as ``data/missing-column``, by which a program tells errors apart: texts may change
+            from one version to the next, codes do not. None: the code of the class, which a subclass gives itself by
+            ``class MyError(RewardError, code="reward/mine")`` or has from its base.
+    """
 
     exit_code = 1
+    default_code = "run/failed"
+
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.default_code = code or cls.default_code
+
+    def __init__(self, message: object = "", *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
 
 
 class _UserMistake:
@@ -47,55 +43,55 @@ class _UserMistake:
         return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 
-class ConfigError(_UserMistake, RLHFError, ValueError):
+class ConfigError(_UserMistake, RLHFError, ValueError, code="config/invalid"):
     """The configuration cannot be run as written."""
 
     exit_code = 2
 
 
-class UnknownComponent(ConfigError):
+class UnknownComponent(ConfigError, code="plugin/unknown-component"):
     """No installed plugin provides a component of this name and kind."""
 
 
-class AmbiguousComponent(ConfigError):
+class AmbiguousComponent(ConfigError, code="plugin/ambiguous-component"):
     """Several plugins provide the name; the qualified one has to be written."""
 
 
-class CapabilityError(ConfigError):
+class CapabilityError(ConfigError, code="config/missing-capability"):
     """The run lacks a capability that a component ``needs``, or has one that it ``conflicts`` with."""
 
 
-class PluginError(RLHFError):
+class PluginError(RLHFError, code="plugin/contract"):
     """A plugin cannot be loaded, or what it returned breaks the contract of its hook."""
 
 
-class MissingDependency(PluginError):
+class MissingDependency(PluginError, code="plugin/missing-dependency"):
     """A component needs distributions that are not installed."""
 
 
-class FingerprintMismatch(PluginError):
+class FingerprintMismatch(PluginError, code="plugin/versions-differ"):
     """Two processes of one run see different plugins or library versions."""
 
 
-class DataError(_UserMistake, RLHFError, ValueError):
+class DataError(_UserMistake, RLHFError, ValueError, code="data/invalid"):
     """A data file, or a row in it, cannot be used."""
 
     exit_code = 2
 
 
-class RolloutError(RLHFError, RuntimeError):
+class RolloutError(RLHFError, RuntimeError, code="rollout/failed"):
     """An executor, environment or engine failed while producing a trajectory."""
 
 
-class RequestError(RolloutError):
+class RequestError(RolloutError, code="engine/refused-request"):
     """A request that no engine could serve. Whoever sent it is to blame; the engine goes on with all others."""
 
 
-class UnknownTokenError(RequestError):
+class UnknownTokenError(RequestError, code="rollout/unknown-token"):
     """A request to an engine has a token id that is none of the model's."""
 
 
-class EnvironmentFailure(RolloutError):
+class EnvironmentFailure(RolloutError, code="environment/failed"):
     """Failure of an environment, or of an agent that asks the policy: it raised, answered with something that it must
     not, or not in time. Its episode is lost, and no other."""
 
@@ -103,27 +99,27 @@ class EnvironmentFailure(RolloutError):
     """Word by which episodes are counted that are left out because of it."""
 
 
-class RewardError(RLHFError, RuntimeError):
+class RewardError(RLHFError, RuntimeError, code="reward/failed"):
     """A reward raised, timed out, or returned something that is not one finite number per sample."""
 
 
-class NonFiniteError(RLHFError, ArithmeticError):
+class NonFiniteError(RLHFError, ArithmeticError, code="training/not-finite"):
     """NaN or infinity appeared where it would have reached the weights."""
 
 
-class EmptyStepsError(RLHFError, RuntimeError):
+class EmptyStepsError(RLHFError, RuntimeError, code="training/empty-steps"):
     """Too many steps in a row had nothing to train on."""
 
 
-class StorageError(RLHFError, RuntimeError):
+class StorageError(RLHFError, RuntimeError, code="output/not-written"):
     """A file could not be written, for example because the disk is full; nothing of it is left."""
 
 
-class CheckpointError(RLHFError, RuntimeError):
+class CheckpointError(RLHFError, RuntimeError, code="checkpoint/invalid"):
     """A checkpoint could not be written, is missing or damaged, or does not belong to this run."""
 
 
-class ResumeError(_UserMistake, CheckpointError):
+class ResumeError(_UserMistake, CheckpointError, code="resume/refused"):
     """A run cannot go on: no checkpoint, record or component's state can be taken up as it was left."""
 
     exit_code = 2

@@ -139,5 +139,5 @@ def test_names_are_in_snake_case(thing, name):
 
 
 def test_a_run_that_lacks_the_object_says_where_it_was(loaded):
-    with pytest.raises(UnknownComponent, match="It was an object of a Python program"):
+    with pytest.raises(UnknownComponent, check=has_code("plugin/object-lost")):
         loaded.get(LOSSES, "python:my_loss")

@@ -18,6 +18,7 @@ from rlhf_bridge_nemo_gym.rows import gym_rows, main
 from rlhf_cli.main import main as rlhf
 from rlhf_core import ConfigError, DataError, RolloutError
 from rlhf_core.contracts import ToolCall
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 TOOL = {"type": "function", "name": "increment", "parameters": {"type": "object"}, "strict": True}
@@ -230,7 +231,7 @@ def test_the_relay_refuses_requests_that_name_no_episode():
                 await client.post("/v1/responses", content=b"{"),
                 await client.get("/v1/responses"),
             ]
-        with pytest.raises(ConfigError, match="expected a free port"):
+        with pytest.raises(ConfigError, check=has_code("environment/port-taken")):
             await asyncio.to_thread(asyncio.run, relay_at(port))
         return [reply.status_code for reply in replies]
 

@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import RunFolder, claim
+from rlhf_testing.errors import has_code
 
 
 def test_a_used_folder_is_refused_without_resume(tmp_path):
@@ -22,7 +23,7 @@ def test_a_used_folder_is_refused_without_resume(tmp_path):
 def test_two_processes_do_not_share_a_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
 
-    with claim(folder, resume=False), pytest.raises(ConfigError, match="another process"):
+    with claim(folder, resume=False), pytest.raises(ConfigError, check=has_code("output/in-use")):
         claim(folder, resume=True)
 
 

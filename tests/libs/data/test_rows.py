@@ -178,6 +178,21 @@ def test_the_error_has_at_most_five_lines_of_each_kind():
     assert "and 3 more; list them with: rlhf data check --all 'my f.jsonl'" in message
 
 
+@pytest.mark.parametrize(
+    ("kinds", "code"),
+    [
+        (["missing column", "missing column"], "data/missing-column"),
+        (["limit of an image's area"], "data/limit-of-an-images-area"),
+        (["empty", "missing column"], "data/bad-rows"),
+    ],
+)
+def test_the_code_of_bad_rows_is_that_of_their_kind(kinds, code):
+    """Rows of several kinds have one of their own."""
+    bad = [BadRow(f"f.jsonl:{line}", kind, "why") for line, kind in enumerate(kinds, start=1)]
+
+    assert bad_row_error(bad, 10, "data.train", None).code == code
+
+
 def test_a_command_that_would_need_more_options_is_not_named():
     bad = [BadRow(f"f.jsonl:{n}", "empty", "no answer") for n in range(1, 8)]
 

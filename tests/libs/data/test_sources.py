@@ -10,6 +10,7 @@ from rlhf_config.checks.data_files import short_name, split_name
 from rlhf_core.errors import DataError
 from rlhf_data.source import Unreadable
 from rlhf_data.sources import open_source
+from rlhf_testing.errors import has_code
 
 ROWS = [
     {"prompt": "a b", "answer": "7"},
@@ -85,7 +86,7 @@ def test_a_file_that_changes_under_a_run_is_noticed(write_rows):
     with open(path, "a") as file:
         file.write("{}\n")
 
-    with pytest.raises(DataError, match="changed while the run was reading it"):
+    with pytest.raises(DataError, check=has_code("data/changed-file")):
         source.row(0)
 
 

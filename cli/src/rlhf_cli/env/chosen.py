@@ -66,7 +66,9 @@ def named(registered: Registered[Environment], config: Config) -> NamedEnvironme
     try:
         manifest = manifest_of(owner)
     except TypeError as error:
-        raise ConfigError(f"{registered.qualified}: {error}") from error
+        raise ConfigError(
+            f"{registered.qualified}: {error}", code="environment/contract"
+        ) from error
     return NamedEnvironment(
         registered=registered,
         config=config,
@@ -87,7 +89,8 @@ def options(registered: Registered[Any], words: Sequence[str]) -> Config:
     report = Report()
     for path in layer.origins:
         if not path.startswith(f"{section}."):
-            report.add(Labels(layer)(path), f"expected an option of {registered.name}")
+            text = f"expected an option of {registered.name}"
+            report.add(Labels(layer)(path), text, code="config/unknown-option")
     model = registered.component.config
     known = options_of(model, section)
     labels = Labels(Layer(layer.values, layer.origins))

@@ -138,7 +138,9 @@ def _answers(policy: str | None, task: Task) -> _Answers:
 
         return constant
     if policy != "oracle":
-        raise ConfigError(f"--policy {policy}: expected constant:TEXT or oracle")
+        raise ConfigError(
+            f"--policy {policy}: expected constant:TEXT or oracle", code="usage/policy"
+        )
 
     async def oracle(environment: Environment, turn: int) -> Written:
         from rlhf_testing.conformance.environments.playing import Situation, right
@@ -146,7 +148,8 @@ def _answers(policy: str | None, task: Task) -> _Answers:
         if not isinstance(environment, KnowsAnswers) and "oracle" not in task.row:
             raise ConfigError(
                 "--policy oracle: expected an environment with a method oracle, or a row with a column oracle; got "
-                "neither. Answer yourself, without --policy"
+                "neither. Answer yourself, without --policy",
+                code="usage/policy",
             )
         written = await right(Situation(environment=environment, task=task, turn=turn))
         _say("policy", written if isinstance(written, str) else str(list(written)))
@@ -188,11 +191,13 @@ def _task(environment: Environment, name: str, split: str, number: int) -> Task:
             rows = list(islice(made, number, number + 1))
     except KeyError as error:
         raise ConfigError(
-            f"--split {split}: {name} has no such split of tasks. Choose another --split"
+            f"--split {split}: {name} has no such split of tasks. Choose another --split",
+            code="data/unknown-split",
         ) from error
     if not rows:
         raise ConfigError(
-            f"--task {number}: the split {split} of {name} ends before it. Choose another --task"
+            f"--task {number}: the split {split} of {name} ends before it. Choose another --task",
+            code="data/no-task",
         )
     return task_of(rows[0], number)
 

@@ -24,7 +24,8 @@ def write(folder: Path) -> None:
     if set(str(folder)) & set('"\\:=\n'):
         raise ConfigError(
             f"--folder is {str(folder)!r}; expected a path without quotes, backslashes, ':' and '=': "
-            "it is written into run.toml, where a colon separates a file from a function"
+            "it is written into run.toml, where a colon separates a file from a function",
+            code="output/cannot-create",
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_task(folder)
@@ -55,7 +56,8 @@ def write_task(
         from rlhf_testing.tiny import write_tiny_model
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "the quickstart's model is made by rlhf-testing, which is not installed: pip install 'rlhf-cli[check]'"
+            "the quickstart's model is made by rlhf-testing, which is not installed: pip install 'rlhf-cli[check]'",
+            code="plugin/missing-dependency",
         ) from error
 
     strings = [f"{number:0{digits}d}" for number in range(10**digits)]

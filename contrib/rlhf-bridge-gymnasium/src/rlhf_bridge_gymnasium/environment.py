@@ -108,7 +108,8 @@ def _made(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(
             f"expected an environment of Gymnasium in id, and its arguments in kwargs; {config.id!r} gave "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}",
+            code="environment/not-loadable",
         ) from error
 
 
@@ -124,13 +125,15 @@ def _actions(game: gymnasium.Env[Any, Any], config: GymnasiumConfig) -> tuple[in
     space = game.action_space
     if not isinstance(space, gymnasium.spaces.Discrete):
         raise ConfigError(
-            f"{config.id}: expected discrete actions, which text can name; got {space}"
+            f"{config.id}: expected discrete actions, which text can name; got {space}",
+            code="environment/unsuitable",
         )
     first, count = int(space.start), int(space.n)
     words = list(config.actions) or [str(number) for number in range(first, first + count)]
     if len({word.lower() for word in words}) != count:
         raise ConfigError(
-            f"{config.id} has {count} actions; expected as many different words in actions, got {words}"
+            f"{config.id} has {count} actions; expected as many different words in actions, got {words}",
+            code="environment/unsuitable",
         )
     return first, words
 
@@ -140,7 +143,8 @@ def _noop(words: list[str], config: GymnasiumConfig) -> int:
     found = [n for n, known in enumerate(words) if known.lower() == config.noop.lower()]
     if not found:
         raise ConfigError(
-            f"env.gymnasium.noop: expected one of {', '.join(words)}, the actions of {config.id}; got {config.noop!r}"
+            f"env.gymnasium.noop: expected one of {', '.join(words)}, the actions of {config.id}; got {config.noop!r}",
+            code="environment/unsuitable",
         )
     return found[0]
 

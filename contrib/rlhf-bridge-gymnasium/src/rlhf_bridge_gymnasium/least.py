@@ -40,5 +40,6 @@ def least_reward(game: gymnasium.Env[Any, Any], config: GymnasiumConfig) -> floa
     raise ConfigError(
         f"{config.id}: expected the least that an episode can earn, to which an answer without an action brings it; "
         "this game does not say it. Set --env.gymnasium.least_reward, or have such answers play an action: "
-        "--env.gymnasium.without_action noop --env.gymnasium.noop WORD."
+        "--env.gymnasium.without_action noop --env.gymnasium.noop WORD.",
+        code="environment/no-least-reward",
     )

@@ -95,7 +95,10 @@ class ContainerMachine:
         status, output, _ = await self._asked(words, seconds, _SAID_BYTES)
         if status not in ok:
             said = output.decode(errors="replace").strip()[-500:]
-            raise RolloutError(f"{self._engine} {words[0]} ended with status {status}: {said}")
+            raise RolloutError(
+                f"{self._engine} {words[0]} ended with status {status}: {said}",
+                code="container/failed",
+            )
 
     async def _asked(
         self, words: Sequence[str], seconds: float, most: int
@@ -110,7 +113,8 @@ class ContainerMachine:
             )
         except OSError as error:
             raise RolloutError(
-                f"engine = {self._engine!r}: expected a program that runs containers ({error})"
+                f"engine = {self._engine!r}: expected a program that runs containers ({error})",
+                code="container/no-engine",
             ) from error
         assert process.stdout is not None
         try:
@@ -119,7 +123,8 @@ class ContainerMachine:
                 return await process.wait(), output, is_cut
         except TimeoutError as error:
             raise RolloutError(
-                f"{self._engine} {words[0]} did not end within {seconds:g} s"
+                f"{self._engine} {words[0]} did not end within {seconds:g} s",
+                code="container/failed",
             ) from error
         finally:
             if process.returncode is None:

@@ -42,7 +42,8 @@ def read_recipe(path: Path | None) -> Recipe:
             _take(recipe, word.upper(), rest.strip(), line.strip())
         except ValueError as error:
             raise DataError(
-                f"{path}: expected a line that can be read, got {line!r:.200} ({error})"
+                f"{path}: expected a line that can be read, got {line!r:.200} ({error})",
+                code="environment/malformed-task",
             ) from error
     return recipe
 

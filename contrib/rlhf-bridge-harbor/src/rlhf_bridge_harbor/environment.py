@@ -78,7 +78,8 @@ class HarborBridge:
         folder = task.row.get("folder")
         if not isinstance(folder, str):
             raise RolloutError(
-                "the task has no column folder; expected tasks of the options train and eval"
+                "the task has no column folder; expected tasks of the options train and eval",
+                code="environment/no-task",
             )
         self._task = await asyncio.to_thread(read_folder, Path(folder), self._config.variables)
         _require_machine(self._task, self._config)
@@ -181,7 +182,8 @@ class HarborBridge:
             rewards = await self._written(self._machine)
             if rewards is None and self._config.missing_reward is None:
                 raise RolloutError(
-                    f"the verifier wrote no reward; it printed: {_shown(ran, task.verifier_s)!r}"
+                    f"the verifier wrote no reward; it printed: {_shown(ran, task.verifier_s)!r}",
+                    code="environment/no-reward",
                 )
             metrics["verifier/missing"] = float(rewards is None)
             if rewards is None:
@@ -212,18 +214,22 @@ def _require_machine(task: HarborFolder, config: HarborConfig) -> None:
         DataError: there is no engine for the task's image, or nothing to make one of.
     """
     if config.engine and config.host:
-        raise ConfigError("harbor: expected one of engine and host, got both")
+        raise ConfigError(
+            "harbor: expected one of engine and host, got both", code="config/conflict"
+        )
     if config.engine:
         if not task.image and task.dockerfile is None:
             raise DataError(
-                f"{task.label}: expected environment/Dockerfile or docker_image for {config.engine}"
+                f"{task.label}: expected environment/Dockerfile or docker_image for {config.engine}",
+                code="environment/unsupported-task",
             )
         return
     if not config.host:
         wanted = task.image or "the image of environment/Dockerfile"
         raise DataError(
             f"{task.label}, {task.path}: needs {wanted}, and there is no engine for containers. Give engine (docker, "
-            "podman), or host = true to run it in a sandbox of this machine with this machine's programs"
+            "podman), or host = true to run it in a sandbox of this machine with this machine's programs",
+            code="environment/unsupported-task",
         )
 
 

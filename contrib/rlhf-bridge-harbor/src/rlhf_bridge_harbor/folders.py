@@ -58,7 +58,8 @@ def task_folders(paths: Iterable[str]) -> list[Path]:
         below = list(_below(path, 0)) if path.is_dir() else []
         if not below:
             raise DataError(
-                f"{given}: expected a task folder of Harbor, or a folder of such; found no task.toml"
+                f"{given}: expected a task folder of Harbor, or a folder of such; found no task.toml",
+                code="environment/malformed-task",
             )
         found += below
     return found
@@ -76,7 +77,10 @@ def read_folder(path: Path, values: Mapping[str, str]) -> HarborFolder:
     try:
         fields = tomllib.loads((path / "task.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: expected a task of Harbor with task.toml ({error})") from error
+        raise DataError(
+            f"{path}: expected a task of Harbor with task.toml ({error})",
+            code="environment/malformed-task",
+        ) from error
     version = str(fields.get("schema_version") or fields.get("version") or "(none)")
     name = str(_table(path, fields, "task").get("name") or path.name)
     label = f"Harbor task {name} (format {version})"
@@ -85,9 +89,14 @@ def read_folder(path: Path, values: Mapping[str, str]) -> HarborFolder:
     try:
         instruction = (path / "instruction.md").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{label}: expected instruction.md ({error})") from error
+        raise DataError(
+            f"{label}: expected instruction.md ({error})", code="environment/malformed-task"
+        ) from error
     if not (path / "tests" / "test.sh").is_file():
-        raise DataError(f"{label}: expected tests/test.sh, which writes the reward")
+        raise DataError(
+            f"{label}: expected tests/test.sh, which writes the reward",
+            code="environment/malformed-task",
+        )
     verifier = _table(path, fields, "verifier")
     return HarborFolder(
         path=path,
@@ -136,34 +145,44 @@ def _refuse(path: Path, label: str, fields: Mapping[str, Any]) -> None:
     wanted = [what for what, is_wanted in missing.items() if is_wanted]
     if wanted:
         raise DataError(
-            f"{label}, {path}: needs {' and '.join(wanted)}, which this bridge does not have"
+            f"{label}, {path}: needs {' and '.join(wanted)}, which this bridge does not have",
+            code="environment/unsupported-task",
         )
 
 
 def _table(path: Path, fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = fields.get(name, {})
     if not isinstance(found, dict):
-        raise DataError(f"{path}/task.toml: expected a table [{name}], got {found!r:.100}")
+        raise DataError(
+            f"{path}/task.toml: expected a table [{name}], got {found!r:.100}",
+            code="environment/malformed-task",
+        )
     return found
 
 
 def _number(label: str, table: Mapping[str, Any], name: str, default: float) -> float:
     value = table.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise DataError(f"{label}: {name} is {value!r:.100}; expected a number above 0")
+        raise DataError(
+            f"{label}: {name} is {value!r:.100}; expected a number above 0",
+            code="environment/malformed-task",
+        )
     return float(value)
 
 
 def _variables(label: str, table: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, str]:
     found = table.get("env", {})
     if not isinstance(found, dict):
-        raise DataError(f"{label}: env is {found!r:.100}; expected a table")
+        raise DataError(
+            f"{label}: env is {found!r:.100}; expected a table", code="environment/malformed-task"
+        )
 
     def value(match: re.Match[str]) -> str:
         name, default = match.groups()
         if name not in values and default is None:
             raise DataError(
-                f"{label}: asks for the host's variable {name}; expected it in the option variables"
+                f"{label}: asks for the host's variable {name}; expected it in the option variables",
+                code="environment/unsupported-task",
             )
         return values.get(name, default or "")
 

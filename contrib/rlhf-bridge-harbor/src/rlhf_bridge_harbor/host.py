@@ -62,7 +62,10 @@ class HostMachine:
     async def start(self) -> None:
         """Make the root: empty but for what the Dockerfile copies."""
         if sys.platform != "linux":
-            raise RolloutError(f"the sandbox needs Linux; this is {sys.platform}. Give an engine")
+            raise RolloutError(
+                f"the sandbox needs Linux; this is {sys.platform}. Give an engine",
+                code="sandbox/unavailable",
+            )
         if self._recipe.left_out and self._task.path not in _WARNED:
             _WARNED.add(self._task.path)
             lines = "; ".join(self._recipe.left_out)
@@ -105,7 +108,8 @@ class HostMachine:
         if process.returncode == inside.BROKEN and said.startswith("sandbox: "):
             raise RolloutError(
                 f"this machine's sandbox could not be built ({said.strip():.500}). It needs namespaces of users, which "
-                "some machines and most containers refuse; give an engine instead"
+                "some machines and most containers refuse; give an engine instead",
+                code="sandbox/unavailable",
             )
         text = output.decode(errors="replace")
         return Ran(
@@ -186,7 +190,8 @@ def _copy(context: Path, source: str, root: Path, target: str, label: str) -> No
     found = (context / source.lstrip("/")).resolve()
     if not found.is_relative_to(context.resolve()) or not found.exists():
         raise DataError(
-            f"{label}: environment/Dockerfile copies {source!r}; expected a path beside it"
+            f"{label}: environment/Dockerfile copies {source!r}; expected a path beside it",
+            code="environment/unsupported-task",
         )
     into = root / target.strip("/")
     if found.is_dir():

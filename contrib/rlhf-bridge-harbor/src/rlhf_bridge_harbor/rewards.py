@@ -22,7 +22,8 @@ def plain_reward(raw: bytes) -> dict[str, float]:
         return {"reward": _finite(float(_limited(raw).decode().strip()), "reward.txt")}
     except ValueError as error:
         raise RolloutError(
-            f"wrote {raw[:200]!r} into reward.txt; expected a finite number"
+            f"wrote {raw[:200]!r} into reward.txt; expected a finite number",
+            code="environment/no-reward",
         ) from error
 
 
@@ -36,10 +37,14 @@ def named_rewards(raw: bytes) -> dict[str, float]:
         found: Any = parse_json(_limited(raw))
     except BrokenJson as error:
         raise RolloutError(
-            f"wrote {raw[:200]!r} into reward.json; expected an object of numbers"
+            f"wrote {raw[:200]!r} into reward.json; expected an object of numbers",
+            code="environment/no-reward",
         ) from error
     if not isinstance(found, dict) or not found:
-        raise RolloutError(f"wrote {raw[:200]!r} into reward.json; expected an object of numbers")
+        raise RolloutError(
+            f"wrote {raw[:200]!r} into reward.json; expected an object of numbers",
+            code="environment/no-reward",
+        )
     return {str(name): _finite(value, "reward.json") for name, value in found.items()}
 
 
@@ -57,13 +62,16 @@ def chosen_reward(rewards: dict[str, float], key: str) -> float:
         return rewards["reward"]
     raise RolloutError(
         f"wrote the rewards {', '.join(sorted(rewards))}; expected one named {key or 'reward'}, or the "
-        "option reward_key"
+        "option reward_key",
+        code="environment/no-reward",
     )
 
 
 def _limited(raw: bytes) -> bytes:
     if len(raw) > MAX_BYTES:
-        raise RolloutError(f"wrote a reward of more than {MAX_BYTES // 2**20} MiB")
+        raise RolloutError(
+            f"wrote a reward of more than {MAX_BYTES // 2**20} MiB", code="environment/no-reward"
+        )
     return raw
 
 
@@ -73,6 +81,9 @@ def _finite(value: object, file: str) -> float:
         or not isinstance(value, int | float)
         or not abs(value) <= _MAX_REWARD
     ):
-        raise RolloutError(f"wrote {value!r:.200} into {file}; expected finite numbers")
+        raise RolloutError(
+            f"wrote {value!r:.200} into {file}; expected finite numbers",
+            code="environment/no-reward",
+        )
     assert math.isfinite(value)
     return float(value)

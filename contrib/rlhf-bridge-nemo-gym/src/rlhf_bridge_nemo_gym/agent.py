@@ -44,7 +44,8 @@ def nemo_gym_agent(
         if not isinstance(row, dict) or not isinstance(row.get("responses_create_params"), dict):
             raise RolloutError(
                 "the task has no row of NeMo Gym in its column gym; expected rows that python -m "
-                "rlhf_bridge_nemo_gym.rows wrote"
+                "rlhf_bridge_nemo_gym.rows wrote",
+                code="environment/no-task",
             )
         relay = await relay_at(relay_port)
         client = GymClient(url, label, answer_s=answer_s, max_bytes=int(max_answer_mib * 2**20))
@@ -74,7 +75,10 @@ def _named(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _outcome(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     reward = answer.get("reward")
     if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise RolloutError(f"gave the reward {reward!r:.200}; expected a finite number")
+        raise RolloutError(
+            f"gave the reward {reward!r:.200}; expected a finite number",
+            code="environment/no-reward",
+        )
     metrics = {
         f"nemo_gym/{name}": float(answer[name])
         for name in ("terminated", "truncated")

@@ -31,13 +31,22 @@ class ServerAnswer:
             RolloutError: it is none, or an error.
         """
         if self.status != 200:
-            raise RolloutError(f"answered {path} with status {self.status} and {self.text!r:.500}")
+            raise RolloutError(
+                f"answered {path} with status {self.status} and {self.text!r:.500}",
+                code="environment/wrong-answer",
+            )
         try:
             value = parse_json(self.text, finite=True)
         except BrokenJson as error:
-            raise RolloutError(f"answered {path} with what is no JSON ({error!s:.200})") from error
+            raise RolloutError(
+                f"answered {path} with what is no JSON ({error!s:.200})",
+                code="environment/wrong-answer",
+            ) from error
         if not isinstance(value, dict):
-            raise RolloutError(f"answered {path} with {self.text!r:.200}; expected an object")
+            raise RolloutError(
+                f"answered {path} with {self.text!r:.200}; expected an object",
+                code="environment/wrong-answer",
+            )
         return value
 
 
@@ -54,7 +63,9 @@ class GymClient:
     def __init__(self, url: str, label: str, *, answer_s: float, max_bytes: int) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise ConfigError(f"url = {url!r}: expected http://HOST:PORT")
+            raise ConfigError(
+                f"url = {url!r}: expected http://HOST:PORT", code="environment/address"
+            )
         named = f"NeMo Gym environment {label}" if label else "the NeMo Gym server"
         self.label = f"{named} at {parts.netloc.rpartition('@')[2]}"
         self._answer_s, self._max_bytes = answer_s, max_bytes
@@ -95,13 +106,19 @@ class GymClient:
                     raw += chunk
                     if len(raw) > self._max_bytes:
                         limit = self._max_bytes / 2**20
-                        raise RolloutError(f"answered {path} with more than {limit:g} MiB")
+                        raise RolloutError(
+                            f"answered {path} with more than {limit:g} MiB",
+                            code="environment/wrong-answer",
+                        )
                 return ServerAnswer(status=reply.status_code, text=raw.decode(errors="replace"))
         except TimeoutError as error:
-            raise RolloutError(f"did not answer {path} within {self._answer_s:g} s") from error
+            raise RolloutError(
+                f"did not answer {path} within {self._answer_s:g} s", code="environment/too-slow"
+            ) from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise RolloutError(
-                f"broke off its answer to {path}, or cannot be reached ({type(error).__name__}: {error})"
+                f"broke off its answer to {path}, or cannot be reached ({type(error).__name__}: {error})",
+                code="environment/unreachable",
             ) from error
 
 

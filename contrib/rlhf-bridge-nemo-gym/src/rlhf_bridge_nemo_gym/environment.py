@@ -77,7 +77,8 @@ class NemoGymBridge:
         row = task.row.get("gym")
         if not isinstance(row, dict):
             raise RolloutError(
-                "the task has no row of NeMo Gym in its column gym; expected tasks of the options train and eval"
+                "the task has no row of NeMo Gym in its column gym; expected tasks of the options train and eval",
+                code="environment/no-task",
             )
         self._row = dict(row)
         with self._named():
@@ -134,7 +135,8 @@ class NemoGymBridge:
         if not {"/reset", "/step"} <= set(paths):
             raise ConfigError(
                 f"{self._client.label} has neither /verify nor /reset and /step; expected a resources server. An agent "
-                "server (/run) is for the executor endpoint"
+                "server (/run) is for the executor endpoint",
+                code="environment/unsuitable",
             )
         return True
 
@@ -203,7 +205,10 @@ def _observed(answer: Fields) -> list[Fields]:
     """Return the user's message of an answer; none if it has no observation."""
     observation = answer.get("observation")
     if observation is not None and not isinstance(observation, str):
-        raise RolloutError(f"gave the observation {observation!r:.200}; expected a text")
+        raise RolloutError(
+            f"gave the observation {observation!r:.200}; expected a text",
+            code="environment/wrong-answer",
+        )
     return [{"role": "user", "content": observation}] if observation else []
 
 
@@ -216,7 +221,8 @@ def _tool_messages(info: Fields) -> list[Fields]:
         for one in found
     ):
         raise RolloutError(
-            f"gave tool_outputs = {found!r:.200}; expected texts with call_id and output"
+            f"gave tool_outputs = {found!r:.200}; expected texts with call_id and output",
+            code="environment/wrong-answer",
         )
     return [
         {"role": "tool", "tool_call_id": one["call_id"], "content": one["output"]} for one in found
@@ -226,14 +232,19 @@ def _tool_messages(info: Fields) -> list[Fields]:
 def _object(answer: Fields, name: str) -> dict[str, Any]:
     found = answer.get(name)
     if found is not None and not isinstance(found, dict):
-        raise RolloutError(f"gave {name} = {found!r:.200}; expected an object")
+        raise RolloutError(
+            f"gave {name} = {found!r:.200}; expected an object", code="environment/wrong-answer"
+        )
     return found or {}
 
 
 def _reward(answer: Fields) -> float:
     reward = answer.get("reward")
     if not _is_number(reward) or abs(reward) > _MAX_REWARD:  # type: ignore[arg-type]
-        raise RolloutError(f"gave the reward {reward!r:.200}; expected a finite number")
+        raise RolloutError(
+            f"gave the reward {reward!r:.200}; expected a finite number",
+            code="environment/no-reward",
+        )
     return float(reward)  # type: ignore[arg-type]
 
 

@@ -22,7 +22,10 @@ def messages_of(items: object) -> tuple[Fields, ...]:
     if isinstance(items, str):
         return ({"role": "user", "content": items},)
     if not isinstance(items, list) or not items:
-        raise RolloutError(f"the input is {items!r:.200}; expected a text or a list of items")
+        raise RolloutError(
+            f"the input is {items!r:.200}; expected a text or a list of items",
+            code="environment/wrong-answer",
+        )
     return tuple(_message(item) for item in items)
 
 
@@ -35,7 +38,10 @@ def chat_tools(tools: object) -> tuple[Fields, ...]:
     found = []
     for tool in tools if isinstance(tools, list) else ():
         if not isinstance(tool, dict) or tool.get("type") != "function" or not tool.get("name"):
-            raise RolloutError(f"the tool {tool!r:.200}; expected a function with a name")
+            raise RolloutError(
+                f"the tool {tool!r:.200}; expected a function with a name",
+                code="environment/wrong-answer",
+            )
         kept = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
         found.append({"type": "function", "function": kept})
     return tuple(found)
@@ -89,7 +95,9 @@ def response_of(params: Fields, output: Sequence[Fields], action: Action) -> dic
 
 def _message(item: object) -> Fields:
     if not isinstance(item, dict):
-        raise RolloutError(f"the input has {item!r:.200}; expected an object")
+        raise RolloutError(
+            f"the input has {item!r:.200}; expected an object", code="environment/wrong-answer"
+        )
     kind = item.get("type", "message")
     if kind == "message":
         role = str(item.get("role"))
@@ -107,7 +115,10 @@ def _message(item: object) -> Fields:
             "tool_call_id": item.get("call_id"),
             "content": _text(item.get("output")),
         }
-    raise RolloutError(f"the input has an item {kind!r:.50}; expected messages and calls")
+    raise RolloutError(
+        f"the input has an item {kind!r:.50}; expected messages and calls",
+        code="environment/wrong-answer",
+    )
 
 
 def _text(content: object) -> str:
@@ -116,7 +127,10 @@ def _text(content: object) -> str:
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise RolloutError(f"the input shows {json.dumps(content):.200}; expected text alone")
+        raise RolloutError(
+            f"the input shows {json.dumps(content):.200}; expected text alone",
+            code="environment/wrong-answer",
+        )
     return "".join(map(str, texts))
 
 

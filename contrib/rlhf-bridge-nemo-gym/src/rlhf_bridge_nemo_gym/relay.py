@@ -56,7 +56,8 @@ class Relay:
             self._socket.close()
             raise ConfigError(
                 f"relay_port = {port}: expected a free port of this machine, and one process that plays episodes "
-                f"({error})"
+                f"({error})",
+                code="environment/port-taken",
             ) from error
         options = uvicorn.Config(
             self._answer,

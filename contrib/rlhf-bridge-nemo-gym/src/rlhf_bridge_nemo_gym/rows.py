@@ -29,7 +29,9 @@ def gym_rows(paths: Iterable[str], split: str) -> Sequence[Mapping[str, Any]]:
         try:
             text = Path(path).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: expected a JSONL file of NeMo Gym ({error})") from error
+            raise DataError(
+                f"{path}: expected a JSONL file of NeMo Gym ({error})", code="data/malformed-file"
+            ) from error
         for number, line in enumerate(text.splitlines(), start=1):
             if line.strip():
                 row = _checked(line, f"{path}, line {number}")
@@ -62,7 +64,8 @@ def _checked(line: str, where: str) -> dict[str, Any]:
     except (BrokenJson, KeyError, TypeError, RolloutError) as error:
         raise DataError(
             f"{where}: expected an object with responses_create_params and its input "
-            f"({type(error).__name__}: {error})"
+            f"({type(error).__name__}: {error})",
+            code="data/malformed-file",
         ) from error
     return dict(row)
 

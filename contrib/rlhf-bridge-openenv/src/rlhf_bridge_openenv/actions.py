@@ -89,11 +89,15 @@ def action_form(schema: object, config: OpenEnvConfig) -> ActionForm:
         if name not in properties:
             raise ConfigError(
                 f"action_field = {config.action_field!r}: expected one of the fields of an action, which are "
-                f"{', '.join(properties) or 'none'}; or action = json"
+                f"{', '.join(properties) or 'none'}; or action = json",
+                code="environment/unsuitable",
             )
         return ActionForm(kind="text", field=name, schema=properties[name])
     if kind == "tools" and not is_tools:
-        raise ConfigError("action = tools: the server's actions are no calls of tools")
+        raise ConfigError(
+            "action = tools: the server's actions are no calls of tools",
+            code="environment/unsuitable",
+        )
     shown = {key: value for key, value in whole.items() if key in ("$defs", "required")}
     return ActionForm(kind=kind, field="", schema={**shown, "properties": properties})
 

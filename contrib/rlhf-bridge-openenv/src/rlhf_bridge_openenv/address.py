@@ -57,14 +57,16 @@ def address_of(url: str, bearer_file: str) -> Address:
         port = 0
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query:
         raise ConfigError(
-            f"url = {url!r}: expected http://HOST:PORT, or https://HOST/PATH, without a query"
+            f"url = {url!r}: expected http://HOST:PORT, or https://HOST/PATH, without a query",
+            code="environment/address",
         )
     secure = parts.scheme == "https"
     token = _token(bearer_file) if bearer_file else ""
     if token and not secure and not _is_loopback(parts.hostname):
         raise ConfigError(
             f"url = {url!r} with bearer_file: the token would be sent unencrypted to another machine; expected "
-            "https://, or a tunnel to 127.0.0.1"
+            "https://, or a tunnel to 127.0.0.1",
+            code="environment/token",
         )
     return Address(
         secure=secure,
@@ -79,9 +81,14 @@ def _token(file: str) -> str:
     try:
         token = Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"bearer_file {file}: expected a file with a token ({error})") from error
+        raise ConfigError(
+            f"bearer_file {file}: expected a file with a token ({error})", code="environment/token"
+        ) from error
     if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError(f"bearer_file {file}: expected one token of printable ASCII characters")
+        raise ConfigError(
+            f"bearer_file {file}: expected one token of printable ASCII characters",
+            code="environment/token",
+        )
     return token
 
 

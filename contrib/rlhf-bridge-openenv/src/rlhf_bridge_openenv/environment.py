@@ -79,7 +79,10 @@ class OpenEnvBridge:
         with named(self._label):
             seen = await self._begun(address, arguments)
             if seen.done:
-                raise RolloutError("its episode ended before the policy's first turn")
+                raise RolloutError(
+                    "its episode ended before the policy's first turn",
+                    code="environment/ended-early",
+                )
             tools = await self._tools() if self._form.kind == "tools" else ()
         told = self._config.instructions or self._form.explained
         content = "\n".join(filter(None, (told, shown(seen.fields, self._config.show))))
@@ -117,7 +120,9 @@ class OpenEnvBridge:
             except Refusal as error:
                 await self.close()
                 if error.code != _FULL or loop.time() >= give_up:
-                    raise RolloutError(f"refused to begin an episode ({error})") from error
+                    raise RolloutError(
+                        f"refused to begin an episode ({error})", code="environment/refused"
+                    ) from error
             # Episodes that wait for room come back at different times.
             wait_s = min(1.0, 0.05 * 2 ** min(attempt, 5)) * random.uniform(0.5, 1.0)
             await asyncio.sleep(min(wait_s, max(0.0, give_up - loop.time())))
@@ -139,7 +144,9 @@ class OpenEnvBridge:
         try:
             answer = await self._session.ask("mcp", question, "mcp")
         except Refusal as error:
-            raise RolloutError(f"refused to list its tools ({error})") from error
+            raise RolloutError(
+                f"refused to list its tools ({error})", code="environment/refused"
+            ) from error
         return offered_tools(answer.get("result"))
 
     async def _called(self, action: Action) -> StepResult:
@@ -176,13 +183,13 @@ class OpenEnvBridge:
             RolloutError: the environment failed.
         """
         if self._session is None:
-            raise RolloutError("its session has ended")
+            raise RolloutError("its session has ended", code="environment/closed")
         try:
             return seen_in(await self._session.ask("step", body, "observation"), "step")
         except Refusal as error:
             if error.code == _NO_ACTION or self._config.step_errors == "show":
                 raise MalformedAction(f"error: {error.text}") from error
-            raise RolloutError(f"failed in a step ({error})") from error
+            raise RolloutError(f"failed in a step ({error})", code="environment/refused") from error
 
     def _told(self, text: str) -> StepResult:
         self._malformed += 1

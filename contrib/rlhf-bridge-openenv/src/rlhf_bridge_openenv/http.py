@@ -64,7 +64,7 @@ def request(address: Address, method: str, path: str, limits: Limits, body: Any 
             said = f"did not answer {method} {path} within {limits.answer_s:g} s"
         else:
             said = f"broke off its answer to {method} {path} ({type(error).__name__}: {error})"
-        raise RolloutError(said) from error
+        raise RolloutError(said, code="environment/refused") from error
     finally:
         timer.cancel()
         connection.close()
@@ -82,7 +82,10 @@ def parsed(raw: bytes | str, what: str) -> Any:
     try:
         return parse_json(raw, finite=True)
     except BrokenJson as error:
-        raise RolloutError(f"answered {what} with what is no JSON ({error!s:.200})") from error
+        raise RolloutError(
+            f"answered {what} with what is no JSON ({error!s:.200})",
+            code="environment/wrong-answer",
+        ) from error
 
 
 def _read(answer: http.client.HTTPResponse, max_bytes: int) -> bytes:
@@ -92,7 +95,10 @@ def _read(answer: http.client.HTTPResponse, max_bytes: int) -> bytes:
         parts.append(chunk)
         total += len(chunk)
         if total > max_bytes:
-            raise RolloutError(f"sent an answer of more than {max_bytes / 2**20:g} MiB")
+            raise RolloutError(
+                f"sent an answer of more than {max_bytes / 2**20:g} MiB",
+                code="environment/wrong-answer",
+            )
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
     return b"".join(parts)

@@ -21,5 +21,6 @@ def named(label: str) -> Iterator[None]:
         raise RolloutError(f"{label}: {error}") from error
     except OSError as error:
         raise RolloutError(
-            f"{label}: cannot be reached ({type(error).__name__}: {error})"
+            f"{label}: cannot be reached ({type(error).__name__}: {error})",
+            code="environment/unreachable",
         ) from error

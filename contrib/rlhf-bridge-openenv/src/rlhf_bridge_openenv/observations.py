@@ -32,17 +32,22 @@ def seen_in(body: Mapping[str, Any], what: str) -> Seen:
     fields, reward, done = body.get("observation"), body.get("reward"), body.get("done", False)
     if not isinstance(fields, dict):
         raise RolloutError(
-            f"answered {what} with the observation {fields!r:.200}; expected an object"
+            f"answered {what} with the observation {fields!r:.200}; expected an object",
+            code="environment/wrong-answer",
         )
     if reward is None:
         reward = 0.0
     # A whole number of JSON may be too large for a float.
     if not isinstance(reward, int | float) or abs(reward) > 1e300 or not math.isfinite(reward):
         raise RolloutError(
-            f"answered {what} with the reward {reward!r:.200}; expected a finite number"
+            f"answered {what} with the reward {reward!r:.200}; expected a finite number",
+            code="environment/wrong-answer",
         )
     if not isinstance(done, bool):
-        raise RolloutError(f"answered {what} with done = {done!r:.200}; expected true or false")
+        raise RolloutError(
+            f"answered {what} with done = {done!r:.200}; expected true or false",
+            code="environment/wrong-answer",
+        )
     metadata = body.get("metadata", fields.get("metadata"))
     return Seen(fields={**fields, "metadata": metadata}, reward=float(reward), done=done)
 
@@ -57,7 +62,8 @@ def shown(fields: Mapping[str, Any], show: Sequence[str]) -> str:
     wanted = show or [name for name in fields if name != "metadata"]
     if show and not any(name in fields for name in show):
         raise RolloutError(
-            f"show = {list(show)}: the observation has none of them; its fields are {', '.join(fields)}"
+            f"show = {list(show)}: the observation has none of them; its fields are {', '.join(fields)}",
+            code="environment/wrong-answer",
         )
     kept = {name: fields[name] for name in wanted if fields.get(name) is not None}
     if len(kept) == 1 and isinstance(only := next(iter(kept.values())), str):
@@ -84,11 +90,17 @@ def offered_tools(result: object) -> tuple[Mapping[str, Any], ...]:
     """
     listed = result.get("tools") if isinstance(result, Mapping) else None
     if not isinstance(listed, list) or not listed:
-        raise RolloutError(f"listed its tools as {result!r:.200}; expected some in a list tools")
+        raise RolloutError(
+            f"listed its tools as {result!r:.200}; expected some in a list tools",
+            code="environment/wrong-answer",
+        )
     tools = []
     for tool in listed:
         if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
-            raise RolloutError(f"listed the tool {tool!r:.200}; expected an object with a name")
+            raise RolloutError(
+                f"listed the tool {tool!r:.200}; expected an object with a name",
+                code="environment/wrong-answer",
+            )
         parameters = tool.get("inputSchema", tool.get("input_schema")) or {"type": "object"}
         function = {
             "name": tool["name"],

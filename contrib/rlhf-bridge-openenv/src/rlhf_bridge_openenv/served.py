@@ -38,7 +38,9 @@ def served_by(address: Address, limits: Limits) -> Served:
         about = _object_at(address, "/metadata", limits)
         schema = _object_at(address, "/schema", limits).get("action")
         if not isinstance(schema, dict):
-            raise RolloutError("answered GET /schema without an object action")
+            raise RolloutError(
+                "answered GET /schema without an object action", code="environment/wrong-answer"
+            )
         listed = request(address, "GET", "/list_environments", limits).body
         name = listed[0] if isinstance(listed, list) and listed else ""
         said = f"{about.get('name')!s:.100} {about.get('version') or '(no version)'!s:.50}"
@@ -63,7 +65,10 @@ class ServedTasks(Sequence[Mapping[str, Any]]):
         with named(served.label):
             count = self._asked("num_tasks", {"split": split}, "num_tasks")
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise RolloutError(f"has {count!r:.100} tasks in {split!r}; expected a number")
+                raise RolloutError(
+                    f"has {count!r:.100} tasks in {split!r}; expected a number",
+                    code="environment/wrong-answer",
+                )
         self._count = count
 
     def __len__(self) -> int:
@@ -86,7 +91,8 @@ class ServedTasks(Sequence[Mapping[str, Any]]):
         if reply.status != 200 or not isinstance(reply.body, dict) or field not in reply.body:
             raise RolloutError(
                 f"answered POST {path} with status {reply.status} and {reply.body!r:.200}; expected an object "
-                f"with {field}"
+                f"with {field}",
+                code="environment/wrong-answer",
             )
         return reply.body[field]
 
@@ -106,7 +112,8 @@ def split_names(address: Address, served: Served, limits: Limits) -> dict[str, s
             return None
         if reply.status != 200 or not isinstance(reply.body, list):
             raise RolloutError(
-                f"answered GET {path} with status {reply.status} and {reply.body!r:.200}; expected a list"
+                f"answered GET {path} with status {reply.status} and {reply.body!r:.200}; expected a list",
+                code="environment/wrong-answer",
             )
         return {
             str(one.get("name")): str(one.get("type"))
@@ -119,6 +126,7 @@ def _object_at(address: Address, path: str, limits: Limits) -> dict[str, Any]:
     reply = request(address, "GET", path, limits)
     if reply.status != 200 or not isinstance(reply.body, dict):
         raise RolloutError(
-            f"answered GET {path} with status {reply.status} and {reply.body!r:.200}; expected an object"
+            f"answered GET {path} with status {reply.status} and {reply.body!r:.200}; expected an object",
+            code="environment/wrong-answer",
         )
     return reply.body

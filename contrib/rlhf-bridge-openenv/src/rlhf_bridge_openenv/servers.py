@@ -76,7 +76,8 @@ class StartedServer:
         if self._starts > self._config.server_restarts:
             raise RolloutError(
                 f"the server {self._words()} died {self._starts} times; expected at most "
-                f"{self._config.server_restarts} restarts{self._said()}"
+                f"{self._config.server_restarts} restarts{self._said()}",
+                code="environment/restarted-too-often",
             )
         if self._program is not None:
             self._program.stop()
@@ -121,7 +122,8 @@ class StartedServer:
                 said = self._said()
                 self._program.stop()
                 raise RolloutError(
-                    f"the server {self._words()} did not answer within {self._config.start_s:g} s (start_s){said}"
+                    f"the server {self._words()} did not answer within {self._config.start_s:g} s (start_s){said}",
+                    code="environment/too-slow",
                 )
             try:
                 if request(address, "GET", "/health", _health_limits(left)).status == 200:
@@ -131,14 +133,18 @@ class StartedServer:
                 pass  # Not there yet; how long that may last is asked above.
             time.sleep(_RETRY_S)
         self._refuse_absence()
-        raise RolloutError(f"the server {self._words()} ended before it answered{self._said()}")
+        raise RolloutError(
+            f"the server {self._words()} ended before it answered{self._said()}",
+            code="environment/not-started",
+        )
 
     def _refuse_absence(self) -> None:
         assert self._program is not None
         module = absent_module(self._program.tail)
         if self._config.app and module is not None:
             raise ConfigError(
-                f"the server {self._config.app} cannot start: {advice(module, self._config.app, self._python)}"
+                f"the server {self._config.app} cannot start: {advice(module, self._config.app, self._python)}",
+                code="environment/not-started",
             )
 
     def _words(self) -> str:
@@ -187,7 +193,8 @@ def _interpreter(path: str) -> str:
         found = found / "bin" / "python"
     if not (found.is_file() and os.access(found, os.X_OK)):
         raise ConfigError(
-            f"server_python = {path!r}: expected a Python interpreter, or the folder of a virtual environment"
+            f"server_python = {path!r}: expected a Python interpreter, or the folder of a virtual environment",
+            code="environment/no-interpreter",
         )
     return str(found.absolute())
 
@@ -197,5 +204,7 @@ def _folder(path: str) -> Path | None:
         return None
     found = Path(path).expanduser()
     if not found.is_dir():
-        raise ConfigError(f"server_folder = {path!r}: expected a folder")
+        raise ConfigError(
+            f"server_folder = {path!r}: expected a folder", code="environment/no-folder"
+        )
     return found

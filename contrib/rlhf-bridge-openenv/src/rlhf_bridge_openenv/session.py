@@ -55,21 +55,24 @@ class OpenEnvSession:
                 raw = await self._connection.recv()
         except TimeoutError as error:
             raise RolloutError(
-                f"did not answer {kind} within {self._limits.answer_s:g} s"
+                f"did not answer {kind} within {self._limits.answer_s:g} s",
+                code="environment/too-slow",
             ) from error
         except ConnectionClosed as error:
-            raise RolloutError(self._closed(kind, error)) from error
+            raise RolloutError(self._closed(kind, error), code="environment/closed") from error
         answer = parsed(raw, kind)
         body = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(body, dict):
             raise RolloutError(
-                f"answered {kind} with {raw!r:.200}; expected an object with type and data"
+                f"answered {kind} with {raw!r:.200}; expected an object with type and data",
+                code="environment/wrong-answer",
             )
         if answer.get("type") == "error":
             raise Refusal(str(body.get("code", "")), f"{_reason(body):.2000}")
         if answer.get("type") != expected:
             raise RolloutError(
-                f"answered {kind} with the type {answer.get('type')!r:.50}; expected {expected}"
+                f"answered {kind} with the type {answer.get('type')!r:.50}; expected {expected}",
+                code="environment/wrong-answer",
             )
         return body
 
@@ -109,7 +112,8 @@ async def open_session(address: Address, limits: Limits) -> OpenEnvSession:
         )
     except (OSError, WebSocketException, TimeoutError) as error:
         raise RolloutError(
-            f"cannot be reached for a session ({type(error).__name__}: {error})"
+            f"cannot be reached for a session ({type(error).__name__}: {error})",
+            code="environment/unreachable",
         ) from error
     return OpenEnvSession(connection, limits)
 

@@ -113,7 +113,8 @@ class ReasoningGymBridge:
         raise ConfigError(
             f"{self._config.dataset}: expected questions for training and others for evaluation; the generator knows "
             f"so few that none of {MAX_DRAWS} draws was one of {split!r}. Choose arguments in kwargs that make more "
-            "questions, or another generator."
+            "questions, or another generator.",
+            code="environment/not-loadable",
         )
 
     def _generator(self, split: str, draw: int = 0) -> Any:
@@ -126,7 +127,8 @@ class ReasoningGymBridge:
         except (ValueError, TypeError, AssertionError) as error:
             raise ConfigError(
                 f"expected a generator of reasoning-gym in dataset, and its arguments in kwargs; "
-                f"{config.dataset!r} gave {type(error).__name__}: {error}"
+                f"{config.dataset!r} gave {type(error).__name__}: {error}",
+                code="environment/not-loadable",
             ) from error
 
 

@@ -34,7 +34,8 @@ class TextArenaBridge:
         if (config.num_players > 1) != bool(config.opponents):
             raise ConfigError(
                 f"num_players = {config.num_players} with opponents = {list(config.opponents)}: expected moves of the "
-                "other players in opponents with more than 1 player, and with no other number"
+                "other players in opponents with more than 1 player, and with no other number",
+                code="config/out-of-range",
             )
         self._config = config
         self._state: Any = None
@@ -115,7 +116,8 @@ def _made(config: TextArenaConfig) -> Any:
     except Exception as error:  # Games raise anything where data or arguments are missing.
         raise ConfigError(
             f"expected a game of TextArena in game, and its arguments in kwargs; {config.game!r} gave "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}",
+            code="environment/not-loadable",
         ) from error
     # Games are registered with wrappers that repeat the whole history, which the conversation has anyway.
     while isinstance(made, textarena.core.Wrapper):

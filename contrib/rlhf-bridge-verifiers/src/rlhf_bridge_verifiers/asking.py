@@ -78,7 +78,8 @@ class Asking:
         if self.tools is not None and tools != self.tools:
             raise RolloutError(
                 "the harness offered other tools than at first; expected the same ones in a whole episode, since the "
-                "policy has read them"
+                "policy has read them",
+                code="environment/unsuitable",
             )
         self.tools = tools
 

@@ -75,7 +75,8 @@ class Handover(Generic[OutcomeT]):
         if self._answer is not None and not self._answer.done():
             raise RolloutError(
                 "the environment asked a second question before the first was answered; expected one conversation. "
-                "Play such an environment as an agent, whose requests may stand side by side"
+                "Play such an environment as an agent, whose requests may stand side by side",
+                code="environment/unsuitable",
             )
         new = _after(self._known, conversation)
         self._answer = asyncio.get_running_loop().create_future()
@@ -101,7 +102,8 @@ def _after(known: Sequence[Message], conversation: Sequence[Message]) -> list[Me
     if not same or len(conversation) == len(known):
         raise RolloutError(
             "the environment rewrote its conversation between two questions; expected one that only grows. Play "
-            "such an environment as an agent, whose requests may fork"
+            "such an environment as an agent, whose requests may fork",
+            code="environment/unsuitable",
         )
     return list(conversation[len(known) :])
 
@@ -119,7 +121,8 @@ def plain(message: Any) -> Message:
         parts = [part for part in content if isinstance(part, dict)]
         if any(part.get("type") != "text" for part in parts):
             raise RolloutError(
-                "the environment showed something other than text; expected text alone"
+                "the environment showed something other than text; expected text alone",
+                code="environment/unsuitable",
             )
         kept["content"] = "".join(str(part["text"]) for part in parts)
     return kept

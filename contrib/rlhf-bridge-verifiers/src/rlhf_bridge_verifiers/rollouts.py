@@ -66,7 +66,9 @@ class VerifiersV0Bridge:
         self._handover = Handover(run)
         messages = await self._handover.question()
         if messages is None:
-            raise RolloutError(f"{self._title} ended before it asked the policy")
+            raise RolloutError(
+                f"{self._title} ended before it asked the policy", code="environment/ended-early"
+            )
         tools = tuple(map(_tool, given.get("tool_defs") or self._environment.tool_defs or ()))
         return Observation(messages=tuple(messages), tools=tools)
 
@@ -129,7 +131,10 @@ class _Policy(Client):  # type: ignore[misc]
 
     async def get_response(self, prompt: Any, *args: Any, **kwargs: Any) -> Response:
         if isinstance(prompt, str):
-            raise RolloutError("the environment completes text; expected one with chat messages")
+            raise RolloutError(
+                "the environment completes text; expected one with chat messages",
+                code="environment/unsuitable",
+            )
         action = await self._ask([plain(message) for message in prompt])
         calls = [
             ToolCall(id=call.id or f"call_{number}", name=call.name, arguments=call.arguments)
@@ -191,11 +196,13 @@ def _loaded(name: str, arguments: str) -> Any:
     ) as error:  # Environments raise anything where data, keys or packages are missing.
         raise ConfigError(
             f"expected an environment of verifiers in id, and its arguments in kwargs; {name!r} gave "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}",
+            code="environment/not-loadable",
         ) from error
     if not isinstance(made, vf.Environment):
         raise ConfigError(
-            f"{name!r} made a {type(made).__name__}; expected an environment of verifiers"
+            f"{name!r} made a {type(made).__name__}; expected an environment of verifiers",
+            code="environment/not-loadable",
         )
     return made
 

@@ -36,7 +36,8 @@ class TasksetSetting:
         except Exception as error:  # Packages of others raise anything while they are imported.
             raise ConfigError(
                 f"expected a taskset of verifiers in id, and its options in kwargs; {config.id!r} gave "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}",
+                code="environment/not-loadable",
             ) from error
         self._taskset = environment.taskset
         self._task_type = type(self._taskset).task_type()
@@ -51,7 +52,8 @@ class TasksetSetting:
         if hidden:
             raise ConfigError(
                 f"{self.title} leaves {', '.join(hidden)} out when it writes a task down; expected tasks that can be "
-                "written and read again"
+                "written and read again",
+                code="environment/unsuitable",
             )
 
     def environment(self) -> Any:

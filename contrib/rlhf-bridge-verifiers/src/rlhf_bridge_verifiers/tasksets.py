@@ -46,7 +46,10 @@ class VerifiersBridge:
         self._handover = Handover(lambda ask: self._play(given, ask))
         messages = await self._handover.question()
         if messages is None:
-            raise RolloutError(f"{self._setting.title} ended before it asked the policy")
+            raise RolloutError(
+                f"{self._setting.title} ended before it asked the policy",
+                code="environment/ended-early",
+            )
         assert self._asking is not None
         return Observation(messages=tuple(messages), tools=self._asking.tools or ())
 
@@ -86,7 +89,8 @@ class VerifiersBridge:
         rows = self._setting.rows("train")
         if not isinstance(rows, list) or not rows:
             raise RolloutError(
-                f"{self._setting.title} has no end, and a task came from elsewhere; expected one of its own tasks"
+                f"{self._setting.title} has no end, and a task came from elsewhere; expected one of its own tasks",
+                code="environment/unsuitable",
             )
         return rows[seed % len(rows)]["task"]
 
@@ -103,7 +107,9 @@ class VerifiersBridge:
                 episode = await stage.play(task, asking)
         except Exception as error:
             text = f"{type(error).__name__}: " if not isinstance(error, RolloutError) else ""
-            raise RolloutError(f"{self._setting.title}: {text}{error}") from error
+            raise RolloutError(
+                f"{self._setting.title}: {text}{error}", code="environment/failed"
+            ) from error
         return played(episode, asking.asked, self._setting.title)
 
 
@@ -117,15 +123,17 @@ def played(episode: Any, asked: set[str], title: str) -> Any:
     errors = [trace.last_error for trace in episode.traces if trace.last_error] + episode.errors
     if not episode.ok:
         why = f"{errors[-1].type}: {errors[-1].message}" if errors else "it says no reason"
-        raise RolloutError(f"{title} failed: {why}")
+        raise RolloutError(f"{title} failed: {why}", code="environment/failed")
     if len(found) != 1:
         raise RolloutError(
             f"{title} let the policy play {len(found)} rollouts in an episode; expected one, and models of their own "
-            "for other roles"
+            "for other roles",
+            code="environment/unsuitable",
         )
     open_rewards = [name for name, reward in found[0].rewards.items() if reward is None]
     if open_rewards:
         raise RolloutError(
-            f"{title}: {', '.join(open_rewards)} gave no reward, because scoring ran out of time"
+            f"{title}: {', '.join(open_rewards)} gave no reward, because scoring ran out of time",
+            code="environment/no-reward",
         )
     return found[0]

@@ -37,7 +37,8 @@ def check_callable(thing: Any, hook: str, label: str) -> None:
     if not callable(called):
         name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
         raise ConfigError(
-            f"{label}: objects of {name} cannot be called; expected __call__ with ({', '.join(arguments)})"
+            f"{label}: objects of {name} cannot be called; expected __call__ with ({', '.join(arguments)})",
+            code="config/not-callable",
         )
     try:
         signature = inspect.signature(called)
@@ -83,7 +84,8 @@ def answered(answer: Any, expected: type[AnswerT], who: str) -> AnswerT:
     """
     if not isinstance(answer, expected):
         raise PluginError(
-            f"{who} returned {answer!r:.60} ({type(answer).__name__}); expected {expected.__name__}"
+            f"{who} returned {answer!r:.60} ({type(answer).__name__}); expected {expected.__name__}",
+            code="plugin/call-failed",
         )
     return answer
 
@@ -100,7 +102,9 @@ def asking(who: str) -> Iterator[None]:
     except RLHFError:
         raise
     except Exception as error:  # a plugin may raise anything
-        raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"{who} raised {type(error).__name__}: {error}", code="plugin/call-failed"
+        ) from error
 
 
 def _called(node: ast.stmt) -> ast.FunctionDef | None:
@@ -116,5 +120,6 @@ def _refused(label: str, arguments: Sequence[str], taken: Sequence[str]) -> Conf
     word = "argument" if len(arguments) == 1 else "arguments"
     return ConfigError(
         f"{label}: expected what can be called with {len(arguments)} {word}, "
-        f"({', '.join(arguments)}), by position; it takes ({', '.join(taken)})"
+        f"({', '.join(arguments)}), by position; it takes ({', '.join(taken)})",
+        code="config/not-callable",
     )

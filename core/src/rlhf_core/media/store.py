@@ -85,16 +85,19 @@ class MediaStore:
             advice = _ADVICE if path.is_symlink() else _ROOM
             raise DataError(
                 f"{named}: an image of this run cannot be read ({error.strerror}); expected the file that was there "
-                f"when the run took it in{advice}"
+                f"when the run took it in{advice}",
+                code="data/image-changed",
             ) from error
         if hashlib.sha256(content).hexdigest() == reference.sha256:
             return content
         if path.is_symlink():
             raise DataError(
-                f"{named}: the image's bytes changed since the run took it in; expected the same file{_ADVICE}"
+                f"{named}: the image's bytes changed since the run took it in; expected the same file{_ADVICE}",
+                code="data/image-changed",
             )
         raise DataError(
-            f"{named}: the image's bytes changed since the run wrote them; remove the file, and it is written again"
+            f"{named}: the image's bytes changed since the run wrote them; remove the file, and it is written again",
+            code="data/image-changed",
         )
 
 

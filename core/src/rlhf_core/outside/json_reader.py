@@ -85,10 +85,13 @@ def read_object(path: Path, expected: str) -> dict[str, Any]:
         return parse_object(path.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); expected {expected}"
+            f"{path}: cannot be read ({error.strerror}); expected {expected}",
+            code="config/unreadable-file",
         ) from error
     except BrokenJson as error:
-        raise ConfigError(f"{path}: {error}; expected {expected}") from error
+        raise ConfigError(
+            f"{path}: {error}; expected {expected}", code="config/unreadable-file"
+        ) from error
 
 
 def _num_brackets(text: str | bytes) -> int:

@@ -204,24 +204,27 @@ def claim(folder: RunFolder, *, resume: bool) -> IO[str]:
             cannot be created.
     """
     for problem in folder.problems():
-        raise ConfigError(f"--output {folder.root}: {problem}.")
+        raise ConfigError(f"--output {folder.root}: {problem}.", code="output/cannot-create")
     if folder.is_used() and not resume:
         raise ConfigError(
             f"--output {folder.root}: a run is there already. "
-            "Add --resume auto to go on with it, or choose another folder."
+            "Add --resume auto to go on with it, or choose another folder.",
+            code="output/run-exists",
         )
     try:
         folder.root.mkdir(parents=True, exist_ok=True)
         lock = (folder.root / LOCK).open("w", encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL
         raise ConfigError(
-            f"--output {folder.root}: the run folder cannot be created: {error}"
+            f"--output {folder.root}: the run folder cannot be created: {error}",
+            code="output/cannot-create",
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
         raise ConfigError(
-            f"--output {folder.root}: another process is running in it. Wait for its end, or choose another folder."
+            f"--output {folder.root}: another process is running in it. Wait for its end, or choose another folder.",
+            code="output/in-use",
         ) from None
     return lock

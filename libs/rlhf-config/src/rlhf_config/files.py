@@ -36,16 +36,22 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
         require_shallow(values)
     except RecursionError as error:
         raise ConfigError(
-            f"-c {path}: expected tables at most {MAX_DEPTH} deep; these are deeper"
+            f"-c {path}: expected tables at most {MAX_DEPTH} deep; these are deeper",
+            code="config/malformed-file",
         ) from error
     except OSError as error:
-        raise ConfigError(f"-c {path}: cannot read it: {error.strerror}") from error
+        raise ConfigError(
+            f"-c {path}: cannot read it: {error.strerror}", code="config/unreadable-file"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"-c {path}: expected UTF-8 text ({error.reason} at byte {error.start})"
+            f"-c {path}: expected UTF-8 text ({error.reason} at byte {error.start})",
+            code="config/malformed-file",
         ) from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"-c {path}: not valid TOML: {error}") from error
+        raise ConfigError(
+            f"-c {path}: not valid TOML: {error}", code="config/malformed-file"
+        ) from error
     origins = {
         key: Origin(f"{flag(key)} (default)", is_default=True)
         if defaults

@@ -49,7 +49,10 @@ def parse_flags(words: Sequence[str]) -> Layer:
     current: list[str] | None = None
     for word in words:
         if not _is_text(word):
-            raise ConfigError(f"{word!r}: expected UTF-8 text; this word has bytes that are not")
+            raise ConfigError(
+                f"{word!r}: expected UTF-8 text; this word has bytes that are not",
+                code="config/unknown-option",
+            )
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
             path = _path(flag)
@@ -60,11 +63,13 @@ def parse_flags(words: Sequence[str]) -> Layer:
                 current = None
         elif word.startswith("-") and word != "-" and not _NUMBER.match(word):
             raise ConfigError(
-                f"{word}: expected an option such as --model PATH; the only one-letter options are -c FILE and -h"
+                f"{word}: expected an option such as --model PATH; the only one-letter options are -c FILE and -h",
+                code="config/unknown-option",
             )
         elif current is None:
             raise ConfigError(
-                f"{word!r}: expected an option such as --model PATH; this word belongs to none"
+                f"{word!r}: expected an option such as --model PATH; this word belongs to none",
+                code="config/unknown-option",
             )
         else:
             current.append(word)
@@ -79,9 +84,15 @@ def _is_text(word: str) -> bool:
 def _path(flag: str) -> str:
     name = flag.removeprefix("--")
     if not _KEY.fullmatch(name):
-        raise ConfigError(f"{flag}: expected --section.option or a short name such as --model")
+        raise ConfigError(
+            f"{flag}: expected --section.option or a short name such as --model",
+            code="config/unknown-option",
+        )
     if name.count(".") >= MAX_DEPTH:
-        raise ConfigError(f"{flag[:60]}...: expected an option; no section is this deep")
+        raise ConfigError(
+            f"{flag[:60]}...: expected an option; no section is this deep",
+            code="config/unknown-option",
+        )
     return SHORT_NAMES.get(name, name)
 
 
@@ -96,7 +107,8 @@ def _layer(typed: dict[str, list[str]], flags: dict[str, str]) -> Layer:
             near = difflib.get_close_matches(other, flags, n=1, cutoff=0.0)
             raise ConfigError(
                 f"{flags[path]}: {other!r} cannot be an option and a section in one command "
-                f"(there is also {flags[near[0]]})"
+                f"(there is also {flags[near[0]]})",
+                code="config/option-and-section",
             ) from None
         origins[path] = Origin(flags[path], typed=True)
     return Layer(values, origins)

@@ -134,9 +134,11 @@ def merge(layers: Sequence[Layer]) -> Layer:
 def _collision(origin: Origin, path: str, other: str) -> ConfigError:
     if other == path:
         return ConfigError(
-            f"{origin.label}: {path!r} is a section, not an option; write {path}.OPTION"
+            f"{origin.label}: {path!r} is a section, not an option; write {path}.OPTION",
+            code="config/option-and-section",
         )
     return ConfigError(
         f"{origin.label}: {other!r} is an option, not a section, so nothing can stand below it.\n"
-        f"  The options of the component that it picks are in the section named after the component, beside {other!r}."
+        f"  The options of the component that it picks are in the section named after the component, beside {other!r}.",
+        code="config/option-and-section",
     )

@@ -36,7 +36,7 @@ def check_paths(
         ConfigError: the first of ``path_problems``.
     """
     for problem in path_problems(resolved, layers, options):
-        raise ConfigError(problem)
+        raise ConfigError(problem, code="config/unusable-path")
 
 
 def folder_to_resume(layers: Sequence[Layer], options: OptionTree[Any] = TRAIN) -> RunFolder | None:

@@ -61,13 +61,18 @@ def _layer(name: str, written: str, plugins: Plugins) -> Layer:
     try:
         registered = plugins.get(HOOK, name)
     except RLHFError as error:
-        raise type(error)(f"{written} {name}: {error}") from error
+        raise type(error)(f"{written} {name}: {error}", code=error.code) from error
     preset: Preset = registered.build()
     label = f"preset {registered.qualified}"
     try:
         values = preset.options()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PluginError(f"{label}: expected TOML in {preset.file}: {error}") from error
+        raise PluginError(
+            f"{label}: expected TOML in {preset.file}: {error}", code="plugin/malformed-preset"
+        ) from error
     if PRESET in values:
-        raise PluginError(f"{label}: {preset.file} names a preset itself; write its options out")
+        raise PluginError(
+            f"{label}: {preset.file} names a preset itself; write its options out",
+            code="plugin/malformed-preset",
+        )
     return Layer(values, {path: Origin(f"{label}: {path}") for path, _ in leaves(values)})

@@ -34,6 +34,13 @@ _EXPECTED = {
     "too_long": "at most {max_length} value(s)",
 }
 """pydantic's error types -> what was expected, filled in with the error's context."""
+_RANGES = frozenset(
+    {
+        *("finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal"),
+        *("literal_error", "string_too_short", "missing", "too_short", "too_long"),
+    }
+)
+"""Those of them that are about a value of the option's type."""
 
 
 def flag(path: str) -> str:
@@ -82,15 +89,15 @@ class Report:
     """Problems in the order in which they were found; one message gives the first in full and names the others."""
 
     def __init__(self) -> None:
-        self._problems: list[tuple[str, str, str]] = []
+        self._problems: list[tuple[str, str, str, str]] = []
 
     def __bool__(self) -> bool:
         return bool(self._problems)
 
-    def add(self, label: str, text: str, owner: str = "") -> None:
+    def add(self, label: str, text: str, owner: str = "", *, code: str) -> None:
         """Note a problem with the option ``label`` of component ``owner``. Only an option's first problem counts."""
-        if all(label != known for known, _, _ in self._problems):
-            self._problems.append((label, text, owner))
+        if all(label != known for known, *_ in self._problems):
+            self._problems.append((label, text, owner, code))
 
     def raise_if_any(self) -> None:
         """Raise all noted problems as one error.
@@ -100,15 +107,23 @@ class Report:
         """
         if not self._problems:
             return
-        (label, text, owner), *others = self._problems
+        (label, text, owner, code), *others = self._problems
         lines = [f"{label}: {text}"]
         if owner:
             lines.append(f"  option of {owner}")
         if others:
-            names = [other for other, _, _ in others]
+            names = [other for other, *_ in others]
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             lines.append(f"  also wrong: {', '.join(names[:4])}{more}")
-        raise ConfigError("\n".join(lines))
+        raise ConfigError("\n".join(lines), code=code)
+
+
+def code_of(error: Mapping[str, Any]) -> str:
+    """Return the code of one of pydantic's errors about an option's value."""
+    kind: str = error["type"]
+    if kind in ("value_error", "assertion_error"):
+        return "config/invalid"
+    return "config/out-of-range" if kind in _RANGES else "config/wrong-type"
 
 
 def explain(error: Mapping[str, Any], value: Any) -> str:

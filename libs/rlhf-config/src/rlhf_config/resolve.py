@@ -151,13 +151,15 @@ def _recorded(choice: Choice, choices: Sequence[Choice]) -> str | list[str]:
 
 def _take(value: Any, path: str, section: dict[str, Any], labels: Labels, report: Report) -> None:
     if not isinstance(value, Mapping):
-        report.add(labels(path), f"{path!r} is a section, not an option; write {path}.OPTION")
+        text = f"{path!r} is a section, not an option; write {path}.OPTION"
+        report.add(labels(path), text, code="config/option-and-section")
         return
     for key, entry in value.items():
         if key in section:
             report.add(
                 labels(f"{path}.{key}"),
                 "is given twice, under the component's name and an alias; leave one out",
+                code="config/conflict",
             )
         section[key] = entry
 
@@ -204,6 +206,7 @@ def _note_unselected(
                 labels(leaf),
                 f"{key} ({origin}) is not selected; this run uses {flag(slot)} {used or 'none'}.\n"
                 f"  Add {flag(slot)} {key}, or leave the option out.",
+                code="config/no-effect",
             )
 
 
@@ -230,7 +233,8 @@ def _selection(
         if clash := sorted(shared.model_fields.keys() & model.model_fields.keys()):
             raise PluginError(
                 f"{labels(choice.slot.path)} {choice.written}: {choice.registered.origin} gives it the option "
-                f"{clash[0]!r}, which the core has for {every}; the plugin has to rename it"
+                f"{clash[0]!r}, which the core has for {every}; the plugin has to rename it",
+                code="plugin/option-name-taken",
             )
         own = {key: value for key, value in values.items() if key in shared.model_fields}
         values = {key: value for key, value in values.items() if key not in own}
@@ -262,9 +266,8 @@ def _with_share(
     written = values.get("share")
     typed = labels.is_typed(path)
     if typed and labels.is_typed(selector) and written != Words((str(choice.share),)):
-        report.add(
-            labels(path), f"{flag(selector)} {choice.written}={choice.share} gives another share"
-        )
+        text = f"{flag(selector)} {choice.written}={choice.share} gives another share"
+        report.add(labels(path), text, code="config/conflict")
     return dict(values) if typed else {**values, "share": Words((str(choice.share),))}
 
 
@@ -276,6 +279,7 @@ def _check_wrapped_path(
         report.add(
             labels(f"{choice.section}.path"),
             f"{flag(choice.slot.path)} {choice.written} already says where the function is; leave this option out",
+            code="config/conflict",
         )
 
 

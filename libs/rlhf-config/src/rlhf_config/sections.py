@@ -12,9 +12,10 @@ from rlhf_core.errors import PluginError
 
 from .annotations import NONE, Mismatch, admits_none, convert, is_table, model_of
 from .layers import Words, leaves, lookup
-from .problems import Labels, Report, explain, show, unknown_option
+from .problems import Labels, Report, code_of, explain, show, unknown_option
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+_SECTION = "config/option-and-section"
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -84,11 +85,11 @@ class Validator:
                 shaped[key] = self._shape(nested, value, here, owner)
             elif nested is not None and not _unsets(info.annotation, value):
                 text = f"{here!r} is a section, not an option; write {here}.OPTION"
-                self._report.add(self._labels(here), text, owner)
+                self._report.add(self._labels(here), text, owner, code=_SECTION)
             elif isinstance(value, Mapping) and not is_table(info.annotation):
                 for deeper, _ in leaves(value, here):
                     text = f"{here!r} is an option, not a section"
-                    self._report.add(self._labels(deeper), text, owner)
+                    self._report.add(self._labels(deeper), text, owner, code=_SECTION)
             else:
                 try:
                     shaped[key] = convert(info.annotation, value)
@@ -98,14 +99,17 @@ class Validator:
                         if isinstance(value, Words) and len(value) != 1
                         else f", got {show(value)}"
                     )
-                    self._report.add(self._labels(here), f"{mismatch}{got}", owner)
+                    self._report.add(
+                        self._labels(here), f"{mismatch}{got}", owner, code="config/wrong-type"
+                    )
         return shaped
 
     def _note_unknown(self, path: str, value: Any) -> None:
         found = leaves(value, path) if isinstance(value, Mapping) else [(path, value)]
         for leaf, _ in found:
             label = self._labels(leaf)
-            self._report.add(label, unknown_option(label, leaf, self._known, self._command))
+            text = unknown_option(label, leaf, self._known, self._command)
+            self._report.add(label, text, code="config/unknown-option")
 
     def _note(
         self,
@@ -122,11 +126,13 @@ class Validator:
                 text = (
                     f"is required, and nothing sets it; expected: {info.description or 'a value'}"
                 )
-                self._report.add(self._labels(_join(path, name)), text, owner)
+                self._report.add(
+                    self._labels(_join(path, name)), text, owner, code="config/missing-option"
+                )
             if not absent:
                 written = lookup(values, below) if below else None
                 text = explain(item, item["input"] if written is None else written)
-                self._report.add(self._labels(_join(path, below)), text, owner)
+                self._report.add(self._labels(_join(path, below)), text, owner, code=code_of(item))
 
     @staticmethod
     def _absent(model: type[BaseModel], below: str) -> list[tuple[str, FieldInfo]]:

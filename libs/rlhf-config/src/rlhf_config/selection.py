@@ -123,18 +123,21 @@ def select(
             raise ConfigError(
                 f"{labels(choice.slot.path)} {choice.written}: its options would stand in the section "
                 f"{choice.section!r}, where those of {labels(other.slot.path)} {other.written} stand.\n"
-                f"  {_WAYS_OUT[choice.slot.labeled]}"
+                f"  {_WAYS_OUT[choice.slot.labeled]}",
+                code="config/section-taken",
             )
         seen[choice.section] = choice
         if choice.label in options.section_model(choice.slot).model_fields:
             raise ConfigError(
                 f"{labels(choice.slot.path)} {choice.label}={choice.written}: expected another label; "
-                f"{choice.section!r} is an option."
+                f"{choice.section!r} is an option.",
+                code="config/section-taken",
             )
         if choice.section.rpartition(".")[2] in options.section_model(choice.slot).model_fields:
             raise PluginError(
                 f"{labels(choice.slot.path)} {choice.written}: the section {choice.section!r} cannot hold its options, "
-                f"because the core has an option of that name. {choice.registered.origin} has to rename the component."
+                f"because the core has an option of that name. {choice.registered.origin} has to rename the component.",
+                code="plugin/option-name-taken",
             )
     return choices
 
@@ -155,18 +158,22 @@ def select_slot(
         shape = tuple[str, ...] if slot.many else str | None
         named = None if value is None else convert(shape, value)
     except Mismatch as mismatch:
-        raise ConfigError(f"{label}: {mismatch}; {_installed(registry)}") from None
+        raise ConfigError(
+            f"{label}: {mismatch}; {_installed(registry)}", code="config/wrong-type"
+        ) from None
     if isinstance(named, str):
         named = [named]
     if not named:
         if info.is_required():
             raise ConfigError(
-                f"{label}: expected {with_article(registry.kind)}; {_installed(registry)}"
+                f"{label}: expected {with_article(registry.kind)}; {_installed(registry)}",
+                code="config/wrong-type",
             )
         return []
     if not isinstance(named, list) or any(not isinstance(name, str) or not name for name in named):
         raise ConfigError(
-            f"{label}: expected the name of {with_article(registry.kind)}, got {show(value)}; {_installed(registry)}"
+            f"{label}: expected the name of {with_article(registry.kind)}, got {show(value)}; {_installed(registry)}",
+            code="config/wrong-type",
         )
     return [_choose(slot, name, label, plugins) for name in named]
 
@@ -270,7 +277,7 @@ def _choose(slot: Selector, written: str, label: str, plugins: Plugins) -> Choic
             return _choice(slot, entry, wrapper, reference.name, wraps=name)
         registered = plugins.get(slot.hook, name)
     except RLHFError as error:
-        raise type(error)(f"{label} {written}: {error}") from error
+        raise type(error)(f"{label} {written}: {error}", code=error.code) from error
     return _choice(slot, entry, registered, registered.name)
 
 
@@ -300,7 +307,8 @@ def _wrapper(registry: AnyRegistry) -> Registered[Any] | None:
     if len(found) > 1:
         names = ", ".join(entry.qualified for entry in found)
         raise ConfigError(
-            f"several components wrap code ({names}); uninstall all but one of these plugins"
+            f"several components wrap code ({names}); uninstall all but one of these plugins",
+            code="config/ambiguous-name",
         )
     return found[0] if found else None
 

@@ -11,6 +11,7 @@ from .chat.renderer import TokenizerRenderer
 from .learned.chat_spans import ChatSpans
 from .learned.tokens import SpanTokenizer
 from .rows import RowProblem
+from .source import code_of
 
 _NO_END = -1
 """Token behind plain texts, which no conversation is."""
@@ -40,9 +41,9 @@ class AnsweredChats:
         try:
             text = self._chats.find(messages, (len(messages) - 1,))
         except RowProblem as problem:
-            raise DataError(problem.reason) from problem
+            raise DataError(problem.reason, code=code_of(problem.kind)) from problem
         (found,) = self._tokenizer.tokenize([text])
         if isinstance(found, RowProblem):
-            raise DataError(found.reason) from found
+            raise DataError(found.reason, code=code_of(found.kind)) from found
         token_ids: list[int] = found.token_ids[: found.turns[-1, 1]].tolist()
         return token_ids

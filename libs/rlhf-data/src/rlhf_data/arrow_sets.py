@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.errors import DataError
 
 from .arrow_rows import WrittenRows
-from .source import TEMPLATE_KWARGS, Row, Source, Unreadable
+from .source import TEMPLATE_KWARGS, Row, Source, Unreadable, code_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -49,7 +49,10 @@ class ArrowRows:
         self._unreadable = unreadable or {}
         self.where = place
         if not len(dataset):
-            raise DataError(f"{place(0).rpartition(':')[0]}: no rows; expected at least one")
+            raise DataError(
+                f"{place(0).rpartition(':')[0]}: no rows; expected at least one",
+                code="data/no-rows",
+            )
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -61,7 +64,7 @@ class ArrowRows:
             DataError: the row cannot be read.
         """
         if bad := self._unreadable.get(index):
-            raise DataError(f"{self.where(index)}: {bad.reason}")
+            raise DataError(f"{self.where(index)}: {bad.reason}", code=code_of(bad.kind))
         return self._written.row(self._dataset[index])
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
@@ -90,9 +93,13 @@ def open_csv(path: Path, name: str, content: Path | None = None) -> Source:
     try:
         header, cells, line_numbers, unreadable = _read_csv(path, content or path)
     except OSError as error:
-        raise DataError(f"{path}: cannot read it: {error.strerror}") from error
+        raise DataError(
+            f"{path}: cannot read it: {error.strerror}", code="data/unreadable-file"
+        ) from error
     if not line_numbers:
-        raise DataError(f"{path}: no rows after the header; expected at least one")
+        raise DataError(
+            f"{path}: no rows after the header; expected at least one", code="data/no-rows"
+        )
     dataset = Dataset.from_dict(dict(zip(header, cells, strict=True)))
     return ArrowRows(dataset, name, lambda index: f"{path}:{line_numbers[index]}", unreadable)
 
@@ -124,7 +131,8 @@ def open_folder(path: Path, name: str, split: str) -> Source:
         splits = {split: found} if not isinstance(found, DatasetDict) else dict(found)
     if split not in splits:
         raise DataError(
-            f"{path}: no split {split!r}; it has {', '.join(splits)}. Set --data.split or --eval.split."
+            f"{path}: no split {split!r}; it has {', '.join(splits)}. Set --data.split or --eval.split.",
+            code="data/unknown-split",
         )
     return ArrowRows(splits[split], name, lambda index: f"{path}[{split}]:row {index + 1}")
 
@@ -195,13 +203,24 @@ def _records(reader: Iterator[list[str]]) -> Iterator[list[str] | Unreadable]:
 def _checked_header(header: list[str] | Unreadable | None, path: Path) -> list[str]:
     if not isinstance(header, list) or not header:
         reason = header.reason if isinstance(header, Unreadable) else "the first line is empty"
-        raise DataError(f"{path}:1: expected a header line with column names; {reason}")
+        raise DataError(
+            f"{path}:1: expected a header line with column names; {reason}",
+            code="data/malformed-header",
+        )
     if any("\udc80" <= character <= "\udcff" for name in header for character in name):
-        raise DataError(f"{path}:1: expected a header line of UTF-8 text")
+        raise DataError(
+            f"{path}:1: expected a header line of UTF-8 text", code="data/malformed-header"
+        )
     if nul := next((name for name in header if "\0" in name), None):
-        raise DataError(f"{path}:1: expected column names without NUL characters, got {nul!r}")
+        raise DataError(
+            f"{path}:1: expected column names without NUL characters, got {nul!r}",
+            code="data/malformed-header",
+        )
     if double := sorted({name for name in header if header.count(name) > 1}):
-        raise DataError(f"{path}:1: two columns are called {double[0]!r}; rename one")
+        raise DataError(
+            f"{path}:1: two columns are called {double[0]!r}; rename one",
+            code="data/malformed-header",
+        )
     return header
 
 
@@ -251,7 +270,7 @@ def _translated(what: str, expected: str, fix: str = "") -> Iterator[None]:
         cause: Any = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
         text = f"{what}: expected {expected}; loading it failed with {type(cause).__name__}: {lines[0]}"
-        raise DataError(f"{text}\n  {fix}" if fix else text) from error
+        raise DataError(f"{text}\n  {fix}" if fix else text, code="data/unreadable-file") from error
     finally:
         datasets.logging.set_verbosity(verbosity)
         if shown:

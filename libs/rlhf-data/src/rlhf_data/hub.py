@@ -42,7 +42,9 @@ def reach_hub(name: str) -> None:
         if not was_downloaded:
             raise ConfigError(
                 f"model {name}: there is no such folder, nothing of that name was downloaded earlier, and "
-                f"{constants.ENDPOINT} cannot be reached ({error}). Look at the name and the network, or give a folder."
+                f"{constants.ENDPOINT} cannot be reached ({error}). Look at the name and the network, or give "
+                "a folder.",
+                code="model/hub-unreachable",
             ) from error
         log.warning(
             "%s cannot be reached (%s): files that were downloaded earlier are used",

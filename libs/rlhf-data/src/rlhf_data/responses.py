@@ -92,7 +92,7 @@ def load_responses(
     if bad:
         raise bad_row_error(bad, total, SUPERVISED, None)
     if not rows:
-        raise DataError("supervised.data: expected at least one row, got none")
+        raise DataError("supervised.data: expected at least one row, got none", code="data/no-rows")
     if inert.rows:
         log.warning("%s", inert.describe(total, SUPERVISED))
     if order.rows:

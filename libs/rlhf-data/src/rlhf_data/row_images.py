@@ -18,7 +18,7 @@ from rlhf_core.media.reader import ImageReader, without_images
 from rlhf_core.media.reference import LIMITS, MediaRef, PixelLimits
 
 from .rows import Prompt, RowProblem
-from .source import Row, Source, Unreadable, filled_columns
+from .source import Row, Source, Unreadable, code_of, filled_columns
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class RowImages:
         try:
             return self.prompt(row, prompt)
         except RowProblem as problem:
-            raise DataError(f"{where}: {problem.reason}") from problem
+            raise DataError(f"{where}: {problem.reason}", code=code_of(problem.kind)) from problem
 
     def plain_row(self, row: Row, prompt: Prompt, prompt_key: str) -> dict[str, Any]:
         """Return a row as rewards and environments get it: its images are references, as plain values.
@@ -264,7 +264,8 @@ def check_seen(reader: ImageReader | None, option: str, seen: Sequence[SeenRows]
     if len(blind) == len(seen) and option in _MUST_SEE and none_follow:
         raise DataError(
             f"{option}: {_blindness(reader, blind)}; if the rows are meant to have none, set --data.image_key '', or "
-            "leave --model.vision out."
+            "leave --model.vision out.",
+            code="data/no-images",
         )
     for one in blind:
         log.warning("%s: %s: %s", option, one.source.name, _blindness(reader, [one]))

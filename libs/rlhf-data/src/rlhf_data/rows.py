@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError
 
 from .chat.template.contents import text_of_part
 from .chat.template.problem import REFUSED, TemplateProblem
-from .source import Row, filled_columns
+from .source import Row, code_of, filled_columns
 
 Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages to be rendered."""
@@ -74,7 +74,8 @@ class PromptFormat:
             _check_template(self.template)
         if self.template is not None and self.system_prompt is not None and not self.chat:
             raise DataError(
-                "data.system_prompt needs a chat prompt, but data.template makes plain text. Add --data.chat."
+                "data.system_prompt needs a chat prompt, but data.template makes plain text. Add --data.chat.",
+                code="config/conflict",
             )
 
     @classmethod
@@ -201,7 +202,8 @@ def bad_row_error(
         lines.append(f"  and {hidden} more{f'; list them with: {listed_by}' if listed_by else ''}")
     if len(bad) < total:
         lines.append("  Repair these rows, or leave them out with --data.on_bad_row skip.")
-    return DataError("\n".join(lines))
+    code = code_of(bad[0].kind) if len(kinds) == 1 else "data/bad-rows"
+    return DataError("\n".join(lines), code=code)
 
 
 def first_of_each_kind(bad: Sequence[BadRow]) -> list[BadRow]:
@@ -282,10 +284,13 @@ def _check_template(template: str) -> None:
         fields = _fields(template)
     except ValueError as error:
         raise DataError(
-            f"data.template: {error}; write literal braces twice, {{{{ and }}}}"
+            f"data.template: {error}; write literal braces twice, {{{{ and }}}}",
+            code="data/malformed-template",
         ) from error
     if not fields:
-        raise DataError("data.template uses no column; write one as {name}")
+        raise DataError(
+            "data.template uses no column; write one as {name}", code="data/malformed-template"
+        )
 
 
 def _fields(template: str) -> tuple[str, ...]:

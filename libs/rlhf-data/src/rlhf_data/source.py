@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +20,12 @@ def filled_columns(row: Row) -> tuple[str, ...]:
     """Return the names of the columns in which a row has a value, for messages: a null may come from a table in which
     other rows have more, or from the form of the rows."""
     return tuple(str(name) for name, value in row.items() if value is not None)
+
+
+def code_of(kind: str) -> str:
+    """Return the code of an error about rows: ``data/`` and the kind of their problem, such as "
+    "``data/missing-column``."""
+    return "data/" + re.sub(r"[^a-z0-9]+", "-", kind.lower().replace("'", ""))
 
 
 @dataclass(frozen=True, slots=True)

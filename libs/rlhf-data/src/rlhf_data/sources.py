@@ -47,15 +47,18 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
         return _open_pattern(spec, name)
     if not path.exists():
         if _is_surely_a_path(spec):
-            raise DataError(f"{spec}: no such file{_near_file(path)}")
+            raise DataError(f"{spec}: no such file{_near_file(path)}", code="data/file-not-found")
         if not _HUB_NAME.fullmatch(spec):
             raise DataError(
                 f"{spec!r}: expected a file ({', '.join(SUFFIXES)}), a folder, or a hub name such as "
-                "openai/gsm8k:main"
+                "openai/gsm8k:main",
+                code="data/unknown-format",
             )
         return arrow_sets.open_hub(spec, name, split)
     if path.stat().st_size == 0:
-        raise DataError(f"{spec}: the file is empty; expected at least one row")
+        raise DataError(
+            f"{spec}: the file is empty; expected at least one row", code="data/no-rows"
+        )
     return _open_file(path, name)
 
 
@@ -87,14 +90,17 @@ def _open_content(path: Path, name: str, suffix: str, content: Path | None = Non
             return arrow_sets.open_parquet(path, name)
     raise DataError(
         f"{path}: expected a file that ends with {', '.join(SUFFIXES)}, or, but for Parquet, with .gz behind it; got "
-        f"{path.suffix or 'no suffix'!r}"
+        f"{path.suffix or 'no suffix'!r}",
+        code="data/unknown-format",
     )
 
 
 def _open_pattern(pattern: str, name: str) -> Source:
     files = files_of(pattern)
     if not files:
-        raise DataError(f"{pattern}: no file is called so; looked from {Path.cwd()}")
+        raise DataError(
+            f"{pattern}: no file is called so; looked from {Path.cwd()}", code="data/file-not-found"
+        )
     return JoinedFiles([open_source(file) for file in files], name)
 
 

@@ -184,7 +184,8 @@ def load_sets(
         called = opened.source.name
         if called in sets:
             raise DataError(
-                f"{wanted.option}: two sets are called {called!r}; name them with NAME=PATH"
+                f"{wanted.option}: two sets are called {called!r}; name them with NAME=PATH",
+                code="data/repeated-name",
             )
         used = np.ones(_limited(len(opened.source), wanted.max_samples), dtype=bool)
         reader.add(opened, used)
@@ -234,7 +235,7 @@ def _held_out_sets(
         if held.any():
             readers.setdefault(found.source.name, reader).add(found, held)
     if not readers:
-        raise DataError(f"eval.fraction: {side.lacks}")
+        raise DataError(f"eval.fraction: {side.lacks}", code="data/no-rows")
     return {
         name: TaskSet(reader.parts(compact=True), players=players)
         for name, reader in readers.items()
@@ -367,7 +368,8 @@ class _Reader:
         for (source, format, images), prompts, start in self._read:
             if not len(prompts):
                 raise DataError(
-                    f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use"
+                    f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use",
+                    code="data/no-rows",
                 )
             ids = np.arange(count, count + len(prompts)) if compact else prompts.rows + start
             count += len(prompts)

@@ -32,13 +32,14 @@ def load_tokenizer(
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # Transformers checks little of what the files hold
-        raise ConfigError(_reason(path, error)) from error
+        raise ConfigError(_reason(path, error), code="tokenizer/unreadable") from error
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         # For a folder with a model only, Transformers returns an empty tokenizer instead of an error.
         raise ConfigError(
             f"model {path}: the tokenizer has no ordinary tokens; is tokenizer.json missing? "
             "Copy the tokenizer's files there"
-            + (", or name its folder with --model.tokenizer" if has_option else "")
+            + (", or name its folder with --model.tokenizer" if has_option else ""),
+            code="tokenizer/unreadable",
         )
     return tokenizer
 
@@ -65,7 +66,8 @@ def eos_token_ids(
     if not found:
         raise ConfigError(
             f"model {path}: neither the tokenizer nor its chat template nor generation_config.json names an "
-            "end-of-sequence token; set eos_token in tokenizer_config.json"
+            "end-of-sequence token; set eos_token in tokenizer_config.json",
+            code="tokenizer/no-end-token",
         )
     return tuple(sorted(found))
 
@@ -106,7 +108,8 @@ def _token_ids(listed: Any, where: str) -> list[int]:
     # type(), not isinstance(): JSON's true is no token.
     if not all(type(token) is int and token >= 0 for token in ids):
         raise ConfigError(
-            f"{where} has the eos_token_id {listed!r}; expected a token id, such as 2, or a list of them"
+            f"{where} has the eos_token_id {listed!r}; expected a token id, such as 2, or a list of them",
+            code="tokenizer/no-end-token",
         )
     return list(ids)
 
@@ -123,12 +126,13 @@ def _model_configs(path: str, trust_remote_code: bool) -> list[tuple[str, Any]]:
         )
         if not is_absent:
             raise ConfigError(
-                f"model {path}: generation_config.json cannot be read: {_first_line(error)}"
+                f"model {path}: generation_config.json cannot be read: {_first_line(error)}",
+                code="model/unreadable-config",
             ) from error
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:
-        raise ConfigError(_reason(path, error)) from error
+        raise ConfigError(_reason(path, error), code="tokenizer/unreadable") from error
     return [("config.json", config.get_text_config())]
 
 

@@ -76,7 +76,8 @@ def check_rows(
         )
     raise ConfigError(
         f"{label} {path}: its embeddings have {rows} rows, and the tokenizer has {size} tokens, the first without a "
-        f"row {tokenizer.convert_ids_to_tokens(first)!r} ({first}). {fix}."
+        f"row {tokenizer.convert_ids_to_tokens(first)!r} ({first}). {fix}.",
+        code="model/embeddings-too-small",
     )
 
 
@@ -100,7 +101,8 @@ def check_same_tokens(
     if (difference := token_difference(tokenizer, other)) is not None:
         raise ConfigError(
             f"{label} {path}: expected a model with the run's tokenizer, since it reads the run's token ids; "
-            f"{difference}. Choose a model of the same family."
+            f"{difference}. Choose a model of the same family.",
+            code="model/other-tokenizer",
         )
 
 

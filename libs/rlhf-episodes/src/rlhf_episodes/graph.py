@@ -191,7 +191,8 @@ class EpisodeGraph:
         graph = self._kept()
         if not graph._nodes:
             raise RolloutError(
-                f"{self.uid}: the policy was never asked; expected at least one request in an episode"
+                f"{self.uid}: the policy was never asked; expected at least one request in an episode",
+                code="rollout/executor-contract",
             )
         return trajectories_of(
             self.uid, graph._strands, metrics=metrics or {}, rewards=rewards or {}
@@ -231,13 +232,15 @@ class EpisodeGraph:
         if not len(token_ids):
             raise RolloutError(
                 f"{self.uid}, request {len(self._nodes)}: the input is empty; expected at least one token, from which "
-                "the policy goes on"
+                "the policy goes on",
+                code="rollout/executor-contract",
             )
         if not count or len(lengths) > 1:
             raise RolloutError(
                 f"{self.uid}, request {len(self._nodes)}: the engine returned {count} tokens, "
                 f"{len(completion.logprobs)} log-probs and {len(completion.weight_version)} versions (stop: "
-                f"{completion.stop}); expected the same number of each, and at least one"
+                f"{completion.stop}); expected the same number of each, and at least one",
+                code="engine/wrong-answer",
             )
         if (routes := completion.expert_routes) is None:
             return
@@ -247,6 +250,7 @@ class EpisodeGraph:
             raise RolloutError(
                 f"{self.uid}, request {len(self._nodes)}: the engine returned routes of shape {routes.shape} for "
                 f"{len(token_ids)} tokens of the input and {count} of the answer; expected (tokens but the last, "
-                f"layers with experts, experts of a token), here {wanted}"
+                f"layers with experts, experts of a token), here {wanted}",
+                code="engine/wrong-answer",
             )
         self._routes_shape = routes.shape[1:]

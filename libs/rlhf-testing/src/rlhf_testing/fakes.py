@@ -55,7 +55,10 @@ class FakeEngine:
     async def generate(self, request: GenerationRequest) -> list[Completion]:
         """Return one completion per seed, in the order of the seeds."""
         if self.is_asleep:
-            raise RolloutError(f"generate for {request.uid}: the engine is asleep; call wake first")
+            raise RolloutError(
+                f"generate for {request.uid}: the engine is asleep; call wake first",
+                code="engine/wrong-state",
+            )
         self.requests.append(request)
         self.in_flight += 1
         try:
@@ -74,13 +77,16 @@ class FakeEngine:
     async def sleep(self) -> None:
         if self.is_asleep or self.in_flight:
             why = "it is asleep already" if self.is_asleep else f"{self.in_flight} requests run"
-            raise RolloutError(f"sleep: {why}")
+            raise RolloutError(f"sleep: {why}", code="engine/wrong-state")
         self.is_asleep, self.has_weights = True, False
 
     async def wake(self) -> None:
         if not self.is_asleep or not self.has_weights:
             why = "its weights are gone" if self.is_asleep else "it is awake"
-            raise RolloutError(f"wake: {why}; expected a sleeping engine that had an update")
+            raise RolloutError(
+                f"wake: {why}; expected a sleeping engine that had an update",
+                code="engine/wrong-state",
+            )
         self.is_asleep = False
 
     async def checksum(self) -> str:

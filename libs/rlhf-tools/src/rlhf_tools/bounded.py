@@ -67,7 +67,8 @@ class Abandoned:
         if count > MAX_ABANDONED:
             raise RolloutError(
                 f"{count} calls of tools run on after their deadlines, the last of them {what}; expected at most "
-                f"{MAX_ABANDONED}. Give the tool a time limit of its own, or raise its timeout_s"
+                f"{MAX_ABANDONED}. Give the tool a time limit of its own, or raise its timeout_s",
+                code="tool/runs-on",
             )
 
     def remove(self) -> None:

@@ -88,15 +88,20 @@ def _signature(function: Callable[..., Any], *, bound: bool) -> _Signature:
     name = getattr(function, "__name__", "")
     if not callable(function) or not name.isidentifier():
         raise PluginError(
-            f"{function!r} cannot be a tool: expected a function with a name (def), or a method"
+            f"{function!r} cannot be a tool: expected a function with a name (def), or a method",
+            code="tool/malformed-function",
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise PluginError(f"tool {name!r} is a generator; return one result instead of yielding it")
+        raise PluginError(
+            f"tool {name!r} is a generator; return one result instead of yielding it",
+            code="tool/malformed-function",
+        )
     try:
         parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     except (NameError, TypeError, ValueError) as error:
         raise PluginError(
-            f"tool {name!r}: its annotations cannot be read ({error}); name types that its module defines or imports"
+            f"tool {name!r}: its annotations cannot be read ({error}); name types that its module defines or imports",
+            code="tool/malformed-function",
         ) from error
     parameters = parameters[1:] if bound else parameters
     about = described(inspect.getdoc(function))
@@ -104,13 +109,17 @@ def _signature(function: Callable[..., Any], *, bound: bool) -> _Signature:
     if unknown:
         raise PluginError(
             f"tool {name!r}: the docstring describes {', '.join(sorted(unknown))}, which the function does not take; "
-            f"it takes {', '.join(parameter.name for parameter in parameters) or 'nothing'}"
+            f"it takes {', '.join(parameter.name for parameter in parameters) or 'nothing'}",
+            code="tool/malformed-function",
         )
     model = _model(name, parameters, about.arguments)
     try:
         schema = model.model_json_schema(schema_generator=_PlainSchema)
     except PydanticUserError as error:
-        raise PluginError(f"tool {name!r} cannot be described in JSON: {error.message}") from error
+        raise PluginError(
+            f"tool {name!r} cannot be described in JSON: {error.message}",
+            code="tool/malformed-function",
+        ) from error
     return _Signature(
         name=name,
         description=about.text,
@@ -129,11 +138,13 @@ def _model(
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise PluginError(
                 f"tool {name!r}: {parameter} has no name that a policy could write; expected ordinary parameters "
-                "(no *args, **kwargs or positional-only ones)"
+                "(no *args, **kwargs or positional-only ones)",
+                code="tool/malformed-function",
             )
         if parameter.annotation is parameter.empty:
             raise PluginError(
-                f"tool {name!r}: parameter {parameter.name!r} has no type; annotate it, such as {parameter.name}: str"
+                f"tool {name!r}: parameter {parameter.name!r} has no type; annotate it, such as {parameter.name}: str",
+                code="tool/malformed-function",
             )
         default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
         # A prefix keeps names such as "copy" or "model_config" apart from pydantic's own; policies see the alias.
@@ -149,7 +160,8 @@ def _model(
         )
     except PydanticUserError as error:
         raise PluginError(
-            f"tool {name!r}: a parameter's type cannot come from JSON: {error.message}"
+            f"tool {name!r}: a parameter's type cannot come from JSON: {error.message}",
+            code="tool/malformed-function",
         ) from error
 
 

@@ -38,12 +38,14 @@ class Tool:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise PluginError(
-                f"tool {self.name!r}: expected 1 to 64 letters, digits, underscores and hyphens as its name"
+                f"tool {self.name!r}: expected 1 to 64 letters, digits, underscores and hyphens as its name",
+                code="tool/malformed",
             )
         if not self.description.strip():
             raise PluginError(
                 f"tool {self.name!r} has no description, by which the policy learns what it is for; write one (the "
-                "first paragraph of a function's docstring)"
+                "first paragraph of a function's docstring)",
+                code="tool/malformed",
             )
 
     @property

@@ -37,7 +37,8 @@ class Toolbox:
             if tool.name in self._tools:
                 raise PluginError(
                     f"two tools are called {tool.name!r}; expected different names. Rename one (function_tool(..., "
-                    "name=...), or the prefix of an MCP server)"
+                    "name=...), or the prefix of an MCP server)",
+                    code="tool/repeated-name",
                 )
             self._tools[tool.name] = tool
 

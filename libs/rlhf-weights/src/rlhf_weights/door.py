@@ -94,7 +94,8 @@ def reach_door(number: int, timeout_s: float) -> tuple[int, socket.socket]:
             if (user := _user_of(line)) != os.geteuid():
                 raise ForeignConnection(
                     f"expected that a process of this run (user {os.geteuid()}) opens meeting {number}, got one of "
-                    f"user {user}. Start the run again with another MASTER_PORT"
+                    f"user {user}. Start the run again with another MASTER_PORT",
+                    code="weights/foreign-connection",
                 )
             _, files, *_ = socket.recv_fds(line, 1, 1)
             if files:

@@ -107,7 +107,8 @@ class LinkGroup:
             store = reach_store(meeting.host, meeting.port, limit)
         except (RuntimeError, ValueError, OSError, ForeignConnection) as error:
             raise LinkBroken(
-                f"weight link {meeting.name}: nobody at {meeting.host}:{meeting.port}: {error}"
+                f"weight link {meeting.name}: nobody at {meeting.host}:{meeting.port}: {error}",
+                code="weights/link-broken",
             ) from error
         return cls(meeting, rank, store)
 
@@ -286,7 +287,7 @@ class LinkGroup:
             return None
 
     def _error(self, reason: str) -> LinkBroken:
-        return LinkBroken(f"weight link {self.meeting.name}: {reason}")
+        return LinkBroken(f"weight link {self.meeting.name}: {reason}", code="weights/link-broken")
 
 
 def _leak(group: Any) -> None:

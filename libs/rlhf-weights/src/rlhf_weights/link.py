@@ -148,7 +148,8 @@ class SendingLink:
         if self._next != len(self._expected):
             raise RLHFError(
                 f"{len(self._expected) - self._next} weights of the plan were not sent, first "
-                f"{self._expected[self._next][1].name}"
+                f"{self._expected[self._next][1].name}",
+                code="weights/other-plan",
             )
         for number in sorted(self._works):
             await self._until(self._works.pop(number), f"bucket {number}")
@@ -167,12 +168,15 @@ class SendingLink:
 
     def _take(self, name: str, weight: Tensor) -> tuple[int, TensorSlot]:
         if self._next == len(self._expected):
-            raise RLHFError(f"weight {name} is not in the plan, which is complete")
+            raise RLHFError(
+                f"weight {name} is not in the plan, which is complete", code="weights/other-plan"
+            )
         number, slot = self._expected[self._next]
         if slot_for(name, weight, slot.offset) != slot:
             raise RLHFError(
                 f"the plan has {slot.name} {slot.dtype} {slot.shape} next, got {name} {weight.dtype} "
-                f"{list(weight.shape)}; names, order and shapes of weights have to stay"
+                f"{list(weight.shape)}; names, order and shapes of weights have to stay",
+                code="weights/other-plan",
             )
         self._next += 1
         return number, slot
@@ -250,7 +254,8 @@ class ReceivingLink:
         group.wait(group.announce(announced), "the start of an update")
         if int(announced) != version:
             raise LinkBroken(
-                f"weight link {group.meeting.name}: expected weights of version {version}, got {int(announced)}"
+                f"weight link {group.meeting.name}: expected weights of version {version}, got {int(announced)}",
+                code="weights/link-broken",
             )
         work = self._post(0)
         for number, slots in enumerate(self._plan.buckets):

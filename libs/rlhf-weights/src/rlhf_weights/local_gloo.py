@@ -190,13 +190,15 @@ def _require_own_user(ports: set[int], rank: int, size: int) -> None:
             raise ForeignConnection(
                 f"expected that all {size} members of a process group are of user {me}, got a connection from user "
                 f"{', '.join(map(str, strangers))} at rank {rank}. Nothing was sent. Start the run again; "
-                "docs/security.md has a way to keep other users of this machine off"
+                "docs/security.md has a way to keep other users of this machine off",
+                code="weights/foreign-connection",
             )
         if None not in users.values() and len(users) >= size - 1:
             return
         if time.monotonic() > deadline:
             raise ForeignConnection(
                 f"expected {size - 1} connections from rank {rank} to processes of user {me}, got {len(users)}, of "
-                f"which {list(users.values()).count(None)} end at no process. Start the run again"
+                f"which {list(users.values()).count(None)} end at no process. Start the run again",
+                code="weights/foreign-connection",
             )
         time.sleep(AGAIN_S)

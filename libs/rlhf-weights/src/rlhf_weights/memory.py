@@ -108,7 +108,9 @@ def _open_file(description: Description) -> Tensor:
     except OSError as error:
         raise LinkBroken(
             f"the sender's memory {name} is not at {path} of this process, which seems to be on another machine, in "
-            f"another container or of another user ({error}). Weights can go by a broadcast or the object store instead"
+            f"another container or of another user ({error}). Weights can go by a broadcast or the object "
+            "store instead",
+            code="weights/link-broken",
         ) from error
     try:
         return torch.frombuffer(mmap.mmap(file, description["nbytes"]), dtype=torch.uint8)

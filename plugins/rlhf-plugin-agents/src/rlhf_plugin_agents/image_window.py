@@ -77,13 +77,15 @@ def window_of(config: MultiTurnConfig, context: RolloutContext) -> ImageWindow |
     if context.images is None:
         raise ConfigError(
             f"rollout.multi_turn.last_images {config.last_images}: the policy reads text alone, so no image is ever "
-            "left out. Set --model.vision, or leave the option out"
+            "left out. Set --model.vision, or leave the option out",
+            code="config/conflict",
         )
     most = context.images.desk.limits.max_images
     if config.last_images > most:
         raise ConfigError(
             f"rollout.multi_turn.last_images {config.last_images}: a sequence has at most data.max_images {most}. Set "
-            f"it to {most} or less, or raise --data.max_images"
+            f"it to {most} or less, or raise --data.max_images",
+            code="config/out-of-range",
         )
     tokens = context.images.tokens
     return ImageWindow(

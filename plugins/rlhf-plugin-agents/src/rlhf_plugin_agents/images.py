@@ -28,7 +28,8 @@ def admitted(observation: Observation, context: RolloutContext) -> Observation:
         return replace(observation, messages=context.images.messages(observation.messages))
     except MediaProblem as problem:
         raise EnvironmentFailure(
-            f"an image of the observation cannot be used: {problem}"
+            f"an image of the observation cannot be used: {problem}",
+            code="environment/unusable-image",
         ) from problem
 
 
@@ -70,5 +71,6 @@ def check_sampled(uid: Uid, token_ids: NDArray[np.int32], context: RolloutContex
     if wrong := set(context.images.tokens.never_sampled) & set(token_ids.tolist()):
         raise RolloutError(
             f"{uid}: the engine sampled token {min(wrong)}, which stands for an image; expected an engine that never "
-            "samples it"
+            "samples it",
+            code="engine/wrong-answer",
         )

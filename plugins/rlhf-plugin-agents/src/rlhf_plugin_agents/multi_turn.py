@@ -91,7 +91,10 @@ class MultiTurn:
         self, uid: Uid, task: Task, context: RolloutContext
     ) -> AsyncIterator[Play]:
         if context.environment is None:
-            raise RolloutError(f"{uid}: multi_turn needs an environment; choose one with --env")
+            raise RolloutError(
+                f"{uid}: multi_turn needs an environment; choose one with --env",
+                code="environment/none",
+            )
         make = partial(context.environment, task)
         label = partial(context.environment_label, task)
         play = Play(uid, make, self._config.environment_timeout_s, label)

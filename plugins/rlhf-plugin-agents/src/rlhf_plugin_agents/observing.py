@@ -38,7 +38,8 @@ def first_tokens(
     if not tokens:
         raise RolloutError(
             f"{uid}: reset gave no observation and the task has no prompt; expected one of them. Give --data, and "
-            "--eval.data for evaluations, or an environment whose reset returns the first observation"
+            "--eval.data for evaluations, or an environment whose reset returns the first observation",
+            code="environment/no-observation",
         )
     return tokens
 
@@ -63,7 +64,8 @@ def first_prompt(
     if len(prompt.token_ids) >= context.max_length:
         raise RolloutError(
             f"{uid}: the first observation has {len(prompt.token_ids)} tokens and leaves no room for an action within "
-            f"{context.max_length}; raise --rollout.max_length"
+            f"{context.max_length}; raise --rollout.max_length",
+            code="rollout/prompt-too-long",
         )
     return prompt
 
@@ -80,7 +82,8 @@ def next_prompt(
         return expanded(tokens, images, context)
     except MediaProblem as problem:
         raise EnvironmentFailure(
-            f"images of the observations cannot be read: {problem}"
+            f"images of the observations cannot be read: {problem}",
+            code="environment/unusable-image",
         ) from problem
 
 
@@ -129,7 +132,10 @@ def all_tokens(
 
 def unreadable(observation: Observation, error: UnknownTokenError) -> EnvironmentFailure:
     """Return the failure of an environment whose token ids the model does not know."""
-    return EnvironmentFailure(f"the observation {_shown(observation)} cannot be read: {error}")
+    return EnvironmentFailure(
+        f"the observation {_shown(observation)} cannot be read: {error}",
+        code="environment/unreadable-observation",
+    )
 
 
 def _plain_tokens(observation: Observation, context: RolloutContext) -> Sequence[int]:
@@ -160,7 +166,8 @@ def _made(
         return make()
     except Exception as error:
         raise EnvironmentFailure(
-            f"the observation {_shown(observation)} cannot be made tokens: {type(error).__name__}: {error}"
+            f"the observation {_shown(observation)} cannot be made tokens: {type(error).__name__}: {error}",
+            code="environment/unreadable-observation",
         ) from error
 
 

@@ -87,7 +87,7 @@ class Play:
 
     def located(self, failure: EnvironmentFailure, call: str) -> EnvironmentFailure:
         """Return a failure with uid, turn and environment in its message."""
-        return EnvironmentFailure(f"{self._where(call)}: {failure}")
+        return EnvironmentFailure(f"{self._where(call)}: {failure}", code="environment/failed")
 
     async def _guard(
         self, call: str, method: Callable[..., Awaitable[ResultT]], *arguments: object
@@ -106,20 +106,23 @@ class Play:
                 raise self._error(call, error) from error
             raise EnvironmentFailure(
                 f"{self._where(call)} did not return within {self._timeout_s:g} s; if it needs longer, raise "
-                "--rollout.multi_turn.environment_timeout_s"
+                "--rollout.multi_turn.environment_timeout_s",
+                code="environment/too-slow",
             ) from error
 
     def _checked(self, call: str, value: object, kind: type[ResultT]) -> ResultT:
         if not isinstance(value, kind):
             raise EnvironmentFailure(
-                f"{self._where(call)} returned a {type(value).__name__}; expected {kind.__name__}"
+                f"{self._where(call)} returned a {type(value).__name__}; expected {kind.__name__}",
+                code="environment/wrong-answer",
             )
         return value
 
     def _numbers(self, call: str, what: str, named: object) -> dict[str, float]:
         if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
             raise EnvironmentFailure(
-                f"{self._where(call)} gave {what} = {named!r:.200}; expected numbers by name"
+                f"{self._where(call)} gave {what} = {named!r:.200}; expected numbers by name",
+                code="environment/wrong-answer",
             )
         return {name: self._finite(call, name, value) for name, value in named.items()}
 
@@ -127,18 +130,22 @@ class Play:
         number = value.item() if getattr(value, "ndim", None) == 0 else value
         if not isinstance(number, Real) or not math.isfinite(number):
             raise EnvironmentFailure(
-                f"{self._where(call)} gave {name} = {value!r:.200}; expected one finite number"
+                f"{self._where(call)} gave {name} = {value!r:.200}; expected one finite number",
+                code="environment/wrong-answer",
             )
         return float(number)
 
     def _bounded(self, call: str, reward: float) -> None:
         if abs(reward) > MAX_REWARD:
             raise EnvironmentFailure(
-                f"{self._where(call)} gave the reward {reward:g}; expected at most {MAX_REWARD:g}"
+                f"{self._where(call)} gave the reward {reward:g}; expected at most {MAX_REWARD:g}",
+                code="environment/wrong-answer",
             )
 
     def _error(self, call: str, error: BaseException) -> EnvironmentFailure:
-        return EnvironmentFailure(f"{self._where(call)} raised {type(error).__name__}: {error}")
+        return EnvironmentFailure(
+            f"{self._where(call)} raised {type(error).__name__}: {error}", code="environment/raised"
+        )
 
     def _where(self, call: str) -> str:
         return f"{self._uid}, turn {self._turn}: {call} of {self._label() or self._class}"

@@ -38,7 +38,8 @@ class SingleTurn:
         if not task.prompt_ids:
             raise RolloutError(
                 f"{task.uid}: the task has no prompt. Give --data, or choose --executor multi_turn with --env, where "
-                "the environment writes the first observation"
+                "the environment writes the first observation",
+                code="rollout/no-prompt",
             )
         try:
             prompt_ids, media = expanded(task.prompt_ids, task.media, context)
@@ -48,7 +49,8 @@ class SingleTurn:
         if room <= 0:
             raise RolloutError(
                 f"{task.uid}: a prompt of {len(prompt_ids)} tokens leaves no room for a response within "
-                f"{context.max_length}; raise --rollout.max_length or lower --data.max_prompt_tokens"
+                f"{context.max_length}; raise --rollout.max_length or lower --data.max_prompt_tokens",
+                code="rollout/prompt-too-long",
             )
         completions = await context.engine.generate(
             GenerationRequest(
@@ -61,7 +63,8 @@ class SingleTurn:
         )
         if len(completions) != len(samples):
             raise RolloutError(
-                f"{task.uid}: the engine returned {len(completions)} completions for {len(samples)} seeds"
+                f"{task.uid}: the engine returned {len(completions)} completions for {len(samples)} seeds",
+                code="engine/wrong-answer",
             )
         trajectories = []
         prompt = np.array(prompt_ids, dtype=np.int32)

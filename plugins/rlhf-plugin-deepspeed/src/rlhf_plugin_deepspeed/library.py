@@ -49,7 +49,8 @@ def load_deepspeed(device: torch.device) -> ModuleType:
     if not chosen.startswith(device.type):
         raise ConfigError(
             f"DeepSpeed works on {chosen} in this process, but the role's device is {device.type}. Set "
-            f"DS_ACCELERATOR={device.type} in the environment, or --backend.deepspeed.device {chosen}."
+            f"DS_ACCELERATOR={device.type} in the environment, or --backend.deepspeed.device {chosen}.",
+            code="deepspeed/other-accelerator",
         )
     module: ModuleType = deepspeed
     return module

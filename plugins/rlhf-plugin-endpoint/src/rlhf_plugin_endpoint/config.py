@@ -117,7 +117,8 @@ class EndpointConfig(Config):
             if shutil.which(self.command[0]) is None:
                 raise ConfigError(
                     f"rollout.endpoint.command begins with {self.command[0][:200]!r}; expected a program on PATH, or "
-                    "the path of one that may be executed"
+                    "the path of one that may be executed",
+                    code="agent/no-program",
                 )
             return
         # Imported here: help and validation read this module.

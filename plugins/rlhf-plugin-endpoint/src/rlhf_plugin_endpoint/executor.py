@@ -189,7 +189,9 @@ class Endpoint:
         command = self._config.command
         name = command[0] if command else self._config.agent
         refused = str(session.refusals)
-        return EnvironmentFailure(f"{uid}: the agent {name} {error}" + (refused and f"; {refused}"))
+        return EnvironmentFailure(
+            f"{uid}: the agent {name} {error}" + (refused and f"; {refused}"), code="agent/failed"
+        )
 
 
 def _credited(

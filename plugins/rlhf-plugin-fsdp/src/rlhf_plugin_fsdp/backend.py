@@ -119,7 +119,10 @@ class FsdpBackend(LeavingRole):
         """
         training, losses = self._training, self._losses
         if training is None or losses is None:
-            raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
+            raise PluginError(
+                f"the {self._spec.role} only scores; it has no objective to train on",
+                code="training/role-only-scores",
+            )
         self._require_state()
         with self._ranks.together():
             self._role.reader.check(batch)
@@ -249,7 +252,10 @@ class FsdpBackend(LeavingRole):
         self._wait_for_state()
         training = self._training
         if ema and (training is None or self._spec.ema_decay is None):
-            raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
+            raise ConfigError(
+                f"the {self._spec.role} keeps no moving average; set --actor.ema",
+                code="training/no-moving-average",
+            )
         model = self._model
         with training.holding_average() if ema and training is not None else nullcontext():
             export_role(

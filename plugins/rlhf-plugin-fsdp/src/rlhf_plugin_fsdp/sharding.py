@@ -102,14 +102,16 @@ def _refuse(role: RoleModel, ranks: Ranks) -> None:
     if packed:
         raise ConfigError(
             f"backend fsdp with a quantized base: {packed[0]} and {len(packed) - 1} more hold packed integers, which "
-            "ranks cannot share. Choose --actor.adapter lora, or --backend torch or deepspeed (zero_stage 0)."
+            "ranks cannot share. Choose --actor.adapter lora, or --backend torch or deepspeed (zero_stage 0).",
+            code="fsdp/quantized-base",
         )
     blocks = expert_blocks(role.lm.model)
     if blocks and ranks.world_size > 1:
         raise ConfigError(
             f"backend fsdp with several ranks: {type(blocks[0]).__name__} has experts as separate modules. Each rank "
             "calls other experts, but this backend sums the gradients of the same parameters on all ranks. Choose "
-            "--backend deepspeed with --backend.deepspeed.zero_stage 3."
+            "--backend deepspeed with --backend.deepspeed.zero_stage 3.",
+            code="fsdp/separate-experts",
         )
 
 

@@ -73,20 +73,24 @@ def main(arguments: Sequence[str]) -> int:
     """
     own = parser().parse_args(list(arguments))
     if own.max_mb < 1:
-        raise ConfigError(f"--max-mb {own.max_mb}: expected 1 or more")
+        raise ConfigError(f"--max-mb {own.max_mb}: expected 1 or more", code="usage/command-line")
     if not 0 <= own.port <= 65535:
-        raise ConfigError(f"--port {own.port}: expected a number from 0 to 65535")
+        raise ConfigError(
+            f"--port {own.port}: expected a number from 0 to 65535", code="usage/command-line"
+        )
     wanted = _wanted(own.steps)
     if own.export_traces is not None:
         from .traces.export import export_traces  # a page needs none of it
 
         if own.export is not None:
             raise ConfigError(
-                f"--export-traces {own.export_traces}: expected no page beside it; leave --export out"
+                f"--export-traces {own.export_traces}: expected no page beside it; leave --export out",
+                code="usage/command-line",
             )
         if len(own.runs) > 1:
             raise ConfigError(
-                f"--export-traces {own.export_traces}: expected one run, got {len(own.runs)}; export them one by one"
+                f"--export-traces {own.export_traces}: expected one run, got {len(own.runs)}; export them one by one",
+                code="usage/command-line",
             )
         export_traces(own.runs[0], own.export_traces, wanted)
         return 0
@@ -128,7 +132,7 @@ def _require_replaceable(path: Path) -> None:
     """
     problem = why_not_replaceable(path, _START, "page")
     if problem is not None:
-        raise ConfigError(f"--export {path}: {problem}")
+        raise ConfigError(f"--export {path}: {problem}", code="output/cannot-create")
 
 
 def _wanted(text: str | None) -> Callable[[int], bool]:
@@ -148,7 +152,8 @@ def _wanted(text: str | None) -> Callable[[int], bool]:
             or (dash and int(last) < int(first))
         ):
             raise ConfigError(
-                f"--steps {text}: expected steps and spans of steps, such as 1,10,100-200; got {part!r}"
+                f"--steps {text}: expected steps and spans of steps, such as 1,10,100-200; got {part!r}",
+                code="usage/command-line",
             )
         spans.append((int(first), int(last) if dash else int(first)))
     return lambda step: any(first <= step <= last for first, last in spans)

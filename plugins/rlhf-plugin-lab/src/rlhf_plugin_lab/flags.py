@@ -12,4 +12,4 @@ class FlagParser(argparse.ArgumentParser):
     """Parser that raises ``ConfigError``, with the command's name in front, where argparse would end the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}")
+        raise ConfigError(f"{self.prog}: {message}", code="usage/command-line")

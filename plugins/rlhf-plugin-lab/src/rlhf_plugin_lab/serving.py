@@ -57,7 +57,8 @@ def server_of(runs: Sequence[Path], read: Read, port: int) -> tuple[ThreadingHTT
         server = ThreadingHTTPServer((HOST, port), _handler(f"/{token}/", pages))
     except OSError as error:
         raise ConfigError(
-            f"--port {port}: cannot listen there ({error.strerror}); choose another, or leave it out for a free one"
+            f"--port {port}: cannot listen there ({error.strerror}); choose another, or leave it out for a free one",
+            code="usage/port-taken",
         ) from error
     server.daemon_threads = True
     return server, f"http://{HOST}:{server.server_port}/{token}/"

@@ -113,7 +113,10 @@ class TorchBackend(LeavingRole):
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step; a gradient that is not finite is dropped and counted."""
         if self._updater is None:
-            raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
+            raise PluginError(
+                f"the {self._spec.role} only scores; it has no objective to train on",
+                code="training/role-only-scores",
+            )
         self._require_state()
         trajectories = batch.trajectories
         self._role.reader.check(batch)
@@ -289,7 +292,10 @@ class TorchBackend(LeavingRole):
         self._wait_for_state()
         averages = self._updater.ema if self._updater is not None else {}
         if ema and not averages:
-            raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
+            raise ConfigError(
+                f"the {self._spec.role} keeps no moving average; set --actor.ema",
+                code="training/no-moving-average",
+            )
         weights = dict(self._model.named_weights())
         with holding(weights, averages) if ema else nullcontext():
             export_model(

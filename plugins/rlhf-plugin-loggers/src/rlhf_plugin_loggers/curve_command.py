@@ -18,7 +18,7 @@ METRICS = "metrics.jsonl"
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf curve: {message}")
+        raise ConfigError(f"rlhf curve: {message}", code="usage/command-line")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,15 +51,19 @@ def _drawn(run: Path) -> Path:
     path = run / METRICS
     if not path.is_file():
         raise ConfigError(
-            f"{run}: it has no {METRICS}; expected a run's --output, such as runs/run"
+            f"{run}: it has no {METRICS}; expected a run's --output, such as runs/run",
+            code="lab/no-metrics",
         )
     try:
         history = read_history(path)
     except (BrokenJson, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected the metrics of a run: {error!r}") from error
+        raise ConfigError(
+            f"{path}: expected the metrics of a run: {error!r}", code="lab/no-metrics"
+        ) from error
     if not history.reward.steps and not history.learned:
         raise ConfigError(
-            f"{path}: expected a reward, a loss or an accuracy to draw; the run has finished no step with one yet"
+            f"{path}: expected a reward, a loss or an accuracy to draw; the run has finished no step with one yet",
+            code="lab/no-metrics",
         )
     target = run / FILE_NAME
     save_curve(history, target, title=run.resolve().name)

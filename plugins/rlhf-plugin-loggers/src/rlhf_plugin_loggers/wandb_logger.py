@@ -46,7 +46,8 @@ class WandbLogger:
         if self._mode == "online" and not _has_credentials():
             raise ConfigError(
                 "--log.to wandb: expected a key in the environment, and WANDB_API_KEY is not set. Set it, run wandb "
-                "login, or write files alone with --log.wandb.mode offline."
+                "login, or write files alone with --log.wandb.mode offline.",
+                code="logger/no-key",
             )
         self._run: WandbRun | None = None
         self._num_images = 0
@@ -124,7 +125,8 @@ def _has_entry(file: Path) -> bool:
     except NetrcParseError as error:
         raise ConfigError(
             f"--log.to wandb: {file} cannot be read: {error}. Correct it, or give the key in the variable "
-            "WANDB_API_KEY, which goes before it"
+            "WANDB_API_KEY, which goes before it",
+            code="logger/no-key",
         ) from error
 
 

@@ -90,17 +90,21 @@ def read_beginning(path: str, given: Mapping[str, Any], *, has_magnitudes: bool)
     folder = read_adapter(path)
     config = folder.config
     for problem in (*_unknown(config), *_other_kinds(config, has_magnitudes)):
-        raise ConfigError(f"init_from {path} of the adapter: {problem}")
+        raise ConfigError(
+            f"init_from {path} of the adapter: {problem}", code="adapter/does-not-fit"
+        )
     for option, key in DECIDED.items():
         value, held = given[option], config.get(key)
         if value not in (None, (), {}) and not _agree(value, held):
             raise ConfigError(
                 f"{option} {_shown(value)} of the adapter: init_from {path} has {key} {_shown(held)}, and "
-                f"an adapter goes on as it is. Leave {option} out."
+                f"an adapter goes on as it is. Leave {option} out.",
+                code="adapter/does-not-fit",
             )
     if not _ranks(folder):
         raise ConfigError(
-            f"init_from {path} of the adapter: expected factors of LoRA; its file has none"
+            f"init_from {path} of the adapter: expected factors of LoRA; its file has none",
+            code="adapter/does-not-fit",
         )
     return folder
 

@@ -105,12 +105,14 @@ def load(folder: AdapterFolder, model: PreTrainedModel, names: Sequence[str]) ->
         except (KeyError, RuntimeError, ValueError) as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigError(
-                f"adapter {folder.path} cannot be read into {base}: {first}"
+                f"adapter {folder.path} cannot be read into {base}: {first}",
+                code="adapter/does-not-fit",
             ) from error
         if found.unexpected_keys:
             raise ConfigError(
                 f"adapter {folder.path} does not fit {base}: its file has {found.unexpected_keys[0]}, and no module "
-                "that its config names has such a tensor"
+                "that its config names has such a tensor",
+                code="adapter/does-not-fit",
             )
     check_loaded(folder, base, model)
 
@@ -124,7 +126,8 @@ def _take_rows(
             held = "none" if rows is None else str(tuple(rows.shape))
             raise ConfigError(
                 f"adapter {folder.path} does not fit its base: by {TOKENS} of its config {name} has trained rows "
-                f"{tuple(own.shape)}; its file has {held}"
+                f"{tuple(own.shape)}; its file has {held}",
+                code="adapter/does-not-fit",
             )
         own.data.copy_(rows)
 
@@ -139,7 +142,8 @@ def _require_same(folder: AdapterFolder, name: str, tensor: Tensor, model: nn.Mo
     if not torch.equal(tensor.to(held), held):
         raise ConfigError(
             f"adapter {folder.path}: its file has {name}, and other numbers than the base {folder.base}, which an "
-            "adapter leaves as it is. Give the base that it was trained on."
+            "adapter leaves as it is. Give the base that it was trained on.",
+            code="adapter/other-base",
         )
 
 

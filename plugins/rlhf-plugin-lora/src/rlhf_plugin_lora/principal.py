@@ -35,14 +35,17 @@ def begin_principal(layers: Mapping[str, LoraLayer]) -> None:
         base = layer.get_base_layer()
         if isinstance(base, nn.Embedding):
             raise ConfigError(
-                f"init pissa of the adapter: {name} is an embedding; expected linear layers. Leave it out with exclude."
+                f"init pissa of the adapter: {name} is an embedding; expected linear layers. Leave it out "
+                "with exclude.",
+                code="adapter/unsuitable-init",
             )
         weight = base.weight.T if layer.fan_in_fan_out else base.weight
         rank = layer.r[NAME]
         if rank > min(weight.shape):
             raise ConfigError(
                 f"init pissa of the adapter: {name} has {min(weight.shape)} singular values, and the rank is {rank}. "
-                "Lower rank, or that of this module with rank_pattern."
+                "Lower rank, or that of this module with rank_pattern.",
+                code="adapter/unsuitable-init",
             )
         if weight.is_meta:  # shapes alone are counted, and PEFT leaves a second pair on the CPU
             layer.lora_A.to(weight.device)

@@ -96,11 +96,13 @@ def _without(model: PreTrainedModel, found: list[str], excluded: Sequence[str]) 
     out = {name for text in excluded for name in _named(model, [text], "exclude")}
     if not (adapted := set(found)) & out:
         raise ConfigError(
-            f"exclude {' '.join(excluded)} of the adapter: none of these modules would be adapted. Leave it out."
+            f"exclude {' '.join(excluded)} of the adapter: none of these modules would be adapted. Leave it out.",
+            code="adapter/unknown-target",
         )
     if adapted <= out:
         raise ConfigError(
-            f"exclude {' '.join(excluded)} of the adapter: no module is left to adapt"
+            f"exclude {' '.join(excluded)} of the adapter: no module is left to adapt",
+            code="adapter/unknown-target",
         )
     return [name for name in found if name not in out]
 
@@ -116,13 +118,15 @@ def require_patterns(found: Sequence[str], patterns: Iterable[str], option: str)
             fits = any(re.match(rf"(.*\.)?({pattern})$", name) for name in found)
         except re.error as error:
             raise ConfigError(
-                f"{option} {pattern!r} of the adapter: expected a name or a regular expression; {error}"
+                f"{option} {pattern!r} of the adapter: expected a name or a regular expression; {error}",
+                code="adapter/unknown-target",
             ) from error
         if not fits:
             near = difflib.get_close_matches(pattern, _ends(found), n=3, cutoff=0.4)
             hint = f"; the nearest are {', '.join(near)}" if near else ""
             raise ConfigError(
-                f"{option} {pattern!r} of the adapter: no adapted module has that name{hint}"
+                f"{option} {pattern!r} of the adapter: no adapted module has that name{hint}",
+                code="adapter/unknown-target",
             )
 
 
@@ -155,7 +159,8 @@ def _named(model: PreTrainedModel, wanted: Sequence[str], option: str) -> list[s
             near = difflib.get_close_matches(text, _ends(names), n=3, cutoff=0.4)
             hint = f"; the nearest are {', '.join(near)}" if near else ""
             raise ConfigError(
-                f"{option} {text!r} of the adapter: {type(model).__name__} has no module of that name{hint}"
+                f"{option} {text!r} of the adapter: {type(model).__name__} has no module of that name{hint}",
+                code="adapter/unknown-target",
             )
         kept.update(found)
     return [name for name in names if name in kept]
@@ -168,7 +173,8 @@ def _fits(text: str, name: str, option: str) -> bool:
         return re.fullmatch(text, name) is not None
     except re.error as error:
         raise ConfigError(
-            f"{option} {text!r} of the adapter: expected a name or a regular expression; {error}"
+            f"{option} {text!r} of the adapter: expected a name or a regular expression; {error}",
+            code="adapter/unknown-target",
         ) from error
 
 
@@ -183,7 +189,8 @@ def _check_kinds(model: PreTrainedModel, found: Iterable[str]) -> None:
         if not isinstance(module, (*LINEAR, nn.Embedding)):
             raise ConfigError(
                 f"target of the adapter: {name} is a {type(module).__name__}; expected linear layers or embeddings. "
-                f"Name some inside of it, or have it trained whole with modules_to_save."
+                f"Name some inside of it, or have it trained whole with modules_to_save.",
+                code="adapter/unknown-target",
             )
 
 
@@ -206,7 +213,8 @@ def check_tied(model: PreTrainedModel, found: Iterable[str], option: str) -> Non
             if len(shared := owners[id(parameter)]) > 1:
                 raise ConfigError(
                     f"{option} of the adapter: {name} shares its weight ({' and '.join(shared)} are one tensor), so a "
-                    "plain model could not hold the result. Leave it out."
+                    "plain model could not hold the result. Leave it out.",
+                    code="adapter/tied-weights",
                 )
 
 

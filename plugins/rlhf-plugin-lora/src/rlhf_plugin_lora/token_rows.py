@@ -120,7 +120,8 @@ def put_rows(
         if model.get_submodule(name) is embeddings:
             raise ConfigError(
                 f"{TOKENS} of the adapter: it changes {name} otherwise too, by target or modules_to_save. Leave one of "
-                "them out."
+                "them out.",
+                code="config/conflict",
             )
     _require_plain(model, embeddings, token_ids)
     ids = torch.tensor(token_ids, device=embeddings.weight.device)
@@ -154,16 +155,19 @@ def _require_plain(model: PreTrainedModel, table: nn.Module, token_ids: Sequence
     if not isinstance(table, nn.Embedding) or table.max_norm is not None:
         raise ConfigError(
             f"{TOKENS} of the adapter: the embeddings of {type(model).__name__} are a {type(table).__name__}; expected "
-            "plain ones. Leave it out."
+            "plain ones. Leave it out.",
+            code="adapter/token-rows",
         )
     if type(table) is not nn.Embedding and not hasattr(table, "embed_scale"):
         raise ConfigError(
             f"{TOKENS} of the adapter: the embeddings of {type(model).__name__} are a {type(table).__name__}, which "
-            "computes in a way of its own. Leave it out."
+            "computes in a way of its own. Leave it out.",
+            code="adapter/token-rows",
         )
     if wrong := [token for token in token_ids if not 0 <= token < table.num_embeddings]:
         raise ConfigError(
             f"{TOKENS} {wrong[0]} of the adapter: {type(model).__name__} has {table.num_embeddings} rows of "
             "embeddings. Give ids below that, or a base in which the token has a row (--model.resize_embeddings adds "
-            "some where a model is trained whole)."
+            "some where a model is trained whole).",
+            code="adapter/token-rows",
         )

@@ -53,7 +53,8 @@ def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
     if unserved:
         raise ConfigError(
             f"the adapter trains {unserved[0]}, which is no linear layer inside of the model, and engines serve "
-            f"factors of those alone. {_way_out(model)}"
+            f"factors of those alone. {_way_out(model)}",
+            code="adapter/not-servable",
         )
     pairs = [(layer, pair) for layer in layers.values() for pair in active(layer)]
     # In one call, which computes in float32 and rounds once.
@@ -144,7 +145,8 @@ def _merged(layer: LoraLayer, weight: Tensor) -> Tensor:
     if not weight.is_floating_point():
         raise ConfigError(
             "the base is quantized, so the adapter cannot be merged into it: no engine in another process can serve "
-            "this policy. Use --actor.adapter lora, or --engine embedded with --runtime local, which share the model."
+            "this policy. Use --actor.adapter lora, or --engine embedded with --runtime local, which share the model.",
+            code="adapter/quantized-base",
         )
     total: Tensor = weight.float()
     for pair in active(layer):

@@ -31,7 +31,7 @@ _SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf migrate: {message}")
+        raise ConfigError(f"rlhf migrate: {message}", code="usage/command-line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +127,20 @@ def main(arguments: Sequence[str]) -> int:
         variables = _variables(own.set)
     if not own.input:
         raise ConfigError(
-            "rlhf migrate: expected a file, - for standard input, or a command line behind --; got nothing"
+            "rlhf migrate: expected a file, - for standard input, or a command line behind --; got nothing",
+            code="usage/command-line",
         )
     if own.processes is not None and own.processes < 1:
-        raise ConfigError(f"--processes {own.processes}: expected 1 or more")
+        raise ConfigError(
+            f"--processes {own.processes}: expected 1 or more", code="usage/command-line"
+        )
     if is_launch:
         jobs = _jobs_of([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
             "rlhf migrate: expected one file, or a command line with openrlhf.cli.NAME, such as python3 -m "
-            f"openrlhf.cli.train_ppo_ray; got {' '.join(own.input)}"
+            f"openrlhf.cli.train_ppo_ray; got {' '.join(own.input)}",
+            code="usage/command-line",
         )
     elif own.framework == "trl" and Path(own.input[0]).suffix not in _SHELL:
         jobs = _trl_jobs(own.input[0], own.script, own.processes or 1)
@@ -179,7 +183,8 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
     if not launches:
         raise ConfigError(
             "rlhf migrate: expected a command with openrlhf.cli.NAME, such as python3 -m openrlhf.cli.train_ppo_ray; "
-            f"there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}"
+            f"there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}",
+            code="usage/command-line",
         )
     jobs = Jobs(remarks=list(_remarks(found)))
     for each in launches:
@@ -275,7 +280,7 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name.isidentifier()):
-            raise ConfigError(f"--set {text}: expected NAME=VALUE")
+            raise ConfigError(f"--set {text}: expected NAME=VALUE", code="usage/command-line")
         found[name] = value
     return found
 
@@ -284,9 +289,13 @@ def _read(path: str) -> str:
     try:
         return sys.stdin.read() if path == _STDIN else Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"rlhf migrate: cannot read {path}: {error.strerror}") from error
+        raise ConfigError(
+            f"rlhf migrate: cannot read {path}: {error.strerror}", code="config/unreadable-file"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"rlhf migrate: {path}: expected text in UTF-8") from error
+        raise ConfigError(
+            f"rlhf migrate: {path}: expected text in UTF-8", code="config/malformed-file"
+        ) from error
 
 
 def _outputs(output: Path | None, number: int) -> list[Path | None]:
@@ -311,13 +320,18 @@ def _write(done: Sequence[Migration], outputs: Sequence[Path | None]) -> None:
             texts[output] = each.text
             texts |= {Path(path): text for path, text in each.files.items()}
     if there := [path for path in texts if path.exists()]:
-        raise ConfigError(f"-o: {there[0]} is there already; choose another name or remove it")
+        raise ConfigError(
+            f"-o: {there[0]} is there already; choose another name or remove it",
+            code="output/not-empty",
+        )
     for path, text in texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"-o {path}: cannot write it: {error.strerror}") from error
+            raise ConfigError(
+                f"-o {path}: cannot write it: {error.strerror}", code="output/cannot-create"
+            ) from error
     for each, output in zip(done, outputs, strict=True):
         if output is None:
             print(each.text, end="")

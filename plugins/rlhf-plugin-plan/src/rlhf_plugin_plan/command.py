@@ -28,7 +28,7 @@ from .run_prediction import Predicted, predicted_run, replaced
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf plan: {message}")
+        raise ConfigError(f"rlhf plan: {message}", code="usage/command-line")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -162,7 +162,9 @@ def _report(
 def _cluster(nodes: int | None, gpus_per_node: int | None) -> ClusterSize | None:
     for flag, value in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
         if value is not None and value < 1:
-            raise ConfigError(f"{flag} {value}: expected a positive number")
+            raise ConfigError(
+                f"{flag} {value}: expected a positive number", code="usage/command-line"
+            )
     if nodes is None and gpus_per_node is None:
         return None
     return ClusterSize(nodes=nodes or 1, gpus_per_node=gpus_per_node or 8)

@@ -160,7 +160,8 @@ def require_sane(workload: Workload, longest: int) -> None:
         raise ConfigError(
             f"--prompt-tokens {workload.prompt_tokens} and --response-tokens {workload.response_tokens} together "
             f"exceed the longest sequence of the run, {longest} tokens. Ask about fewer, or set --rollout.max_length "
-            f"{workload.length}"
+            f"{workload.length}",
+            code="config/out-of-range",
         )
 
 
@@ -178,7 +179,8 @@ def with_sleep(
     if option in ASLEEP and not shared:
         raise ConfigError(
             f"runtime.sleep is {option}, but no role shares a GPU with an engine: its memory would be given back to "
-            "nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate out."
+            "nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate out.",
+            code="config/conflict",
         )
     possible = bool(shared) and not planned.run.rollout.max_staleness
     needed = any(memory.awake > (1 - assumed.SPARE) * gpu.memory for memory in shared)

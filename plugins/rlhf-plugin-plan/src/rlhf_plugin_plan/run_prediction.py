@@ -78,7 +78,9 @@ def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> 
     rollout = planned.run.rollout
     for flag, value in (("--prompt-tokens", prompt), ("--response-tokens", response)):
         if value is not None and value < 1:
-            raise ConfigError(f"{flag} {value}: expected a positive number")
+            raise ConfigError(
+                f"{flag} {value}: expected a positive number", code="usage/command-line"
+            )
     longest_prompt = min(planned.run.data.max_prompt_tokens, planned.max_length - 1)
     used = prompt or longest_prompt
     workload = Workload(
@@ -101,16 +103,19 @@ def _spread(workload: Workload, planned: PlannedRun, own: argparse.Namespace) ->
     spread: float = own.response_spread
     if not 0 < spread <= _WIDEST:
         raise ConfigError(
-            f"--response-spread {spread:g}: expected a number above 0 and up to {_WIDEST:g}"
+            f"--response-spread {spread:g}: expected a number above 0 and up to {_WIDEST:g}",
+            code="usage/command-line",
         )
     if own.prompt_tokens is None:
         raise ConfigError(
-            f"--response-spread {spread:g}: how long prompts are is not known. Give it with --prompt-tokens 256"
+            f"--response-spread {spread:g}: how long prompts are is not known. Give it with --prompt-tokens 256",
+            code="usage/command-line",
         )
     if own.response_tokens is None:
         raise ConfigError(
             f"--response-spread {spread:g}: the mean length of responses is not known. Give it with "
-            "--response-tokens 2000"
+            "--response-tokens 2000",
+            code="usage/command-line",
         )
     longest = min(planned.run.rollout.max_new_tokens, planned.max_length - workload.prompt_tokens)
     return replace(workload, spread=spread, longest_response=longest)
@@ -135,11 +140,13 @@ def _image_tokens(
             else "Set --model.vision, or leave"
         )
         raise ConfigError(
-            f"--image-tokens {given}: the run's model reads text alone. {fix} --image-tokens out."
+            f"--image-tokens {given}: the run's model reads text alone. {fix} --image-tokens out.",
+            code="usage/command-line",
         )
     if not 0 <= given <= workload.prompt_tokens:
         raise ConfigError(
-            f"--image-tokens {given}: expected a number from 0 to the prompt's {workload.prompt_tokens} tokens"
+            f"--image-tokens {given}: expected a number from 0 to the prompt's {workload.prompt_tokens} tokens",
+            code="usage/command-line",
         )
     return given
 

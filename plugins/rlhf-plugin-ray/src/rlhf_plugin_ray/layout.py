@@ -64,12 +64,14 @@ def plan_layout(
             raise ConfigError(
                 f"runtime.ray.colocate puts {' + '.join(members)} on the same GPUs, but they ask for "
                 f"{', '.join(f'{name} {amount:g}' for name, amount in gpus.items())}. "
-                "Give them equal runtime.ray.gpus_per, or place them apart."
+                "Give them equal runtime.ray.gpus_per, or place them apart.",
+                code="config/conflict",
             )
         if len(members) > 1 and gpus[members[0]] > 1:
             raise ConfigError(
                 f"{' + '.join(members)} would share {gpus[members[0]]:g} GPUs a process; processes that share can "
-                "have at most one GPU each. Place them apart with runtime.ray.colocate."
+                "have at most one GPU each. Place them apart with runtime.ray.colocate.",
+                code="config/conflict",
             )
         colocations.append(
             Colocation(
@@ -112,7 +114,8 @@ def require_known_names(
     _require_known("colocate", mentioned, names)
     if twice := sorted({name for name in mentioned if mentioned.count(name) > 1}):
         raise ConfigError(
-            f"runtime.ray.colocate names {', '.join(twice)} more than once; each can be in one set"
+            f"runtime.ray.colocate names {', '.join(twice)} more than once; each can be in one set",
+            code="config/conflict",
         )
 
 
@@ -135,7 +138,8 @@ def require_room(layout: ProcessLayout, available: Mapping[str, float]) -> None:
                 f"the run needs {needed:g} {resource}s, the Ray cluster has {there:g}:\n"
                 + "".join(f"  {line}\n" for line in layout.describe().splitlines())
                 + "Lower runtime.ray.ranks, engines, cpus_per or gpus_per, let more processes share bundles with "
-                "runtime.ray.colocate, or add nodes."
+                "runtime.ray.colocate, or add nodes.",
+                code="ray/too-few-resources",
             )
 
 
@@ -158,5 +162,6 @@ def _words(colocate: tuple[str, ...] | None) -> list[tuple[str, ...]]:
 def _require_known(option: str, given: Iterable[str], names: Sequence[str]) -> None:
     if unknown := sorted(set(given) - set(names)):
         raise ConfigError(
-            f"runtime.ray.{option} names {', '.join(unknown)}; this run has {', '.join(names)}"
+            f"runtime.ray.{option} names {', '.join(unknown)}; this run has {', '.join(names)}",
+            code="config/conflict",
         )

@@ -271,14 +271,18 @@ class RayRuntime:
 
     def _lose_judge(self, error: ProcessLost) -> None:
         self._supervisor.fail(
-            ProcessLost(f"{error}. The run ends; --resume auto goes on from the newest checkpoint")
+            ProcessLost(
+                f"{error}. The run ends; --resume auto goes on from the newest checkpoint",
+                code="ray/process-lost",
+            )
         )
 
     def _lose_learner(self, error: ProcessLost) -> None:
         self._supervisor.fail(
             ProcessLost(
                 f"{error}. It may have changed the weights in part, so the run ends; --resume auto goes on from the "
-                "newest checkpoint"
+                "newest checkpoint",
+                code="ray/process-lost",
             )
         )
 
@@ -378,7 +382,8 @@ def _require_ranks_fit(config: RayRuntimeConfig, spec: RuntimeSpec, plugins: Plu
     if many and SEVERAL_RANKS not in backend.component.provides:
         raise ConfigError(
             f"{', '.join(many)}: --backend {backend.name} trains in one process only; choose a backend that provides "
-            f"{SEVERAL_RANKS!r}, such as deepspeed, or leave the role at 1 rank"
+            f"{SEVERAL_RANKS!r}, such as deepspeed, or leave the role at 1 rank",
+            code="ranks/one-process",
         )
 
 

@@ -45,7 +45,8 @@ def adapted(options: ModelFiles, head: str) -> AdaptedModel | None:
         found = "it has none" if shape is None else f"it gives {shape[0]}"
         raise ConfigError(
             f"reward model {options.path}: expected an adapter with a head {head!r} that gives one score; {found}. An "
-            "adapter of a language model is no reward model."
+            "adapter of a language model is no reward model.",
+            code="reward-model/unusable",
         )
     return AdaptedModel(folder, folder.named_base())
 

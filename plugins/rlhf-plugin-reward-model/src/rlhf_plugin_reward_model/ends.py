@@ -66,7 +66,8 @@ def sequence_end(
     if not isinstance(listed, list | tuple) or not all(type(token) is int for token in listed):
         raise ConfigError(
             f"reward model {options.path}: its config.json has the {SCORE_TOKENS} {listed!r:.200}; expected a list of "
-            "token ids, such as [2]"
+            "token ids, such as [2]",
+            code="reward-model/unusable",
         )
     turn, eos, pad = end_of_turn(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id
     # OpenRLHF, which names its heads, leaves out what a template writes behind its last turn, too.

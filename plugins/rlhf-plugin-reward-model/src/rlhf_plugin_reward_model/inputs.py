@@ -45,7 +45,9 @@ class ScoredInputs:
                 else TokenizerRenderer(tokenizer, template_kwargs=template_kwargs, writing=writing)
             )
         except DataError as error:
-            raise ConfigError(f"the reward model's {error}") from error
+            raise ConfigError(
+                f"the reward model's {error}", code="reward-model/other-tokens"
+            ) from error
 
     def sampled(self, token_ids: Sequence[int], prompt: str) -> Sequence[int]:
         """Return a sample's own tokens, with the end at which the model scores.
@@ -60,7 +62,8 @@ class ScoredInputs:
         if not read.startswith(prompt):
             raise RewardError(
                 f"with the reward model's tokenizer the sampled tokens read {_short(read)}; the policy's prompt is "
-                f"{_short(prompt)}. They have different tokenizers, so score text: input = text or chat"
+                f"{_short(prompt)}. They have different tokenizers, so score text: input = text or chat",
+                code="reward-model/other-tokens",
             )
         return self._end.ended(token_ids)
 
@@ -106,14 +109,16 @@ class ScoredInputs:
             except DataError as error:
                 raise RewardError(
                     f"the conversation in the reward model's own chat template: {error} Use input = text, or name "
-                    "another tokenizer with tokenizer"
+                    "another tokenizer with tokenizer",
+                    code="reward-model/other-tokens",
                 ) from error
             return self._renderer.texts.encode([shown])[0]
         try:
             ids = self._answered.tokens(conversation)
         except DataError as error:
             raise RewardError(
-                f"the end of the conversation's last turn, where the reward model scores, cannot be told: {error}"
+                f"the end of the conversation's last turn, where the reward model scores, cannot be told: {error}",
+                code="reward-model/other-tokens",
             ) from error
         return self._end.ended(ids)
 
@@ -134,7 +139,8 @@ def chat_messages(request: RewardRequest, messages_key: str) -> list[Mapping[str
     if not isinstance(prompt, list) or not all(isinstance(entry, Mapping) for entry in prompt):
         raise RewardError(
             f"column {messages_key!r} of the row holds {_short(repr(prompt))}; expected text or chat messages. "
-            f"messages_key names the column with the prompt; there are: {', '.join(request.row) or 'none'}"
+            f"messages_key names the column with the prompt; there are: {', '.join(request.row) or 'none'}",
+            code="data/wrong-type",
         )
     return prompt
 
@@ -161,7 +167,8 @@ def _decoded(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
     except (OverflowError, TypeError, KeyError, IndexError) as error:
         raise RewardError(
             f"the reward model's tokenizer cannot read the policy's tokens ({error}); score text: "
-            "input = text or chat"
+            "input = text or chat",
+            code="reward-model/other-tokens",
         ) from error
     return str(text)
 

@@ -184,14 +184,16 @@ def _check_loaded(path: str, head: str, info: dict[str, Any]) -> None:
         name, found, expected = wrong[0]
         raise ConfigError(
             f"reward model {path}: {name} has the shape {tuple(found)}; expected {tuple(expected)}, for one score per "
-            "sequence"
+            "sequence",
+            code="reward-model/unusable",
         )
     if missing := sorted(info["missing_keys"]):
         unused = sorted(str(key) for key in info["unexpected_keys"])[:5]
         raise ConfigError(
             f"reward model {path}: its weights have no {missing[0]}, so the score would be random (the head is looked "
             f"for as {head!r}). Not used were: {', '.join(unused) or 'none'}. If one of these is the head, give "
-            "its name with the option head; a language model without a trained head is no reward model."
+            "its name with the option head; a language model without a trained head is no reward model.",
+            code="reward-model/unusable",
         )
 
 
@@ -206,7 +208,8 @@ def _normalization(options: ModelOptions, config: Any) -> tuple[float, float]:
     if not isinstance(mean, int | float) or not isinstance(std, int | float) or not std > 0:
         raise ConfigError(
             f"reward model {options.path}: normalize = model, but its config.json has mean {mean} and std {std}; "
-            "expected numbers, std above 0. Use normalize = given with mean and std, or none."
+            "expected numbers, std above 0. Use normalize = given with mean and std, or none.",
+            code="reward-model/unusable",
         )
     return float(mean), float(std)
 
@@ -229,7 +232,8 @@ def device_of(options: ModelOptions) -> torch.device:
     device = torch.device(wanted)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
-            f"device {wanted}: torch sees {torch.cuda.device_count()} GPUs here. Use cpu, or another index."
+            f"device {wanted}: torch sees {torch.cuda.device_count()} GPUs here. Use cpu, or another index.",
+            code="gpu/not-visible",
         )
     return device
 
@@ -248,7 +252,8 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
     if "trust_remote_code" in text:
         return ConfigError(
             f"reward model {options.path}: it comes with Python code of its own, which is not run by default. "
-            "Read the code, then set trust_remote_code"
+            "Read the code, then set trust_remote_code",
+            code="reward-model/unusable",
         )
     first = text.splitlines()[0] if text else type(error).__name__
     if first.startswith("Unrecognized configuration class"):
@@ -259,16 +264,19 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
             return ConfigError(
                 f"reward model {options.path}: it reads images ({config.model_type}). In a run on images the reward "
                 "reward_model reads them with its option vision, such as vlm; rlhf serve-rm serves models that read "
-                "text alone"
+                "text alone",
+                code="reward-model/unusable",
             )
     exported = Path(options.path, "model")
     if not Path(options.path, "config.json").exists() and (exported / "config.json").exists():
         return ConfigError(
-            f"reward model {options.path}: it is the folder of a run, whose model is in {exported}; give that"
+            f"reward model {options.path}: it is the folder of a run, whose model is in {exported}; give that",
+            code="reward-model/unusable",
         )
     if pickled := sorted(file.name for file in Path(options.path).glob("*.bin")):
         first = f"{pickled[0]} is a pickle, which is not read since it can run code; convert it to safetensors"
     return ConfigError(
         f"reward model {options.path}: expected a Transformers folder or hub name with a tokenizer and a model for "
-        f"sequence classification; loading it failed with {type(error).__name__}: {first}"
+        f"sequence classification; loading it failed with {type(error).__name__}: {first}",
+        code="reward-model/unusable",
     )

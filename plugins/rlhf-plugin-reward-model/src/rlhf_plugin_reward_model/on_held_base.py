@@ -39,7 +39,8 @@ class ScorerOnHeldBase:
         if adapter is None or adapter.folder.config["peft_type"] != LOW_RANK:
             raise ConfigError(
                 f"reward model {options.path}: expected a PEFT folder with LoRA factors and a head, for base = shared; "
-                "got another model. Leave base out"
+                "got another model. Leave base out",
+                code="reward-model/unusable",
             )
         self._options = options
         self._adapter = adapter
@@ -60,7 +61,8 @@ class ScorerOnHeldBase:
         if not self._scorer.is_in_place():
             raise RewardError(
                 f"reward model {self._options.path}: its base, which a role holds, is not in the GPU's memory while "
-                "the engine generates. Set runtime.sleep to never, or base to own"
+                "the engine generates. Set runtime.sleep to never, or base to own",
+                code="reward-model/asleep",
             )
         return self._scorer.scores(sequences)
 
@@ -78,7 +80,8 @@ def on_held_base(
     if base is None:
         raise ConfigError(
             f"reward model {options.path}: base = shared, and no role of this process holds {adapter.base} without "
-            "training it. Train the policy with an adapter of this base (--actor.adapter), or set base to own"
+            "training it. Train the policy with an adapter of this base (--actor.adapter), or set base to own",
+            code="reward-model/unusable",
         )
     config = config_of(options, adapter)
     config.num_labels = 1

@@ -32,7 +32,8 @@ def load_policy_tokenizer(path: str, *, trust_remote_code: bool) -> PreTrainedTo
         )
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"policy_tokenizer {path}: expected a folder or hub name with a tokenizer ({error})"
+            f"policy_tokenizer {path}: expected a folder or hub name with a tokenizer ({error})",
+            code="reward-model/other-tokens",
         ) from error
     return tokenizer
 
@@ -88,6 +89,7 @@ def _holder(
     if read != response:
         raise RewardError(
             "the sampled tokens do not read as the response with this tokenizer, so steps have no place among them; "
-            "expected the policy's. Set policy_tokenizer to the folder or hub name of the policy"
+            "expected the policy's. Set policy_tokenizer to the folder or hub name of the policy",
+            code="reward-model/other-tokens",
         )
     return holder

@@ -41,7 +41,9 @@ class RewardModelReward(Generic[InputT]):
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return a result with one score per request; for a request without a score, an error."""
-        results: list[RewardResult | Exception] = [RewardError("not scored")] * len(requests)
+        results: list[RewardResult | Exception] = [
+            RewardError("not scored", code="reward-model/not-scored")
+        ] * len(requests)
         inputs: dict[int, InputT] = {}
         for index, request in enumerate(requests):
             if request.truncated and self._config.truncated_reward is not None:

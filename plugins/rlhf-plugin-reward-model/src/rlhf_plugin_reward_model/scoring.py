@@ -75,7 +75,8 @@ class Scorer:
         if self._head is None:
             raise ConfigError(
                 f"reward model {self._options.path}: expected a decoder with a linear head {HEAD!r}, which scores "
-                f"every token; got {type(self.loaded.model).__name__}"
+                f"every token; got {type(self.loaded.model).__name__}",
+                code="reward-model/unusable",
             )
 
         def forward(rows: Sequence[TokenIds], indices: Sequence[int]) -> list[list[float]]:
@@ -86,7 +87,9 @@ class Scorer:
     def _scores(
         self, sequences: Sequence[TokenIds], forward: Forward
     ) -> list[list[float] | RewardError]:
-        results: list[list[float] | RewardError] = [RewardError("not scored")] * len(sequences)
+        results: list[list[float] | RewardError] = [
+            RewardError("not scored", code="reward-model/not-scored")
+        ] * len(sequences)
         fitting: dict[int, TokenIds] = {}
         for index, sequence in enumerate(sequences):
             try:
@@ -110,11 +113,14 @@ class Scorer:
             RewardError: the sequence is empty or too long, or has a token that the model does not know.
         """
         if not ids:
-            raise RewardError("an empty sequence; expected at least one token")
+            raise RewardError(
+                "an empty sequence; expected at least one token", code="reward-model/empty"
+            )
         if unknown := [token for token in ids if not 0 <= token < self.loaded.vocab_size]:
             raise RewardError(
                 f"token {unknown[0]} is none of the reward model's {self.loaded.vocab_size}; if its tokenizer is "
-                "another one than the policy's, score text: input = text or chat"
+                "another one than the policy's, score text: input = text or chat",
+                code="reward-model/other-tokens",
             )
         longest = self.loaded.max_length
         if longest is None or len(ids) <= longest:
@@ -126,12 +132,16 @@ class Scorer:
                 return ids[:longest]
         raise RewardError(
             f"a sequence of {len(ids)} tokens; the reward model's max_length is {longest}. Raise it if the model "
-            "allows, or set overlong to cut_start or cut_end"
+            "allows, or set overlong to cut_start or cut_end",
+            code="reward-model/too-long",
         )
 
     def _normalized(self, values: Sequence[float]) -> list[float] | RewardError:
         if wrong := [value for value in values if not math.isfinite(value)]:
-            return RewardError(f"the reward model computed {wrong[0]}; in float16, try bfloat16")
+            return RewardError(
+                f"the reward model computed {wrong[0]}; in float16, try bfloat16",
+                code="reward-model/not-finite",
+            )
         return [(value - self.loaded.mean) / self.loaded.std for value in values]
 
     @property

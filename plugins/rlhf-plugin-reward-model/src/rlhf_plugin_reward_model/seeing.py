@@ -64,7 +64,7 @@ class SeeingReader:
         try:
             return self._chat(request, folder)
         except MediaProblem as problem:
-            raise RewardError(f"{request.uid}: {problem}") from problem
+            raise RewardError(f"{request.uid}: {problem}", code="image/unusable") from problem
 
     def scores(self, inputs: Sequence[SeenTokens]) -> list[float | RewardError]:
         """Return each sample's score; for one without a score, an error with the reason."""
@@ -97,6 +97,7 @@ def _of_prompt(request: RewardRequest) -> list[SampleImage]:
     if later := len(request.media) - len(prompt):
         raise RewardError(
             f"{request.uid}: {later} images came after the first answer, and with input = chat all that follows the "
-            "prompt is one answer as text; set input = ids"
+            "prompt is one answer as text; set input = ids",
+            code="reward-model/images",
         )
     return prompt

@@ -60,7 +60,8 @@ class SeeingScorer:
         if is_adapter(options.path):
             raise ConfigError(
                 f"reward model {options.path}: an adapter, and with vision = {vision} a whole model is read. Make one: "
-                f"rlhf merge BASE {options.path} OUT, and give OUT."
+                f"rlhf merge BASE {options.path} OUT, and give OUT.",
+                code="reward-model/unusable",
             )
         self.family = _family(options, vision)
         lm = load_causal_lm(
@@ -108,7 +109,8 @@ class SeeingScorer:
         except (PluginError, DataError) as error:
             return RewardError(
                 f"{error} The reward model reads images at sizes of its own; with input = ids they have to be the "
-                "policy's, with input = chat they need not"
+                "policy's, with input = chat they need not",
+                code="reward-model/other-tokens",
             )
 
     def _reader(self, folder: str | None) -> PictureReader:
@@ -150,12 +152,16 @@ def _family(options: RewardModelConfig, vision: str) -> VisionFamily:
     component: TorchVision = registered.build(registered.validate({}))
     if not hasattr(component, "family"):
         raise ConfigError(
-            f"vision = {vision}: it is not made for torch: it has no method family (rlhf_torch.vision.family)"
+            f"vision = {vision}: it is not made for torch: it has no method family (rlhf_torch.vision.family)",
+            code="plugin/no-torch-part",
         )
     try:
         return component.family(options.path, trust_remote_code=options.trust_remote_code)
     except ConfigError as error:
-        raise ConfigError(f"reward model {options.path} with vision = {vision}: {error}") from error
+        raise ConfigError(
+            f"reward model {options.path} with vision = {vision}: {error}",
+            code="reward-model/unusable",
+        ) from error
 
 
 def _head(options: RewardModelConfig, model: PreTrainedModel) -> nn.Linear:
@@ -170,7 +176,8 @@ def _head(options: RewardModelConfig, model: PreTrainedModel) -> nn.Linear:
         found = "it has none" if weight is None else f"it has the shape {tuple(weight.shape)}"
         raise ConfigError(
             f"reward model {options.path}: expected a head of one score (1, {width}) among its weights; {found}, so "
-            "the score would be random. Give its name with head; rlhf rm --model.vision trains one"
+            "the score would be random. Give its name with head; rlhf rm --model.vision trains one",
+            code="reward-model/unusable",
         )
     head = zero_head(width)
     head.load_state_dict({"weight": weight.float()})

@@ -38,7 +38,9 @@ class StepReward:
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return a result per request, with the number of its steps and their worst and mean probability as metrics;
         for a request without a score, an error."""
-        results: list[RewardResult | Exception] = [RewardError("not scored")] * len(requests)
+        results: list[RewardResult | Exception] = [
+            RewardError("not scored", code="reward-model/not-scored")
+        ] * len(requests)
         samples: dict[int, _Sample] = {}
         for index, request in enumerate(requests):
             if request.truncated and self._config.truncated_reward is not None:

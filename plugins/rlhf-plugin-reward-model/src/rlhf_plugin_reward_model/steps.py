@@ -66,7 +66,8 @@ class StepScorer:
         if not isinstance(separator, str) or not separator:
             raise ConfigError(
                 f"process reward model {options.path}: its config.json has no {SEPARATOR}, so nothing says what stands "
-                "behind each step. Set separator"
+                "behind each step. Set separator",
+                code="reward-model/unusable",
             )
         self._separator = separator
         self._split = options.split or separator
@@ -83,7 +84,10 @@ class StepScorer:
         """
         steps = [step.text for step in self.steps(response)]
         if not steps:
-            raise RewardError("the response has no step to score; expected one that is not blank")
+            raise RewardError(
+                "the response has no step to score; expected one that is not blank",
+                code="reward-model/empty",
+            )
         return stepped_text(prompt, steps, self._separator, self.tokenizer)
 
     @property
@@ -136,7 +140,8 @@ def stepped_text(
     if joined := np.flatnonzero(spans[places, 1] > ends).tolist():
         raise RewardError(
             f"step {joined[0] + 1}: the last token of the separator {separator!r} holds the beginning of the next step "
-            "too, so the model has never learned to score there"
+            "too, so the model has never learned to score there",
+            code="reward-model/separator",
         )
     return SteppedText(encoded["input_ids"], places.tolist())
 

@@ -56,15 +56,20 @@ class Binding:
         try:
             parameters = tuple(inspect.signature(function).parameters.values())
         except (TypeError, ValueError) as error:
-            raise PluginError(f"{written} has no signature that can be read: {error}") from error
+            raise PluginError(
+                f"{written} has no signature that can be read: {error}",
+                code="reward/malformed-function",
+            ) from error
         parameters = tuple(p for p in parameters if p.kind is not p.VAR_POSITIONAL)
         if not parameters:
             raise PluginError(
-                f"{written} takes no arguments; expected some of {', '.join(_FIELDS)}, or columns of the data"
+                f"{written} takes no arguments; expected some of {', '.join(_FIELDS)}, or columns of the data",
+                code="reward/malformed-function",
             )
         if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
             raise PluginError(
-                f"{written} takes arguments by position only; arguments are passed by name, so remove the '/'"
+                f"{written} takes arguments by position only; arguments are passed by name, so remove the '/'",
+                code="reward/malformed-function",
             )
         if batch is None:
             batch = any(parameter.name in _SINGULARS for parameter in parameters)
@@ -119,7 +124,8 @@ class Binding:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         return RewardError(
             f"{self.written} takes {name!r}, which is no column of this row.{hint} "
-            f"Columns: {_listed(request.row)}. Also: {', '.join(_FIELDS)}, request"
+            f"Columns: {_listed(request.row)}. Also: {', '.join(_FIELDS)}, request",
+            code="data/missing-column",
         )
 
 

@@ -60,7 +60,8 @@ class MathEquivalence:
                 raise RewardError(
                     "the response took longer to compare than step_timeout_s = "
                     f"{self._config.step_timeout_s:g} seconds of CPU time; raise it, or set on_timeout = zero to count "
-                    "such a response as not equal"
+                    "such a response as not equal",
+                    code="reward/too-slow",
                 ) from None
             timed_out = True
         return RewardResult(
@@ -88,7 +89,8 @@ class MathEquivalence:
         if not is_text_or_number or (isinstance(label, float) and not math.isfinite(label)):
             raise RewardError(
                 f"column {self._config.label_key!r} of this row has {label!r:.200}; expected a text or a number with "
-                "the right answer, or a list of one. Several values are a text: '3, 4'"
+                "the right answer, or a list of one. Several values are a text: '3, 4'",
+                code="reward/unusable-label",
             )
         return str(label)
 
@@ -104,15 +106,20 @@ class MathEquivalence:
         except CpuTimeExceededError:
             raise RewardError(
                 f"{column} took longer to read than step_timeout_s = {self._config.step_timeout_s:g} seconds of CPU "
-                "time; raise it, or write the label in a simpler form"
+                "time; raise it, or write the label in a simpler form",
+                code="reward/too-slow",
             ) from None
         if latex is None:
             raise RewardError(
                 f"{column} is a sentence in which more than one answer may be meant; write the answer alone, such as "
-                "'3, 4', or mark it: \\boxed{3}, '#### 3'"
+                "'3, 4', or mark it: \\boxed{3}, '#### 3'",
+                code="reward/unusable-label",
             )
         if not is_comparable:
-            raise RewardError(f"{column} is no mathematical expression; use exact_match for text")
+            raise RewardError(
+                f"{column} is no mathematical expression; use exact_match for text",
+                code="reward/unusable-label",
+            )
         return tuple(parsed)
 
     def _limited(self, call: Callable[[], T]) -> T:

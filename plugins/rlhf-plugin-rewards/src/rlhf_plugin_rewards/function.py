@@ -45,10 +45,14 @@ def make_function_reward(
         return reward
     if not callable(loaded):
         raise PluginError(
-            f"{config.path} is a {type(loaded).__name__}; expected a function that returns a number"
+            f"{config.path} is a {type(loaded).__name__}; expected a function that returns a number",
+            code="reward/malformed-function",
         )
     if inspect.isgeneratorfunction(loaded) or inspect.isasyncgenfunction(loaded):
-        raise PluginError(f"{config.path} is a generator; return the score instead of yielding it")
+        raise PluginError(
+            f"{config.path} is a generator; return the score instead of yielding it",
+            code="reward/malformed-function",
+        )
     binding = Binding.of(loaded, config.path, config.batch)
     if binding.batch:
         return BatchFunctionReward(loaded, binding)
@@ -112,11 +116,13 @@ class BatchFunctionReward:
         if not isinstance(values, Sequence) or isinstance(values, str):
             raise RewardError(
                 f"{binding.written} returned a {type(values).__name__}; expected a list of {len(requests)} numbers "
-                "or dicts, one for each response"
+                "or dicts, one for each response",
+                code="reward/wrong-answer",
             )
         if len(values) != len(requests):
             raise RewardError(
-                f"{binding.written} returned {len(values)} values for {len(requests)} responses"
+                f"{binding.written} returned {len(values)} values for {len(requests)} responses",
+                code="reward/wrong-answer",
             )
         return [_result(value) for value in values]
 
@@ -144,7 +150,11 @@ def _result(value: Any) -> Any:
             return RewardResult.at_steps(parts, metrics)
         except (TypeError, ValueError) as error:
             return RewardError(
-                f"step_rewards of the wrong form ({error}); expected pairs of an action's index and a number"
+                f"step_rewards of the wrong form ({error}); expected pairs of an action's index and a number",
+                code="reward/wrong-answer",
             )
     found = ", ".join(map(str, value)) or "nothing"
-    return RewardError(f"the dict that the function returned has no 'reward', only {found}")
+    return RewardError(
+        f"the dict that the function returned has no 'reward', only {found}",
+        code="reward/wrong-answer",
+    )

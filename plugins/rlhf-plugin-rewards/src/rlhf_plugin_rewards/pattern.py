@@ -46,7 +46,8 @@ class Pattern:
         except TimeoutError:
             raise RewardError(
                 f"the pattern took longer than match_timeout_s = {self._config.match_timeout_s:g} on a response of "
-                f"{len(request.response)} characters; write it with less backtracking"
+                f"{len(request.response)} characters; write it with less backtracking",
+                code="reward/too-slow",
             ) from None
 
     def _compile(self, text: str) -> Any:
@@ -54,7 +55,9 @@ class Pattern:
         try:
             return regex.compile(text, flags)
         except regex.error as error:
-            raise RewardError(f"{text!r} is not a regular expression: {error}") from error
+            raise RewardError(
+                f"{text!r} is not a regular expression: {error}", code="reward/malformed-pattern"
+            ) from error
 
 
 def filled(pattern: str, row: Mapping[str, Any]) -> str:
@@ -68,9 +71,11 @@ def filled(pattern: str, row: Mapping[str, Any]) -> str:
     except KeyError as error:
         raise RewardError(
             f"the pattern names {error.args[0]!r} in braces, which is no column; columns: {', '.join(row) or 'none'}. "
-            "A literal brace is written twice"
+            "A literal brace is written twice",
+            code="reward/malformed-pattern",
         ) from None
     except (ValueError, IndexError, AttributeError) as error:
         raise RewardError(
-            f"the braces of {pattern!r} cannot be filled: {error}. A literal brace is written twice"
+            f"the braces of {pattern!r} cannot be filled: {error}. A literal brace is written twice",
+            code="reward/malformed-pattern",
         ) from None

@@ -34,7 +34,8 @@ class FunctionSource:
         self._function = parse(config.path).load() if code is None else code
         if not callable(self._function):
             raise PluginError(
-                f"{config.path} is a {type(self._function).__name__}; expected a function that gives rows"
+                f"{config.path} is a {type(self._function).__name__}; expected a function that gives rows",
+                code="data/malformed-source",
             )
         self._takes_start = bool(inspect.signature(self._function).parameters)
 
@@ -52,7 +53,8 @@ class FunctionSource:
 
         if not isinstance(found, Iterable) or isinstance(found, Mapping | str | bytes):
             raise PluginError(
-                f"{self.config.path} gave a {type(found).__name__}; expected rows: yield them, or return a list"
+                f"{self.config.path} gave a {type(found).__name__}; expected rows: yield them, or return a list",
+                code="data/malformed-source",
             )
         rows: Iterable[Mapping[str, Any]] = rows_as_written(found)
         return rows

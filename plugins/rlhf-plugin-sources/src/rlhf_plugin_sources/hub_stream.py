@@ -53,7 +53,8 @@ class HubStream:
         except Exception as error:  # datasets raises whatever its readers and the network raise
             raise DataError(
                 f"{self._name}: streaming it failed with {type(error).__name__}: {error}. Check path, config and split "
-                "in data.hub_stream; without a network, give files."
+                "in data.hub_stream; without a network, give files.",
+                code="data/stream-failed",
             ) from error
 
     def where(self, number: int) -> str:

@@ -26,7 +26,8 @@ class JsonlStreamConfig(Config):
     def check_outside(self) -> None:
         if not Path(self.path).is_file():
             raise ConfigError(
-                f"--data.jsonl_stream.path {self.path}: expected a file; there is none. Begin it with a row."
+                f"--data.jsonl_stream.path {self.path}: expected a file; there is none. Begin it with a row.",
+                code="data/file-not-found",
             )
 
 
@@ -53,7 +54,9 @@ class JsonlStream:
                         yield self._row(line, number)
                     number += 1
         except OSError as error:
-            raise DataError(f"{self.config.path}: cannot read it: {error.strerror}") from error
+            raise DataError(
+                f"{self.config.path}: cannot read it: {error.strerror}", code="data/unreadable-file"
+            ) from error
 
     def where(self, number: int) -> str:
         return f"{self.config.path}:row {number + 1}"
@@ -71,7 +74,8 @@ class JsonlStream:
                 if line.strip():
                     raise DataError(
                         f"{self.config.path}: the last line is no whole JSON object: {line[:60]!r}. Write rows with a "
-                        "newline at their end, or wait for the rest with --data.jsonl_stream.wait_s 60."
+                        "newline at their end, or wait for the rest with --data.jsonl_stream.wait_s 60.",
+                        code="data/malformed-file",
                     )
                 return b""
             else:
@@ -82,7 +86,9 @@ class JsonlStream:
         try:
             return parse_object(line)
         except ValueError as error:
-            raise DataError(f"{self.where(number)}: expected a JSON object; {error}") from error
+            raise DataError(
+                f"{self.where(number)}: expected a JSON object; {error}", code="data/malformed-file"
+            ) from error
 
 
 def _is_whole(line: bytes) -> bool:

@@ -36,7 +36,8 @@ class OfferedTools(ToolEnvironment):
         if not task.messages:
             raise RolloutError(
                 "the environment tools needs prompts as chats, since tools are described by the chat template; this "
-                "one is a text. Set --data.chat true, or write prompts as lists of messages"
+                "one is a text. Set --data.chat true, or write prompts as lists of messages",
+                code="rollout/no-chat",
             )
         return task.messages
 
@@ -57,6 +58,7 @@ def _toolbox(config: ToolsConfig) -> Toolbox:
     if not tools and not config.mcp:
         raise ConfigError(
             "the environment tools has no tool. Set --env.tools.sandboxed_python true, or name functions "
-            "(FILE.py:NAME) or MCP servers"
+            "(FILE.py:NAME) or MCP servers",
+            code="tool/none",
         )
     return Toolbox(tools)

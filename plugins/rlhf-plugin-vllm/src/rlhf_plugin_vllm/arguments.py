@@ -66,7 +66,7 @@ def engine_args(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> 
     except ConfigError:
         raise
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"vLLM refuses its arguments: {error}") from error
+        raise ConfigError(f"vLLM refuses its arguments: {error}", code="vllm/arguments") from error
 
 
 def require_rows(spec: EngineSpec) -> None:
@@ -82,7 +82,8 @@ def require_rows(spec: EngineSpec) -> None:
         raise ConfigError(
             f"--model.resize_embeddings: the tokenizer has {spec.embedding_rows} tokens, and vLLM makes room for the "
             f"{rows} rows of {spec.model_path} alone. Choose --engine embedded; or add the rows by rlhf sft "
-            "--model.resize_embeddings first, and give the model that it exports"
+            "--model.resize_embeddings first, and give the model that it exports",
+            code="vllm/embeddings-too-large",
         )
 
 
@@ -91,7 +92,10 @@ def _check_names(config: VllmEngineConfig, known: set[str]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ConfigError(f"engine.vllm.args: this vLLM has no engine argument {name!r}{hint}")
+            raise ConfigError(
+                f"engine.vllm.args: this vLLM has no engine argument {name!r}{hint}",
+                code="vllm/arguments",
+            )
 
 
 def _ours(spec: EngineSpec, config: VllmEngineConfig, *, on_cpu: bool) -> dict[str, Any]:
@@ -184,13 +188,15 @@ def _for_adapter(rank: int, dtype: str, *, on_cpu: bool) -> dict[str, Any]:
     if dtype == "float32" and not on_cpu:
         raise CapabilityError(
             "on a GPU vLLM computes adapters in 16 bits only, and model.dtype is float32. Set --model.dtype bfloat16, "
-            f"or {MERGED_INSTEAD}."
+            f"or {MERGED_INSTEAD}.",
+            code="adapter/not-servable",
         )
     rooms = sorted(get_args(MaxLoRARanks))
     if rank > rooms[-1]:
         raise CapabilityError(
             f"the adapter's rank is {rank}; vLLM serves adapters of at most rank {rooms[-1]}. Choose a smaller rank, "
-            f"or {MERGED_INSTEAD}."
+            f"or {MERGED_INSTEAD}.",
+            code="adapter/not-servable",
         )
     return {
         "enable_lora": True,

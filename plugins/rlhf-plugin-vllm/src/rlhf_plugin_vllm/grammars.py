@@ -49,7 +49,8 @@ class Grammars:
                 await self._prepare(request, never_sampled)
         if problem := self._matcher(grammar).get_error():
             raise RequestError(
-                f"request {request.uid}: the form of the answer cannot be read: {problem[:200].strip()}"
+                f"request {request.uid}: the form of the answer cannot be read: {problem[:200].strip()}",
+                code="engine/form-unsupported",
             )
 
     async def masses(
@@ -74,7 +75,8 @@ class Grammars:
         if len(masses) != count or np.isnan(masses).any():
             raise RolloutError(
                 f"{int(np.isfinite(masses).sum())} of an answer's {count} tokens were measured below its grammar; "
-                "this version of vLLM is not supported"
+                "this version of vLLM is not supported",
+                code="engine/form-unsupported",
             )
         return masses
 
@@ -96,7 +98,8 @@ class Grammars:
         valid = self._matcher(grammar).validate_tokens(token_ids)
         if valid < len(token_ids):
             raise RequestError(
-                f"request {request.uid}: no token of the model can be token {valid + 1} of an answer of this form"
+                f"request {request.uid}: no token of the model can be token {valid + 1} of an answer of this form",
+                code="engine/form-unsupported",
             )
         return replace(completion, allowed_mass=masses)
 
@@ -125,7 +128,8 @@ class Grammars:
         if problem:
             raise RequestError(
                 f"request {request.uid} asks for an answer of a given form, which the engine vllm does not enforce "
-                f"here: {problem}"
+                f"here: {problem}",
+                code="engine/form-unsupported",
             )
         await self._workers.ask("rlhf_measure_masses", list(never_sampled))
         self._tokenizer = found

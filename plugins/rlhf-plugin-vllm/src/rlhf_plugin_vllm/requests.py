@@ -34,7 +34,8 @@ def padding(spec: EngineSpec, vocab_size: int) -> tuple[int, ...]:
     if wrong := [token for token in spec.eos_token_ids if not 0 <= token < vocab_size]:
         raise ConfigError(
             f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {vocab_size}; the "
-            f"tokenizer of {spec.model_path} does not belong to its weights"
+            f"tokenizer of {spec.model_path} does not belong to its weights",
+            code="model/end-token-unknown",
         )
     return () if spec.vocabulary is None else spec.vocabulary.unused(vocab_size)
 
@@ -102,7 +103,8 @@ def require_same_prompt(request: GenerationRequest, used: Sequence[int] | None) 
     where = min(len(wanted), len(used)) if place is None else place
     raise RolloutError(
         f"request {request.uid}: vLLM generated from {len(used)} tokens, and the prompt has {len(wanted)}; "
-        f"expected the same tokens, and they differ from token {where} on. Were images expanded twice?"
+        f"expected the same tokens, and they differ from token {where} on. Were images expanded twice?",
+        code="engine/wrong-answer",
     )
 
 
@@ -128,7 +130,8 @@ def completion(
         raise RolloutError(
             f"request {request.uid}: vLLM returned {len(logprobs)} log-probs for {len(token_ids)} tokens, of which "
             f"{int(np.isfinite(logprobs).sum())} are finite; the weights hold NaN or infinity, or this version of "
-            "vLLM is not supported"
+            "vLLM is not supported",
+            code="engine/wrong-answer",
         )
     return Completion(
         token_ids=token_ids,
@@ -155,7 +158,8 @@ def require_idle(what: str, running: Iterable[str], fix: str, most: int = 8) -> 
         return
     more = f" and {len(names) - most} more" if len(names) > most else ""
     raise RolloutError(
-        f"{what} while {len(names)} sequences are being written ({', '.join(names[:most])}{more}); {fix}"
+        f"{what} while {len(names)} sequences are being written ({', '.join(names[:most])}{more}); {fix}",
+        code="engine/wrong-state",
     )
 
 

@@ -41,7 +41,8 @@ def check_length(config: Any, max_length: int, model: str) -> None:
                 f"tokens, also for the tokens before; this run allows {max_length}. Tokens would be sampled by other "
                 f"frequencies than those that they are trained with. Set --rollout.max_length {limit} and a smaller "
                 "--data.max_prompt_tokens; or, with longrope, give short_factor and long_factor in the model's "
-                "config.json the same values, those of long_factor."
+                "config.json the same values, those of long_factor.",
+                code="model/rope-changes",
             )
 
 

@@ -41,7 +41,9 @@ def arguments(known: set[str], *, on_cpu: bool, prefix_caching: bool) -> dict[st
     elif not prefix_caching:
         problem = "vLLM keeps routes by the blocks of its prefix cache, and engine.vllm.prefix_caching is off"
     if problem:
-        raise CapabilityError(f"algo.correction.replay_routes: {problem}. {OTHERWISE}.")
+        raise CapabilityError(
+            f"algo.correction.replay_routes: {problem}. {OTHERWISE}.", code="vllm/no-routes"
+        )
     return {ARGUMENT: True}
 
 
@@ -81,6 +83,7 @@ class ToldRoutes:
             found = None if routes is None else routes.shape
             raise RolloutError(
                 f"request {request.uid}: vLLM told routes of shape {found}; expected ({tokens}, layers, experts of a "
-                f"token), with more than {max(self._layers)} layers. {OTHERWISE}"
+                f"token), with more than {max(self._layers)} layers. {OTHERWISE}",
+                code="rollout/wrong-routes",
             )
         return routes[:, self._layers].astype(self._dtype)

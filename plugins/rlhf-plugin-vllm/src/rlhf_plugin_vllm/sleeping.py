@@ -56,7 +56,8 @@ class VllmSleep:
         if self._lost:
             raise RolloutError(
                 f"{what}: sleep at level 2 dropped the weights; expected update_weights before. Level 1 keeps them in "
-                "host memory (engine.vllm.sleep_level)"
+                "host memory (engine.vllm.sleep_level)",
+                code="engine/wrong-state",
             )
 
     async def wake(self) -> None:
@@ -83,7 +84,8 @@ def sleep_level(spec: EngineSpec, config: VllmEngineConfig) -> int | None:
     if config.sleep_level == 2 and spec.adapter_rank is not None:
         raise ConfigError(
             "engine.vllm.sleep_level 2 drops the base's weights, and an update brings an adapter's factors alone. Set "
-            "--engine.vllm.sleep_level 1, or have whole weights served: --actor.lora.serve merged"
+            "--engine.vllm.sleep_level 1, or have whole weights served: --actor.lora.serve merged",
+            code="config/conflict",
         )
     if config.sleep_level is not None:
         return config.sleep_level

@@ -37,22 +37,26 @@ class ImageTextModel:
         except Exception as error:  # Transformers checks little of what the files hold
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ConfigError(
-                f"model {model_path}: config.json cannot be read: {first_line}"
+                f"model {model_path}: config.json cannot be read: {first_line}",
+                code="model/unreadable-config",
             ) from error
         kind = str(config.model_type)
         if getattr(config, "vision_config", None) is None:
             raise ConfigError(
                 f"--model.vision vlm: the model {model_path} ({kind}) reads text alone; choose a model that reads "
-                "images, or leave the option out"
+                "images, or leave the option out",
+                code="model/reads-text-alone",
             )
         if kind not in FAMILIES:
             raise ConfigError(
                 f"--model.vision vlm: the model {model_path} is of the family {kind}; expected one of "
-                f"{', '.join(sorted(FAMILIES))}"
+                f"{', '.join(sorted(FAMILIES))}",
+                code="model/unknown-family",
             )
         if self._config.tiled is not None and kind != "llava_onevision":
             raise ConfigError(
                 f"--model.vlm.tiled: the model {model_path} is of the family {kind}, which sees an image in one way "
-                "however many there are; leave it out"
+                "however many there are; leave it out",
+                code="config/no-effect",
             )
         return FAMILIES[kind](model_path, config, self._config, trust_remote_code=trust_remote_code)

@@ -20,6 +20,7 @@ from rlhf_data.learned.images import moved, used_images, with_images
 from rlhf_data.learned.pairs import load_pairs
 from rlhf_data.learned.tokens import LearnedTokens
 from rlhf_data.rows import RowProblem
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 TEMPLATE = (
@@ -147,7 +148,7 @@ def test_a_bad_row_is_named(load, row, reason):
 def test_images_have_no_place_in_a_plain_text(load):
     row = {"text": "abc", "images": ["3.png"]}
 
-    with pytest.raises(DataError, match="images need a chat prompt"):
+    with pytest.raises(DataError, check=has_code("data/images-without-a-chat")):
         load(ConversationColumns(text_key="text"), row)
 
 

@@ -8,6 +8,7 @@ from rlhf_data.checked.structure import AnyColumns
 from rlhf_data.checking import Expectations, check_source
 from rlhf_data.rows import PromptFormat
 from rlhf_data.sources import open_source
+from rlhf_testing.errors import has_code
 
 WRONG = {"role": "assistant", "content": "3"}
 RIGHT = {"role": "assistant", "content": "2"}
@@ -77,7 +78,7 @@ def test_the_last_answer_alone_may_not_be_of_weight_0(load):
     last = ConversationColumns(messages_key="messages", learn="last")
     messages = [ASKED, RIGHT, SURE, {**RIGHT, "weight": 0}]
 
-    with pytest.raises(DataError, match="the last message of the assistant has"):
+    with pytest.raises(DataError, check=has_code("data/nothing-to-learn")):
         load(last, [{"messages": messages}])
 
 

@@ -15,6 +15,7 @@ from rlhf_core.problem import ProblemKind
 from rlhf_guard.rewards import host as host_module
 from rlhf_guard.rewards.host import RewardHost
 from rlhf_guard.rewards.process import SAMPLES_AT_ONCE
+from rlhf_testing.errors import has_code
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -277,7 +278,7 @@ def test_closing_in_the_middle_of_a_batch_ends_it(probe, requests_for, tmp_path)
         await host.close()
         await hanging
 
-    with pytest.raises(RewardError, match="is closed"):
+    with pytest.raises(RewardError, check=has_code("reward/closed")):
         asyncio.run(close_meanwhile())
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_core import RewardError
 from rlhf_guard.rewards.panel import RewardPanel
+from rlhf_testing.errors import has_code
 
 
 def score(selections, requests, times=1):
@@ -194,7 +195,7 @@ def test_closed_means_closed(probe, requests_for):
         await panel.close()
         await panel.score(requests_for([{}]))
 
-    with pytest.raises(RewardError, match="reward probe is closed"):
+    with pytest.raises(RewardError, check=has_code("reward/closed")):
         asyncio.run(use_after_close())
 
 

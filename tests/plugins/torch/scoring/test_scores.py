@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ValueObjective
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
 
 
@@ -121,7 +122,7 @@ def test_the_first_values_are_zero(start, make_spec, make_trajectories, models):
 
 
 def test_a_policy_has_no_values(start, make_spec, make_trajectories, models):
-    with pytest.raises(PluginError, match="policy has no value head"):
+    with pytest.raises(PluginError, check=has_code("model/no-value-head")):
         start(make_spec(models["qwen3"])).values(make_trajectories())
 
 

@@ -54,7 +54,8 @@ def best(
     if not found:
         raise ConfigError(
             f"{AUTO}: expected {registry.kind}s of which one suits this run; {'; '.join(refused)}. Name one of "
-            f"{', '.join(registry.names())}."
+            f"{', '.join(registry.names())}.",
+            code="config/nothing-suits",
         )
     _, entry, reason = max(found, key=lambda each: each[0])
     others = [f"{other.name}: {why}" for _, other, why in found if other is not entry]

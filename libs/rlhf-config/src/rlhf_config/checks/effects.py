@@ -40,7 +40,9 @@ def refuse_typed(without_effect: Iterable[tuple[str, str]], labels: Labels) -> N
     """
     for path, reason in without_effect:
         if labels.is_typed(path):
-            raise ConfigError(f"{labels(path)} would change nothing: {reason}")
+            raise ConfigError(
+                f"{labels(path)} would change nothing: {reason}", code="config/no-effect"
+            )
 
 
 def shared_without_effect(run: RunOptions, selections: Selections) -> Iterator[tuple[str, str]]:

@@ -187,7 +187,8 @@ def check_routes(selections: Selections, labels: Labels) -> None:
         (selection,) = selections[path]
         if word not in selection.registered.component.provides:
             raise CapabilityError(
-                f"--algo.correction.replay_routes with {labels(path)} {selection.name}: {FIX[word]}."
+                f"--algo.correction.replay_routes with {labels(path)} {selection.name}: {FIX[word]}.",
+                code="config/conflict",
             )
 
 

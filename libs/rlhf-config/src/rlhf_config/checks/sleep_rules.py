@@ -20,5 +20,6 @@ def check(run: RunConfig, labels: Labels) -> None:
             f"{labels('runtime.sleep')} {sleep} and {labels('rollout.max_staleness')} {run.rollout.max_staleness}: "
             "with rollouts of older weights the engine generates for the next steps while roles compute, so neither "
             "could give its memory to the other.\n"
-            "  Set --rollout.max_staleness 0, or --runtime.sleep never and room for both."
+            "  Set --rollout.max_staleness 0, or --runtime.sleep never and room for both.",
+            code="config/conflict",
         )

@@ -87,7 +87,8 @@ class Quotes:
             raise DataError(
                 f"expected a chat template that shows contents as they are; it changes the control words in them "
                 f"({' '.join(self._names)}). Leave such texts out, or, where rows are read, let them be control tokens "
-                "with --data.control_words tokens"
+                "with --data.control_words tokens",
+                code="template/changes-text",
             )
         active = tuple(places.span(span) for span in self._words.find(text))
         return RestoredText(text=whole, places=places, active=active, inert=tuple(inert))

@@ -70,7 +70,8 @@ class ChatTemplate:
         if self._tokenizer.chat_template is None:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "
-                "Use an instruction-tuned model, or plain text prompts (and text observations)."
+                "Use an instruction-tuned model, or plain text prompts (and text observations).",
+                code="template/missing",
             )
         return self._run(self.contents.fitted(messages), reply, tools)
 

@@ -115,7 +115,8 @@ class Speller:
         if sum(token in self._forbidden for token in ids) > allowed:
             raise DataError(
                 f"the tokenizer has no tokens for {' '.join(text.inert)} but the control tokens themselves. Leave such "
-                "texts out, or, where rows are read, let them be control tokens with --data.control_words tokens"
+                "texts out, or, where rows are read, let them be control tokens with --data.control_words tokens",
+                code="template/control-words",
             )
 
 

@@ -49,12 +49,15 @@ def kwargs_of(row: Row) -> dict[str, Any]:
         try:
             value = parse_json(value) if value.strip() else None
         except ValueError as error:
-            raise DataError(f"column {TEMPLATE_KWARGS!r}: {error}") from error
+            raise DataError(
+                f"column {TEMPLATE_KWARGS!r}: {error}", code="template/malformed-kwargs"
+            ) from error
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise DataError(
-            f"column {TEMPLATE_KWARGS!r}: expected an object such as {{'enable_thinking': false}}, got {value!r:.60}"
+            f"column {TEMPLATE_KWARGS!r}: expected an object such as {{'enable_thinking': false}}, got {value!r:.60}",
+            code="template/malformed-kwargs",
         )
     return dict(value)
 
@@ -87,7 +90,8 @@ def check_kwargs(names: Iterable[str], template: str | None, special: Iterable[s
         read = f"reads {', '.join(readable)}" if readable else "reads no such variables"
         raise DataError(
             f"{TEMPLATE_KWARGS}: {name!r} would change nothing, for the model's chat template {read}. "
-            + (f"Did you mean {near[0]!r}?" if near else "Leave it out")
+            + (f"Did you mean {near[0]!r}?" if near else "Leave it out"),
+            code="template/unread-kwargs",
         )
 
 
@@ -101,7 +105,8 @@ def refuse_words(kwargs: TemplateKwargs, words: ControlWords) -> None:
         if found := words.names(json.dumps(value, ensure_ascii=False, default=repr)):
             raise DataError(
                 f"{TEMPLATE_KWARGS}: the value of {name!r} has {' '.join(found)}, which is a control token where the "
-                "chat template writes it. Leave it out, or set --data.control_words tokens"
+                "chat template writes it. Leave it out, or set --data.control_words tokens",
+                code="template/control-words",
             )
 
 
@@ -121,7 +126,9 @@ def readable_names(template: str) -> frozenset[str]:
     try:
         parsed = environment.parse(_BLOCK.sub("", template))
     except TemplateError as error:
-        raise DataError(f"the chat template cannot be read: {error}") from error
+        raise DataError(
+            f"the chat template cannot be read: {error}", code="template/unreadable"
+        ) from error
     # Of a name that is set in a branch, Jinja cannot tell whether it is read where it is not set.
     undeclared = frozenset(meta.find_undeclared_variables(parsed)) - _GIVEN
     return undeclared - frozenset(_set_names(parsed)).difference(_asked_for(parsed))

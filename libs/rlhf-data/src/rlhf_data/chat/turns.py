@@ -159,7 +159,8 @@ class ChatTurns:
         if chat.text.count(STAND_IN) != 1:
             raise DataError(
                 "expected a chat template that shows an assistant's answer once and as it is; this one showed it "
-                f"{chat.text.count(STAND_IN)} times. Use text observations with this model."
+                f"{chat.text.count(STAND_IN)} times. Use text observations with this model.",
+                code="template/changes-text",
             )
         self._template.check(messages, chat.text, reply=reply, first=len(messages) - new)
         cut = chat.text.index(STAND_IN) + len(STAND_IN)
@@ -183,7 +184,10 @@ class ChatTurns:
             for span in self._texts.active(chat):
                 if span.start >= start and chat.text[slice(*span)] == word:
                     return span.start
-        raise DataError("the chat template writes no special token behind calls of tools")
+        raise DataError(
+            "the chat template writes no special token behind calls of tools",
+            code="template/no-end-of-calls",
+        )
 
 
 def _calls_before(messages: Sequence[Message]) -> list[dict[str, Any]]:

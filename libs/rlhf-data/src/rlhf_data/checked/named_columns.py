@@ -46,7 +46,8 @@ def check_named_columns(named: Sequence[NamedColumns], layers: Sequence[Layer]) 
                 lacking = missing(column, sources)
                 raise ConfigError(
                     f"{labels(option)} {column}: no row of {lacking.sets} has the column {column!r}.{lacking.near}\n"
-                    f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows."
+                    f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows.",
+                    code="data/missing-column",
                 )
 
 

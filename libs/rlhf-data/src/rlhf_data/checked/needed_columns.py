@@ -48,7 +48,8 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
     for selection, column, option in needed:
         if not any(has_column(source, column) for source in sources):
             raise ConfigError(
-                _problem(selection, column, _label(selection, option, labels), sources)
+                _problem(selection, column, _label(selection, option, labels), sources),
+                code="data/missing-column",
             )
 
 

@@ -29,6 +29,7 @@ def unpacked(path: Path) -> Path:
             if isinstance(error, OSError) and error.errno in FULL:
                 raise
             raise DataError(
-                f"{path}: expected a file packed by gzip; unpacking it failed: {error}"
+                f"{path}: expected a file packed by gzip; unpacking it failed: {error}",
+                code="data/unreadable-file",
             ) from error
     return Path(name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import BrokenJson, parse_json, require_shallow
 
-from ..source import Row, Source, Unreadable
+from ..source import Row, Source, Unreadable, code_of
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -41,12 +41,17 @@ class JsonLines:
         try:
             self._file = os.open(self._content, os.O_RDONLY)
         except OSError as error:
-            raise DataError(f"{path}: cannot read it: {error.strerror}") from error
+            raise DataError(
+                f"{path}: cannot read it: {error.strerror}", code="data/unreadable-file"
+            ) from error
         weakref.finalize(self, os.close, self._file)
         self._stamp = self._read_stamp()
         self._index_lines()
         if not self._line_numbers:
-            raise DataError(f"{path}: the file has only blank lines; expected at least one row")
+            raise DataError(
+                f"{path}: the file has only blank lines; expected at least one row",
+                code="data/no-rows",
+            )
 
     def __len__(self) -> int:
         return len(self._line_numbers)
@@ -59,10 +64,13 @@ class JsonLines:
         """
         start, end = self._starts[index], self._starts[index + 1]
         if self._read_stamp() != self._stamp:
-            raise DataError(f"{self._path}: the file was changed while the run was reading it")
+            raise DataError(
+                f"{self._path}: the file was changed while the run was reading it",
+                code="data/changed-file",
+            )
         row = parse_row(os.pread(self._file, end - start, start))
         if isinstance(row, Unreadable):
-            raise DataError(f"{self.where(index)}: {row.reason}")
+            raise DataError(f"{self.where(index)}: {row.reason}", code=code_of(row.kind))
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
@@ -117,7 +125,7 @@ class JsonArray:
         """
         row = self._rows[index]
         if isinstance(row, Unreadable):
-            raise DataError(f"{self.where(index)}: {row.reason}")
+            raise DataError(f"{self.where(index)}: {row.reason}", code=code_of(row.kind))
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
@@ -138,10 +146,14 @@ def open_json(path: Path, name: str, content: Path | None = None) -> Source:
     try:
         text = (content or path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise DataError(f"{path}: cannot read it: {error.strerror}") from error
+        raise DataError(
+            f"{path}: cannot read it: {error.strerror}", code="data/unreadable-file"
+        ) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}:{line}: expected UTF-8 text ({error.reason})") from error
+        raise DataError(
+            f"{path}:{line}: expected UTF-8 text ({error.reason})", code="data/malformed-file"
+        ) from error
     if not text.lstrip().startswith("["):
         return JsonLines(path, name, content)
     rows: list[Row | Unreadable] = []
@@ -150,7 +162,9 @@ def open_json(path: Path, name: str, content: Path | None = None) -> Source:
         rows.append(_as_row(value))
         line_numbers.append(line)
     if not rows:
-        raise DataError(f"{path}: the list is empty; expected at least one row")
+        raise DataError(
+            f"{path}: the list is empty; expected at least one row", code="data/no-rows"
+        )
     return JsonArray(path, name, rows, line_numbers)
 
 
@@ -185,10 +199,13 @@ def _array_entries(text: str, path: Path) -> Iterator[tuple[object, int]]:
             require_shallow(value, text[position:end])
         except json.JSONDecodeError as error:
             raise DataError(
-                f"{path}:{error.lineno}: broken JSON: {error.msg} at column {error.colno}"
+                f"{path}:{error.lineno}: broken JSON: {error.msg} at column {error.colno}",
+                code="data/malformed-file",
             ) from error
         except (RecursionError, ValueError) as error:
-            raise DataError(f"{path}:{line}: unusable JSON: {error}") from error
+            raise DataError(
+                f"{path}:{line}: unusable JSON: {error}", code="data/malformed-file"
+            ) from error
         yield value, line
         following = _skip_blank(text, end)
         line += text.count("\n", position, following)
@@ -198,9 +215,14 @@ def _array_entries(text: str, path: Path) -> Iterator[tuple[object, int]]:
         elif text.startswith("]", following):
             position = following
         else:
-            raise DataError(f"{path}:{line}: broken JSON: expected ',' or ']' after an entry")
+            raise DataError(
+                f"{path}:{line}: broken JSON: expected ',' or ']' after an entry",
+                code="data/malformed-file",
+            )
     if text[position + 1 :].strip():
-        raise DataError(f"{path}:{line}: expected nothing after the list's end")
+        raise DataError(
+            f"{path}:{line}: expected nothing after the list's end", code="data/malformed-file"
+        )
 
 
 def _skip_blank(text: str, position: int) -> int:

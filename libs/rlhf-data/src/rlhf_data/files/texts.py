@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_core.errors import DataError
 
-from ..source import MAX_CHARACTERS, Row, Unreadable
+from ..source import MAX_CHARACTERS, Row, Unreadable, code_of
 
 TEXT = "text"
 """The column of the rows."""
@@ -44,7 +44,9 @@ class TextFile:
                         self._line_numbers.append(number)
                     position += len(line)
         except OSError as error:
-            raise DataError(f"{path}: cannot read it: {error.strerror}") from error
+            raise DataError(
+                f"{path}: cannot read it: {error.strerror}", code="data/unreadable-file"
+            ) from error
         self._starts.append(position)
 
     def __len__(self) -> int:
@@ -58,7 +60,7 @@ class TextFile:
         """
         row = self._read(index)
         if isinstance(row, Unreadable):
-            raise DataError(f"{self.where(index)}: {row.reason}")
+            raise DataError(f"{self.where(index)}: {row.reason}", code=code_of(row.kind))
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:

@@ -8,7 +8,7 @@ from itertools import islice
 from rlhf_core.errors import DataError
 
 from ..rows import RowProblem
-from ..source import Row, Source, Unreadable
+from ..source import Row, Source, Unreadable, code_of
 from .beside import has_history, has_system, with_history_column, with_system_column
 from .chats import decoded
 from .form import DataForm
@@ -93,7 +93,7 @@ class FormedSource:
         """
         made = self._rows.made(self._source.row(index))
         if isinstance(made, Unreadable):
-            raise DataError(f"{self.where(index)}: {made.reason}")
+            raise DataError(f"{self.where(index)}: {made.reason}", code=code_of(made.kind))
         return made
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:

@@ -169,7 +169,10 @@ def check_name(name: str | None) -> FormName | None:
             return known  # type: ignore[no-any-return]  # one of the literals
     if name is None:
         return None
-    raise DataError(f"--form {name}: expected one of {', '.join(get_args(FormName))}")
+    raise DataError(
+        f"--form {name}: expected one of {', '.join(get_args(FormName))}",
+        code="config/unknown-name",
+    )
 
 
 def say_form(name: str, num_columns: int, option: str, spec: str) -> None:
@@ -224,7 +227,8 @@ def _usable(form: DataForm, kinds: Sequence[RowKind], spec: str | None) -> DataF
         return form
     raise DataError(
         f"--data.form {form.name}: expected a form of {_listed(kinds)}; {form.title} are for "
-        f"{_commands(form, spec)}"
+        f"{_commands(form, spec)}",
+        code="data/other-form",
     )
 
 
@@ -244,7 +248,8 @@ def _refuse_others(
         way_out = f"add --data.form {form.name} to take their prompts alone, or {way_out}"
     raise DataError(
         f"{place}: these look like {form.title}; expected {_listed(kinds)}. Such rows are for "
-        f"{_commands(form, spec)}\n  To read them here, {way_out}."
+        f"{_commands(form, spec)}\n  To read them here, {way_out}.",
+        code="data/other-form",
     )
 
 

@@ -50,7 +50,8 @@ class ChatSpans:
         if tokenizer.chat_template is None:
             raise DataError(
                 "expected a tokenizer with a chat template for chat messages; this one has none. "
-                "Use an instruction-tuned model, or plain text prompts"
+                "Use an instruction-tuned model, or plain text prompts",
+                code="template/missing",
             )
         self._renderer = renderer
         # A tokenizer may have a template of its own for chats with tools.

@@ -23,7 +23,7 @@ from ..held_out.sides import ALL, Side, hashes_of
 from ..prompts import check_characters
 from ..row_images import RowImages, check_seen
 from ..rows import RowProblem
-from ..source import Row, Source, Unreadable
+from ..source import Row, Source, Unreadable, code_of
 from ..sources import open_source
 from .images import with_images
 from .learned_text import LearnedText
@@ -238,7 +238,9 @@ def noted(
         try:
             form.texts(source.row(index), keeping)
         except RowProblem as problem:
-            raise DataError(f"{source.where(index)}: {problem.reason}") from problem
+            raise DataError(
+                f"{source.where(index)}: {problem.reason}", code=code_of(problem.kind)
+            ) from problem
         return source.where(index)
 
     for index, made in rows:

@@ -71,7 +71,8 @@ class SpanTokenizer:
             raise DataError(
                 f"expected a tokenizer that tells which characters a token has (one with tokenizer.json); "
                 f"{type(tokenizer).__name__} is written in Python and does not, so nobody could tell which tokens of a "
-                "row are learned. Convert it, or name another folder with --model.tokenizer"
+                "row are learned. Convert it, or name another folder with --model.tokenizer",
+                code="tokenizer/no-offsets",
             )
         self.renderer = renderer
         self.eos = eos

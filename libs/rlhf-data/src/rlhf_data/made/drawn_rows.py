@@ -39,10 +39,11 @@ def draw_rows(source: DataSource, who: str, count: int, path: Path) -> int:
                 file.write(json.dumps(row).encode() + b"\n")
             except (TypeError, ValueError, RecursionError) as error:
                 raise DataError(
-                    f"{rows.where(drawn)}: expected values that JSON carries in a row of {who}; {error}"
+                    f"{rows.where(drawn)}: expected values that JSON carries in a row of {who}; {error}",
+                    code="data/not-json",
                 ) from error
             drawn += 1
         if not drawn:
-            raise DataError(f"{who}: expected at least one row, got none")
+            raise DataError(f"{who}: expected at least one row, got none", code="data/no-rows")
     log.info("data.source: the first %d rows of %s are in %s", drawn, who, path)
     return drawn

@@ -45,6 +45,7 @@ class Players:
         if named not in self._names:
             raise DataError(
                 f"row {index}: its column {COLUMN!r} is {named!r}; expected one of the run's environments: "
-                f"{', '.join(self._names)}. Correct it, or add the environment with --env."
+                f"{', '.join(self._names)}. Correct it, or add the environment with --env.",
+                code="environment/unknown",
             )
         return str(named)

@@ -19,7 +19,7 @@ from ..forms.table import BY_NAME
 from ..prompts import length_problem, tokenize_rows
 from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
-from ..source import Unreadable, filled_columns
+from ..source import Unreadable, code_of, filled_columns
 from .rows import Row
 
 log = logging.getLogger(__name__)
@@ -92,9 +92,9 @@ class PromptReader:
             [(0, row)], self._format, self._renderer, self._max_tokens, self._images
         )
         if isinstance(found, RowProblem):
-            raise DataError(f"{where}: {found.reason}") from found
+            raise DataError(f"{where}: {found.reason}", code=code_of(found.kind)) from found
         if problem := length_problem(found.length, self._max_tokens):
-            raise DataError(f"{where}: {problem.reason}")
+            raise DataError(f"{where}: {problem.reason}", code=code_of(problem.kind))
         prompt = self._images.prompt(row, self._format.prompt(row))
         self._note(row, found.num_images)
         return MadePrompt(
@@ -117,7 +117,7 @@ class PromptReader:
             self._is_begun = True
         made = row if self._rows is None else self._rows.made(row)
         if isinstance(made, Unreadable):
-            raise DataError(f"{where}: {made.reason}")
+            raise DataError(f"{where}: {made.reason}", code=code_of(made.kind))
         return made
 
     def _note(self, row: Row, num_images: int) -> None:

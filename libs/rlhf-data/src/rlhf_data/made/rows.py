@@ -104,7 +104,9 @@ class StreamedRows:
         found = _guarded(self._where, lambda: next(iterator, None))
         if found is None:
             if not self._next:
-                raise DataError(f"{self._where}: expected at least one task, got none")
+                raise DataError(
+                    f"{self._where}: expected at least one task, got none", code="data/no-rows"
+                )
             self._length, self._iterator = self._next, None
             return
         row = _checked(found, self._where, self._next)
@@ -132,7 +134,10 @@ def made_rows(read: Callable[[], Iterable[Row]], where: str, limit: int | None =
     """
     rows: Any = rows_as_written(_guarded(where, read, KeyError))
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping | str | bytes):
-        raise DataError(f"{where}: expected a sequence or an iterable of rows, got {_shown(rows)}")
+        raise DataError(
+            f"{where}: expected a sequence or an iterable of rows, got {_shown(rows)}",
+            code="data/wrong-type",
+        )
     if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
         found: MadeRows = CountedRows(cast("Sequence[Row]", rows), where, limit)
     else:
@@ -140,7 +145,7 @@ def made_rows(read: Callable[[], Iterable[Row]], where: str, limit: int | None =
         first = _guarded(where, lambda: list(islice(rows, limit or 1)), KeyError)
         found = StreamedRows(read, where) if first and limit is None else CountedRows(first, where)
     if found.size == 0:
-        raise DataError(f"{where}: expected at least one task, got none")
+        raise DataError(f"{where}: expected at least one task, got none", code="data/no-rows")
     return found
 
 
@@ -152,12 +157,14 @@ def _checked(row: Any, where: str, number: int) -> Row:
     """
     if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
         raise DataError(
-            f"{where}, task {number}: expected a row, a mapping from names to values; got {_shown(row)}"
+            f"{where}, task {number}: expected a row, a mapping from names to values; got {_shown(row)}",
+            code="data/wrong-type",
         )
     key = row.get(KEY, "")
     if not isinstance(key, str | int) or isinstance(key, bool):
         raise DataError(
-            f"{where}, task {number}: expected text or a whole number as its key, got {_shown(key)}"
+            f"{where}, task {number}: expected text or a whole number as its key, got {_shown(key)}",
+            code="data/wrong-type",
         )
     return row
 
@@ -165,7 +172,8 @@ def _checked(row: Any, where: str, number: int) -> Row:
 def _check_unique(first: int, number: int, key: str | int, where: str) -> None:
     if first != number:
         raise DataError(
-            f"{where}: tasks {first} and {number} both have the key {key!r}; expected a key of its own for each"
+            f"{where}: tasks {first} and {number} both have the key {key!r}; expected a key of its own for each",
+            code="data/repeated-key",
         )
 
 
@@ -183,7 +191,10 @@ def _guarded(where: str, read: Any, passed: type[Exception] = RLHFError) -> Any:
     except (RLHFError, passed):
         raise
     except Exception as error:
-        raise DataError(f"{where}: making them raised {type(error).__name__}: {error}") from error
+        raise DataError(
+            f"{where}: making them raised {type(error).__name__}: {error}",
+            code="environment/tasks-raised",
+        ) from error
 
 
 def _shown(value: object) -> str:

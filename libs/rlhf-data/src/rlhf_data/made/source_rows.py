@@ -99,7 +99,8 @@ class SourceRows:
             if self._read(number) is None:
                 raise DataError(
                     f"{self._where(number)}: the row of {self._who} is not there any more, but the run has read it. "
-                    f"{_FIX}"
+                    f"{_FIX}",
+                    code="data/changed-rows",
                 )
 
     def _found(self, number: int) -> Row:
@@ -110,10 +111,13 @@ class SourceRows:
                 return row
             length = self._length(at)
             if not length:
-                raise DataError(f"{self._who}: expected at least one row, got none")
+                raise DataError(
+                    f"{self._who}: expected at least one row, got none", code="data/no-rows"
+                )
             if length > at:
                 raise PluginError(
-                    f"{self._who}: rows({at}) gave nothing, but rows(0) gives {length} rows; expected the rest of them"
+                    f"{self._who}: rows({at}) gave nothing, but rows(0) gives {length} rows; expected the rest of them",
+                    code="plugin/source-stopped",
                 )
             self._starts.append(self._starts[-1] + length)
 
@@ -143,13 +147,15 @@ class SourceRows:
         if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
             raise DataError(
                 f"{self._where(at)}: expected a row of {self._who}, a mapping from names to values; got {row!r:.60} "
-                f"({type(row).__name__})"
+                f"({type(row).__name__})",
+                code="data/wrong-type",
             )
         digest = _digest_of(row)
         before = self._digests.setdefault(at, digest)
         if before != digest:
             raise DataError(
-                f"{self._where(at)}: the row of {self._who} was changed since the run read it. {_FIX}"
+                f"{self._where(at)}: the row of {self._who} was changed since the run read it. {_FIX}",
+                code="data/changed-rows",
             )
         self._digests.move_to_end(at)
         while len(self._digests) > KEPT:

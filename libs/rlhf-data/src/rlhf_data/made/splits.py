@@ -47,7 +47,8 @@ def training_parts(
             except KeyError as error:
                 raise DataError(
                     f"environment {name} has no split {TRAIN!r}, so there is nothing to train on (its tasks raised "
-                    f"KeyError: {error}). Give --data, or an environment with such a split."
+                    f"KeyError: {error}). Give --data, or an environment with such a split.",
+                    code="data/unknown-split",
                 ) from error
         yield MadePart(environment=name, share=share, rows=rows)
 
@@ -90,7 +91,8 @@ def _evaluated(makers: MakesRows, name: str, split: str, limit: int | None) -> M
         if rows.size is not None and rows.size > MAX_EVALUATED:
             raise DataError(
                 f"{_where(name, split)}: expected at most {MAX_EVALUATED} tasks to evaluate on, got more, or a "
-                "stream without end. Set --eval.max_samples"
+                "stream without end. Set --eval.max_samples",
+                code="data/too-many-tasks",
             )
     return rows
 

@@ -38,4 +38,6 @@ def read_traces(path: Path) -> Iterator[TrainingTrace]:
             try:
                 yield parse_trace(parse_json(line, finite=True))
             except (BrokenJson, DataError) as error:
-                raise DataError(f"{path}, line {number}: {error}") from error
+                raise DataError(
+                    f"{path}, line {number}: {error}", code="trace/malformed"
+                ) from error

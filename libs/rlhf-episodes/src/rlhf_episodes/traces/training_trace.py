@@ -49,7 +49,9 @@ class TrainingTurn:
     def __post_init__(self) -> None:
         problem = self._problem()
         if problem is not None:
-            raise DataError(f"training trace, turn {self.node_id!r}: {problem}")
+            raise DataError(
+                f"training trace, turn {self.node_id!r}: {problem}", code="trace/malformed"
+            )
 
     def _problem(self) -> str | None:
         read, written = len(self.prompt_token_ids), len(self.completion_token_ids)
@@ -101,7 +103,10 @@ class TrainingTrace:
     def __post_init__(self) -> None:
         names = [turn.node_id for turn in self.turns]
         if len(set(names)) != len(names):
-            raise DataError("training trace: two turns have one node_id; expected a name for each")
+            raise DataError(
+                "training trace: two turns have one node_id; expected a name for each",
+                code="trace/malformed",
+            )
 
     def as_json(self) -> dict[str, Any]:
         """Return the trace as JSON has it."""
@@ -117,7 +122,10 @@ def parse_trace(value: object) -> TrainingTrace:
     trace = _object(value, {"schema_version", "turns"}, "training trace")
     version = trace.get("schema_version", VERSION)
     if version != VERSION:
-        raise DataError(f"training trace: schema_version is {version!r}; expected {VERSION}")
+        raise DataError(
+            f"training trace: schema_version is {version!r}; expected {VERSION}",
+            code="trace/malformed",
+        )
     turns = _array(trace.get("turns"), "turns")
     return TrainingTrace(turns=tuple(_turn(turn, index) for index, turn in enumerate(turns)))
 
@@ -126,10 +134,15 @@ def _turn(value: object, index: int) -> TrainingTurn:
     where = f"turns[{index}]"
     turn = _object(value, _FIELDS, where)
     if not isinstance(turn.get("node_id"), str):
-        raise DataError(f"training trace: {where}.node_id is missing; expected a text")
+        raise DataError(
+            f"training trace: {where}.node_id is missing; expected a text", code="trace/malformed"
+        )
     logps = _array(turn.get("per_token_logps"), f"{where}.per_token_logps")
     if any(isinstance(number, bool) or not isinstance(number, int | float) for number in logps):
-        raise DataError(f"training trace: {where}.per_token_logps has something else than numbers")
+        raise DataError(
+            f"training trace: {where}.per_token_logps has something else than numbers",
+            code="trace/malformed",
+        )
     return TrainingTurn(
         node_id=turn["node_id"],
         prompt_token_ids=tuple(_array(turn.get("prompt_token_ids"), f"{where}.prompt_token_ids")),
@@ -146,16 +159,23 @@ def _turn(value: object, index: int) -> TrainingTurn:
 
 def _object(value: object, known: set[str] | None, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise DataError(f"training trace: {where}: expected an object, got {type(value).__name__}")
+        raise DataError(
+            f"training trace: {where}: expected an object, got {type(value).__name__}",
+            code="trace/malformed",
+        )
     unknown = [] if known is None else sorted(value.keys() - known)
     if unknown:
         raise DataError(
-            f"training trace: {where} has {', '.join(unknown)}, which version 1 has not"
+            f"training trace: {where} has {', '.join(unknown)}, which version 1 has not",
+            code="trace/malformed",
         )
     return value
 
 
 def _array(value: object, where: str) -> Sequence[Any]:
     if not isinstance(value, list):
-        raise DataError(f"training trace: {where}: expected an array, got {type(value).__name__}")
+        raise DataError(
+            f"training trace: {where}: expected an array, got {type(value).__name__}",
+            code="trace/malformed",
+        )
     return value

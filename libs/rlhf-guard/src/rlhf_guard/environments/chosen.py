@@ -52,7 +52,8 @@ class ChosenEnvironment:
             raise PluginError(
                 f"{self.label}: expected an environment with the coroutine functions {', '.join(_METHODS)}; "
                 f"{type(made).__name__} has no {' and no '.join(missing)}. Where nothing has to be closed, write "
-                "async def close(self): pass"
+                "async def close(self): pass",
+                code="environment/contract",
             )
         return made
 
@@ -101,7 +102,8 @@ class Environments:
         if name not in self._chosen:
             raise RolloutError(
                 f"{task.uid}: expected a task of one of the run's environments ({', '.join(self._chosen)}), got one of "
-                f"{name!r}. Choose it with --env, or name another one in the row's column 'environment'."
+                f"{name!r}. Choose it with --env, or name another one in the row's column 'environment'.",
+                code="environment/unknown",
             )
         return self._chosen[name]
 

@@ -91,7 +91,7 @@ class IsolatedEnvironment:
 
     async def _call(self, op: str, **fields: Any) -> Plain:
         if self._connection is None:
-            raise RolloutError(f"{self}: {op} before reset")
+            raise RolloutError(f"{self}: {op} before reset", code="environment/wrong-call")
         try:
             return await self._connection.call(
                 op, self._host.options.step_timeout_s, episode=self._episode, **fields
@@ -99,13 +99,17 @@ class IsolatedEnvironment:
         except RequestFailed as error:
             raise self._error(op, error.problem) from error
         except FrameError as error:
-            raise RolloutError(f"{self._where(op)}: the request {error}") from error
+            raise RolloutError(
+                f"{self._where(op)}: the request {error}", code="environment/wrong-call"
+            ) from error
 
     def _read(self, op: str, read: Callable[[Any], ValueT], fields: Any) -> ValueT:
         try:
             return read(fields)
         except MessageError as error:
-            raise EnvironmentFailure(f"{self._where(op)} gave {error}") from error
+            raise EnvironmentFailure(
+                f"{self._where(op)} gave {error}", code="environment/wrong-answer"
+            ) from error
 
     def _error(self, op: str, problem: Problem) -> EnvironmentFailure:
         options = self._host.options

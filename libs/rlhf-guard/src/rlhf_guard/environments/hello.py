@@ -49,7 +49,8 @@ def require_protocol(message: Mapping[str, Any]) -> None:
     if message.get("protocol") != PROTOCOL:
         raise PluginError(
             f"expected version {PROTOCOL} of the environments' protocol, got {message.get('protocol')!r:.60}. Install "
-            "one version of rlhf-guard for the run and for the environment"
+            "one version of rlhf-guard for the run and for the environment",
+            code="environment/other-protocol",
         )
 
 

@@ -75,7 +75,10 @@ class EnvironmentHost:
     async def _opened(self, slot: _Slot) -> Connection:
         async with slot.opening:
             if self._closed:
-                raise RolloutError(f"environment {self.name} is closed, because the run ends")
+                raise RolloutError(
+                    f"environment {self.name} is closed, because the run ends",
+                    code="environment/closed",
+                )
             if slot.connection is not None and slot.connection.usable:
                 return slot.connection
             if slot.connection is not None:
@@ -89,7 +92,8 @@ class EnvironmentHost:
         if self._restarts_left == 0:
             raise RolloutError(
                 f"environment {self.name} ({self.origin}): {slot.place.label} ended, and workers were started again "
-                f"{self.options.restarts} times before. If this is to be expected, raise --env.{self.name}.restarts"
+                f"{self.options.restarts} times before. If this is to be expected, raise --env.{self.name}.restarts",
+                code="environment/restarted-too-often",
             )
         self._restarts_left -= 1
         log.warning(

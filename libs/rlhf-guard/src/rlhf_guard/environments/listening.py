@@ -53,11 +53,13 @@ def token_of(path: Path) -> str:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"token file {path}: expected a file to read, or a place for one ({error})"
+            f"token file {path}: expected a file to read, or a place for one ({error})",
+            code="environment/token",
         ) from error
     if len(token) < MIN_TOKEN_LENGTH:
         raise ConfigError(
-            f"token file {path}: expected a token of at least {MIN_TOKEN_LENGTH} characters, got {len(token)}"
+            f"token file {path}: expected a token of at least {MIN_TOKEN_LENGTH} characters, got {len(token)}",
+            code="environment/token",
         )
     return token
 
@@ -94,7 +96,9 @@ class EnvironmentListener:
             is_taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
             way = "--port, or 0 for any that is free" if is_taken else "--host of this machine"
             raise ConfigError(
-                f"expected an address to listen at, got {host}:{port} ({error.strerror or error}). Choose another {way}"
+                f"expected an address to listen at, got {host}:{port} ({error.strerror or error}). Choose "
+                f"another {way}",
+                code="environment/cannot-listen",
             ) from error
         try:
             on_ready(server.sockets[0].getsockname()[1])

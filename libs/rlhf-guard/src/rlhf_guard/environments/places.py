@@ -90,7 +90,8 @@ def interpreter(path: str) -> str:
     if not (found.is_file() and os.access(found, os.X_OK)):
         raise ConfigError(
             f"python = {path!r}: expected a Python interpreter, or the folder of a virtual environment; {found} is "
-            f"none.\n  python3 -m venv {path}"
+            f"none.\n  python3 -m venv {path}",
+            code="environment/no-interpreter",
         )
     return str(found.absolute())
 
@@ -106,14 +107,16 @@ def read_token(file: str | None) -> str:
             token = Path(file).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"token_file {file}: expected a file with a token ({error})"
+                f"token_file {file}: expected a file with a token ({error})",
+                code="environment/token",
             ) from error
     else:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token:
         raise ConfigError(
             f"expected a token for the servers of environments in the variable {TOKEN_VARIABLE}, or in a file that "
-            "token_file names; got none. rlhf env serve --token-file FILE writes one"
+            "token_file names; got none. rlhf env serve --token-file FILE writes one",
+            code="environment/token",
         )
     return token
 
@@ -195,7 +198,7 @@ class ProcessPlace:
                 f"\nThe interpreter {self._python} needs to be of Python 3.11 or later, with rlhf-core and rlhf-guard, "
                 "without torch, and the environment's package."
             )
-        return PluginError(text)
+        return PluginError(text, code="environment/not-started")
 
 
 class ServerPlace:
@@ -213,7 +216,10 @@ class ServerPlace:
         self._environment = environment
         self._host, _, port = address.rpartition(":")
         if not self._host or not port.isdigit():
-            raise ConfigError(f"address {address!r}: expected HOST:PORT, such as 127.0.0.1:8000")
+            raise ConfigError(
+                f"address {address!r}: expected HOST:PORT, such as 127.0.0.1:8000",
+                code="environment/address",
+            )
         self._port = int(port)
         self._token = token
         self._start_limit_s = start_limit_s
@@ -233,7 +239,8 @@ class ServerPlace:
             if error.problem.kind is ProblemKind.TIMED_OUT:
                 raise too_slow(self._environment, self.label, self._start_limit_s) from error
             raise PluginError(
-                f"environment {self._environment.name} is not served by {self.label}: it {error.problem.text}"
+                f"environment {self._environment.name} is not served by {self.label}: it {error.problem.text}",
+                code="environment/unreachable",
             ) from error
         except BaseException:
             await self.close()
@@ -259,7 +266,8 @@ class ServerPlace:
                     raise PluginError(
                         f"environment {self._environment.name}: expected a server at {self._host}:{self._port}, which "
                         f"could not be reached for {CONNECT_LIMIT_S:g} s ({error or type(error).__name__}). Start it "
-                        "with rlhf env serve"
+                        "with rlhf env serve",
+                        code="environment/unreachable",
                     ) from error
                 await asyncio.sleep(_RETRY_S)
         connection = writer.get_extra_info("socket")
@@ -288,7 +296,8 @@ def too_slow(environment: ComponentRef, label: str, limit_s: float) -> PluginErr
     """Return the error of an environment that was not ready in time."""
     return PluginError(
         f"environment {environment.name} did not start within {limit_s:g} s in {label}; raise its start_timeout_s if "
-        "it needs longer to load"
+        "it needs longer to load",
+        code="environment/not-started",
     )
 
 

@@ -63,7 +63,8 @@ class IsolatedTasks:
         rows = self._call("rows", split=split, start=start, count=PAGE_ROWS).get("rows")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(
-                f"environment {self._host.name}: expected tasks as rows, got something else"
+                f"environment {self._host.name}: expected tasks as rows, got something else",
+                code="environment/tasks-failed",
             )
         return rows
 
@@ -88,7 +89,8 @@ class IsolatedTasks:
         except RequestFailed as error:
             lines = "".join(f"\n    {line}" for line in error.problem.where)
             raise DataError(
-                f"tasks of {self._host.name} ({self._host.origin}), {label}: it {error.problem.text}{lines}"
+                f"tasks of {self._host.name} ({self._host.origin}), {label}: it {error.problem.text}{lines}",
+                code="environment/tasks-failed",
             ) from error
 
     def _within(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -144,5 +146,7 @@ class IndexedRows(Sequence[Row]):
             if at >= self._start + len(self._page):  # A page of large rows is shorter.
                 self._start, self._page = at, self._rows.page(at)
             if not self._page:
-                raise DataError(f"expected {self._length} tasks, got {at}")
+                raise DataError(
+                    f"expected {self._length} tasks, got {at}", code="environment/tasks-failed"
+                )
         return self._page[at - self._start]

@@ -72,11 +72,13 @@ class RewardHost:
             if problem.kind is ProblemKind.TIMED_OUT:
                 raise RewardError(
                     f"reward {self._name} ({origin}) did not start within {limit_s:g} s; raise "
-                    f"--{self.selection.section}.start_timeout_s if it needs longer to load"
+                    f"--{self.selection.section}.start_timeout_s if it needs longer to load",
+                    code="reward/not-started",
                 )
             raise RewardError(
                 f"reward {self._name} ({origin}) could not be built: it {problem.text}"
-                + "".join(f"\n    {line}" for line in problem.where)
+                + "".join(f"\n    {line}" for line in problem.where),
+                code="reward/not-started",
             )
 
     async def score(
@@ -168,7 +170,7 @@ class RewardHost:
 
     async def _restart(self) -> None:
         if self._closed:
-            raise RewardError(f"reward {self._name} is closed")
+            raise RewardError(f"reward {self._name} is closed", code="reward/closed")
         await self.start()
 
     def _placed(self, outcome: RewardOutcome, request: RewardRequest) -> RewardOutcome:

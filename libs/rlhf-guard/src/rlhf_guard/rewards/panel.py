@@ -46,7 +46,10 @@ class RewardPanel:
         self._hosts = [RewardHost(selection) for selection in selections]
         names = [host.name for host in self._hosts]
         if len(set(names)) < len(names):
-            raise RewardError(f"two rewards have the same name: {', '.join(sorted(names))}")
+            raise RewardError(
+                f"two rewards have the same name: {', '.join(sorted(names))}",
+                code="reward/repeated-name",
+            )
 
     async def start(self) -> None:
         """Start all rewards.

@@ -241,6 +241,9 @@ def _unsendable(requests: Sequence[RewardRequest], error: Exception) -> RewardEr
             except (TypeError, ValueError, RecursionError) as cause:
                 return RewardError(
                     f"{request.uid}: column {column!r} of its row holds a {cause}, which cannot be sent to a reward's "
-                    "own process; expected text, numbers, booleans, lists, dicts, bytes or dates"
+                    "own process; expected text, numbers, booleans, lists, dicts, bytes or dates",
+                    code="reward/unsendable",
                 )
-    return RewardError(f"a request cannot be sent to a reward's own process: {error}")
+    return RewardError(
+        f"a request cannot be sent to a reward's own process: {error}", code="reward/unsendable"
+    )

@@ -53,7 +53,10 @@ def checks_of(hook: str) -> tuple[Check, ...]:
         ConfigError: there is no such hook.
     """
     if hook not in COMPONENT_HOOKS:
-        raise ConfigError(f"no hook {hook!r}; expected one of {', '.join(COMPONENT_HOOKS)}")
+        raise ConfigError(
+            f"no hook {hook!r}; expected one of {', '.join(COMPONENT_HOOKS)}",
+            code="config/unknown-name",
+        )
     if hook not in _MODULES:
         return ()
     # Imported when asked for: most need torch, some Transformers.
@@ -96,7 +99,8 @@ def refuse_unknown(hook: str, tried: Subject, expected_failures: Mapping[str, st
     for name in expected_failures:
         if name not in names:
             raise ConfigError(
-                f"{tried.label}: expected_failures names {name!r}; the checks that apply are {', '.join(names)}"
+                f"{tried.label}: expected_failures names {name!r}; the checks that apply are {', '.join(names)}",
+                code="config/unknown-name",
             )
 
 

@@ -61,11 +61,15 @@ class McpServer(Config):
         name, equals, place = (part.strip() for part in text.partition("="))
         if not (name.isidentifier() and equals and place):
             raise ConfigError(
-                f"expected an MCP server as NAME=COMMAND or NAME=http://..., got {text!r}"
+                f"expected an MCP server as NAME=COMMAND or NAME=http://..., got {text!r}",
+                code="tool/malformed-server",
             )
         if place.startswith(("http://", "https://")):
             return cls(name=name, url=place)
         try:
             return cls(name=name, command=tuple(shlex.split(place)))
         except ValueError as error:
-            raise ConfigError(f"MCP server {name!r}: {place!r} is no command: {error}") from error
+            raise ConfigError(
+                f"MCP server {name!r}: {place!r} is no command: {error}",
+                code="tool/malformed-server",
+            ) from error

@@ -176,7 +176,8 @@ class McpSession:
         said = self._said if self._errors.closed else self._tail()
         error = RolloutError(
             f"MCP server {self.server.name} ({place}) {what}"
-            + (f". It wrote: {said}" if said else "")
+            + (f". It wrote: {said}" if said else ""),
+            code="tool/server-failed",
         )
         error.__cause__ = cause
         return error

@@ -67,7 +67,8 @@ class PythonSandbox:
         """
         if sys.platform != "linux":
             raise RolloutError(
-                f"the sandboxed Python tool needs Linux; this is {sys.platform}. Leave the tool out"
+                f"the sandboxed Python tool needs Linux; this is {sys.platform}. Leave the tool out",
+                code="sandbox/unavailable",
             )
         folder = Path(tempfile.mkdtemp(prefix=supervisor.FOLDER_PREFIX))
         try:
@@ -91,7 +92,8 @@ class PythonSandbox:
         except TimeoutError as error:
             raise RolloutError(
                 f"a sandboxed program did not end {_GRACE_S:g} s after its clock of {self.limits.wall_s:g} s; it was "
-                "killed. The machine may be overloaded: lower the number of programs at once"
+                "killed. The machine may be overloaded: lower the number of programs at once",
+                code="sandbox/failed",
             ) from error
         finally:
             await _end(process)
@@ -213,14 +215,17 @@ def _report(text: bytes) -> dict[str, Any]:
     broken = next((one["broken"] for one in reports if "broken" in one), None)
     if not reports or broken is not None:
         said = broken or text.decode("utf-8", errors="replace").strip()[-500:] or "nothing"
-        raise RolloutError(f"the sandbox could not start the program; it said: {said}")
+        raise RolloutError(
+            f"the sandbox could not start the program; it said: {said}", code="sandbox/failed"
+        )
     report: dict[str, Any] = reports[-1]
     if "missing" in report:
         missing = ", ".join(report["missing"])
         raise RolloutError(
             f"this machine cannot guard {missing} of the sandboxed Python tool (Linux with Landlock, 5.13 or later, "
             f"guards files; namespaces guard processes). If programs may run without it, take {missing} out of the "
-            "sandbox's `require`"
+            "sandbox's `require`",
+            code="sandbox/unavailable",
         )
     return report
 

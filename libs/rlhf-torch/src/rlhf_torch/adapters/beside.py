@@ -41,7 +41,8 @@ def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreT
             ).eval()
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ConfigError(
-            f"adapter {folder.path} cannot be read into {base}: {str(error).strip().splitlines()[0]}"
+            f"adapter {folder.path} cannot be read into {base}: {str(error).strip().splitlines()[0]}",
+            code="adapter/does-not-fit",
         ) from error
     check_loaded(folder, base, wrapped)
     for module in model.modules():

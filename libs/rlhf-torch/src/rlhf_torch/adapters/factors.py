@@ -80,7 +80,9 @@ def factors(folder: AdapterFolder, dtype: torch.dtype) -> Iterator[tuple[str, Te
                     tensor = tensor * _scaling(folder.config, module)
                 yield name.removesuffix(".weight"), tensor.to(dtype)
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"adapter {folder.path}: cannot be read: {error}") from error
+        raise ConfigError(
+            f"adapter {folder.path}: cannot be read: {error}", code="adapter/unreadable"
+        ) from error
 
 
 def _scaling(config: Mapping[str, Any], module: str) -> float:

@@ -26,7 +26,9 @@ def check_fit(folder: AdapterFolder, base: str, model: nn.Module) -> None:
         ConfigError: names the first module that is missing or has other shapes.
     """
     for problem in _problems(folder, model):
-        raise ConfigError(f"adapter {folder.path} does not fit {base}: {problem}")
+        raise ConfigError(
+            f"adapter {folder.path} does not fit {base}: {problem}", code="adapter/does-not-fit"
+        )
 
 
 def peft_model(folder: AdapterFolder) -> Any:
@@ -65,7 +67,9 @@ def check_loaded(folder: AdapterFolder, base: str, wrapped: Any) -> None:
             if first in held
             else f"target_modules in {CONFIG} name a module for which its file has no {first}"
         )
-        raise ConfigError(f"adapter {folder.path} does not fit {base}: {problem}")
+        raise ConfigError(
+            f"adapter {folder.path} does not fit {base}: {problem}", code="adapter/does-not-fit"
+        )
 
 
 def _factor(name: str) -> str:

@@ -46,12 +46,14 @@ class AdapterFolder:
         if self.base is None:
             raise ConfigError(
                 f"adapter {self.path}: expected the name of its base in {CONFIG}; there is none. Make a plain model: "
-                f"{merge}, and give OUT."
+                f"{merge}, and give OUT.",
+                code="adapter/no-base",
             )
         if os.path.isabs(self.base) and not os.path.isdir(self.base):
             raise ConfigError(
                 f"adapter {self.path}: its base {self.base} is not there. Put it there, or make a plain model of the "
-                f"adapter and a copy of its base: {merge}, and give OUT."
+                f"adapter and a copy of its base: {merge}, and give OUT.",
+                code="adapter/no-base",
             )
         return self.base
 
@@ -67,7 +69,8 @@ class AdapterFolder:
         if not self._may_be(base):
             raise ConfigError(
                 f"adapter {self.path} was trained on {self.base}, and not on {base}. Give that base; if {base} is a "
-                f"copy of it, {way_out}"
+                f"copy of it, {way_out}",
+                code="adapter/other-base",
             )
 
     def _may_be(self, base: str) -> bool:
@@ -97,9 +100,14 @@ def read_adapter(path: str) -> AdapterFolder:
     """
     folder = Path(path)
     if not os.path.isdir(path):
-        raise ConfigError(f"adapter {path}: expected a PEFT folder; there is no such folder")
+        raise ConfigError(
+            f"adapter {path}: expected a PEFT folder; there is no such folder",
+            code="adapter/not-peft",
+        )
     if not (folder / CONFIG).is_file():
-        raise ConfigError(f"adapter {path}: expected a PEFT folder; it has no {CONFIG}")
+        raise ConfigError(
+            f"adapter {path}: expected a PEFT folder; it has no {CONFIG}", code="adapter/not-peft"
+        )
     if not (folder / WEIGHTS).is_file():
         pickled = sorted(file.name for file in folder.glob("*.bin"))
         why = (
@@ -107,7 +115,9 @@ def read_adapter(path: str) -> AdapterFolder:
             if pickled
             else "it is missing"
         )
-        raise ConfigError(f"adapter {path}: expected its weights in {WEIGHTS}; {why}")
+        raise ConfigError(
+            f"adapter {path}: expected its weights in {WEIGHTS}; {why}", code="adapter/not-peft"
+        )
     try:
         config = parse_object((folder / CONFIG).read_bytes())
         with safe_open(str(folder / WEIGHTS), framework="pt") as tensors:
@@ -116,7 +126,12 @@ def read_adapter(path: str) -> AdapterFolder:
                 for name in tensors.keys()  # noqa: SIM118 - the file is no mapping
             }
     except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(f"adapter {path}: cannot be read: {error}") from error
+        raise ConfigError(
+            f"adapter {path}: cannot be read: {error}", code="adapter/unreadable"
+        ) from error
     if not isinstance(config.get("peft_type"), str):
-        raise ConfigError(f"adapter {path}: expected a peft_type in {CONFIG}; there is none")
+        raise ConfigError(
+            f"adapter {path}: expected a peft_type in {CONFIG}; there is none",
+            code="adapter/not-peft",
+        )
     return AdapterFolder(path=folder, config=config, shapes=shapes)

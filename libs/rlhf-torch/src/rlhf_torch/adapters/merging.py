@@ -65,7 +65,8 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
         NotImplementedError,
     ) as error:
         raise ConfigError(
-            f"adapter {folder.path} ({folder.config['peft_type']}) cannot be merged into {base}: {error}"
+            f"adapter {folder.path} ({folder.config['peft_type']}) cannot be merged into {base}: {error}",
+            code="adapter/not-mergeable",
         ) from error
     _settle_ties(merged)
     actual = _outputs(merged, merged)
@@ -75,7 +76,8 @@ def merge_adapter(model: PreTrainedModel, base: str, folder: AdapterFolder) -> P
     if not difference <= TOLERANCE:
         raise PluginError(
             f"adapter {folder.path}: the merged model's outputs differ from those of {base} with the adapter by "
-            f"{difference:.2g} of the largest one (allowed: {TOLERANCE:g}), so this adapter cannot be merged exactly"
+            f"{difference:.2g} of the largest one (allowed: {TOLERANCE:g}), so this adapter cannot be merged exactly",
+            code="adapter/wrong-merge",
         )
     return merged
 
@@ -94,7 +96,8 @@ def refuse_quantized(base: str, config: Any) -> None:
     if is_quantized(config):
         raise ConfigError(
             f"base {base}: its weights are quantized (quantization_config in config.json), and a merge would have to "
-            "round them anew. Give the base that is not quantized."
+            "round them anew. Give the base that is not quantized.",
+            code="adapter/quantized-base",
         )
 
 

@@ -88,13 +88,17 @@ def _check_can_be_cut(optimizer: Optimizer, groups: Sequence[ParameterGroup], wa
     if [_options(group) for group in made.param_groups] != before:
         raise PluginError(
             f"{name} needs whole parameters, but counts in its parameter groups instead of its state; ranks have whole "
-            f"parameters updated in copies of their group, where such a count is lost. {way_out}"
+            f"parameters updated in copies of their group, where such a count is lost. {way_out}",
+            code="optimizer/needs-whole-parameters",
         )
     for _, parameter in (pair for group in groups for pair in group.named_parameters):
         try:
             Kept.of(made.state.get(parameter, {}), parameter.shape)
         except PluginError as error:
-            raise PluginError(f"{name} needs whole parameters, and {error}. {way_out}") from error
+            raise PluginError(
+                f"{name} needs whole parameters, and {error}. {way_out}",
+                code="optimizer/needs-whole-parameters",
+            ) from error
 
 
 def _created(optimizer: Optimizer, groups: Sequence[ParameterGroup]) -> torch.optim.Optimizer:

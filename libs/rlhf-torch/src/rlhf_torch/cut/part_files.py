@@ -107,7 +107,8 @@ def _run_of(fragment: Fragment, vector: Tensor, training: CutTraining) -> SavedR
         else:
             raise CheckpointError(
                 f"{type(training.optimizer).__name__} keeps {key} of shape {tuple(value.shape)} for "
-                f"{vector.numel()} elements; state that ranks share must have one number per element, or one for all"
+                f"{vector.numel()} elements; state that ranks share must have one number per element, or one for all",
+                code="checkpoint/other-run",
             )
     return run
 
@@ -153,7 +154,8 @@ def load_parts(folder: Path, training: CutTraining) -> None:
             missing[run.name] -= min(fragment.stop, run.stop) - max(fragment.start, run.start)
     if lacking := [name for name, count in missing.items() if count]:
         raise CheckpointError(
-            f"{folder}: the files hold only a part of {lacking[0]}; resume from another checkpoint"
+            f"{folder}: the files hold only a part of {lacking[0]}; resume from another checkpoint",
+            code="checkpoint/incomplete",
         )
     if training.ema and not state["ema"]:  # the average begins here
         torch._foreach_copy_(training.ema, [master.detach() for master in masters])
@@ -182,26 +184,31 @@ def _read_state(folder: Path) -> dict[str, Any]:
     try:
         return parse_object((folder / STATE).read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{folder / STATE}: cannot be read: {error}", code="checkpoint/unreadable"
+        ) from error
 
 
 def _check_fits(state: Mapping[str, Any], training: CutTraining, folder: Path) -> None:
     if state.get("format") != FORMAT or "parts" not in state:
         raise CheckpointError(
             f"{folder / STATE}: not written by ranks that share the state of training (deepspeed at stages 1 to 3, "
-            "fsdp) in this version; resume with the backend and the zero_stage of the run that wrote it"
+            "fsdp) in this version; resume with the backend and the zero_stage of the run that wrote it",
+            code="checkpoint/other-run",
         )
     if state["tensor_parallel"] != training.tensor_parallel:
         raise CheckpointError(
             f"{folder / STATE}: {state['tensor_parallel']} ranks shared every matrix, but tensor_parallel is "
             f"{training.tensor_parallel}; resume with --backend.deepspeed.tensor_parallel {state['tensor_parallel']} "
-            "on any number of ranks"
+            "on any number of ranks",
+            code="checkpoint/other-run",
         )
     own = {name: _numel(parameter) for name, parameter in training.named.items()}
     if differing := sorted(own.items() ^ state["parameters"].items()):
         raise CheckpointError(
             f"{folder / STATE}: the state is of another model than this run's; the first parameter that differs is "
-            f"{differing[0][0]}"
+            f"{differing[0][0]}",
+            code="checkpoint/other-run",
         )
 
 

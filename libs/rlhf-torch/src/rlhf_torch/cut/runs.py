@@ -61,7 +61,8 @@ def write_runs(path: Path, runs: list[SavedRun]) -> None:
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"the optimizer keeps state that JSON cannot hold ({error}); it may keep tensors, finite numbers, strings, "
-            "booleans, and lists of them"
+            "booleans, and lists of them",
+            code="checkpoint/not-json",
         ) from error
     # The clone drops views: safetensors refuses tensors that share memory.
     tensors = {
@@ -92,4 +93,6 @@ def read_runs(path: Path, wanted: Mapping[str, Fragment]) -> Iterator[SavedRun]:
                 tensors = {k: file.get_tensor(f"{name}{SEPARATOR}{k}") for k in kinds[name]}
                 yield SavedRun(name=name, start=start, stop=stop, tensors=tensors, plain=plain)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{path}: cannot be read: {error}", code="checkpoint/unreadable"
+        ) from error

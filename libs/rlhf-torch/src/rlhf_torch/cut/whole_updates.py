@@ -189,7 +189,8 @@ class Kept:
             else:
                 raise PluginError(
                     f"it keeps {key} of shape {tuple(value.shape)} in {value.dtype} for a parameter of shape "
-                    f"{tuple(shape)}; expected float32 and the parameter's shape, or a single number"
+                    f"{tuple(shape)}; expected float32 and the parameter's shape, or a single number",
+                    code="optimizer/needs-whole-parameters",
                 )
         return cls(tensors=tuple(tensors), numbers=numbers)
 

@@ -168,11 +168,13 @@ def choices_of(model: PreTrainedModel, asked_by: str) -> ExpertChoices:
     if not routers and not stacks:
         raise ConfigError(
             f"{asked_by}: expected a mixture of experts, whose routes can be replayed; {family} has no experts. "
-            "Leave it out."
+            "Leave it out.",
+            code="model/no-experts",
         )
     if len(routers) != len(stacks):
         raise ConfigError(
-            _unknown(asked_by, family, f"{len(routers)} routers, {len(stacks)} stacks of experts")
+            _unknown(asked_by, family, f"{len(routers)} routers, {len(stacks)} stacks of experts"),
+            code="model/unknown-router",
         )
     num_experts = [int(stack.num_experts) for stack in stacks]  # type: ignore[arg-type]
     choices = ExpertChoices(routers, num_experts)
@@ -204,7 +206,7 @@ def _try(choices: ExpertChoices, model: PreTrainedModel, asked_by: str) -> None:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             problem = str(error).strip().splitlines()[0]
         if problem:
-            raise ConfigError(_unknown(asked_by, family, problem))
+            raise ConfigError(_unknown(asked_by, family, problem), code="model/unknown-router")
 
 
 def _unknown(asked_by: str, family: str, found: str) -> str:

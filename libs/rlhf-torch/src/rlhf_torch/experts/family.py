@@ -93,7 +93,8 @@ def coefficient_of(model: PreTrainedModel, wanted: float | None) -> float:
     family = type(model).__name__
     if wanted is not None and not has_experts(model):
         raise ConfigError(
-            f"router_aux_loss {wanted:g}: expected a mixture of experts; {family} has none. Leave it out."
+            f"router_aux_loss {wanted:g}: expected a mixture of experts; {family} has none. Leave it out.",
+            code="model/no-experts",
         )
     source = "router_aux_loss"
     coefficient = wanted or 0.0
@@ -107,7 +108,8 @@ def coefficient_of(model: PreTrainedModel, wanted: float | None) -> float:
     if arguments != ARGUMENTS or not routers_of(model):
         raise ConfigError(
             f"{source} {coefficient:g}: expected a family with the balancing loss of Switch Transformers in "
-            f"Transformers ({LOSS}); {family} has none. Set --actor.router_aux_loss 0."
+            f"Transformers ({LOSS}); {family} has none. Set --actor.router_aux_loss 0.",
+            code="model/unknown-balancing-loss",
         )
     return coefficient
 

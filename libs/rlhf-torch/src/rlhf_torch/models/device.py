@@ -21,7 +21,8 @@ def choose_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "--backend.torch.device cuda: torch sees no GPU here. Set --backend.torch.device cpu, or install a torch "
-            "build for your GPU."
+            "build for your GPU.",
+            code="gpu/not-visible",
         )
     return torch.device(wanted)
 
@@ -41,7 +42,8 @@ def choose_compute_dtype(
         if wanted == "float32":
             raise ConfigError(
                 "compute_dtype float32 with --model.dtype bfloat16: bfloat16 parameters have 8 bits of precision, and "
-                "float32 matmuls bring none back. Set --model.dtype float32."
+                "float32 matmuls bring none back. Set --model.dtype float32.",
+                code="config/conflict",
             )
         return dtype
     if wanted != "auto":

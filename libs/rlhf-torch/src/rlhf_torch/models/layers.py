@@ -41,7 +41,8 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
             return list(module)
     raise PluginError(
         f"{type(model).__name__}: expected a list of its {count} layers, found none; its layers can be neither "
-        "recomputed nor compiled. Leave gradient_checkpointing and compile off."
+        "recomputed nor compiled. Leave gradient_checkpointing and compile off.",
+        code="model/no-layers",
     )
 
 

@@ -103,7 +103,7 @@ def load_model(
         PluginError: its attention cannot be replaced.
     """
     if (Path(path) / "adapter_config.json").exists():
-        raise ConfigError(_is_adapter(path))
+        raise ConfigError(_is_adapter(path), code="model/is-an-adapter")
     reach_hub(path)
     unpacked = unpacking(path, load_options or {})
     options = {
@@ -127,7 +127,7 @@ def load_model(
                 model, info = reader.family.load(attn_implementation=of_text, **options)
     except Exception as error:  # Transformers checks little of what the files hold
         if isinstance(error, KeyError) and error.args == (attention.NAME,):
-            raise PluginError(own_attention(f"model {path}")) from error
+            raise PluginError(own_attention(f"model {path}"), code="model/own-attention") from error
         raise _why_not(path, error, trust_remote_code) from error
     if reader is None:
         _refuse_without_its_tower(path, model, trust_remote_code)
@@ -136,7 +136,8 @@ def load_model(
     if lacking := sorted(missing - head) + sorted(map(str, info["mismatched_keys"])):
         raise ConfigError(
             f"{path}: the weights do not fit its config.json: {len(lacking)} parameters would start from random "
-            f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model."
+            f"values, the first is {lacking[0]}. Expected the weights of a whole causal language model.",
+            code="model/weights-missing",
         )
     if unpacked:
         settle_unpacked(path, model, as_dtype(dtype))
@@ -195,7 +196,9 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
+        raise ConfigError(
+            f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}", code="config/wrong-type"
+        )
     return DTYPES[dtype]
 
 
@@ -226,7 +229,8 @@ def _refuse_without_its_tower(path: str, model: PreTrainedModel, trust_remote_co
         raise ConfigError(
             f"model {path}: it reads images ({config.model_type}), and only its text model would be loaded and "
             "exported. Set --model.vision vlm, which trains it with rows of text alone too; commands without this "
-            "option run models that read text alone."
+            "option run models that read text alone.",
+            code="model/reads-images",
         )
 
 
@@ -243,34 +247,39 @@ def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigErro
         found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         return ConfigError(
             f"model {path}: expected a Transformers folder with a config.json; it holds {found}. Give the folder that "
-            "save_pretrained wrote."
+            "save_pretrained wrote.",
+            code="model/not-a-folder",
         )
     if not folder.exists() and isinstance(error, OSError):
         return ConfigError(
             f"model {path}: no such folder, and not available as a hub name ({first_line}). Give --model a folder "
-            "with config.json and weights, or the name of a model that is in the cache or can be downloaded."
+            "with config.json and weights, or the name of a model that is in the cache or can be downloaded.",
+            code="model/not-found",
         )
     if pickled := sorted(file.name for file in folder.glob("*.bin")):
         return ConfigError(
             f"model {path}: expected weights in safetensors; {pickled[0]} is a pickle, which is not read, "
             "because it can run code. If you trust it: python -c 'from transformers import AutoModelForCausalLM as M; "
-            f'M.from_pretrained("{path}").save_pretrained("{path}-safetensors")\' and copy the tokenizer there'
+            f'M.from_pretrained("{path}").save_pretrained("{path}-safetensors")\' and copy the tokenizer there',
+            code="model/pickled-weights",
         )
     if isinstance(error, OSError | SafetensorError):
-        return ConfigError(f"model {path}: cannot be read: {first_line}")
+        return ConfigError(f"model {path}: cannot be read: {first_line}", code="model/unreadable")
     # Transformers read the configuration, and has no language model for its kind.
     if first_line.startswith("Unrecognized configuration class"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         if reads_images(config):
             return ConfigError(
                 f"model {path}: expected a language model; it reads images ({config.model_type}). Where it is trained, "
-                "set --model.vision; commands without this option run models that read text alone."
+                "set --model.vision; commands without this option run models that read text alone.",
+                code="model/reads-images",
             )
     hint = ""
     if not trust_remote_code and _lacks_code(folder, str(error)):
         hint = " If you trust the code that it comes with: --model.trust_remote_code true runs it."
     return ConfigError(
-        f"model {path}: not a causal language model that can be loaded: {first_line}{hint}"
+        f"model {path}: not a causal language model that can be loaded: {first_line}{hint}",
+        code="model/unknown-family",
     )
 
 

@@ -102,7 +102,8 @@ def compare_tables(
     if len(alone) != len(packed):
         raise PluginError(
             f"{family}: its rotary embeddings are computed {len(packed)} times for a packed row and {len(alone)} times "
-            "for one sequence; the torch backend cannot tell whether they agree. Choose another model."
+            "for one sequence; the torch backend cannot tell whether they agree. Choose another model.",
+            code="model/rope-changes",
         )
     for (name, expected), (_, actual) in zip(alone, packed, strict=True):
         if expected.dim() < 2:
@@ -113,5 +114,6 @@ def compare_tables(
             raise PluginError(
                 f"{family}: {name} rotates a short sequence differently (by {difference:.2g}) when a longer one is in "
                 "its row: its frequencies depend on the length in a way that the torch backend does not know, and it "
-                "would be trained wrongly. Choose another model."
+                "would be trained wrongly. Choose another model.",
+                code="model/rope-changes",
             )

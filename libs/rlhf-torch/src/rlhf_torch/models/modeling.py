@@ -101,7 +101,10 @@ class CausalLM(nn.Module):
             PluginError: there are images, and this model reads text alone.
         """
         if images is not None:
-            raise PluginError(f"{type(self.model).__name__} reads text alone, and was given images")
+            raise PluginError(
+                f"{type(self.model).__name__} reads text alone, and was given images",
+                code="model/reads-text-alone",
+            )
         noise = self.noise.of(layout) if self.noise.is_on else nullcontext()
         with self.autocast(), self.ropes.of(layout), noise:
             if self.whole_graph is not None:
@@ -129,12 +132,14 @@ class CausalLM(nn.Module):
         if self.recurrent:
             raise PluginError(
                 f"{type(self.model).__name__}: layers that carry a state along the sequence cannot be compiled as one "
-                "graph. Set --backend.deepspeed.deep_compile false."
+                "graph. Set --backend.deepspeed.deep_compile false.",
+                code="model/not-compilable",
             )
         if self.ropes.limit is not None:
             raise PluginError(
                 f"{type(self.model).__name__}: the frequencies of its rotary embedding depend on the length of a "
-                "sequence, so its layers cannot be compiled as one graph. Set --backend.deepspeed.deep_compile false."
+                "sequence, so its layers cannot be compiled as one graph. Set --backend.deepspeed.deep_compile false.",
+                code="model/not-compilable",
             )
         self.whole_graph = WholeGraph(self.model.base_model, options)
 

@@ -128,7 +128,8 @@ class RoleModel(nn.Module):
         """
         if self.adapter is None:
             raise PluginError(
-                "this role has no adapter, so there is no base beside it; ask for logprobs instead"
+                "this role has no adapter, so there is no base beside it; ask for logprobs instead",
+                code="adapter/none",
             )
         choosing = nullcontext() if self.routing is None else self.routing.choosing()
         with choosing, self.adapter.disabled(self.lm.model):
@@ -236,7 +237,8 @@ def build_role_model(
         if reader is not None:
             raise ConfigError(
                 f"the {spec.role} {spec.model_path} is an adapter, and with images a role is read from a whole model. "
-                f"Make one: rlhf merge BASE {spec.model_path} OUT, and give OUT."
+                f"Make one: rlhf merge BASE {spec.model_path} OUT, and give OUT.",
+                code="adapter/with-images",
             )
         lm, base = read_adapted(spec, bases or ())
     elif bases is not None and leaves_base and spec.head != "score":
@@ -324,7 +326,8 @@ def _adapted(
     if not isinstance(wrapped, PreTrainedModel):
         raise PluginError(
             f"the adapter {type(adapter).__name__} returned a {type(wrapped).__name__}; the torch backend expects the "
-            "Transformers model itself, changed in place"
+            "Transformers model itself, changed in place",
+            code="adapter/contract",
         )
     return wrapped
 
@@ -333,7 +336,8 @@ def _require_exportable(spec: RoleSpec, model: PreTrainedModel) -> None:
     if spec.vision is not None and is_quantized(model.config):
         raise ConfigError(
             f"the {spec.role} reads images and is exported as one model, and an adapter cannot be merged into a "
-            "quantized base. Choose --actor.adapter lora, or none."
+            "quantized base. Choose --actor.adapter lora, or none.",
+            code="adapter/with-images",
         )
 
 

@@ -72,7 +72,8 @@ def score_head(spec: RoleSpec, model: PreTrainedModel) -> nn.Linear:
         elif saved.shape != head.weight.shape:
             raise PluginError(
                 f"model {spec.model_path}: its score head has the shape {tuple(saved.shape)}; expected "
-                f"{tuple(head.weight.shape)}, for one score per sequence"
+                f"{tuple(head.weight.shape)}, for one score per sequence",
+                code="model/score-head",
             )
         else:
             head.weight.copy_(saved)
@@ -119,7 +120,8 @@ def classifier_of(model: PreTrainedModel, names: Collection[str]) -> PreTrainedM
         first = min(lacking) if lacking else SCORE_HEAD
         raise PluginError(
             f"{type(classifier).__name__}: expected the weights of {family} and a linear head {SCORE_HEAD!r} without a "
-            f"bias; {first!r} is different. Choose another model."
+            f"bias; {first!r} is different. Choose another model.",
+            code="model/score-head",
         )
     return classifier
 
@@ -134,7 +136,8 @@ def _classifier_of_one_label(model: PreTrainedModel) -> tuple[Any, PretrainedCon
     if kind is None:
         raise PluginError(
             f"{type(model).__name__}: Transformers has no sequence classifier of this family, so its reward model "
-            "could not be exported. Choose another model."
+            "could not be exported. Choose another model.",
+            code="model/no-classifier",
         )
     config = deepcopy(model.config)
     config.num_labels = 1

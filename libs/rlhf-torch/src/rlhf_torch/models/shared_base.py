@@ -106,7 +106,8 @@ class SharedBase:
         if not self.is_fixed():
             raise PluginError(
                 f"the adapter of the {role} trains or casts weights of its base, which other roles compute with; "
-                "expected ModelAdapter.wrap to leave them as they are, with requires_grad off"
+                "expected ModelAdapter.wrap to leave them as they are, with requires_grad off",
+                code="adapter/changes-base",
             )
 
 

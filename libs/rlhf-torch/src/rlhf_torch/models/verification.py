@@ -90,7 +90,8 @@ def verify(lm: CausalLM) -> None:
     if unknown := sorted(kinds - KNOWN_LAYERS):
         raise PluginError(
             f"{family} has layers of kind {', '.join(unknown)}; the torch backend and the embedded engine compute "
-            f"{' and '.join(sorted(KNOWN_LAYERS))}. Choose another model, or another engine and backend."
+            f"{' and '.join(sorted(KNOWN_LAYERS))}. Choose another model, or another engine and backend.",
+            code="model/unknown-layers",
         )
     tables = RotaryTables(lm.model)
     rows = [_probe_tokens(length, lm) for length in (_probe_length(config), 7)]
@@ -102,7 +103,7 @@ def verify(lm: CausalLM) -> None:
     with tables.recorded() as packed_tables, _explained(lm, family):
         witness, actual = _packed_logits(lm, rows, long)
     if not witness.windows:
-        raise PluginError(own_attention(family))
+        raise PluginError(own_attention(family), code="model/own-attention")
     _check_windows(witness, config, family)
     compare_tables(own_tables, packed_tables, len(rows[0]), family)
     expected = torch.cat([first, _own_logits(lm, rows[1])])
@@ -115,7 +116,8 @@ def verify(lm: CausalLM) -> None:
         raise PluginError(
             f"{family}: logits of packed sequences differ from the model's own by {difference:.2g} of the largest "
             f"logit (allowed: {allowed:g}), so this architecture would be trained wrongly by the torch backend. "
-            "Choose another model, or another engine and backend."
+            "Choose another model, or another engine and backend.",
+            code="model/packing-differs",
         )
 
 
@@ -171,8 +173,10 @@ def _explained(lm: CausalLM, family: str) -> Iterator[None]:
         yield
     except (RuntimeError, TypeError, AttributeError, IndexError) as error:
         if not lm.model._supports_attention_backend:
-            raise PluginError(own_attention(family)) from error
-        raise PluginError(f"{family} cannot be run by the torch backend: {error}") from error
+            raise PluginError(own_attention(family), code="model/own-attention") from error
+        raise PluginError(
+            f"{family} cannot be run by the torch backend: {error}", code="model/unknown-family"
+        ) from error
 
 
 def own_attention(model: str) -> str:
@@ -215,7 +219,8 @@ def _check_windows(witness: _Witness, config: Any, family: str) -> None:
         raise PluginError(
             f"{family}: {len(asking)} of {config.num_hidden_layers} layers asked for the packed sequences; the torch "
             f"backend cannot compute the others, the first is layer {silent[0]} of kind {kinds[silent[0]]}. Choose "
-            "another model."
+            "another model.",
+            code="model/windows-differ",
         )
     for layer, asked in sorted(witness.windows.items()):
         expected = _window(config, layer)
@@ -223,7 +228,8 @@ def _check_windows(witness: _Witness, config: Any, family: str) -> None:
             raise PluginError(
                 f"{family}: layer {layer} is {'full' if expected is None else 'sliding'}_attention but asked for "
                 f"window {asked}, and the config says {expected}; the torch backend would attend to other tokens than "
-                "the model does. Choose another model."
+                "the model does. Choose another model.",
+                code="model/windows-differ",
             )
 
 

@@ -39,7 +39,8 @@ def weight_files(path: str) -> list[Path]:
     files = {name: model_file(path, name) for name in names}
     if lacking := [name for name, file in files.items() if file is None]:
         raise ConfigError(
-            f"model {path}: {INDEX} names {lacking[0]}, which is missing; expected all files of the model"
+            f"model {path}: {INDEX} names {lacking[0]}, which is missing; expected all files of the model",
+            code="model/weights-unreadable",
         )
     return [file for file in files.values() if file is not None]
 
@@ -53,7 +54,8 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
     files = weight_files(path)
     if not files:
         raise ConfigError(
-            f"model {path}: its weights cannot be read: expected {SINGLE} or {INDEX}; there is neither"
+            f"model {path}: its weights cannot be read: expected {SINGLE} or {INDEX}; there is neither",
+            code="model/weights-unreadable",
         )
     try:
         for file in files:
@@ -62,7 +64,9 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
                     tensor: Tensor = tensors.get_tensor(name)
                     yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
     except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"model {path}: its weights cannot be read: {error}") from error
+        raise ConfigError(
+            f"model {path}: its weights cannot be read: {error}", code="model/weights-unreadable"
+        ) from error
 
 
 def model_file(path: str, name: str) -> Path | None:
@@ -74,5 +78,7 @@ def model_file(path: str, name: str) -> Path | None:
     try:
         found = cached_file(path, name, **options)
     except OSError as error:
-        raise ConfigError(f"model {path}: {name} cannot be read: {error}") from error
+        raise ConfigError(
+            f"model {path}: {name} cannot be read: {error}", code="model/weights-unreadable"
+        ) from error
     return None if found is None else Path(found)

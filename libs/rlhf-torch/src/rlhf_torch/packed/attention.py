@@ -71,7 +71,8 @@ def refuse_sinks(sinks: Tensor | None, option: str) -> None:
     """
     if sinks is not None:
         raise PluginError(
-            f"the model has attention sinks, which are computed for whole sequences of one rank alone. {option}"
+            f"the model has attention sinks, which are computed for whole sequences of one rank alone. {option}",
+            code="model/attention-sinks",
         )
 
 

@@ -125,7 +125,8 @@ class PerSequenceRopes:
                 f"sampled by other frequencies than those that they are trained with. Set --rollout.max_length "
                 f"{self.limit} and a smaller --data.max_prompt_tokens; or, with longrope, give short_factor and "
                 "long_factor in the model's config.json the same values: those of long_factor, as a server for long "
-                "sequences does."
+                "sequences does.",
+                code="model/rope-changes",
             )
 
 
@@ -144,7 +145,8 @@ def _replace(model: nn.Module) -> None:
             raise PluginError(
                 f"{type(model).__name__}: {name} rotates by frequencies that depend on the length of the sequence, in "
                 "each layer; the torch backend and the embedded engine compute them once for all layers only. Choose "
-                "another model."
+                "another model.",
+                code="model/rope-changes",
             )
         setattr(model.get_submodule(parent), own_name, PerSequenceRope(rotary, limit))
 

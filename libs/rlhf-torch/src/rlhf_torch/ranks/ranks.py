@@ -150,7 +150,8 @@ def join(device: torch.device) -> Ranks:
         if given and (missing := [name for name in NEEDED if name not in os.environ]):
             raise ConfigError(
                 f"the environment has {', '.join(given)} but lacks {', '.join(missing)}; start the ranks with a "
-                "launcher that sets all of them, or set none of them for a single process"
+                "launcher that sets all of them, or set none of them for a single process",
+                code="ranks/incomplete-environment",
             )
         if given:
             _join_others(backend)
@@ -184,7 +185,8 @@ def _join_others(backend: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"rank {rank} expected to meet {size - 1} other ranks of this machine by MASTER_PORT {port}: {error}. "
-            "Give the ranks another MASTER_PORT"
+            "Give the ranks another MASTER_PORT",
+            code="ranks/not-met",
         ) from error
     store.set(f"here/{rank}", "1")
     if rank == 0:
@@ -209,7 +211,8 @@ def own_device(wanted: torch.device) -> torch.device:
     if local >= count and count != 1:
         raise ConfigError(
             f"LOCAL_RANK is {local}, but this process sees {count} GPUs; start at most one rank per visible GPU, or "
-            "make more GPUs visible with CUDA_VISIBLE_DEVICES"
+            "make more GPUs visible with CUDA_VISIBLE_DEVICES",
+            code="gpu/too-few",
         )
     device = torch.device("cuda", local if local < count else 0)
     torch.cuda.set_device(device)

@@ -158,7 +158,8 @@ def sequences_of(layout: Any) -> Sequences:
     if found is None:
         raise PluginError(
             f"{type(layout).__name__} gives recurrent layers no sequences: their state goes from token to token. Set "
-            "share_prompts and deep_compile to false and sequence_parallel to 1 in the backend's options"
+            "share_prompts and deep_compile to false and sequence_parallel to 1 in the backend's options",
+            code="model/carries-state",
         )
     return found
 

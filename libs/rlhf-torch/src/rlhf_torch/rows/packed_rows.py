@@ -185,7 +185,8 @@ def refuse_images(rows: TrajectoryColumns) -> None:
     """
     if len(rows.media):
         raise PluginError(
-            f"{next(rows.uids())}: the batch has images, and this model reads text alone; set --model.vision"
+            f"{next(rows.uids())}: the batch has images, and this model reads text alone; set --model.vision",
+            code="model/reads-text-alone",
         )
 
 

@@ -88,7 +88,9 @@ class TokenLimit:
             saved = parse_object(path.read_bytes())
             asked, tokens = int(saved["asked"]), int(saved["tokens"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+            raise CheckpointError(
+                f"{path}: cannot be read: {error}", code="checkpoint/unreadable"
+            ) from error
         if asked == self._asked:
             self.tokens = tokens
 

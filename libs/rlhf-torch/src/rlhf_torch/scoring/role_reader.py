@@ -88,7 +88,10 @@ class RoleReader:
             PluginError: the role has neither a value head nor a score head.
         """
         if self._role.value_head is None:
-            raise PluginError(f"the {self._spec.role} has no value head; only a critic has values")
+            raise PluginError(
+                f"the {self._spec.role} has no value head; only a critic has values",
+                code="model/no-value-head",
+            )
         return rows.each(self._role.values(self.hidden(rows)))
 
     def with_balance(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
@@ -130,7 +133,8 @@ class RoleReader:
         """
         if k > self._num_sampled:
             raise ConfigError(
-                f"the vocabulary of the {self._spec.role} has {self._num_sampled} tokens; {k} of them were asked for"
+                f"the vocabulary of the {self._spec.role} has {self._num_sampled} tokens; {k} of them were asked for",
+                code="config/out-of-range",
             )
 
     def check(self, batch: TrainBatch) -> None:
@@ -146,7 +150,8 @@ class RoleReader:
             raise PluginError(
                 f"the {self._spec.role} is to follow the engine's routes, and the samples have none: the rollout "
                 "executor dropped Completion.expert_routes. Record requests in rlhf_episodes.EpisodeGraph, or leave "
-                "algo.correction.replay_routes out"
+                "algo.correction.replay_routes out",
+                code="rollout/wrong-routes",
             )
 
     def check_ids(self, *token_ids: NDArray[np.int32]) -> None:
@@ -161,7 +166,8 @@ class RoleReader:
                 raise PluginError(
                     f"token id {ids[wrong].flat[0]} is outside of the vocabulary of the {self._spec.role} "
                     f"{self._spec.model_path}, which has {self._vocab_size} rows. Expected a model with the "
-                    "run's tokenizer"
+                    "run's tokenizer",
+                    code="rollout/unknown-token",
                 )
 
 

@@ -29,7 +29,8 @@ class ScoringBackend:
         assert self._open is not None, "setup comes first"
         if self._weights_are_out:
             raise PluginError(
-                "the model is in host memory since offload; expected reload before other calls"
+                "the model is in host memory since offload; expected reload before other calls",
+                code="training/offloaded",
             )
         return self._open
 
@@ -41,7 +42,8 @@ class ScoringBackend:
         """
         if self._state_is_out:
             raise PluginError(
-                "the state of training is in host memory since offload; expected reload before other calls"
+                "the state of training is in host memory since offload; expected reload before other calls",
+                code="training/offloaded",
             )
 
     @property

@@ -48,7 +48,8 @@ def restore_changed(
     if len(saved) != len(groups):
         raise CheckpointError(
             f"{where}: its optimizer had {len(saved)} parameter groups, this one has {len(groups)}; resume with the "
-            "optimizer of the run that was saved"
+            "optimizer of the run that was saved",
+            code="checkpoint/other-run",
         )
     for group, values in zip(groups, saved, strict=True):
         for key, value in values.items():

@@ -59,7 +59,8 @@ def save_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
         kind = type(updater.optimizer).__name__ if updater is not None else "role"
         raise CheckpointError(
             f"the {kind} keeps state that JSON cannot hold ({error}); an optimizer may keep tensors, finite numbers, "
-            "strings, booleans, and lists of them"
+            "strings, booleans, and lists of them",
+            code="checkpoint/not-json",
         ) from error
     (folder / STATE).write_text(text, encoding="utf-8")
 
@@ -74,7 +75,8 @@ def load_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
     if state.get("format") != FORMAT or state.get("trained") != (updater is not None):
         raise CheckpointError(
             f"{folder / STATE}: expected format {FORMAT}, trained = {updater is not None}; found format "
-            f"{state.get('format')}, trained = {state.get('trained')}. It belongs to another role or version."
+            f"{state.get('format')}, trained = {state.get('trained')}. It belongs to another role or version.",
+            code="checkpoint/other-run",
         )
     _copy_into(_untied(model.state()), _read(folder, MODEL), folder / MODEL)
     if updater is None:
@@ -112,7 +114,8 @@ def _restore_optimizer(
         if name not in restored:
             raise CheckpointError(
                 f"{folder}: optimizer state for {name}, which this run does not train; resume with the model and "
-                "adapter of the run that was saved"
+                "adapter of the run that was saved",
+                code="checkpoint/other-run",
             )
         device = torch.device("cpu") if full_name in on_host else updater.masters[name].device
         restored[name][key] = tensor.to(device)
@@ -147,7 +150,9 @@ def _read(folder: Path, name: str) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{path}: cannot be read: {error}", code="checkpoint/unreadable"
+        ) from error
     return tensors
 
 
@@ -155,7 +160,9 @@ def _read_json(folder: Path) -> dict[str, Any]:
     try:
         return parse_object((folder / STATE).read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{folder / STATE}: cannot be read: {error}", code="checkpoint/unreadable"
+        ) from error
 
 
 @torch.no_grad()
@@ -163,12 +170,14 @@ def _copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], path:
     if differing := sorted(target.keys() ^ source.keys()):
         raise CheckpointError(
             f"{path}.safetensors: it holds other tensors than this run's model; the first is {differing[0]}. "
-            "Resume with the model and adapter of the run that was saved."
+            "Resume with the model and adapter of the run that was saved.",
+            code="checkpoint/other-run",
         )
     for name, tensor in target.items():
         if tensor.shape != source[name].shape or tensor.dtype != source[name].dtype:
             raise CheckpointError(
                 f"{path}.safetensors: {name} is {source[name].dtype} {tuple(source[name].shape)}; this run's model has "
-                f"{tensor.dtype} {tuple(tensor.shape)}"
+                f"{tensor.dtype} {tuple(tensor.shape)}",
+                code="checkpoint/other-run",
             )
         tensor.copy_(source[name])

@@ -42,13 +42,18 @@ def trained_parts(spec: RoleSpec, plugins: Plugins) -> TrainedParts:
     assert spec.objective is not None, "a role without an objective only scores"
     objective = build_objective(spec.objective, plugins)
     if isinstance(objective, BuiltValueObjective) and spec.head != "value":
-        raise ConfigError(f"the {spec.role} has a value objective but no value head")
+        raise ConfigError(
+            f"the {spec.role} has a value objective but no value head", code="plugin/role-contract"
+        )
     if isinstance(objective, BuiltScoreObjective) != (spec.head == "score"):
         raise ConfigError(
-            f"the {spec.role} has the head {spec.head}; a ranking or step-label objective, and no other, needs score"
+            f"the {spec.role} has the head {spec.head}; a ranking or step-label objective, and no other, needs score",
+            code="plugin/role-contract",
         )
     if spec.optimizer is None:
-        raise ConfigError(f"the {spec.role} is trained but has no optimizer")
+        raise ConfigError(
+            f"the {spec.role} is trained but has no optimizer", code="plugin/role-contract"
+        )
     return TrainedParts(objective, plugins.build(spec.optimizer))
 
 
@@ -59,7 +64,10 @@ def require_trainable(role: str, names: Collection[str]) -> None:
         ConfigError: ``names`` is empty.
     """
     if not names:
-        raise ConfigError(f"the {role} has no trainable parameter; its adapter froze all")
+        raise ConfigError(
+            f"the {role} has no trainable parameter; its adapter froze all",
+            code="training/nothing-trainable",
+        )
 
 
 def parameter_groups(optimizer: Optimizer, named: NamedParameters) -> list[ParameterGroup]:
@@ -93,7 +101,8 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
     if missing or twice:
         raise PluginError(
             f"the optimizer's groups must hold every trainable parameter once; {len(missing)} of {len(names)} are in "
-            f"none{', such as ' + min(missing) if missing else ''}, {twice} in several"
+            f"none{', such as ' + min(missing) if missing else ''}, {twice} in several",
+            code="optimizer/contract",
         )
 
 
@@ -116,13 +125,16 @@ def peak_lrs(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup])
     made = optimizer.param_groups
     if any("lr" not in group for group in made):
         raise PluginError(
-            f"{type(optimizer).__name__}: a parameter group without 'lr', which the schedule scales; set it in create()"
+            f"{type(optimizer).__name__}: a parameter group without 'lr', which the schedule scales; set it "
+            "in create()",
+            code="optimizer/contract",
         )
     wanted = {float(group.options.get(RATE_FACTOR, 1.0)) for group in groups}
     factors = [float(group.get(RATE_FACTOR, 1.0)) for group in made]
     if set(factors) != wanted:
         raise PluginError(
             f"{type(optimizer).__name__}: its groups have the factors of learning rates {sorted(set(factors))}; "
-            f"expected {sorted(wanted)}. Pass on all options of each ParameterGroup in create()"
+            f"expected {sorted(wanted)}. Pass on all options of each ParameterGroup in create()",
+            code="optimizer/contract",
         )
     return [float(group["lr"]) * factor for group, factor in zip(made, factors, strict=True)]

@@ -48,7 +48,8 @@ def train_parts(
     if not hasattr(family, "projector"):
         raise PluginError(
             f"{type(family).__name__} has no method projector (rlhf_torch.vision.family), so that of the options on "
-            "parts of the model only --actor.freeze_visual_encoder can be obeyed"
+            "parts of the model only --actor.freeze_visual_encoder can be obeyed",
+            code="plugin/no-torch-part",
         )
     parts = parts_of(family, model)
     inside = {id(p) for p in family.tower(model).parameters()}
@@ -84,7 +85,8 @@ def _require_trained(
         raise ConfigError(
             f"the {role} has no trainable parameter: {names} are frozen (--actor.freeze_visual_encoder, "
             f"freeze_projector, freeze_language_model), and the adapter, if there is one, trains nothing else. Leave "
-            f"one of them out.{way_out}"
+            f"one of them out.{way_out}",
+            code="training/nothing-trainable",
         )
     for option, part, rate, is_meant in (
         ("vision_lr_ratio", TOWER, wanted.tower_rate, wanted.freeze_tower),
@@ -93,5 +95,6 @@ def _require_trained(
         if rate != 1.0 and part not in trained and not is_meant:
             raise ConfigError(
                 f"--actor.{option} is {rate}, but of the {part} of the {role} nothing is trained. Leave it out."
-                f"{way_out}"
+                f"{way_out}",
+                code="config/no-effect",
             )

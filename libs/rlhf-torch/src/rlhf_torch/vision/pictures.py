@@ -211,7 +211,8 @@ class PictureReader:
             raise PluginError(
                 f"{where}: the image {span.image.sha256[:12]} has {len(places)} tokens for features among its "
                 f"{len(own)}, from {span.start} on, and the processor gives it {picture.num_features} among "
-                f"{len(expected)}; expected the same tokens. Were they made by another processor, or expanded twice?"
+                f"{len(expected)}; expected the same tokens. Were they made by another processor, or expanded twice?",
+                code="image/tokens-differ",
             )
         return places
 
@@ -288,7 +289,8 @@ def open_reader(
     if not hasattr(vision, "family"):
         raise PluginError(
             f"--model.vision {spec.component.name} is not made for the torch backend and the embedded engine: it has "
-            "no method family (rlhf_torch.vision.family). Choose one that has it, such as --model.vision vlm"
+            "no method family (rlhf_torch.vision.family). Choose one that has it, such as --model.vision vlm",
+            code="plugin/no-torch-part",
         )
     family = vision.family(model_path, trust_remote_code=trust_remote_code)
     return PictureReader(family, MediaStore(Path(spec.media_folder)))

@@ -82,27 +82,32 @@ def read(folder: Path) -> dict[str, Any]:
     if manifest.get("schema") != SCHEMA:
         raise CheckpointError(
             f"{folder}: expected checkpoint schema {SCHEMA}, got {manifest.get('schema')}. Resume with the rlhf-core "
-            "that wrote it (config.toml in the run folder names it), or start a new run in another --output."
+            "that wrote it (config.toml in the run folder names it), or start a new run in another --output.",
+            code="checkpoint/other-version",
         )
     if problem := _misnamed(folder, manifest):
-        raise CheckpointError(problem)
+        raise CheckpointError(problem, code="checkpoint/unreadable")
     files = manifest.get("files")
     if not isinstance(files, dict) or "state.json" not in files:
         raise CheckpointError(f"{folder / MANIFEST}: expected 'files' with the sha256 of each file")
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     for name, expected in files.items():
         if name not in found:
-            raise CheckpointError(f"{folder}: {name} is missing")
+            raise CheckpointError(f"{folder}: {name} is missing", code="checkpoint/incomplete")
         if _digest(folder / name) != expected:
             raise CheckpointError(
                 f"{folder}: {name} is damaged (its sha256 differs from the manifest's)"
             )
     if extra := found - files.keys() - {MANIFEST}:
-        raise CheckpointError(f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint")
+        raise CheckpointError(
+            f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint",
+            code="checkpoint/damaged",
+        )
     state = _read_json(folder / "state.json")
     if state.get("step") != manifest.get("step"):
         raise CheckpointError(
-            f"{folder}: state.json is of step {state.get('step')!r}, the manifest of step {manifest.get('step')!r}"
+            f"{folder}: state.json is of step {state.get('step')!r}, the manifest of step {manifest.get('step')!r}",
+            code="checkpoint/damaged",
         )
     return state
 
@@ -193,8 +198,13 @@ def _digest(path: Path) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     # os.path answers no where Path would raise, as in a folder that may not be entered.
     if not os.path.isfile(path):
-        raise CheckpointError(f"{path.parent} is not a checkpoint: it has no {path.name}")
+        raise CheckpointError(
+            f"{path.parent} is not a checkpoint: it has no {path.name}",
+            code="checkpoint/unreadable",
+        )
     try:
         return parse_object(path.read_bytes())
     except (OSError, BrokenJson) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{path} cannot be read: {error}", code="checkpoint/unreadable"
+        ) from error

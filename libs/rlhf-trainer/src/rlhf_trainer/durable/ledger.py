@@ -115,7 +115,9 @@ def replay(path: Path, *, num_bytes: int | None = None) -> Balance:
                     valid.append((start, record))
         except (ValueError, RecursionError) as error:
             if line.endswith(b"\n"):
-                problem = CheckpointError(f"{path}:{number}: not a ledger line: {error}")
+                problem = CheckpointError(
+                    f"{path}:{number}: not a ledger line: {error}", code="checkpoint/damaged-ledger"
+                )
                 valid.append((start, problem))  # unless a later line voids it
         start += len(line)
     balance = Balance()

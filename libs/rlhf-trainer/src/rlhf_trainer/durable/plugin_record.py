@@ -61,7 +61,8 @@ def report_changes(before: Record, now: Record, *, checkpoint: Path, strict: boo
         raise ResumeError(
             f"--resume.strict: {checkpoint} was made with other plugins, libraries or files than there are now:\n  "
             + "\n  ".join(changes)
-            + "\n  Install or put back what it was made with, or resume without --resume.strict."
+            + "\n  Install or put back what it was made with, or resume without --resume.strict.",
+            code="resume/plugins-changed",
         )
     for change in changes:
         log.warning("resuming with another version: %s", change)

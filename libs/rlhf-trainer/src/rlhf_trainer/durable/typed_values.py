@@ -31,4 +31,6 @@ def typed(form: type[ValuesT], values: Mapping[str, Any]) -> ValuesT:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         came = "" if first["type"] == "missing" else f"; got {first['input']!r}"[:SHOWN]
-        raise CheckpointError(f"{place!r} is damaged: {first['msg']}{came}") from error
+        raise CheckpointError(
+            f"{place!r} is damaged: {first['msg']}{came}", code="checkpoint/damaged"
+        ) from error

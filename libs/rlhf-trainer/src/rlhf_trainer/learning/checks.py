@@ -132,7 +132,8 @@ async def check_served_weights(engine: Engine, policy: RoleHandle, version: int)
             f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
             f"trainer has ({expected[:12]}); its samples would be off-policy without a warning. Go on from the newest "
             "checkpoint with --resume auto. If it happens again, the engine loads this model's weights wrongly, and "
-            "--rollout.check_weights false would only hide it."
+            "--rollout.check_weights false would only hide it.",
+            code="engine/other-weights",
         )
 
 
@@ -153,7 +154,8 @@ def require_agreement(logprob_diff_mean: float, limit: float) -> None:
         f"{logprob_diff_mean:.3g} nats a token on average, with equal weights; expected at most rollout.max_mismatch = "
         f"{limit:g}. One of them computes something else: another temperature, positions or tokens shifted by one, an "
         "architecture that the engine does not know, or a precision that is too low. Compare with --engine embedded "
-        "and --model.dtype float32; if the difference is wanted, raise --rollout.max_mismatch or set it to none."
+        "and --model.dtype float32; if the difference is wanted, raise --rollout.max_mismatch or set it to none.",
+        code="engine/logprobs-differ",
     )
 
 

@@ -101,7 +101,7 @@ def find_resume_point(
     except ResumeError:
         raise
     except CheckpointError as error:
-        raise ResumeError(str(error)) from error
+        raise ResumeError(str(error), code="resume/no-checkpoint") from error
 
 
 def _understood(
@@ -116,7 +116,8 @@ def _understood(
         return typed(_Saved, values), rules.state.from_json(values)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{path / 'state.json'}: {error}. Resume from another checkpoint: --resume FOLDER."
+            f"{path / 'state.json'}: {error}. Resume from another checkpoint: --resume FOLDER.",
+            code="resume/damaged",
         ) from error
 
 
@@ -141,10 +142,11 @@ def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
     if found is None and complete(folder.checkpoints):
         raise ResumeError(
             f"{folder.checkpoints}: expected a checkpoint without damage; all are damaged, each as reported above. "
-            "Start a new run in another --output."
+            "Start a new run in another --output.",
+            code="resume/damaged",
         )
     if found is None and (problem := folder.no_checkpoint()):
-        raise ResumeError(problem)
+        raise ResumeError(problem, code="resume/no-checkpoint")
     return found
 
 
@@ -160,12 +162,15 @@ def _point(
         if folder.is_used():
             raise ResumeError(
                 f"--output {folder.root}: a run is there already, and {path} is another run's. Add --resume auto to go "
-                "on with the run that is there, or choose another folder."
+                "on with the run that is there, or choose another folder.",
+                code="output/run-exists",
             )
         return ResumePoint(path=path, state=state, made_with=saved.made_with, records={})
     checked = check_records(folder, saved.records, rules.records)
     if checked.damaged and resolved.run.resume.damaged_records == "refuse":
-        raise ResumeError(_damage_and_choices(folder, path, checked, rules.records))
+        raise ResumeError(
+            _damage_and_choices(folder, path, checked, rules.records), code="resume/damaged"
+        )
     rules.check_books(folder, state, {name: read.extent() for name, read in checked.whole.items()})
     return ResumePoint(
         path=path,

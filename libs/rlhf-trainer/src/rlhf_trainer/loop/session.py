@@ -190,13 +190,14 @@ def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedM
     """Build the metrics of evaluations, and refuse a best metric, or an interval, that no evaluation gives."""
     run, metrics = resolved.run, metrics_of(resolved.selections["eval.metrics"])
     for problem in best_metric_problems(run, eval_sets):
-        raise ConfigError(problem)
+        raise ConfigError(problem, code="metric/unknown")
     if run.eval.every and not eval_sets:
         raise ConfigError(
             f"eval.every is {run.eval.every}, but there is nothing to evaluate on: {' and '.join(run.env.use)} makes "
             f"no tasks of the split {run.eval.environment_split!r}.\n"
             "  Set --eval.data FILE, --eval.fraction 0.05, or --eval.environment_split to a split that it has; or "
-            "--eval.every 0."
+            "--eval.every 0.",
+            code="eval/nothing-held-out",
         )
     return metrics
 
@@ -237,7 +238,8 @@ def total_steps_of(resolved: Resolved, tasks: Tasks) -> int:
     if isinstance(tasks, MadeTasks) and tasks.endless and run.data.max_samples is None:
         raise ConfigError(
             f"--steps is required: the tasks of {', '.join(tasks.endless)} have no end, so there are no epochs to "
-            "count. Set --steps 100, or --data.max_samples to say how many tasks make an epoch."
+            "count. Set --steps 100, or --data.max_samples to say how many tasks make an epoch.",
+            code="config/steps-missing",
         )
     return -(-run.train.epochs * len(tasks) // run.rollout.batch_size)
 

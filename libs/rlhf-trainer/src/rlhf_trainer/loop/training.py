@@ -168,7 +168,8 @@ def check_epoch(state: LoopState, num_prompts: int) -> None:
         raise ResumeError(
             f"expected {state.num_prompts} prompts in an epoch, as there were when the checkpoint was made; now there "
             f"are {num_prompts}. Options of data and environments that decide how many there are cannot change: set "
-            "them back, or start a new run in another --output."
+            "them back, or start a new run in another --output.",
+            code="resume/data-changed",
         )
     state.num_prompts = num_prompts
 

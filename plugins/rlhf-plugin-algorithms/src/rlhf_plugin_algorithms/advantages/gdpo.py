@@ -82,7 +82,8 @@ class Gdpo:
         if not named:
             raise ConfigError(
                 "--estimator gdpo normalizes each reward by itself; this run has none with a name, so its rewards come "
-                "from the environment alone. Add some with --reward, or choose --estimator grpo."
+                "from the environment alone. Add some with --reward, or choose --estimator grpo.",
+                code="config/conflict",
             )
         of_sample = decoupled_advantages(  # (B,)
             named, weights, batch.group, batch.episode, eps=self.config.eps

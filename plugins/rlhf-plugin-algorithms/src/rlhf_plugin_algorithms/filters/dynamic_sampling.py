@@ -67,7 +67,8 @@ class DynamicSampling:
         if name not in group.rewards:
             raise ConfigError(
                 f"rollout.dynamic_sampling.reward is {name!r}; the rewards of this run are "
-                f"{', '.join(group.rewards) or 'none with a name'}"
+                f"{', '.join(group.rewards) or 'none with a name'}",
+                code="reward/unknown",
             )
         return group.rewards[name]
 

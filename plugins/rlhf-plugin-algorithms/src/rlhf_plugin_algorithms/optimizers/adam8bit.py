@@ -76,7 +76,8 @@ def _require_gpu(groups: Sequence[ParameterGroup]) -> None:
             if parameter.device.type != "cuda":
                 raise ConfigError(
                     f"adam8bit.paged is on, but {name} is on {parameter.device}; expected a CUDA GPU. Leave paged off, "
-                    "or train on a GPU"
+                    "or train on a GPU",
+                    code="gpu/not-visible",
                 )
 
 

@@ -40,7 +40,8 @@ def trainable_parameters(named_parameters: Iterable[Named]) -> NamedParameters:
     if not trainable:
         raise ConfigError(
             "no parameter is trainable, so there is nothing to optimize; "
-            "choose a model adapter that leaves some parameters trainable"
+            "choose a model adapter that leaves some parameters trainable",
+            code="training/nothing-trainable",
         )
     return NamedParameters(tuple(trainable.values()), named.gains)
 

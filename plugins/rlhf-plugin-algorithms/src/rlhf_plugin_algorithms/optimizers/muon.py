@@ -112,7 +112,8 @@ class Muon:
         if not hidden:
             raise ConfigError(
                 f"optimizer muon: none of the {len(named)} trainable parameters is a matrix outside of adam_names "
-                f"({', '.join(config.adam_names)}); choose --optim adam"
+                f"({', '.join(config.adam_names)}); choose --optim adam",
+                code="optimizer/no-matrix",
             )
         taken = {id(parameter) for _, parameter in hidden}
         rest = named.where(lambda _, parameter: id(parameter) not in taken)

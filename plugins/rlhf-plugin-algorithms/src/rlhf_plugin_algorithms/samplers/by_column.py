@@ -43,7 +43,8 @@ class ByColumn:
             raise ConfigError(
                 "--data.sampler by_column: expected prompts that can all be put in order; tasks of this run have no "
                 "end. Give rows with --data.train; of an environment's tasks, --data.max_samples 1000 uses the first "
-                "ones."
+                "ones.",
+                code="config/conflict",
             )
         self._prompts = prompts
         sign = -1.0 if self.config.descending else 1.0
@@ -70,7 +71,8 @@ class ByColumn:
             found = f"got {value!r}" if self.config.key in row else f"it has {', '.join(row)}"
             raise DataError(
                 f"--data.by_column.key {self.config.key}: expected a finite number in this column of the row of prompt "
-                f"{index}; {found}. Correct the rows, or name another column with --data.by_column.key"
+                f"{index}; {found}. Correct the rows, or name another column with --data.by_column.key",
+                code="data/not-a-number",
             )
         return float(value)
 

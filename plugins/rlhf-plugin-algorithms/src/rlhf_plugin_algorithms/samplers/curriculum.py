@@ -65,7 +65,8 @@ class Curriculum:
             raise ConfigError(
                 "--data.sampler curriculum: expected prompts that come again, whose pass rates say something; tasks "
                 "of this run have no end. Give rows with --data.train; of an environment's tasks, --data.max_samples "
-                "1000 uses the first ones."
+                "1000 uses the first ones.",
+                code="config/conflict",
             )
         self._prompts = prompts
 

@@ -114,7 +114,8 @@ class Normalize:
         if state.keys() != {"count", "mean", "squares"}:
             raise CheckpointError(
                 f"the shaper normalize saves count, mean and squares; the checkpoint has {', '.join(state) or 'none'}. "
-                "Resume with the reward.shapers of the run that was saved, in their order."
+                "Resume with the reward.shapers of the run that was saved, in their order.",
+                code="checkpoint/other-run",
             )
         self._seen = Moments(
             count=int(state["count"]), mean=float(state["mean"]), squares=float(state["squares"])

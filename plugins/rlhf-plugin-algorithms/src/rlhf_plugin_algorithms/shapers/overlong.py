@@ -80,7 +80,8 @@ class Overlong(Stateless):
         if buffer > limit:
             raise ConfigError(
                 f"reward.overlong.buffer is {buffer}, expected at most rollout.max_new_tokens = {limit}; lower it, or "
-                "set the limit of an episode with --reward.overlong.max_tokens"
+                "set the limit of an episode with --reward.overlong.max_tokens",
+                code="config/out-of-range",
             )
         lengths = episode_lengths(batch) if config.max_tokens else longest_turns(batch)
         penalty = overlong_penalty(lengths, limit=limit, buffer=buffer, factor=config.factor)

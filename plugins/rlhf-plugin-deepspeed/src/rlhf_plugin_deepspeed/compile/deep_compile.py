@@ -39,23 +39,27 @@ def refuse_deep_compile(config: DeepSpeedConfig, spec: RoleSpec, ranks: Ranks) -
     if not is_deepcompile_supported():
         raise ConfigError(
             f"deep_compile with the {spec.role} on {ranks.device}: DeepCompile works on NVIDIA GPUs only. Leave "
-            "deep_compile out, or use --backend.deepspeed.compile, which works anywhere."
+            "deep_compile out, or use --backend.deepspeed.compile, which works anywhere.",
+            code="deepspeed/deep-compile",
         )
     if _compiled:
         raise ConfigError(
             f"deep_compile for the {spec.role}, but another role of this process is compiled already: DeepSpeed keeps "
             "the state of DeepCompile once per process. Give each role processes of its own (--runtime ray), or leave "
-            "deep_compile out."
+            "deep_compile out.",
+            code="deepspeed/deep-compile",
         )
     if spec.adapter is not None:
         raise ConfigError(
             "deep_compile with an adapter: DeepCompile sums the gradients of all weights of the graph, frozen weights "
-            "too. Leave out deep_compile or the adapter."
+            "too. Leave out deep_compile or the adapter.",
+            code="deepspeed/deep-compile",
         )
     if config.zero_stage == 1 and spec.dtype == "bfloat16":
         raise ConfigError(
             "deep_compile at zero_stage 1 with bfloat16 parameters: DeepSpeed has a separate optimizer for that case, "
-            "which DeepCompile does not support. Set zero_stage 2 or 3, or --model.dtype float32."
+            "which DeepCompile does not support. Set zero_stage 2 or 3, or --model.dtype float32.",
+            code="deepspeed/deep-compile",
         )
 
 
@@ -128,7 +132,9 @@ def _compile(engine: Any, role: RoleModel, passes: list[tuple[int, list[Any]]]) 
     except (RuntimeError, OSError) as error:
         raise ConfigError(
             f"deep_compile: the operations of DeepCompile cannot be built on this machine: {error}. Expected nvcc of "
-            "torch's CUDA version, and a C++ compiler; ds_report shows what DeepSpeed finds. Or leave deep_compile out."
+            "torch's CUDA version, and a C++ compiler; ds_report shows what DeepSpeed finds. Or leave "
+            "deep_compile out.",
+            code="deepspeed/deep-compile",
         ) from error
     _compiled.append(engine)
 
@@ -172,5 +178,6 @@ def _compiling(role: str) -> Iterator[None]:
         reason = " ".join(str(error).split("\n\n")[0].split())
         raise ConfigError(
             f"deep_compile: the layers of the {role} cannot be compiled as one graph: {reason}. Leave deep_compile out "
-            "for this model; --backend.deepspeed.compile compiles layer by layer."
+            "for this model; --backend.deepspeed.compile compiles layer by layer.",
+            code="deepspeed/deep-compile",
         ) from error

@@ -21,5 +21,6 @@ def refuse_cut_images(config: DeepSpeedConfig) -> None:
         if is_set:
             raise ConfigError(
                 f"--backend.deepspeed.{name} does not work with images yet; set it to {off}, or train on text alone, "
-                "without --model.vision"
+                "without --model.vision",
+                code="config/conflict",
             )

@@ -115,7 +115,8 @@ def join_group(ranks: Ranks, size: int, option: str) -> RankGroup:
         raise ConfigError(
             f"{option} {size} with {ranks.world_size} ranks: {size} ranks compute every sequence together, so {size} "
             f"must divide the number of ranks. Set --backend.deepspeed.{option} to one of {fitting}, or change the "
-            "number of the role's ranks."
+            "number of the role's ranks.",
+            code="ranks/uneven",
         )
     handle = _group_handle(ranks.rank, ranks.world_size, size, ranks.device)
     return RankGroup(size, ranks.rank % size, ranks.device, handle)

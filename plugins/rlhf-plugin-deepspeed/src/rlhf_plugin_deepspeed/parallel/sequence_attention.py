@@ -113,7 +113,9 @@ def check_layers(lm: CausalLM, size: int) -> None:
         raise ConfigError(
             f"sequence_parallel {size} with {type(lm.model).__name__}: {len(lm.recurrent)} of its layers carry a state "
             "from token to token, so ranks cannot compute slices of a sequence. Set "
-            "--backend.deepspeed.sequence_parallel 1; long sequences take less memory with gradient_checkpointing true."
+            "--backend.deepspeed.sequence_parallel 1; long sequences take less memory with "
+            "gradient_checkpointing true.",
+            code="deepspeed/model-not-divisible",
         )
 
 
@@ -128,5 +130,6 @@ def check_heads(num_heads: int, size: int) -> None:
         raise ConfigError(
             f"sequence_parallel {size} with a model of {num_heads} attention heads: each rank computes an equal part "
             f"of the heads, so {size} must divide their number. Set --backend.deepspeed.sequence_parallel to one of "
-            f"{fitting}."
+            f"{fitting}.",
+            code="deepspeed/model-not-divisible",
         )

@@ -28,13 +28,15 @@ def refuse_uneven_heads(role: RoleModel, size: int) -> None:
     if role.adapter is not None:
         raise ConfigError(
             f"tensor_parallel {size} with an adapter: DeepSpeed shares the model's matrices among ranks, but not the "
-            f"adapter's. Set {OPTION} 1."
+            f"adapter's. Set {OPTION} 1.",
+            code="config/conflict",
         )
     heads, kv_heads = role.lm.num_heads, role.lm.num_kv_heads
     if heads % size or kv_heads % size:
         raise ConfigError(
             f"tensor_parallel {size} with {heads} attention heads and {kv_heads} key heads: {size} must divide both "
-            f"numbers. Change {OPTION}."
+            f"numbers. Change {OPTION}.",
+            code="deepspeed/model-not-divisible",
         )
 
 
@@ -60,7 +62,8 @@ class ShardingCheck:
         if isinstance(error, ValueError | NotImplementedError):
             raise PluginError(
                 f"{type(self._lm.model).__name__}: DeepSpeed cannot share its matrices among ranks ({error}). Set "
-                f"{OPTION} 1."
+                f"{OPTION} 1.",
+                code="deepspeed/matrices-not-shared",
             ) from error
 
     def compare(self) -> None:
@@ -75,7 +78,8 @@ class ShardingCheck:
         if not difference <= allowed:
             raise PluginError(
                 f"{type(self._lm.model).__name__}: with matrices shared among ranks the logits differ by "
-                f"{difference:.2g} of the largest (allowed: {allowed:g}), so training would be wrong. Set {OPTION} 1."
+                f"{difference:.2g} of the largest (allowed: {allowed:g}), so training would be wrong. Set {OPTION} 1.",
+                code="deepspeed/matrices-not-shared",
             )
 
     @torch.no_grad()

@@ -46,7 +46,8 @@ def refuse_expert_blocks(model: nn.Module, stage: int) -> None:
             raise ConfigError(
                 f"zero_stage {stage} with several ranks: {name} ({type(module).__name__}) has experts as separate "
                 "modules. Each rank calls other experts, but this stage needs the gradients of all ranks in the same "
-                "order. Set --backend.deepspeed.zero_stage to 3, or to 0."
+                "order. Set --backend.deepspeed.zero_stage to 3, or to 0.",
+                code="deepspeed/separate-experts",
             )
 
 
@@ -55,6 +56,7 @@ def _of_classes(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     if missing := sorted(set(names) - {type(module).__name__ for module in found}):
         classes = sorted({type(module).__name__ for module in model.modules()})
         raise ConfigError(
-            f"leaf_modules: the model has no module of class {', '.join(missing)}; it has {', '.join(classes)}"
+            f"leaf_modules: the model has no module of class {', '.join(missing)}; it has {', '.join(classes)}",
+            code="deepspeed/unknown-module",
         )
     return found

@@ -245,7 +245,8 @@ def create_optimizer(
     if config.tensor_parallel > 1:
         raise PluginError(
             f"{type(optimizer).__name__} needs whole parameters, but with backend.deepspeed.tensor_parallel "
-            f"{config.tensor_parallel} each rank has only a shard of them. {NOT_FOR_ZERO}"
+            f"{config.tensor_parallel} each rank has only a shard of them. {NOT_FOR_ZERO}",
+            code="optimizer/needs-whole-parameters",
         )
     return WholeUpdates(created, whole)
 
@@ -271,7 +272,8 @@ def refuse_quantized(role: RoleModel, stage: int) -> None:
         raise ConfigError(
             f"backend.deepspeed.zero_stage {stage} with a quantized base: DeepSpeed would cast {packed[0]} and "
             f"{len(packed) - 1} more from packed integers to floats. Set --backend.deepspeed.zero_stage 0, or choose "
-            "--actor.adapter lora."
+            "--actor.adapter lora.",
+            code="deepspeed/quantized-base",
         )
 
 

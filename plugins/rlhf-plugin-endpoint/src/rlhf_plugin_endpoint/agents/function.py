@@ -40,15 +40,19 @@ def load_function(reference: str) -> Callable[[AgentContext], Any]:
         module, colon, name = reference.partition(":")
         if not colon or not name.isidentifier():
             raise ConfigError(
-                f"rollout.endpoint.agent is {reference!r}; expected FILE.py:NAME or package.module:NAME"
+                f"rollout.endpoint.agent is {reference!r}; expected FILE.py:NAME or package.module:NAME",
+                code="agent/not-loadable",
             )
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise ConfigError(f"rollout.endpoint.agent {reference!r}: {error}") from error
+            raise ConfigError(
+                f"rollout.endpoint.agent {reference!r}: {error}", code="agent/not-loadable"
+            ) from error
     if not callable(found):
         raise ConfigError(
-            f"rollout.endpoint.agent {reference!r} is a {type(found).__name__}; expected a function or coroutine"
+            f"rollout.endpoint.agent {reference!r} is a {type(found).__name__}; expected a function or coroutine",
+            code="agent/not-loadable",
         )
     made: Callable[[AgentContext], Any] = found
     return made

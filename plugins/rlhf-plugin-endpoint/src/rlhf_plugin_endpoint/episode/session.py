@@ -327,7 +327,8 @@ class EpisodeSession:
             # Drawn without the grammar, by an engine that knows of none: log-probs are right, the form is not held.
             if not self._limits.leaves_forms:
                 raise RequestError(
-                    f"{self.uid}: the engine answered a grammar without allowed_mass, so it enforces none"
+                    f"{self.uid}: the engine answered a grammar without allowed_mass, so it enforces none",
+                    code="engine/wrong-answer",
                 )
             self.num_ignored += 1
         return completions
@@ -341,7 +342,8 @@ class EpisodeSession:
                 self._break(
                     RolloutError(
                         f"{self.uid}: the engine returned {len(completions)} completions for {count} seeds (stops: "
-                        f"{stops}); expected as many, each of at least one token"
+                        f"{stops}); expected as many, each of at least one token",
+                        code="engine/wrong-answer",
                     )
                 )
             raise RequestProblem("the engine gave the request up", status=500, code="engine")

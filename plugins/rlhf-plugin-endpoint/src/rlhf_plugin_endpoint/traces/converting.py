@@ -77,7 +77,8 @@ def graph_from_trace(trace: TrainingTrace, uid: Uid) -> EpisodeGraph:
             raise DataError(
                 f"training trace, turn {turn.node_id!r}: "
                 + ("only some of its tokens train" if count else "its completion is empty")
-                + "; expected answers that train as a whole, or not at all"
+                + "; expected answers that train as a whole, or not at all",
+                code="trace/malformed",
             )
         metadata = turn.metadata
         completion = Completion(
@@ -107,7 +108,8 @@ def _media(turn: TrainingTurn) -> tuple[MediaSpan, ...]:
     except (MediaProblem, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"training trace, turn {turn.node_id!r}: metadata.images: expected start, length and image of each, as "
-            f"this package writes them ({type(error).__name__}: {error})"
+            f"this package writes them ({type(error).__name__}: {error})",
+            code="trace/malformed",
         ) from error
 
 

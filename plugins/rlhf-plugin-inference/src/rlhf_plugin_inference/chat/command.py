@@ -43,7 +43,8 @@ def chat(words: Sequence[str]) -> int:
         return 0
     if arguments.dry_run:
         raise ConfigError(
-            "--dry-run: rlhf chat builds nothing that could be described. Use --check in place of --dry-run."
+            "--dry-run: rlhf chat builds nothing that could be described. Use --check in place of --dry-run.",
+            code="config/no-effect",
         )
     resolved = resolve_options(layers, plugins, CHAT)
     check_paths(resolved, layers, CHAT)
@@ -80,7 +81,8 @@ def _converse(resolved: ResolvedOptions[ChatOptions], plugins: Plugins, media: P
     if renderer.tokenizer.chat_template is None:
         raise ConfigError(
             f"model {run.model.path}: its tokenizer has no chat template, so a conversation has no form. Give an "
-            "instruction-tuned model, or complete plain text with rlhf generate."
+            "instruction-tuned model, or complete plain text with rlhf generate.",
+            code="template/missing",
         )
     max_length = run.chat.max_length or _length_of(run)
     user: TalkEnds = Terminal() if sys.stdin.isatty() and sys.stdout.isatty() else Pipe()

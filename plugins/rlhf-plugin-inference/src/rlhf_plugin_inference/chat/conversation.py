@@ -89,4 +89,6 @@ class ChatHistory:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"messages": messages}) + "\n")
         except OSError as error:
-            raise ConfigError(f"/save {path}: cannot be written: {error.strerror}") from error
+            raise ConfigError(
+                f"/save {path}: cannot be written: {error.strerror}", code="output/cannot-create"
+            ) from error

@@ -63,12 +63,14 @@ def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Pl
     if engine.needs:
         raise CapabilityError(
             f"{labels('engine.name')} {engine.registered.name} needs {', '.join(sorted(engine.needs))}, which rlhf "
-            "chat does not supply"
+            "chat does not supply",
+            code="config/missing-capability",
         )
     if run.rollout.min_new_tokens > run.rollout.max_new_tokens:
         raise ConfigError(
             f"{labels('rollout.min_new_tokens')} {run.rollout.min_new_tokens}: expected at most "
-            f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}"
+            f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}",
+            code="config/out-of-range",
         )
     check_adapter(run.model, selections, labels)
     check_sight(run.model, selections, labels)

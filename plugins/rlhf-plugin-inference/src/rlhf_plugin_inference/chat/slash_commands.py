@@ -68,7 +68,9 @@ def apply(line: str, history: ChatHistory, speaker: Speaker) -> Effect:
             return Effect("The conversation is forgotten.")
         case "retry":
             if not history.take_back_answer():
-                raise ConfigError("/retry: there is no question to answer anew")
+                raise ConfigError(
+                    "/retry: there is no question to answer anew", code="chat/command"
+                )
             return Effect(next=Next.ANSWER)
         case "system":
             if rest:
@@ -81,26 +83,33 @@ def apply(line: str, history: ChatHistory, speaker: Speaker) -> Effect:
             return Effect(_sampling_text(speaker))
         case "save":
             if not rest:
-                raise ConfigError("/save: expected a file, such as /save chats.jsonl")
+                raise ConfigError(
+                    "/save: expected a file, such as /save chats.jsonl", code="chat/command"
+                )
             if not history.messages:
-                raise ConfigError("/save: there is no conversation yet")
+                raise ConfigError("/save: there is no conversation yet", code="chat/command")
             history.save(Path(rest))
             return Effect(f"saved: {rest}")
-    raise ConfigError(f"/{name}: there is no such command; /help lists those there are")
+    raise ConfigError(
+        f"/{name}: there is no such command; /help lists those there are", code="chat/command"
+    )
 
 
 def _attach(text: str, history: ChatHistory, speaker: Speaker) -> str:
     """Have the next message show the image of a file, and return what to say of it."""
     if speaker.images is None:
         raise ConfigError(
-            "/image: the model reads text alone; start rlhf chat with --model.vision, such as vlm"
+            "/image: the model reads text alone; start rlhf chat with --model.vision, such as vlm",
+            code="chat/command",
         )
     if not text:
-        raise ConfigError("/image: expected a file, such as /image picture.png")
+        raise ConfigError(
+            "/image: expected a file, such as /image picture.png", code="chat/command"
+        )
     try:
         image = speaker.images.desk.take(Path(text), Path())
     except MediaProblem as problem:
-        raise ConfigError(f"/image {text}: {problem}") from problem
+        raise ConfigError(f"/image {text}: {problem}", code="chat/command") from problem
     history.attach(image, Path(text))
     return f"{text}: {image.width} x {image.height} pixels, with the next message"
 
@@ -110,12 +119,13 @@ def _change_sampling(text: str, speaker: Speaker) -> None:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"/sampling {text}: {error}") from error
+        raise ConfigError(f"/sampling {text}: {error}", code="chat/command") from error
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name not in values:
             raise ConfigError(
-                f"/sampling {word}: expected NAME=VALUE with a name of {', '.join(values)}"
+                f"/sampling {word}: expected NAME=VALUE with a name of {', '.join(values)}",
+                code="chat/command",
             )
         values[name] = (value,) if name == "stop" else value
         if name == "stop" and not value:
@@ -124,7 +134,9 @@ def _change_sampling(text: str, speaker: Speaker) -> None:
         speaker.sampling = SamplingOptions.model_validate(values).params()
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"/sampling {first['loc'][0]}: {first['msg']}") from error
+        raise ConfigError(
+            f"/sampling {first['loc'][0]}: {first['msg']}", code="chat/command"
+        ) from error
 
 
 def _sampling_text(speaker: Speaker) -> str:

@@ -66,7 +66,8 @@ class Speaker:
         if room <= 0:
             raise RolloutError(
                 f"the conversation has {len(prompt)} tokens, which leaves no room for an answer within "
-                f"{self._max_length}. Forget it with /reset, or start with a larger --chat.max_length"
+                f"{self._max_length}. Forget it with /reset, or start with a larger --chat.max_length",
+                code="rollout/prompt-too-long",
             )
         limit = min(room, self.sampling.max_new_tokens)
         tokens: list[int] = []
@@ -106,7 +107,7 @@ class Speaker:
         try:
             return self.images.expand(ids, references_in(messages))
         except MediaProblem as problem:
-            raise DataError(str(problem)) from problem
+            raise DataError(str(problem), code="image/unusable") from problem
 
     def _sampling_of_piece(self, written: int, limit: int) -> SamplingParams:
         tokens = limit - written if self._piece == 0 else min(self._piece, limit - written)

@@ -13,7 +13,7 @@ from rlhf_core import ConfigError
 
 class _CompareParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf eval compare: {message}")
+        raise ConfigError(f"rlhf eval compare: {message}", code="usage/command-line")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,10 +61,11 @@ def compare(words: Sequence[str]) -> int:
     own = parser().parse_args(list(words))
     if not 0.5 < own.level < 1.0:
         raise ConfigError(
-            f"--level {own.level:g}: expected more than 0.5 and less than 1, such as 0.95"
+            f"--level {own.level:g}: expected more than 0.5 and less than 1, such as 0.95",
+            code="config/out-of-range",
         )
     if own.seed < 0:
-        raise ConfigError(f"--seed {own.seed}: expected 0 or more")
+        raise ConfigError(f"--seed {own.seed}: expected 0 or more", code="config/out-of-range")
     # Imported here: help needs no NumPy.
     import json
     from dataclasses import asdict
@@ -86,7 +87,8 @@ def compare(words: Sequence[str]) -> int:
         if second.threshold != threshold:
             raise ConfigError(
                 f"expected one threshold to pass; {first.folder} has {threshold:g}, {second.folder} "
-                f"{second.threshold:g}. Set --pass-threshold."
+                f"{second.threshold:g}. Set --pass-threshold.",
+                code="eval/other-threshold",
             )
     pairs = list(paired(first, second))
     found = [compared(one, threshold=threshold, level=own.level, seed=own.seed) for one in pairs]

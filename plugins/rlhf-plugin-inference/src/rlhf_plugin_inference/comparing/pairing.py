@@ -51,7 +51,8 @@ def paired(first: EvaluationResults, second: EvaluationResults) -> Iterator[Pair
         raise ConfigError(
             f"expected two evaluations of the same sets at the same temperatures; {first.folder} has "
             f"{_named(first.cells)}, {second.folder} has {_named(second.cells)}. Evaluate one of them on what the "
-            "other has."
+            "other has.",
+            code="eval/other-tasks",
         )
     for (name, temperature), tasks in first.cells.items():
         others = second.cells[name, temperature]
@@ -62,7 +63,8 @@ def paired(first: EvaluationResults, second: EvaluationResults) -> Iterator[Pair
         both = [task for task in tasks if tasks[task].rewards and others[task].rewards]
         if not both:
             raise ConfigError(
-                f"{where}: expected tasks with rewards in both evaluations; there is none"
+                f"{where}: expected tasks with rewards in both evaluations; there is none",
+                code="eval/no-rewards",
             )
         yield PairedTasks(
             set=name,
@@ -82,7 +84,8 @@ def _check_names(
         if only:
             raise ConfigError(
                 f"{where}: expected the same tasks in both evaluations; {len(only)} of {one.folder} are not in "
-                f"{other.folder}: {_few(only)}. Evaluate both on the same data, with the same --data.max_samples."
+                f"{other.folder}: {_few(only)}. Evaluate both on the same data, with the same --data.max_samples.",
+                code="eval/other-tasks",
             )
 
 
@@ -97,12 +100,14 @@ def _check_same(
     if one.digest != other.digest:
         raise ConfigError(
             f"{where}: expected the same tasks in both evaluations; the row of task {task} is another one in "
-            f"{second.folder} than in {first.folder}. Evaluate both on the same data."
+            f"{second.folder} than in {first.folder}. Evaluate both on the same data.",
+            code="eval/other-tasks",
         )
     if one.digest == EMPTY and first.seed != second.seed:
         raise ConfigError(
             f"{where}: its tasks come from the seed, which is {first.seed} in {first.folder} and {second.seed} in "
-            f"{second.folder}. Evaluate both with the same --seed."
+            f"{second.folder}. Evaluate both with the same --seed.",
+            code="eval/other-tasks",
         )
 
 

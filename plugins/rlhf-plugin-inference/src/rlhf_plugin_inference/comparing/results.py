@@ -53,11 +53,15 @@ def read_results(folder: Path) -> EvaluationResults:
     """
     summary = folder / SUMMARY
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: expected the --output of rlhf eval; there is no such folder")
+        raise ConfigError(
+            f"{folder}: expected the --output of rlhf eval; there is no such folder",
+            code="eval/no-results",
+        )
     if not summary.is_file() or not (folder / EPISODES).is_file():
         raise ConfigError(
             f"{folder}: expected a finished evaluation, with {SUMMARY} and {EPISODES}. If it was interrupted, the same "
-            "rlhf eval command goes on with it."
+            "rlhf eval command goes on with it.",
+            code="eval/no-results",
         )
     try:
         values = parse_object(summary.read_bytes())
@@ -70,7 +74,8 @@ def read_results(folder: Path) -> EvaluationResults:
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise ConfigError(
-            f"{summary}: expected the summary of rlhf eval; it cannot be read: {error!r}"
+            f"{summary}: expected the summary of rlhf eval; it cannot be read: {error!r}",
+            code="eval/no-results",
         ) from error
 
 

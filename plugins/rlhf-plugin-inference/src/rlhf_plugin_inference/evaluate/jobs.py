@@ -161,7 +161,8 @@ def _made_sets(
         else:
             raise DataError(
                 f"environment {name} has no split {split!r}, so there is nothing to evaluate on. Name another one with "
-                "--eval.environment_split, or give --data."
+                "--eval.environment_split, or give --data.",
+                code="data/unknown-split",
             )
     return sets
 

@@ -36,7 +36,8 @@ def check_same_files(model: ModelToServe, folder: Path, *, is_begun: bool) -> No
     elif record.read_text(encoding="utf-8").strip() != digest:
         raise ConfigError(
             f"model {model.adapter or model.path}: its files have changed since the results in {folder} were made. "
-            "Choose another --output, or begin anew with --resume restart, which keeps them, or --overwrite."
+            "Choose another --output, or begin anew with --resume restart, which keeps them, or --overwrite.",
+            code="model/files-changed",
         )
 
 

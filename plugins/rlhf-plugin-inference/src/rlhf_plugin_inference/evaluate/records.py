@@ -121,7 +121,8 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
             except ValueError as error:
                 raise ResumeError(
                     f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
-                    "restart, which keeps the file, or --overwrite."
+                    "restart, which keeps the file, or --overwrite.",
+                    code="resume/damaged",
                 ) from error
 
 
@@ -160,7 +161,8 @@ def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sampl
     except ValueError as error:
         raise ResumeError(
             f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
-            "restart, which keeps the file, or --overwrite."
+            "restart, which keeps the file, or --overwrite.",
+            code="resume/damaged",
         ) from error
     expected = None
     if job is not None:
@@ -169,7 +171,9 @@ def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sampl
     if (record.set, record.temperature, record.uid, record.digest) != expected:
         raise ResumeError(
             f"{path}:{number}: its task is not the one at this place of the evaluation now. The tasks have changed "
-            "since; choose another --output, or begin anew with --resume restart, which keeps the file, or --overwrite."
+            "since; choose another --output, or begin anew with --resume restart, which keeps the file, or "
+            "--overwrite.",
+            code="resume/data-changed",
         )
 
 

@@ -135,7 +135,8 @@ class Answerer:
         )
         if len(completions) != len(seeds):
             raise RolloutError(
-                f"{task.uid}: the engine returned {len(completions)} completions for {len(seeds)} seeds"
+                f"{task.uid}: the engine returned {len(completions)} completions for {len(seeds)} seeds",
+                code="engine/wrong-answer",
             )
         texts = self._prompter.renderer.decode_batch(
             [one.token_ids.tolist() for one in completions], skip_special_tokens=True

@@ -114,13 +114,15 @@ def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins
             if lacking:
                 raise CapabilityError(
                     f"{labels(selection.slot)} {selection.registered.name} needs {', '.join(sorted(lacking))}, "
-                    "which rlhf generate does not supply"
+                    "which rlhf generate does not supply",
+                    code="config/missing-capability",
                 )
             excluded = selection.registered.component.conflicts
             if features & (excluded | selection.options.excluded_by_options()):
                 raise CapabilityError(
                     f"{labels(selection.slot)} {selection.registered.name} cannot be combined with "
-                    f"{labels('model.vision')}: {AVOIDED['images']}"
+                    f"{labels('model.vision')}: {AVOIDED['images']}",
+                    code="config/conflict",
                 )
     check_adapter(run.model, selections, labels)
     check_sight(run.model, selections, labels)

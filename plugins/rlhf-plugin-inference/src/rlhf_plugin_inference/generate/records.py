@@ -111,7 +111,8 @@ def read_lines(path: Path) -> Iterator[AnsweredPrompt]:
             except ValueError as error:
                 raise ResumeError(
                     f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
-                    "restart, which keeps the file."
+                    "restart, which keeps the file.",
+                    code="resume/damaged",
                 ) from error
 
 
@@ -130,6 +131,7 @@ def check_same_prompts(path: Path, expected: Iterable[PromptIdentity]) -> int:
         if line.identity != next(prompts, None):
             raise ResumeError(
                 f"{path}:{count}: its prompt is not the one at this place of --data now. The data have changed since; "
-                "begin anew with --resume restart, which keeps the file, or choose another --output."
+                "begin anew with --resume restart, which keeps the file, or choose another --output.",
+                code="resume/data-changed",
             )
     return count

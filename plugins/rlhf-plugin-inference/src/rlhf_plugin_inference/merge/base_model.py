@@ -66,11 +66,14 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
                 use_safetensors=True,  # the other format is a pickle, which can run code
             )
     except Exception as error:  # Transformers checks little of what the files hold
-        raise ConfigError(f"base {base}: cannot be loaded: {_first_line(error)}") from error
+        raise ConfigError(
+            f"base {base}: cannot be loaded: {_first_line(error)}", code="model/unreadable"
+        ) from error
     if lacking := sorted(set(info["missing_keys"]) - folder.shapes.keys()):
         raise ConfigError(
             f"base {base}: its weights have no {lacking[0]}, and the adapter does not bring it; expected the weights "
-            f"of a whole {type(model).__name__}"
+            f"of a whole {type(model).__name__}",
+            code="model/weights-missing",
         )
     if unpacked:
         settle_unpacked(base, model, model.dtype)
@@ -84,7 +87,8 @@ def _config(base: str, trust_remote_code: bool) -> Any:
         return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
     except Exception as error:  # Transformers checks little of what the files hold
         raise ConfigError(
-            f"base {base}: expected a Transformers folder or hub name: {_first_line(error)}"
+            f"base {base}: expected a Transformers folder or hub name: {_first_line(error)}",
+            code="model/unreadable",
         ) from error
 
 

@@ -12,7 +12,7 @@ from rlhf_core import ConfigError
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf merge: {message}")
+        raise ConfigError(f"rlhf merge: {message}", code="usage/command-line")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -27,7 +27,10 @@ def check_output(out: Path) -> None:
         ConfigError: OUT is a file, or a folder that is not empty.
     """
     if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"{out}: expected a new or an empty folder; something is there already")
+        raise ConfigError(
+            f"{out}: expected a new or an empty folder; something is there already",
+            code="output/not-empty",
+        )
 
 
 def write_merged(

@@ -63,7 +63,8 @@ def form_of(model: ModelToServe, engine: Selection) -> AdapterForm | None:
     if model.serve == "adapter":
         raise ConfigError(
             f"--model.serve adapter: {folder.path} cannot be served beside the base's weights: {reason}. Leave the "
-            "option out, or set --model.serve merged."
+            "option out, or set --model.serve merged.",
+            code="adapter/not-servable",
         )
     return AdapterForm(folder=folder, rank=None, why=reason)
 
@@ -79,13 +80,15 @@ def _beside_quantized(
     if model.serve == "merged":
         raise ConfigError(
             f"--model.serve merged: the weights of {model.path} are quantized ({by}); "
-            "a merge would have to round them anew. Set --model.serve adapter."
+            "a merge would have to round them anew. Set --model.serve adapter.",
+            code="adapter/not-servable",
         )
     if SHARES_WEIGHTS not in engine.registered.component.provides:
         raise ConfigError(
             f"--model.adapter {folder.path}: the weights of {model.path} are quantized ({by}), and the engine "
             f"{engine.registered.name} gets plain weights. Choose an engine that computes with the model as it is "
-            "loaded, such as --engine embedded."
+            "loaded, such as --engine embedded.",
+            code="adapter/not-servable",
         )
     ranks = [shape[0] for name, shape in folder.shapes.items() if ".lora_A" in name]
     return AdapterForm(
@@ -117,7 +120,8 @@ def _skeleton(model: ModelToServe, config: Any) -> PreTrainedModel:
             )
     except Exception as error:  # Transformers checks little of what the files hold
         raise ConfigError(
-            f"model {model.path}: not a causal language model that can be built: {error}"
+            f"model {model.path}: not a causal language model that can be built: {error}",
+            code="model/unknown-family",
         ) from error
     skeleton.name_or_path = model.path
     return skeleton

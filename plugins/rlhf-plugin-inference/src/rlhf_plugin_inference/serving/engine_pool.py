@@ -18,7 +18,9 @@ class EnginePool:
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         if not engines:
-            raise ConfigError("a pool of engines: expected at least one engine; got none")
+            raise ConfigError(
+                "a pool of engines: expected at least one engine; got none", code="engine/none"
+            )
         self.engines = tuple(engines)
         self._in_flight = [0] * len(engines)
         """Number of completions in flight with each engine."""

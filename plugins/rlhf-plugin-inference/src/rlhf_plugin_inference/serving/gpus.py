@@ -33,7 +33,8 @@ def shares(gpus: Gpus, num_engines: int) -> list[Gpus]:
     if gpus and not each:
         raise ConfigError(
             f"--engines {num_engines}: expected a GPU for each engine; this process sees {len(gpus)}. Set --engines "
-            f"{len(gpus)} or fewer."
+            f"{len(gpus)} or fewer.",
+            code="gpu/too-few",
         )
     return [gpus[index * each : (index + 1) * each] for index in range(num_engines)]
 

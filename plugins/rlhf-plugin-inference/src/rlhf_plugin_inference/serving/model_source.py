@@ -33,7 +33,10 @@ def config_of(options: ModelToServe) -> Any:
     try:
         return AutoConfig.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
     except Exception as error:  # Transformers checks little of what the files hold
-        raise ConfigError(f"model {options.path}: config.json cannot be read: {error}") from error
+        raise ConfigError(
+            f"model {options.path}: config.json cannot be read: {error}",
+            code="model/unreadable-config",
+        ) from error
 
 
 def dtype_of(options: ModelToServe) -> str:

@@ -64,7 +64,9 @@ def open_sight(
     if model.adapter is not None:
         raise ConfigError(
             f"--model.vision {selection.registered.name}: a model that reads images is served whole, and "
-            f"{model.adapter} is an adapter. Merge it first: rlhf merge {model.path} {model.adapter} OUT, and give OUT."
+            f"{model.adapter} is an adapter. Merge it first: rlhf merge {model.path} {model.adapter} OUT, and "
+            "give OUT.",
+            code="adapter/with-images",
         )
     data = data or ImageData()
     vision: VisionModel = selection.build()

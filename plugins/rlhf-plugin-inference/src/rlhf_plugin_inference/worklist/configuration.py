@@ -47,7 +47,8 @@ def record_config(
     if is_begun and not target.exists():
         raise ConfigError(
             f"{rules.label}{target} is missing, so nothing says with which options the {rules.contents} in {folder} "
-            f"were made. Put it back, or {rules.way_out}."
+            f"were made. Put it back, or {rules.way_out}.",
+            code="resume/option-changed",
         )
     for caution in resolved.cautions:
         log.warning("%s", caution)
@@ -63,7 +64,8 @@ def _compare(recorded: Path, new: Path, folder: Path, rules: GoingOn) -> None:
         if before.get(option) != now.get(option) and not rules.free.fullmatch(option):
             raise ConfigError(
                 f"{rules.label}{option} is {now.get(option)!r}; the {rules.contents} in {folder} were made with "
-                f"{before.get(option)!r}. Leave it as it was, or {rules.way_out}."
+                f"{before.get(option)!r}. Leave it as it was, or {rules.way_out}.",
+                code="resume/option-changed",
             )
 
 

@@ -42,7 +42,7 @@ def results_are_kept(path: Path, items: str, going_on: str) -> Iterator[None]:
     try:
         yield
     except (RewardError, RolloutError) as error:
-        raise type(error)(f"{error}\n  {line}") from error
+        raise type(error)(f"{error}\n  {line}", code=error.code) from error
     except RLHFError:
         raise
     except Exception as error:

@@ -79,13 +79,16 @@ def main(arguments: Sequence[str]) -> int:
     """
     own, words = parser().parse_known_args(list(arguments))
     if own.samples < 1:
-        raise ConfigError(f"rlhf audit: --samples is {own.samples}; expected 1 or more")
+        raise ConfigError(
+            f"rlhf audit: --samples is {own.samples}; expected 1 or more", code="usage/command-line"
+        )
     if own.run.is_file():
         verdicts = _audit_before(own, words)
     elif words:
         raise ConfigError(
             f"rlhf audit: unrecognized arguments: {' '.join(words)}. Options of a run go with its TOML file, not with "
-            "the folder of one that has begun"
+            "the folder of one that has begun",
+            code="usage/command-line",
         )
     else:
         require_run(own.run, "rlhf audit")
@@ -106,7 +109,8 @@ def _audit_before(own: argparse.Namespace, words: list[str]) -> list[Verdict]:
     """
     if own.step != 1:
         raise ConfigError(
-            f"rlhf audit {own.run} --step {own.step}: a configuration has its first step alone; name a run's folder"
+            f"rlhf audit {own.run} --step {own.step}: a configuration has its first step alone; name a run's folder",
+            code="usage/command-line",
         )
     with tempfile.TemporaryDirectory(prefix="rlhf-audit-") as folder:
         run = Path(folder) / "run"
@@ -124,7 +128,8 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
     """Return the verdicts on the sides that are recorded."""
     if own.step > 1 and own.model is None:
         raise ConfigError(
-            f"rlhf audit: step {own.step} was sampled by trained weights; name their folder with --model"
+            f"rlhf audit: step {own.step} was sampled by trained weights; name their folder with --model",
+            code="lab/no-model",
         )
     sequences = read_sequences(own.run, own.step, None if own.model else 0)
     options = options_of(own.run)
@@ -152,7 +157,8 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
     if dtype not in DTYPES:
         raise ConfigError(
             f"rlhf audit {own.run}: model.dtype is {dtype or 'not'} in {CONFIG}; expected {' or '.join(DTYPES)}. Name "
-            "it with --dtype"
+            "it with --dtype",
+            code="lab/options-unreadable",
         )
 
     def plain_of(side: str) -> Reading:
@@ -187,7 +193,8 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
     if not verdicts:
         raise ConfigError(
             f"rlhf audit {own.run}: expected log-probs of the sampler or the trainer, and none is recorded. Record "
-            "both: --rollout.compared_share 1 --algo.loss.old_logprobs recompute --observers.use token_files"
+            "both: --rollout.compared_share 1 --algo.loss.old_logprobs recompute --observers.use token_files",
+            code="lab/no-logprobs",
         )
     return verdicts
 

@@ -69,12 +69,14 @@ def options_of(run: Path) -> Options:
         why = "; ".join(problems.lines()) or f"{CONFIG} is empty"
         raise ConfigError(
             f"rlhf audit {run}: expected the run's options, as log-probs are of its temperature; {why}. Restore the "
-            "file from a copy, or record the step again"
+            "file from a copy, or record the step again",
+            code="lab/options-unreadable",
         )
     if options.command not in ("", COMMAND):
         raise ConfigError(
             f"rlhf audit {run}: expected a run of rlhf {COMMAND}; it is one of rlhf {options.command}, which samples "
-            f"nothing. Name one of rlhf {COMMAND}"
+            f"nothing. Name one of rlhf {COMMAND}",
+            code="lab/other-command",
         )
     return options
 
@@ -98,7 +100,8 @@ def require_plain_base(run: Path, options: Options) -> None:
         raise ConfigError(
             f"rlhf audit {run}: expected a base in the precision of its folder; actor.adapter is {adapter}, which "
             "rounds it to 4 bits, so that no log-prob is that of a plain forward. Audit a step of the same options "
-            "with --actor.adapter lora"
+            "with --actor.adapter lora",
+            code="lab/other-precision",
         )
 
 
@@ -116,7 +119,8 @@ def sampling_of(run: Path, options: Options) -> Sampling:
         except ValueError as error:
             raise ConfigError(
                 f"rlhf audit {run}: expected a number as rollout.{name} in {CONFIG}, got {text}; the run is of "
-                f"{options.version or 'an unknown version'}. Record a step with this version"
+                f"{options.version or 'an unknown version'}. Record a step with this version",
+                code="lab/options-unreadable",
             ) from error
     return Sampling(
         temperature=found["temperature"],
@@ -140,21 +144,24 @@ def load(folder: Path) -> Loaded:
 
     if not (folder / "config.json").is_file():
         raise ConfigError(
-            f"rlhf audit: no model in {str(folder)!r}; expected a folder with config.json. Name it with --model"
+            f"rlhf audit: no model in {str(folder)!r}; expected a folder with config.json. Name it with --model",
+            code="lab/no-model",
         )
     config = AutoConfig.from_pretrained(folder)
     sees = getattr(config, "vision_config", None) is not None
     if sees and config.model_type not in FAMILIES:
         raise ConfigError(
             f"rlhf audit: {folder} is a model of images of the family {config.model_type}; expected one of "
-            f"{', '.join(FAMILIES)}, or a model of text"
+            f"{', '.join(FAMILIES)}, or a model of text",
+            code="lab/no-model",
         )
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         model: PreTrainedModel = kind.from_pretrained(folder, dtype=torch.float32)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"rlhf audit: the model in {folder} cannot be loaded ({error}). Name another folder with --model"
+            f"rlhf audit: the model in {folder} cannot be loaded ({error}). Name another folder with --model",
+            code="lab/no-model",
         ) from error
     return Loaded(model=model.eval(), pixels=_pixels(folder, config) if sees else None)
 
@@ -172,7 +179,8 @@ def _pixels(folder: Path, config: PretrainedConfig) -> Pixels:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"rlhf audit: expected a processor of images in {folder}; it cannot be loaded ({error}). Copy "
-            "preprocessor_config.json from the model's own folder"
+            "preprocessor_config.json from the model's own folder",
+            code="lab/no-model",
         ) from error
     return Pixels(processor=processor, feature_id=int(config.image_token_id))
 

@@ -41,7 +41,8 @@ def adapter_config(folder: Path) -> dict[str, Any]:
     if values.get("peft_type") != "LORA" or used:
         raise ConfigError(
             f"rlhf audit: {folder} is an adapter of {values.get('peft_type')} with {', '.join(used) or 'no options'}; "
-            "expected plain LoRA. Merge it: rlhf merge, and name the merged folder"
+            "expected plain LoRA. Merge it: rlhf merge, and name the merged folder",
+            code="adapter/does-not-fit",
         )
     return values
 
@@ -55,7 +56,8 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     values = adapter_config(folder)
     if not (folder / _WEIGHTS).is_file():
         raise ConfigError(
-            f"rlhf audit: expected {_WEIGHTS} in {folder}; it is not there. Export the adapter again"
+            f"rlhf audit: expected {_WEIGHTS} in {folder}; it is not there. Export the adapter again",
+            code="adapter/does-not-fit",
         )
     from safetensors.torch import load_file
 
@@ -72,7 +74,8 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
         if not isinstance(layer, torch.nn.Linear):
             raise ConfigError(
                 f"rlhf audit: {folder} has weights for {path}, which is no linear layer of the base; name the base "
-                f"that it was made for in base_model_name_or_path of {CONFIG}"
+                f"that it was made for in base_model_name_or_path of {CONFIG}",
+                code="adapter/does-not-fit",
             )
         high = tensors[name.replace("lora_A", "lora_B")]
         delta = scale * (high.float() @ low.float())

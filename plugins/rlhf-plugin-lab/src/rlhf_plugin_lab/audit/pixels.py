@@ -85,7 +85,8 @@ class Pixels:
         if count != int(is_feature.sum()):
             raise ConfigError(
                 f"rlhf audit: expected {int(is_feature.sum())} tokens for the images {', '.join(map(str, images))}, as "
-                f"were recorded; the processor makes {count} of them. Name the model's own folder with --model"
+                f"were recorded; the processor makes {count} of them. Name the model's own folder with --model",
+                code="image/tokens-differ",
             )
         inputs["image_grid_thw"] = grids
         if self.blind is Blind.NOTHING:
@@ -111,7 +112,8 @@ class Pixels:
         except (OSError, MediaProblem) as error:
             raise ConfigError(
                 f"rlhf audit: expected the image {path}, which the step's samples name; it cannot be read ({error}). "
-                "Restore the run's folder media, or record the step again"
+                "Restore the run's folder media, or record the step again",
+                code="image/unreadable",
             ) from error
         return image if self.change is None else self.change(image)
 

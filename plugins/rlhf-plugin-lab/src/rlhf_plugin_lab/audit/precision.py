@@ -57,6 +57,7 @@ def without_edges(side: str, case: Case) -> Case:
     if not kept:
         raise ConfigError(
             "rlhf audit: each action is at the edge of top-p or min-p, which bfloat16 rounds; record more tokens, or a "
-            "step without them"
+            "step without them",
+            code="lab/too-few-tokens",
         )
     return replace(case, plain=plain, sequences=kept)

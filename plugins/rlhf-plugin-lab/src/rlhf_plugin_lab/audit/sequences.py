@@ -57,7 +57,8 @@ def read_sequences(run: Path, step: int, version: int | None) -> list[Recorded]:
     if not path.is_file():
         raise ConfigError(
             f"rlhf audit {run}: expected the tokens of step {step} in {path}, which is not there. Record them: "
-            "rlhf train ... --observers.use token_files --log.samples 16 (or name a recorded step with --step)"
+            "rlhf train ... --observers.use token_files --log.samples 16 (or name a recorded step with --step)",
+            code="lab/no-tokens",
         )
     columns = _columns(path)
     found = [_recorded(columns, rows) for rows in _rows(columns["uid"])]
@@ -70,7 +71,8 @@ def read_sequences(run: Path, step: int, version: int | None) -> list[Recorded]:
         asked = "" if version is None else f" that weights of version {version} sampled"
         raise ConfigError(
             f"rlhf audit {run}: expected sequences with actions{asked} in {path}, and there is none. Name another "
-            "step with --step, and with --model the weights that sampled it"
+            "step with --step, and with --model the weights that sampled it",
+            code="lab/no-tokens",
         )
     return kept
 
@@ -100,7 +102,8 @@ def _files(run: Path, images: list[dict[str, Any]]) -> tuple[Path, ...]:
     outside = [path for path in found if (run / MEDIA).resolve() not in path.parents]
     if outside:
         raise ConfigError(
-            f"rlhf audit {run}: expected images in {run / MEDIA}; {SAMPLES} names {outside[0]}. Record the step again"
+            f"rlhf audit {run}: expected images in {run / MEDIA}; {SAMPLES} names {outside[0]}. Record the step again",
+            code="lab/no-tokens",
         )
     return found
 
@@ -125,13 +128,15 @@ def _columns(path: Path) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
     except (OSError, ArrowException) as error:
         raise ConfigError(
-            f"rlhf audit: {path} cannot be read as Parquet ({error}). Record the step again"
+            f"rlhf audit: {path} cannot be read as Parquet ({error}). Record the step again",
+            code="lab/no-tokens",
         ) from error
     missing = [name for name in (*_NEEDED, SIDES[SAMPLER]) if name not in columns]
     if missing:
         raise ConfigError(
             f"rlhf audit: {path} has no column {', '.join(missing)}; expected a file of the observer token_files. "
-            "Record it with this version: --observers.use token_files"
+            "Record it with this version: --observers.use token_files",
+            code="lab/no-tokens",
         )
     return columns
 

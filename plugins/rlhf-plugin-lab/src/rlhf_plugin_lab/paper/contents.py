@@ -67,12 +67,14 @@ def require_run(run: Path, command: str = "rlhf view") -> None:
     """
     if not run.is_dir():
         raise ConfigError(
-            f"{command} {run}: no such folder; expected a run's --output, such as runs/run"
+            f"{command} {run}: no such folder; expected a run's --output, such as runs/run",
+            code="lab/no-run",
         )
     if not any((run / name).is_file() for name in (METRICS, SAMPLES, EVAL_SAMPLES)):
         raise ConfigError(
             f"{command} {run}: expected a run folder, with {METRICS} or {SAMPLES}; it has neither. Name a run's "
-            "--output, such as runs/run"
+            "--output, such as runs/run",
+            code="lab/no-run",
         )
 
 

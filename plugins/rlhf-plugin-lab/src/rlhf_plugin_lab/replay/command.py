@@ -75,7 +75,8 @@ def main(arguments: Sequence[str]) -> int:
     span = find_span(flags.run, flags.first, flags.last)
     if flags.out is not None and flags.out.exists():
         raise ConfigError(
-            f"rlhf replay --out {flags.out}: it is there already; expected a new folder. Choose another --out."
+            f"rlhf replay --out {flags.out}: it is there already; expected a new folder. Choose another --out.",
+            code="output/not-empty",
         )
     plugins = load()
     if flags.out is not None:
@@ -173,7 +174,8 @@ def _play_changed(
         if last < span.first:
             raise RolloutError(
                 f"rlhf replay: {why}. That is so at step {span.first} already, where no other --to helps: leave out "
-                "the changed option that asks for other samples."
+                "the changed option that asks for other samples.",
+                code="lab/samples-differ",
             ) from error
         print(f"steps {last + 1} to {span.last} are missing: {why}.", file=sys.stderr)
     return last, {} if heard is None else heard.shares

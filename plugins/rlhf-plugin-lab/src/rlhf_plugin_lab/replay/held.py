@@ -29,7 +29,8 @@ def held(checkpoint: Path, folder: Path) -> Path:
     if not whole:
         raise ConfigError(
             f"{checkpoint}: expected the checkpoint from which the span is reached; the run, which goes on, has "
-            "removed it meanwhile. Choose a later --from, or have the next run keep more with --checkpoint.keep."
+            "removed it meanwhile. Choose a later --from, or have the next run keep more with --checkpoint.keep.",
+            code="lab/no-checkpoint",
         )
     return place
 

@@ -110,7 +110,8 @@ class RecordedExecutor:
                 raise RolloutError(
                     f"{task.uid._replace(sample=sample)}: expected an episode that the run sampled in this span; it "
                     "sampled none of that name, and a replay samples nothing. With the changed options more groups "
-                    "are dropped, so that more are drawn: choose options that drop fewer, or a shorter span."
+                    "are dropped, so that more are drawn: choose options that drop fewer, or a shorter span.",
+                    code="lab/samples-differ",
                 )
         for image in _images_of(rows):
             if image in self._kept.images:

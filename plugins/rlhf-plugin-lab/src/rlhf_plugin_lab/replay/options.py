@@ -71,13 +71,15 @@ def options_of(
 def _refuse_given(path: str) -> None:
     if path == "output":
         raise ConfigError(
-            "rlhf replay --output: the replay's runs are kept elsewhere. Give --out FOLDER in place of --output"
+            "rlhf replay --output: the replay's runs are kept elsewhere. Give --out FOLDER in place of --output",
+            code="lab/option-not-replayed",
         )
     section = path.partition(".")[0]
     if section in ("resume", "checkpoint", "log", "observers", "eval"):
         raise ConfigError(
             f"rlhf replay --{path}: expected an option that changes what is learned; a replay itself decides on "
-            f"{section}. Leave it out."
+            f"{section}. Leave it out.",
+            code="lab/option-not-replayed",
         )
 
 
@@ -93,5 +95,6 @@ def _refuse_sampling(path: str, resolved: ResolvedOptions[Any]) -> None:
         raise ConfigError(
             f"rlhf replay --{path}: expected an option of {', '.join(LEARNING)} or "
             f"{', '.join(LEARNING_OF_STEP)}; this one says which samples there are, or who computes, and a replay "
-            "learns from the samples that the run had. Start a run with it: rlhf train."
+            "learns from the samples that the run had. Start a run with it: rlhf train.",
+            code="lab/option-not-replayed",
         )

@@ -65,20 +65,23 @@ def find_span(run: Path, first: int, last: int) -> Span:
     require_run(run, "rlhf replay")
     if not 1 <= first <= last:
         raise ConfigError(
-            f"rlhf replay --from {first} --to {last}: expected 1 <= --from <= --to; the first step is 1. Set --from 1"
+            f"rlhf replay --from {first} --to {last}: expected 1 <= --from <= --to; the first step is 1. Set --from 1",
+            code="lab/no-such-step",
         )
     problems = Problems()
     options = read_options(run / "config.toml", problems)
     if not options.version or not options.command:
         raise ConfigError(
             f"{run / 'config.toml'}: expected the configuration that the run wrote, which names version and command; "
-            f"got {'; '.join(problems.lines()) or 'a file without its first line'}. Put the run's own file back."
+            f"got {'; '.join(problems.lines()) or 'a file without its first line'}. Put the run's own file back.",
+            code="lab/other-version",
         )
     here = f"rlhf-core {version('rlhf-core')}"
     if options.version != here:
         raise ConfigError(
             f"{run}: the run was made by {options.version}; got {here}, which need not compute the same bits. "
-            f"Replay it with pip install {options.version.replace(' ', '==')}."
+            f"Replay it with pip install {options.version.replace(' ', '==')}.",
+            code="lab/other-version",
         )
     metrics = read_metrics(run / "metrics.jsonl", problems)
     checkpoints = checkpoints_of(run)
@@ -87,7 +90,8 @@ def find_span(run: Path, first: int, last: int) -> Span:
     if first > recorded or (planned.isdecimal() and last > max(int(planned), recorded)):
         raise ConfigError(
             f"rlhf replay --from {first} --to {last}: expected steps that {run} has recorded; its last one is "
-            f"{recorded}. Set {'--to' if first <= recorded else '--from'} {recorded}"
+            f"{recorded}. Set {'--to' if first <= recorded else '--from'} {recorded}",
+            code="lab/no-such-step",
         )
     missing = [f"{run}: {line}" for line in problems.lines()]
     if last > recorded:
@@ -106,7 +110,7 @@ def find_span(run: Path, first: int, last: int) -> Span:
         missing=tuple(missing),
     )
     if span.start is None and first > 1:
-        raise ConfigError(_no_checkpoint(run, first, checkpoints))
+        raise ConfigError(_no_checkpoint(run, first, checkpoints), code="lab/no-checkpoint")
     return span
 
 

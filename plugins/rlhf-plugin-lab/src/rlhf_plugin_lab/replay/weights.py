@@ -88,7 +88,8 @@ def _together(*checkpoints: Path) -> Iterator[list[torch.Tensor]]:
         if any(each != keys[0] for each in keys):
             raise ConfigError(
                 f"{checkpoints[-1]}: expected the weights of {checkpoints[0]}; {name} has others. With the changed "
-                "options the policy has other parameters, which cannot be compared."
+                "options the policy has other parameters, which cannot be compared.",
+                code="lab/no-weights",
             )
         for key in filter(_is_weight, keys[0]):
             yield [file.get_tensor(key).double() for file in opened]
@@ -109,6 +110,7 @@ def _files(checkpoint: Path) -> list[str]:
     if not names:
         raise ConfigError(
             f"{checkpoint / 'policy'}: expected weights in *.safetensors; this backend writes none, so that "
-            "replays with changed options cannot be compared. Without changed options they can."
+            "replays with changed options cannot be compared. Without changed options they can.",
+            code="lab/no-weights",
         )
     return names

@@ -157,7 +157,8 @@ class EmbeddedEngine:
         limit = request.checked_limit(self._spec.max_length, self._weights.lm.vocab_size)
         if request.media and not isinstance(self._weights.lm, VisionLM):
             raise RolloutError(
-                f"request {request.uid} has images, and the model reads text alone; set --model.vision"
+                f"request {request.uid} has images, and the model reads text alone; set --model.vision",
+                code="model/reads-text-alone",
             )
         guides = [self._guide(request) for _ in request.seeds]
         number = self._num_calls = self._num_calls + 1
@@ -272,7 +273,8 @@ class EmbeddedEngine:
         if isinstance(self._batch, ResidentBatch):
             raise RequestError(
                 f"request {request.uid} asks for an answer of a given form, which the embedded engine enforces only "
-                "where the host looks at each token; run with --engine.embedded.decode stepwise"
+                "where the host looks at each token; run with --engine.embedded.decode stepwise",
+                code="engine/form-unsupported",
             )
         if self._guides is None:
             spec = self._spec

@@ -128,12 +128,14 @@ class Finished:
 def _stuck(sequence: Sequence, count: int) -> RequestError:
     return RequestError(
         f"request {sequence.request.uid}: no token of the model can be token {count} of an answer of this form; its "
-        "vocabulary lacks what the form asks for"
+        "vocabulary lacks what the form asks for",
+        code="engine/form-unsupported",
     )
 
 
 def _not_finite(sequence: Sequence, count: int) -> RolloutError:
     return RolloutError(
         f"request {sequence.request.uid}: the log-probability of token {count} is not a finite number, so the model's "
-        "logits are not either. Check the weights: a step with too large a learning rate may have destroyed them."
+        "logits are not either. Check the weights: a step with too large a learning rate may have destroyed them.",
+        code="engine/not-finite",
     )

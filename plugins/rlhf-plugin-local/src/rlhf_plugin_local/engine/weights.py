@@ -48,7 +48,9 @@ class ServedWeights:
             assert isinstance(module, CausalLM)
             self.lm = module
         elif spec.adapter_rank is not None:
-            raise CapabilityError(_no_factors(may_share=self._may_share))
+            raise CapabilityError(
+                _no_factors(may_share=self._may_share), code="adapter/not-servable"
+            )
         elif isinstance(module, VisionLM):
             self.lm = copy.deepcopy(module).to(device_of(config, module))
         else:
@@ -94,7 +96,8 @@ class ServedWeights:
         elif module is not self.lm:
             raise RolloutError(
                 "the engine shares the weights of the module that it was started with; the source of this update has "
-                + ("another one" if module is not None else "no module in this process")
+                + ("another one" if module is not None else "no module in this process"),
+                code="engine/other-weights",
             )
         self._source = source
         self._follow()
@@ -117,7 +120,8 @@ class ServedWeights:
             raise RolloutError(
                 "the weights changed under running requests, so their tokens would be labeled with the wrong version. "
                 "Call pause before training, and update_weights and resume behind it, or set "
-                "--engine.embedded.weights copy"
+                "--engine.embedded.weights copy",
+                code="engine/weights-changed",
             )
 
     def _changed(self) -> bool:
@@ -176,13 +180,17 @@ def _copy_buckets(lm: CausalLM, source: WeightSource) -> None:
                 expected = tuple(state[name].shape) if name in state else "no such name"
                 raise RolloutError(
                     f"weight {name} of shape {tuple(tensor.shape)} does not fit the engine's model ({expected}): "
-                    "trainer and engine were started from different models"
+                    "trainer and engine were started from different models",
+                    code="engine/other-weights",
                 )
             state[name].copy_(tensor)
             missing.discard(state[name].data_ptr())
     # By address: one of two tied names is enough.
     if lacking := [name for name, tensor in state.items() if tensor.data_ptr() in missing]:
-        raise RolloutError(f"the trainer sent no {lacking[0]} ({len(lacking)} weights are missing)")
+        raise RolloutError(
+            f"the trainer sent no {lacking[0]} ({len(lacking)} weights are missing)",
+            code="engine/other-weights",
+        )
 
 
 def _precast(lm: CausalLM, config: EmbeddedEngineConfig, *, own: bool) -> Precast | None:

@@ -109,7 +109,10 @@ def _flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
         elif found:
             found[-1][1].append(word)
         else:
-            raise ConfigError(f"rlhf migrate: {word}: expected a flag of TRL's script before it")
+            raise ConfigError(
+                f"rlhf migrate: {word}: expected a flag of TRL's script before it",
+                code="migrate/unreadable-script",
+            )
     return found
 
 

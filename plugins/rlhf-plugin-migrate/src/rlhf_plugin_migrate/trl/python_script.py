@@ -53,7 +53,8 @@ def read_script(text: str, name: str) -> PythonScript:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise ConfigError(
-            f"rlhf migrate: {name}, line {error.lineno}: not valid Python: {error.msg}"
+            f"rlhf migrate: {name}, line {error.lineno}: not valid Python: {error.msg}",
+            code="migrate/unreadable-script",
         ) from error
     return _Reader(tree, name).read()
 
@@ -78,7 +79,8 @@ class _Reader:
             raise ConfigError(
                 f"rlhf migrate: {self._name}: expected one call of GRPOConfig, SFTConfig or DPOConfig, found "
                 f"{len(configs)}. Of a script that reads its options from the command line, migrate the launch: rlhf "
-                "migrate --from trl -- accelerate launch SCRIPT.py --FLAGS"
+                "migrate --from trl -- accelerate launch SCRIPT.py --FLAGS",
+                code="migrate/unreadable-script",
             )
         config, kind = configs[0]
         out = PythonScript(_SCRIPTS[kind])

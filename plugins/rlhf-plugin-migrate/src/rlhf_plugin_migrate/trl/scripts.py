@@ -47,6 +47,7 @@ def script_of(text: str, name: str) -> str:
     if len(best) > 1:
         raise ConfigError(
             f"rlhf migrate: {name}: its keys are those of several scripts of TRL; say which one it is for: --script "
-            f"{' or --script '.join(best)}"
+            f"{' or --script '.join(best)}",
+            code="migrate/unreadable-script",
         )
     return best[0]

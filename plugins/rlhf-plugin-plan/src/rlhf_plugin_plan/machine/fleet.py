@@ -38,7 +38,8 @@ def find_fleet(text: str) -> Fleet:
     if int(count) < 1 or (name not in GPUS and memory is None):
         raise ConfigError(
             f"--gpus {text[:200]}: expected a number and a GPU, such as 4xa100-80, or a memory, such as 8x24GB. GPUs: "
-            f"{', '.join(GPUS)}"
+            f"{', '.join(GPUS)}",
+            code="plan/unknown-gpu",
         )
     if memory is None:
         return Fleet(gpu=GPUS[name], count=int(count))

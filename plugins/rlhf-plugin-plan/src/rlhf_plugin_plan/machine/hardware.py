@@ -118,5 +118,7 @@ def find_gpu(name: str) -> GpuSpec:
         ConfigError: the table has no GPU of this name.
     """
     if name not in GPUS:
-        raise ConfigError(f"--gpu {name}: expected one of {', '.join(GPUS)}")
+        raise ConfigError(
+            f"--gpu {name}: expected one of {', '.join(GPUS)}", code="plan/unknown-gpu"
+        )
     return GPUS[name]

@@ -216,5 +216,8 @@ def _count(args: dict[str, object], name: str, unset: int = 1) -> int:
     if value is None:
         return unset
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"engine.vllm.args.{name} is {value!r}; expected a positive integer")
+        raise ConfigError(
+            f"engine.vllm.args.{name} is {value!r}; expected a positive integer",
+            code="config/out-of-range",
+        )
     return value

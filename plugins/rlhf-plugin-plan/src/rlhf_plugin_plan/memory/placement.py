@@ -119,7 +119,8 @@ def place(
         raise ConfigError(
             f"the run takes {placement.gpus} GPUs ({_describe(placement)}), but --nodes and --gpus-per-node give "
             f"{cluster.nodes} x {cluster.gpus_per_node}. Lower runtime.ray.ranks or runtime.ray.engines, let more "
-            "roles share GPUs with runtime.ray.colocate, or raise --nodes or --gpus-per-node."
+            "roles share GPUs with runtime.ray.colocate, or raise --nodes or --gpus-per-node.",
+            code="plan/does-not-divide",
         )
     return placement
 
@@ -134,23 +135,27 @@ def check_engine(shape: ModelShape, engine: PlannedEngine) -> None:
     if shape.heads % tensor:
         raise ConfigError(
             f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's {shape.heads} "
-            f"attention heads. Expected one of {_divisors(shape.heads)}."
+            f"attention heads. Expected one of {_divisors(shape.heads)}.",
+            code="plan/does-not-divide",
         )
     if shape.kv_heads % tensor and tensor % shape.kv_heads:
         raise ConfigError(
             f"engine.vllm.args.tensor_parallel_size is {tensor}, but the model has {shape.kv_heads} key and value "
-            "heads: one of the two numbers must divide the other"
+            "heads: one of the two numbers must divide the other",
+            code="plan/does-not-divide",
         )
     width, option = shape.ffn, "intermediate_size"
     if shape.experts is not None:
         width, option = shape.experts.width, "moe_intermediate_size"
     if width % tensor:
         raise ConfigError(
-            f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's {option} {width}"
+            f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's {option} {width}",
+            code="plan/does-not-divide",
         )
     if pipeline > shape.layers:
         raise ConfigError(
-            f"engine.vllm.args.pipeline_parallel_size is {pipeline}, but the model has only {shape.layers} layers"
+            f"engine.vllm.args.pipeline_parallel_size is {pipeline}, but the model has only {shape.layers} layers",
+            code="plan/does-not-divide",
         )
 
 
@@ -161,7 +166,8 @@ def _require_several(planned: PlannedRun, ranks: Mapping[str, int]) -> None:
     if many and SEVERAL_RANKS not in backend.registered.component.provides:
         raise ConfigError(
             f"{', '.join(many)}: --backend {backend.registered.name} trains in one process only; choose a backend that "
-            f"provides {SEVERAL_RANKS!r}, such as deepspeed"
+            f"provides {SEVERAL_RANKS!r}, such as deepspeed",
+            code="plan/does-not-divide",
         )
 
 
@@ -199,20 +205,23 @@ def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine
     if part.gpus != int(part.gpus) and part.gpus > 1:
         raise ConfigError(
             f"runtime.ray.gpus_per gives {' + '.join(part.names)} {part.gpus:g} GPUs a process; above 1 the number "
-            "has to be whole"
+            "has to be whole",
+            code="plan/does-not-divide",
         )
     wanted = engine.gpus if part.names == (ENGINE,) else 1
     if ENGINE in part.names and engine.gpus > 1 and len(part.names) > 1:
         others = " + ".join(name for name in part.names if name != ENGINE)
         raise ConfigError(
             f"an engine of {engine.gpus} GPUs (tensor x pipeline x data_parallel_size) cannot share GPUs with "
-            f"{others}: leave the engine out of runtime.ray.colocate"
+            f"{others}: leave the engine out of runtime.ray.colocate",
+            code="plan/does-not-divide",
         )
     if part.gpus >= 1 and part.gpus != wanted:
         what = "tensor x pipeline x data_parallel_size" if wanted > 1 else "one rank"
         raise ConfigError(
             f"runtime.ray.gpus_per gives {' + '.join(part.names)} {part.gpus:g} GPUs a process, but {what} takes "
-            f"{wanted}. Set --runtime.ray.gpus_per.{part.names[0]} {wanted}."
+            f"{wanted}. Set --runtime.ray.gpus_per.{part.names[0]} {wanted}.",
+            code="plan/does-not-divide",
         )
     per_gpu = max(1, int(1 / part.gpus)) if part.gpus < 1 else 1
     kinds = []
@@ -242,13 +251,15 @@ def _require_whole_bundles(parts: Sequence[Colocation], cluster: ClusterSize | N
         if part.gpus > cluster.gpus_per_node:
             raise ConfigError(
                 f"{' + '.join(part.names)} takes {part.gpus:g} GPUs of one machine, but --gpus-per-node is "
-                f"{cluster.gpus_per_node}. Set --gpus-per-node {part.gpus:g}"
+                f"{cluster.gpus_per_node}. Set --gpus-per-node {part.gpus:g}",
+                code="plan/does-not-divide",
             )
         if part.gpus > 1 and cluster.gpus_per_node % int(part.gpus):
             raise ConfigError(
                 f"{' + '.join(part.names)} takes {part.gpus:g} GPUs a process, which does not divide the "
                 f"{cluster.gpus_per_node} GPUs of a machine: some would stand idle. Choose a tensor_parallel_size that "
-                f"divides {cluster.gpus_per_node}."
+                f"divides {cluster.gpus_per_node}.",
+                code="plan/does-not-divide",
             )
 
 

@@ -106,7 +106,8 @@ def planned_role(
     if ranks // together > rows:
         raise ConfigError(
             f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have no "
-            f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size."
+            f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size.",
+            code="plan/does-not-divide",
         )
     budget = run.run.train.max_tokens_per_micro_batch
     batch, count = largest_micro_batch(
@@ -194,7 +195,8 @@ def _require_divides(option: str, size: int, *numbers: tuple[str, int]) -> None:
     for what, number in numbers:
         if number % size:
             raise ConfigError(
-                f"backend.deepspeed.{option} is {size}, which does not divide the {number} {what}"
+                f"backend.deepspeed.{option} is {size}, which does not divide the {number} {what}",
+                code="plan/does-not-divide",
             )
 
 

@@ -201,7 +201,8 @@ def _plain_model(config: Path, dtype: str) -> Any:
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise ConfigError(
             f"{file}: expected the config.json of a model of the family {family}, which Transformers refuses: "
-            f"{reason[0].strip()[:300]}"
+            f"{reason[0].strip()[:300]}",
+            code="plan/unknown-model",
         ) from error
 
 

@@ -60,7 +60,8 @@ def _by_role(given: Sequence[str], roles: Sequence[str]) -> dict[str, Path]:
         if role not in roles:
             raise ConfigError(
                 f"--model-config {text}: this run has no role {role!r}; expected FILE, or ROLE=FILE with one of "
-                f"{', '.join(roles)}"
+                f"{', '.join(roles)}",
+                code="usage/command-line",
             )
         files[role] = Path(file)
     return files
@@ -86,7 +87,8 @@ def _find(model: str, role: str) -> Path:
     which = "" if role == "policy" else f"{role}="
     raise ConfigError(
         f"model {model} of the {role}: no such folder, and its config.json is not among the downloaded files. Nothing "
-        f"is downloaded to plan: {fetch}give the file with --model-config {which}FILE"
+        f"is downloaded to plan: {fetch}give the file with --model-config {which}FILE",
+        code="model/not-found",
     )
 
 

@@ -104,14 +104,16 @@ def tower_of_config(
     if isinstance(config.get("vision_feature_layer"), list):
         raise ConfigError(
             f"{source}: vision_feature_layer names several layers; rlhf plan knows towers whose features are of one. "
-            "The run itself may work all the same."
+            "The run itself may work all the same.",
+            code="plan/unknown-model",
         )
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         number(key)
     for key in ("image_size", "patch_size"):
         if not vision.get(key):
             raise ConfigError(
-                f"{source}: vision_config: {key} is {vision.get(key)!r}; expected a size"
+                f"{source}: vision_config: {key} is {vision.get(key)!r}; expected a size",
+                code="plan/unknown-model",
             )
     filled = {**family.seen, **vision}
     return family.tower({"mm_tokens_per_image": 256, **config}, filled, out)

@@ -249,7 +249,8 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     if family not in FAMILIES:
         raise ConfigError(
             f"{source}: model_type {family!r} is not modeled; rlhf plan knows {', '.join(FAMILIES)}. The run itself "
-            "may work all the same."
+            "may work all the same.",
+            code="plan/unknown-model",
         )
 
     if family in SEEING:
@@ -262,7 +263,8 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     kv_heads = number("num_key_value_heads") if config.get("num_key_value_heads") else heads
     if heads % kv_heads:
         raise ConfigError(
-            f"{source}: {heads} attention heads cannot share {kv_heads} key and value heads"
+            f"{source}: {heads} attention heads cannot share {kv_heads} key and value heads",
+            code="plan/unknown-model",
         )
     biased = bool(config.get("attention_bias", False)) and family in _BIASED
     layers = number("num_hidden_layers")
@@ -296,7 +298,9 @@ def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape of an image-text model; its text model is in ``text_config``, or beside ``vision_config``."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
-        raise ConfigError(f"{source}: vision_config is {vision!r}; expected an object")
+        raise ConfigError(
+            f"{source}: vision_config is {vision!r}; expected an object", code="plan/unknown-model"
+        )
     text = shape_of(text_config(config), source)
 
     def number(key: str) -> int:
@@ -308,5 +312,7 @@ def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
 def _number(config: Mapping[str, Any], key: str, source: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{source}: {key} is {value!r}; expected a positive integer")
+        raise ConfigError(
+            f"{source}: {key} is {value!r}; expected a positive integer", code="plan/unknown-model"
+        )
     return value

@@ -34,7 +34,9 @@ class StoredBlock:
         try:
             columns: TokenColumns = ray.get(self.reference, timeout=READ_TIMEOUT_S)
         except (RayError, GetTimeoutError) as error:
-            raise RolloutError(f"tokens of a batch could not be read: {error}") from error
+            raise RolloutError(
+                f"tokens of a batch could not be read: {error}", code="ray/tokens-lost"
+            ) from error
         return columns
 
 

@@ -65,7 +65,8 @@ class RayCluster:
             self._init(address=address)
         except Exception as error:  # Ray's errors have no common base class; some are bare
             raise ConfigError(
-                f"could not connect to the Ray cluster {address!r}: {_first_line(error)}"
+                f"could not connect to the Ray cluster {address!r}: {_first_line(error)}",
+                code="ray/unreachable",
             ) from error
 
     def close(self, *, keep_logs: bool) -> None:
@@ -129,7 +130,8 @@ class RayCluster:
             raise ConfigError(
                 f"could not start Ray on this machine: {_first_line(error)}\nRay gives each of its servers 20 to 30 s, "
                 "which a machine under load may exceed: start the run again, with RAY_NUM_REDIS_GET_RETRIES=60 for "
-                "more time"
+                "more time",
+                code="ray/not-started",
             ) from error
 
     def _end_reaper(self) -> None:

@@ -67,7 +67,8 @@ def require_gpus_fit(
                 f"the weights of the engine alone take {need.by_name[ENGINE] / GIB:.1f} GiB of each of its GPUs; the "
                 f"largest GPU of the cluster has {max(sizes) / GIB:.1f} GiB. Place engines apart with "
                 "runtime.ray.colocate, give each more runtime.ray.gpus_per.engine and let it split the model, or "
-                "choose a smaller model"
+                "choose a smaller model",
+                code="gpu/memory-too-small",
             )
 
 

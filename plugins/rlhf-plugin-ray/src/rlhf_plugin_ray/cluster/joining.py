@@ -53,7 +53,8 @@ def require_welcome(address: str, timeout_s: float) -> None:
     raise ConfigError(
         f"{socket.gethostname()} is no node of the Ray cluster {address!r}, whose nodes are {told or 'all dead'}. "
         f"Start the run on one of them, let this machine join with `ray start --address {address}`, or "
-        "use `ray job submit`"
+        "use `ray job submit`",
+        code="ray/unreachable",
     )
 
 
@@ -64,7 +65,8 @@ def _require_listener(address: str, host: str, port: int, timeout_s: float) -> N
         raise ConfigError(
             f"could not connect to the Ray cluster {address!r} (runtime.ray.address or RAY_ADDRESS): {error}. "
             f"Start one there with `ray start --head --port {port}`, correct the address, or leave it unset for a "
-            "cluster of the run's own"
+            "cluster of the run's own",
+            code="ray/unreachable",
         ) from error
 
 
@@ -80,11 +82,13 @@ def _nodes_at(address: str, timeout_s: float) -> Mapping[object, _Node]:
     except AuthenticationError as error:
         raise ConfigError(
             f"the Ray cluster {address!r} wants a token that this process does not have. Copy ~/.ray/auth_token from "
-            f"its head node, or set RAY_AUTH_TOKEN, and leave {AUTH_MODE} unset or at 'token'"
+            f"its head node, or set RAY_AUTH_TOKEN, and leave {AUTH_MODE} unset or at 'token'",
+            code="ray/token",
         ) from error
     except Exception as error:  # Ray's connection errors have no common base class
         raise ConfigError(
-            f"what listens at {address!r} does not answer as a Ray cluster of this version: {error}"
+            f"what listens at {address!r} does not answer as a Ray cluster of this version: {error}",
+            code="ray/unreachable",
         ) from error
 
 

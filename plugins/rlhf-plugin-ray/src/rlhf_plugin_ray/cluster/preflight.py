@@ -76,11 +76,13 @@ def require_bundles_fit(layout: ProcessLayout, nodes: Sequence[Node]) -> None:
         if room:
             raise ConfigError(
                 f"{who}, which {part.num_bundles} sets have to find and only {room} can: {told}. Choose "
-                "runtime.ray.gpus_per and cpus_per that divide what machines have, fewer processes, or more machines."
+                "runtime.ray.gpus_per and cpus_per that divide what machines have, fewer processes, or more machines.",
+                code="ray/too-few-resources",
             )
         raise ConfigError(
             f"{who}, and no machine of the cluster has that: {told}. Lower runtime.ray.cpus_per or gpus_per, "
-            "or add a larger machine."
+            "or add a larger machine.",
+            code="ray/too-few-resources",
         )
 
 
@@ -141,14 +143,16 @@ def _require(node: Node, report: NodeReport, driver: Driver) -> None:
     if not report.has_folder:
         raise ConfigError(
             f"{where} has no folder {driver.folder}, in which the run was started; start it from a file system that "
-            "all machines share"
+            "all machines share",
+            code="ray/files-missing",
         )
     if report.differing is not None:
-        raise FingerprintMismatch(report.differing)
+        raise FingerprintMismatch(report.differing, code="plugin/versions-differ")
     if report.missing:
         raise ConfigError(
             f"{where} does not see {', '.join(report.missing)}, which the driver does; put models and, for "
-            "images, --output on a file system that all machines share, or copy models there under the same path"
+            "images, --output on a file system that all machines share, or copy models there under the same path",
+            code="ray/files-missing",
         )
 
 
@@ -205,7 +209,8 @@ async def reserve(placement_groups: Mapping[Colocation, PlacementGroup], timeout
             raise ConfigError(
                 f"the cluster did not grant {part.num_bundles} x {part.bundle} for {' + '.join(part.names)} within "
                 f"{timeout_s:g} s (runtime.ray.start_timeout_s); free are {told}. Other programs hold the rest of the "
-                "cluster, or the free resources are split over machines: see `ray status`."
+                "cluster, or the free resources are split over machines: see `ray status`.",
+                code="ray/too-few-resources",
             )
 
 
@@ -226,7 +231,8 @@ def require_granted(
         return
     machines = ", ".join(f"{node.address} has {_resources(node)}" for node in alive_nodes())
     raise ProcessLost(
-        f"{who} has no place: its machine is gone, and no other has {part.bundle} to spare ({machines}). Add a machine"
+        f"{who} has no place: its machine is gone, and no other has {part.bundle} to spare ({machines}). Add a machine",
+        code="ray/machine-gone",
     ) from error
 
 

@@ -149,7 +149,8 @@ class WeightDelivery:
                 raise RolloutError(
                     f"{engine.who} waited {self._config.sync_timeout_s:g} s for new weights: those of version "
                     f"{self.version} are gone, since the trainer goes on with its own. --runtime.ray.weights store "
-                    "keeps them"
+                    "keeps them",
+                    code="engine/other-weights",
                 ) from error
 
     async def _deliver(self, engines: Sequence[ActorProcess]) -> dict[ActorProcess, ProcessLost]:
@@ -210,4 +211,6 @@ def _is_lost(error: RLHFError) -> bool:
 def _as_lost(engine: ActorProcess, error: RLHFError) -> ProcessLost:
     if isinstance(error, ProcessLost):
         return error
-    return ProcessLost(f"{engine.who} could not take over weights: {error}")
+    return ProcessLost(
+        f"{engine.who} could not take over weights: {error}", code="ray/process-lost"
+    )

@@ -106,7 +106,8 @@ class EngineActor(Actor):
     def _require_newer(self, version: int) -> None:
         if version < self._version:
             raise RolloutError(
-                f"weights of version {version} arrived after those of version {self._version}"
+                f"weights of version {version} arrived after those of version {self._version}",
+                code="engine/other-weights",
             )
 
     async def _serve(self, version: int, source: WeightSource) -> None:
@@ -127,7 +128,8 @@ class EngineActor(Actor):
         """
         if version > self._version:
             raise RolloutError(
-                f"request {request.uid} is for weights of version {version}; this engine has {self._version}"
+                f"request {request.uid} is for weights of version {version}; this engine has {self._version}",
+                code="engine/other-weights",
             )
         return await self._ready.generate(request)
 

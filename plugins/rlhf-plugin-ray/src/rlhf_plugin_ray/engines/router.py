@@ -79,7 +79,8 @@ class EngineRouter:
             RolloutError: always.
         """
         raise RolloutError(
-            "the Ray runtime has started its engines already, and starts them once only"
+            "the Ray runtime has started its engines already, and starts them once only",
+            code="engine/wrong-state",
         )
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:
@@ -108,11 +109,13 @@ class EngineRouter:
         """
         if not isinstance(source, RoleWeights):
             raise PluginError(
-                f"engines of the Ray runtime take weights from its roles, got {type(source).__name__}"
+                f"engines of the Ray runtime take weights from its roles, got {type(source).__name__}",
+                code="engine/other-weights",
             )
         if version < self.version:
             raise RolloutError(
-                f"weights of version {version} arrived after those of version {self.version}"
+                f"weights of version {version} arrived after those of version {self.version}",
+                code="engine/other-weights",
             )
         sync, lost = await self._delivery.update(
             version, lambda: [member.process for member in self.crew.members]
@@ -162,7 +165,9 @@ class EngineRouter:
             digests = await self._on_all("checksum", lambda actor: actor.checksum.remote())
         if len(set(digests.values())) != 1:
             told = ", ".join(f"{who} {str(one)[:12]}" for who, one in sorted(digests.items()))
-            raise RolloutError(f"the engines serve different weights: {told}")
+            raise RolloutError(
+                f"the engines serve different weights: {told}", code="engine/other-weights"
+            )
         return next(iter(digests.values()))
 
     async def close(self) -> None:

@@ -134,7 +134,7 @@ class Crew:
         if self._supervisor.failure is not None:
             raise self._supervisor.failure
         if (over := self.over) is not None:
-            raise RolloutError(f"{what}: {over}")
+            raise RolloutError(f"{what}: {over}", code="ray/workers-lost")
         await self._changed.wait()
 
     async def _add(self, index: int) -> None:
@@ -172,7 +172,7 @@ class Crew:
                 if isinstance(failure, NodeLost):
                     # Ray starts processes on a lost machine until it notices the loss: this restart does not count.
                     self._restarts_left += 1
-                self._restart(index, ProcessLost(again))
+                self._restart(index, ProcessLost(again, code="ray/process-lost"))
                 self._announce()
 
         task.add_done_callback(finished)

@@ -137,7 +137,8 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
     except OSError as error:
         raise ConfigError(
             f"{socket.gethostname()} has no folder {driver.folder}, in which the run was started; it has to be on "
-            f"a file system that all machines share ({error.strerror})"
+            f"a file system that all machines share ({error.strerror})",
+            code="ray/files-missing",
         ) from error
     torch.set_num_threads(threads)
     # torch warns of arrays from the object store, which are read-only; a backend only reads its batch.
@@ -148,7 +149,8 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
         if CodeReference(Path(path), "file").origin != origin:
             raise FingerprintMismatch(
                 f"{path} is another file on {socket.gethostname()} than where the run was started; copy it there, "
-                "or start from a file system that all machines share"
+                "or start from a file system that all machines share",
+                code="plugin/versions-differ",
             )
     return mine
 

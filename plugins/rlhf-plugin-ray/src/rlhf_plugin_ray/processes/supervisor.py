@@ -87,7 +87,8 @@ class Supervisor:
         except TimeoutError as error:
             raise ProcessLost(
                 f"{who} did not answer {what} within {timeout_s:g} s; it may hang, or the deadline "
-                "(runtime.ray.*_timeout_s) is too short"
+                "(runtime.ray.*_timeout_s) is too short",
+                code="ray/process-lost",
             ) from error
         finally:
             self._pending.discard(future)
@@ -106,7 +107,7 @@ class Supervisor:
             try:
                 await future_of(reference)
             except RayError as error:
-                on_death(ProcessLost(f"{who} died: {_reason(error)}"))
+                on_death(ProcessLost(f"{who} died: {_reason(error)}", code="ray/process-lost"))
 
         task = asyncio.get_running_loop().create_task(wait())
         self._watches.add(task)
@@ -167,7 +168,7 @@ def translated(error: RayTaskError, who: str) -> RLHFError:
     elif is_full(cause):
         out = StorageError(f"{who}: {reason_of(cause)}")
     else:
-        out = RLHFError(f"{who} failed: {type(cause).__name__}: {cause}")
+        out = RLHFError(f"{who} failed: {type(cause).__name__}: {cause}", code="ray/process-failed")
     out.add_note(str(error))  # Ray's text of the remote traceback
     return out
 

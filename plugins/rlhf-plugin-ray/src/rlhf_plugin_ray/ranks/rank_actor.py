@@ -115,7 +115,8 @@ class RankActor(Actor):
                 raise
             raise RLHFError(
                 f"port {place.master_port} of {place.master_address}, where the ranks of this role meet, was taken by "
-                "another program. Start the run again, which takes another port"
+                "another program. Start the run again, which takes another port",
+                code="ranks/port-taken",
             ) from error
         finally:
             if self._port is not None:

@@ -364,7 +364,8 @@ class RayRole:
         self._supervisor.fail(
             ProcessLost(
                 f"{error.args[0].rstrip('.')}. A rank holds part of the training state, so the run ends; --resume auto "
-                "goes on from the newest checkpoint"
+                "goes on from the newest checkpoint",
+                code="ray/process-lost",
             )
         )
         assert self._supervisor.failure is not None

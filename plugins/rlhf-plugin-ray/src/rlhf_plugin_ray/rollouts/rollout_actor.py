@@ -179,14 +179,15 @@ class EngineDirectory:
 
     async def _more(self, what: str) -> None:
         if self._table.over is not None:
-            raise RolloutError(f"{what}: {self._table.over}")
+            raise RolloutError(f"{what}: {self._table.over}", code="ray/workers-lost")
         patience_s = self._patience.replacement_s
         try:
             async with asyncio.timeout(patience_s):
                 await self._changed.wait()
         except TimeoutError as error:
             raise RolloutError(
-                f"{what}: no engine is left, and none was started anew within {patience_s:g} s"
+                f"{what}: no engine is left, and none was started anew within {patience_s:g} s",
+                code="ray/workers-lost",
             ) from error
 
 

@@ -138,7 +138,9 @@ class Links:
         if not failed:
             return link
         for engine in engines.keys() - errors.keys():
-            errors[engine] = LinkBroken(f"{engine.who}: weight link {link.name} was not formed")
+            errors[engine] = LinkBroken(
+                f"{engine.who}: weight link {link.name} was not formed", code="weights/link-broken"
+            )
         await self._drop(link)
         return None
 
@@ -169,7 +171,10 @@ class Links:
         for link in links:
             if link.name in broken or link.engines & errors.keys():
                 for engine in link.engines - errors.keys():
-                    errors[engine] = LinkBroken(f"{engine.who}: {broken.get(link.name, 'broken')}")
+                    errors[engine] = LinkBroken(
+                        f"{engine.who}: {broken.get(link.name, 'broken')}",
+                        code="weights/link-broken",
+                    )
                 await self._drop(link)
 
     async def _give_up(self, link: Link, error: RLHFError) -> None:

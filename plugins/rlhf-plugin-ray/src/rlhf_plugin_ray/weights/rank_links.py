@@ -146,5 +146,8 @@ def require_planned(offers: Sequence[Offer]) -> Offer:
     """
     if len({offer.num_bytes for offer in offers}) != 1:
         sizes = [offer.num_bytes for offer in offers]
-        raise RLHFError(f"the policy's ranks gave weights of {sizes} bytes; each has to give all")
+        raise RLHFError(
+            f"the policy's ranks gave weights of {sizes} bytes; each has to give all",
+            code="weights/other-plan",
+        )
     return offers[0]

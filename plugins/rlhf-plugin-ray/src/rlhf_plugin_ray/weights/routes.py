@@ -66,7 +66,8 @@ def route_to(
     raise ConfigError(
         f"runtime.ray.weights is {choice!r}, which needs {need[choice]}; {who} is on "
         f"{', '.join(_called(place, ranks[0]) for place in receivers)}, the policy on "
-        f"{', '.join(_called(place, ranks[0]) for place in ranks)}. Leave it at 'auto', or place them otherwise."
+        f"{', '.join(_called(place, ranks[0]) for place in ranks)}. Leave it at 'auto', or place them otherwise.",
+        code="weights/no-route",
     )
 
 

@@ -88,7 +88,7 @@ def make_app(
         scores = await batcher.submit(sequences)
         for index, score in enumerate(scores):
             if isinstance(score, RewardError):
-                raise RewardError(f"query {index}: {score}")
+                raise RewardError(f"query {index}: {score}", code="reward-model/server")
         return [score for score in scores if not isinstance(score, RewardError)]
 
     async def health(request: Request) -> Response:

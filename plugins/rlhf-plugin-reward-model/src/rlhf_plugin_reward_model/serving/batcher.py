@@ -88,7 +88,7 @@ class Batcher:
             await asyncio.gather(self._task, return_exceptions=True)
         for job in self._jobs:
             if not job.done.done():
-                job.done.set_exception(RewardError("the server stops"))
+                job.done.set_exception(RewardError("the server stops", code="reward-model/server"))
         self._jobs.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -118,7 +118,9 @@ class Batcher:
         except asyncio.CancelledError:
             for job in jobs:
                 if not job.done.done():
-                    job.done.set_exception(RewardError("the server stops"))
+                    job.done.set_exception(
+                        RewardError("the server stops", code="reward-model/server")
+                    )
             raise
         except Exception as error:
             if len(jobs) == 1:

@@ -190,11 +190,13 @@ def _listening(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"--port {port}: in use at {host}. Choose another, or 0 for any free one."
+                f"--port {port}: in use at {host}. Choose another, or 0 for any free one.",
+                code="usage/port-taken",
             ) from error
         raise ConfigError(
             f"--host {host} --port {port}: cannot listen there: {error.strerror or error}. Give an address of this "
-            "machine, such as --host 127.0.0.1, and a port that you may open; --port 0 takes any free one."
+            "machine, such as --host 127.0.0.1, and a port that you may open; --port 0 takes any free one.",
+            code="usage/port-taken",
         ) from error
     return listener
 
@@ -203,7 +205,8 @@ def _check_reach(options: ServeConfig) -> None:
     if not options.auth and not _is_loopback(options.host):
         raise ConfigError(
             f"--auth false with --host {options.host}: anybody who reaches this machine could ask. Leave --auth on, "
-            "or listen at 127.0.0.1 and forward the port."
+            "or listen at 127.0.0.1 and forward the port.",
+            code="usage/open-server",
         )
 
 

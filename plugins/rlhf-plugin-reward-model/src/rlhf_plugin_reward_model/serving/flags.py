@@ -20,7 +20,7 @@ class _FlagParser(argparse.ArgumentParser):
     """Raises what argparse would print, so that ``rlhf --errors json`` has the message too."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}")
+        raise ConfigError(f"{self.prog}: {message}", code="usage/command-line")
 
 
 def parse_flags(
@@ -53,7 +53,9 @@ def parse_flags(
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(_message(error, given, positional, model)) from error
+        raise ConfigError(
+            _message(error, given, positional, model), code="usage/command-line"
+        ) from error
 
 
 def flag_of(name: str) -> str:

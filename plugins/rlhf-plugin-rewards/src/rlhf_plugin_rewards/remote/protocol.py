@@ -46,7 +46,8 @@ def body_of(
         return json.dumps(message, allow_nan=False).encode("ascii")
     except (TypeError, ValueError) as error:
         raise RewardError(
-            f"column {label_key!r} holds a value that cannot be sent as JSON: {error}"
+            f"column {label_key!r} holds a value that cannot be sent as JSON: {error}",
+            code="reward/unsendable",
         ) from error
 
 
@@ -94,7 +95,10 @@ def _column(values: Any, name: str, count: int) -> Sequence[Any]:
 
 def _result(reward: Any, metrics: Mapping[str, Any]) -> RewardResult | RewardError:
     if not isinstance(reward, int | float) or not math.isfinite(reward):
-        return RewardError(f"the server's reward is {reward!r}; expected a finite number")
+        return RewardError(
+            f"the server's reward is {reward!r}; expected a finite number",
+            code="reward/wrong-answer",
+        )
     return RewardResult(reward=float(reward), metrics=dict(metrics))
 
 

@@ -37,7 +37,8 @@ def wait_for_a_server(urls: Sequence[str], limit_s: float) -> None:
         if time.monotonic() + POLL_S >= end:
             raise RewardError(
                 f"no reward server can be reached (tried for deadline_s = {limit_s:g}): {'; '.join(problems)}. "
-                "Start one, or correct urls"
+                "Start one, or correct urls",
+                code="reward/unreachable",
             )
         time.sleep(POLL_S)
 

@@ -88,9 +88,9 @@ class _Batch:
             return await self._ask(requests, body)
         except (PerSample, RewardError) as error:
             if len(requests) == 1:
-                return [RewardError(str(error))]
+                return [RewardError(str(error), code="reward/remote")]
         except FailedRequest as error:
-            return [RewardError(str(error)) for _ in requests]
+            return [RewardError(str(error), code="reward/remote") for _ in requests]
         half = len(requests) // 2
         first, second = await asyncio.gather(
             self.results(requests[:half]), self.results(requests[half:])

@@ -196,7 +196,7 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
     """
     if not selections["model.vision"]:
         if run.data.image_key:
-            raise ConfigError(no_reader(labels))
+            raise ConfigError(no_reader(labels), code="config/missing-capability")
         return
     (vision,) = selections["model.vision"]
     for path, word in (("backend.name", BACKEND_SEES), ("runtime.name", RUNTIME_SEES)):
@@ -204,7 +204,8 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
         if word not in chosen.registered.component.provides:
             raise CapabilityError(
                 f"{labels('model.vision')} {vision.name} needs {word!r}, which {labels(path)} {chosen.name} does not "
-                "provide. Choose another one, or leave the images out."
+                "provide. Choose another one, or leave the images out.",
+                code="config/missing-capability",
             )
 
 

@@ -62,7 +62,8 @@ class ModelUpdates:
         if missing:
             raise RolloutError(
                 f"the trainer sent nothing for {missing[0]} ({len(missing)} parameters kept their old weights); "
-                "trainer and engine were started from different models"
+                "trainer and engine were started from different models",
+                code="engine/other-weights",
             )
         if not self._told:
             self._told = True

@@ -47,7 +47,8 @@ def served_digest(workers: Sequence[Sequence[HeldWeight]]) -> str | None:
         other = regions.setdefault(held.region, held)
         if other != held:
             raise RolloutError(
-                f"vLLM's workers serve different weights: the sums of {held.name} are {other.total} and {held.total}"
+                f"vLLM's workers serve different weights: the sums of {held.name} are {other.total} and {held.total}",
+                code="engine/other-weights",
             )
     sums = []
     for name, regions in by_name.items():
@@ -56,7 +57,8 @@ def served_digest(workers: Sequence[Sequence[HeldWeight]]) -> str | None:
         if elements < first.all_elements:
             raise RolloutError(
                 f"vLLM's workers hold {elements} of the {first.all_elements} elements of {name}; the other elements "
-                "kept the values that they had before the last update"
+                "kept the values that they had before the last update",
+                code="engine/other-weights",
             )
         if (
             elements > first.all_elements

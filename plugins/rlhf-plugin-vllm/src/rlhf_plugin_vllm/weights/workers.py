@@ -47,7 +47,7 @@ class Workers:
             while not task.done():
                 await asyncio.wait({task}, timeout=LOOK_S)
                 if self.llm.errored and not task.done():
-                    raise RolloutError("vLLM's core died before it answered")
+                    raise RolloutError("vLLM's core died before it answered", code="vllm/died")
             return task.result()
         finally:
             task.cancel()

@@ -41,7 +41,8 @@ class Gemma3(ImageTextFamily):
         if getattr(self.processor, "do_pan_and_scan", None):
             raise ConfigError(
                 f"model {path}: its image processor cuts images into crops (do_pan_and_scan), which is not supported "
-                "here; set it to false in preprocessor_config.json"
+                "here; set it to false in preprocessor_config.json",
+                code="image/unsupported-processor",
             )
         count = int(config.mm_tokens_per_image)
         side = int(count**0.5)

@@ -55,13 +55,15 @@ class Gemma4(ImageTextFamily):
         if not self.processor.do_resize:
             raise ConfigError(
                 f"model {path}: its image processor leaves the sizes of images as they are (do_resize); expected one "
-                "that brings them to patches"
+                "that brings them to patches",
+                code="image/unsupported-processor",
             )
         ahead = config.text_config.use_bidirectional_attention
         if ahead not in (None, "vision"):
             raise ConfigError(
                 f"model {path}: its use_bidirectional_attention is {ahead}, so that text sees what is behind it; "
-                "expected vision or none, as models that write have"
+                "expected vision or none, as models that write have",
+                code="image/unsupported-processor",
             )
         self.looks_ahead = ahead == "vision"
         begin, end = int(config.boi_token_id), int(config.eoi_token_id)

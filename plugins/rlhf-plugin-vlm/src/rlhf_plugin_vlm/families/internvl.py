@@ -129,13 +129,14 @@ class InternVl(ImageTextFamily):
         try:
             tiles = tiles_within(self.processor, areas)
         except MediaProblem as problem:
-            raise ConfigError(f"--model.vlm.max_pixels: {problem}") from problem
+            raise ConfigError(f"--model.vlm.max_pixels: {problem}", code="image/limit") from problem
         if options.max_tiles is not None:
             tiles["max_patches"] = options.max_tiles
         if tiles["min_patches"] > tiles["max_patches"]:
             raise ConfigError(
                 f"--model.vlm.max_tiles is {tiles['max_patches']}; expected at least {tiles['min_patches']}, those of "
-                "--model.vlm.min_pixels or of the model's processor"
+                "--model.vlm.min_pixels or of the model's processor",
+                code="image/limit",
             )
         for name, value in tiles.items():
             setattr(self.processor, name, value)

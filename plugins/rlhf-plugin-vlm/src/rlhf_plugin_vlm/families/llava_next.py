@@ -59,13 +59,15 @@ class LlavaNext(ImageTextFamily):
         if any(side % self._tile for one in self._resolutions for side in one):
             raise ConfigError(
                 f"model {path}: its image_grid_pinpoints are {self._resolutions}; expected multiples of the "
-                f"{self._tile} pixels that a tile has"
+                f"{self._tile} pixels that a tile has",
+                code="image/unsupported-processor",
             )
         strategy = config.vision_feature_select_strategy
         if strategy != self.STRATEGY:
             raise ConfigError(
                 f"model {path}: its vision_feature_select_strategy is {strategy}; expected {self.STRATEGY}, since the "
-                "tiles of its tower cannot be put together otherwise"
+                "tiles of its tower cannot be put together otherwise",
+                code="image/unsupported-processor",
             )
         self._side = self._tile // int(vision.patch_size)
         self.feature_id = int(config.image_token_id)

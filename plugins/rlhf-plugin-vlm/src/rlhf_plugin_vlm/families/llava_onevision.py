@@ -47,7 +47,8 @@ class LlavaOnevision(LlavaNext):
         most = ratio.removeprefix(_MOST)
         if most == ratio or not most.isdecimal():
             raise ConfigError(
-                f"model {path}: its vision_aspect_ratio is {ratio}; expected {_MOST} and a number of tiles"
+                f"model {path}: its vision_aspect_ratio is {ratio}; expected {_MOST} and a number of tiles",
+                code="image/unsupported-processor",
             )
         self._most = int(most)
         super().__init__(path, config, options, trust_remote_code=trust_remote_code)
@@ -101,5 +102,5 @@ class LlavaOnevision(LlavaNext):
         try:
             self.tokens.check_count(len(spans))  # images of later turns come one by one
         except MediaProblem as problem:
-            raise ConfigError(f"a sequence: {problem}") from problem
+            raise ConfigError(f"a sequence: {problem}", code="image/several") from problem
         return super().positions(num_tokens, spans, pictures)

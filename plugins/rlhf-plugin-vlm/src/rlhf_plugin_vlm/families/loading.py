@@ -36,7 +36,8 @@ def load_image_processor(path: str, *, trust_remote_code: bool) -> Any:
     except Exception as error:  # Transformers checks little of what the files hold
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
-            f"model {path}: expected an image processor (preprocessor_config.json); loading it failed: {first_line}"
+            f"model {path}: expected an image processor (preprocessor_config.json); loading it failed: {first_line}",
+            code="image/processor-differs",
         ) from error
 
 
@@ -71,7 +72,8 @@ def token_ids(path: str, words: Mapping[str, int | None], *, trust_remote_code: 
             config = "with a token of its own" if wanted is None else f"as {wanted}"
             raise ConfigError(
                 f"model {path}: its tokenizer has {word} as {found}, and the model reads it {config}; expected the "
-                "tokenizer that belongs to the model"
+                "tokenizer that belongs to the model",
+                code="image/processor-differs",
             )
     return [known[word] for word in words]
 
@@ -95,7 +97,8 @@ def require_equal(path: str, what: str, processor: Any, model: Any) -> None:
     if processor != model:
         raise ConfigError(
             f"model {path}: its image processor has {what} {processor}, and the model {model}; expected the processor "
-            "that belongs to the model. Copy preprocessor_config.json from the model's own repository."
+            "that belongs to the model. Copy preprocessor_config.json from the model's own repository.",
+            code="image/processor-differs",
         )
 
 
@@ -113,7 +116,8 @@ def require_size(path: str, processor: Any, model: tuple[int, int]) -> None:
     if (height, width) != model:
         raise ConfigError(
             f"model {path}: its image processor makes images of {width} x {height} pixels, and the model reads "
-            f"{model[1]} x {model[0]}; expected the processor that belongs to the model"
+            f"{model[1]} x {model[0]}; expected the processor that belongs to the model",
+            code="image/processor-differs",
         )
 
 
@@ -127,7 +131,8 @@ def require_longest(path: str, processor: Any) -> int:
     if longest is None or not processor.do_resize:
         raise ConfigError(
             f"model {path}: its image processor leaves the sizes of images as they are, or gives all one size "
-            "(do_resize, size); expected a size with longest_edge, as the processors of this family have"
+            "(do_resize, size); expected a size with longest_edge, as the processors of this family have",
+            code="image/processor-differs",
         )
     return int(longest)
 
@@ -147,7 +152,8 @@ def require_no_limits(
     require_no_tiles(path, family, options, tiles)
     if options.min_pixels is not None or options.max_pixels is not None:
         raise ConfigError(
-            f"--model.vlm.max_pixels: the model {path} ({family}) {sees}; leave min_pixels and max_pixels out"
+            f"--model.vlm.max_pixels: the model {path} ({family}) {sees}; leave min_pixels and max_pixels out",
+            code="image/limit",
         )
 
 
@@ -159,5 +165,6 @@ def require_no_tiles(path: str, family: str, options: VlmConfig, tiles: str = NO
     """
     if options.max_tiles is not None:
         raise ConfigError(
-            f"--model.vlm.max_tiles: the model {path} ({family}) {tiles}; leave it out"
+            f"--model.vlm.max_tiles: the model {path} ({family}) {tiles}; leave it out",
+            code="image/limit",
         )

@@ -240,7 +240,8 @@ class QwenVl(ImageTextFamily):
         if size["shortest_edge"] > size["longest_edge"]:
             raise ConfigError(
                 f"--model.vlm.min_pixels is {size['shortest_edge'] // frames}; expected at most "
-                f"--model.vlm.max_pixels = {size['longest_edge'] // frames}"
+                f"--model.vlm.max_pixels = {size['longest_edge'] // frames}",
+                code="image/limit",
             )
         self.processor.size = size
         self.changed = {} if options == VlmConfig() else {"size": size, **_OLD_NAMES}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rlhf_core.errors import DataError
 
+from ...source import code_of
+
 REFUSED = "chat template"
 HIDDEN = "hidden by the template"
 PART = "unknown part"
@@ -19,7 +21,7 @@ class TemplateProblem(DataError):
     """
 
     def __init__(self, reason: str, kind: str = REFUSED) -> None:
-        super().__init__(reason)
+        super().__init__(reason, code=code_of(kind))
         self.kind = kind
 
 

@@ -62,14 +62,16 @@ def load_renderings(
     """
     if images is not None:
         raise DataError(
-            f"{other.options}: expected conversations without images, which have one rendering"
+            f"{other.options}: expected conversations without images, which have one rendering",
+            code="config/conflict",
         )
 
     def form(found: ConversationColumns) -> TwoRenderings:
         if found.text_key is not None:
             raise DataError(
                 f"{other.options}: expected conversations; {option} has plain text (column {found.text_key!r:.80}), "
-                "which no chat template renders. Leave these options out"
+                "which no chat template renders. Leave these options out",
+                code="data/plain-text",
             )
         return TwoRenderings(found, options, renderer, other)
 

@@ -87,12 +87,17 @@ def load_example_sets(
 def _require_own_names(entries: Sequence[str]) -> None:
     names = list(map(set_name, entries))
     if twice := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"eval.data: two sets are called {twice[0]!r}; name them with NAME=PATH")
+        raise DataError(
+            f"eval.data: two sets are called {twice[0]!r}; name them with NAME=PATH",
+            code="data/repeated-name",
+        )
 
 
 def _require_rows(rows: LearnedRows, option: str) -> None:
     if left_out := [one.name for one in rows.sets if one.end == one.first]:
-        raise DataError(f"{option}: no row of the set {left_out[0]!r} is left to use")
+        raise DataError(
+            f"{option}: no row of the set {left_out[0]!r} is left to use", code="data/no-rows"
+        )
 
 
 def _first_of_rows(rows: LearnedRows, at: NDArray[np.int64]) -> NDArray[np.int64]:

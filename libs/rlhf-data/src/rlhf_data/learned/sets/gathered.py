@@ -211,7 +211,7 @@ class Gathered:
         if bad:
             log.warning("%s", describe_skipped(bad, total, option))
         if not self._sets or not self._sets[-1].end:
-            raise DataError(f"{option}: {side.lacks}")
+            raise DataError(f"{option}: {side.lacks}", code="data/no-rows")
         if inert.rows:
             log.warning("%s", inert.describe(total, option))
         if self._order.rows:

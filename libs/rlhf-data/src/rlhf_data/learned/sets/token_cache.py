@@ -72,7 +72,8 @@ class TokenCache:
         if kept.get("sizes") != sizes_of(self._entry) or "account" not in kept:
             raise DataError(
                 f"{self._entry}: expected files of the sizes that were written, got others. Remove this folder; the "
-                "rows are read again."
+                "rows are read again.",
+                code="data/damaged-cache",
             )
         os.utime(account)
         return mapped(self._entry), kept["account"]

@@ -60,7 +60,7 @@ class ChatRequest:
             return json.dumps(values, allow_nan=False).encode("utf-8")
         except (TypeError, ValueError) as error:
             raise RolloutError(
-                f"{self.name}: expected messages that JSON can hold; {error}"
+                f"{self.name}: expected messages that JSON can hold; {error}", code="data/not-json"
             ) from error
 
 
@@ -95,7 +95,8 @@ class ChatClient:
             import httpx2
         except ImportError as error:
             raise PluginError(
-                "--remote.url needs the package httpx2. Install it: pip install 'rlhf-plugin-inference[remote]'"
+                "--remote.url needs the package httpx2. Install it: pip install 'rlhf-plugin-inference[remote]'",
+                code="plugin/missing-dependency",
             ) from error
         key = os.environ.get(self._options.key_variable)
         self._http = httpx2.AsyncClient(
@@ -109,7 +110,8 @@ class ChatClient:
         except (httpx2.HTTPError, TimeoutError) as error:
             raise ConfigError(
                 f"--remote.url {self._url}: expected a server; none answers there "
-                f"({str(error) or type(error).__name__}). Start it, or correct the address"
+                f"({str(error) or type(error).__name__}). Start it, or correct the address",
+                code="remote/unreachable",
             ) from error
         self._refuse_key(response.status_code)
         if response.status_code == 200:
@@ -137,7 +139,8 @@ class ChatClient:
                     if attempt == self._options.retries:
                         raise RolloutError(
                             f"{request.name}: {self._url} gave no answer in {attempt + 1} attempts; the last: "
-                            f"{error}. For more attempts raise --remote.retries."
+                            f"{error}. For more attempts raise --remote.retries.",
+                            code="remote/no-answer",
                         ) from error
                     await asyncio.sleep(max(wait, min(error.retry_after_s, _MAX_ASKED_S)))
                     wait = min(2.0 * wait, _MAX_WAIT_S)
@@ -173,7 +176,8 @@ class ChatClient:
             )
         if status != 200:
             raise RolloutError(
-                f"{name}: {self._url} refused the request with status {status}: {beginning(answer)}"
+                f"{name}: {self._url} refused the request with status {status}: {beginning(answer)}",
+                code="remote/refused",
             )
         try:
             return read_answer(answer)
@@ -184,7 +188,8 @@ class ChatClient:
         if status in (401, 403):
             raise ConfigError(
                 f"--remote.url {self._url}: the server asks for a key (status {status}). Put it into the environment "
-                f"variable {self._options.key_variable}, or name another variable with --remote.key_variable."
+                f"variable {self._options.key_variable}, or name another variable with --remote.key_variable.",
+                code="remote/key",
             )
 
     def _check_model(self, body: bytes) -> None:
@@ -195,7 +200,8 @@ class ChatClient:
             return
         if names and self._model not in names:
             raise ConfigError(
-                f"--remote.model {self._model}: expected a model of {self._url}, which has {', '.join(names[:10])}"
+                f"--remote.model {self._model}: expected a model of {self._url}, which has {', '.join(names[:10])}",
+                code="remote/unknown-model",
             )
 
 
@@ -204,5 +210,8 @@ async def _read(response: httpx2.Response) -> bytes:
     async for chunk in response.aiter_bytes():
         body += chunk
         if len(body) > _MAX_BYTES:
-            raise RolloutError(f"{response.url}: an answer of more than {_MAX_BYTES} bytes")
+            raise RolloutError(
+                f"{response.url}: an answer of more than {_MAX_BYTES} bytes",
+                code="remote/answer-too-long",
+            )
     return bytes(body)

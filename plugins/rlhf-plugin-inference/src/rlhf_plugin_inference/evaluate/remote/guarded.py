@@ -69,7 +69,8 @@ class GuardedEnvironment:
         if observation.token_ids is not None:
             raise ConfigError(
                 f"{self._where}: its observation is token ids, which no chat server reads. Evaluate the model's folder "
-                "with an engine, or have the environment give text or messages."
+                "with an engine, or have the environment give text or messages.",
+                code="config/conflict",
             )
         if observation.text is not None:
             return ({"role": "user", "content": observation.text},)
@@ -83,16 +84,19 @@ class GuardedEnvironment:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise EnvironmentFailure(
                     f"{self._where}: {call} did not return within {self._limit_s:g} s; if it needs longer, raise "
-                    "--remote.environment_timeout_s"
+                    "--remote.environment_timeout_s",
+                    code="environment/too-slow",
                 ) from error
             raise EnvironmentFailure(
-                f"{self._where}: {call} raised {type(error).__name__}: {error}"
+                f"{self._where}: {call} raised {type(error).__name__}: {error}",
+                code="environment/raised",
             ) from error
 
     def _of_kind(self, call: str, value: object, kind: type[ResultT]) -> ResultT:
         if not isinstance(value, kind):
             raise EnvironmentFailure(
-                f"{self._where}: {call} returned a {type(value).__name__}; expected {kind.__name__}"
+                f"{self._where}: {call} returned a {type(value).__name__}; expected {kind.__name__}",
+                code="environment/wrong-answer",
             )
         return value
 
@@ -100,5 +104,6 @@ class GuardedEnvironment:
         for name, value in values.items():
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise EnvironmentFailure(
-                    f"{self._where}: {call} gave {name} = {value!r}; expected one finite number"
+                    f"{self._where}: {call} gave {name} = {value!r}; expected one finite number",
+                    code="environment/wrong-answer",
                 )

@@ -29,7 +29,9 @@ def is_beside_training(
     obstacle = _obstacle(spec, module, device)
     if config.overlap == "always":
         if obstacle is not None:
-            raise ConfigError(f"--engine.embedded.overlap always: {obstacle}")
+            raise ConfigError(
+                f"--engine.embedded.overlap always: {obstacle}", code="config/conflict"
+            )
         return True
     return obstacle is None and _gains(config, module, device)
 

@@ -88,7 +88,8 @@ class GuideMaker:
             from llguidance.hf import from_tokenizer
         except ImportError as error:
             raise RequestError(
-                "an answer of a given form needs llguidance.\n  pip install 'rlhf-plugin-local[structured]'"
+                "an answer of a given form needs llguidance.\n  pip install 'rlhf-plugin-local[structured]'",
+                code="engine/form-unsupported",
             ) from error
         from transformers import AutoTokenizer
 
@@ -99,7 +100,8 @@ class GuideMaker:
         except ValueError as error:
             if not tokenizer.is_fast:
                 raise RequestError(
-                    f"an answer of a given form needs a fast tokenizer, and that of {model_path} is none"
+                    f"an answer of a given form needs a fast tokenizer, and that of {model_path} is none",
+                    code="engine/form-unsupported",
                 ) from error
             # No decoder that llguidance knows, so each token is the text that it is alone.
             words = TokenizerWrapper(_Texts(tokenizer))
@@ -116,7 +118,10 @@ class GuideMaker:
 
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
         if problem := matcher.get_error():
-            raise RequestError(f"the form of the answer cannot be read: {problem[:200].strip()}")
+            raise RequestError(
+                f"the form of the answer cannot be read: {problem[:200].strip()}",
+                code="engine/form-unsupported",
+            )
         return Guide(matcher, self._num_tokens)
 
 

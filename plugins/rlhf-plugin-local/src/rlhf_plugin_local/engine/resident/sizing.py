@@ -35,7 +35,8 @@ def cache_pages(lm: CausalLM, slots: int, max_length: int, kv_cache_gib: float |
         raise ConfigError(
             f"one sequence of {max_length} tokens needs {one * page / GIB:.2f} GiB of keys and values, and the engine "
             f"may take {limit / GIB:.2f}. Set --engine.embedded.kv_cache_gib to at least "
-            f"{one * page / GIB + 0.005:.2f}, or allow shorter sequences"
+            f"{one * page / GIB + 0.005:.2f}, or allow shorter sequences",
+            code="engine/memory-too-small",
         )
     return min(wanted, int(limit // page))
 

@@ -57,9 +57,14 @@ def read_table(text: str, name: str) -> dict[str, object]:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"rlhf migrate: {name}: not valid YAML: {error}") from error
+        raise ConfigError(
+            f"rlhf migrate: {name}: not valid YAML: {error}", code="migrate/unreadable-script"
+        ) from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise ConfigError(f"rlhf migrate: {name}: expected keys with values, as TRL's scripts read")
+        raise ConfigError(
+            f"rlhf migrate: {name}: expected keys with values, as TRL's scripts read",
+            code="migrate/unreadable-script",
+        )
     return values
 
 

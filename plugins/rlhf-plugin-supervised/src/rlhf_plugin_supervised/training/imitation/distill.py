@@ -112,7 +112,8 @@ def _require_one_tokenizer(run: DistillOptions) -> None:
     if (difference := token_difference(student, teacher)) is not None:
         raise ConfigError(
             f"--teacher.path {path}: expected a teacher with the student's tokenizer, since its distribution is over "
-            f"tokens; {difference}. Choose a teacher of the same family."
+            f"tokens; {difference}. Choose a teacher of the same family.",
+            code="model/other-tokenizer",
         )
     resize = run.model.resize_embeddings
     check_rows(student, path, "--teacher.path", resize=resize, trust_remote_code=trusted)

@@ -91,17 +91,22 @@ class DistillOptions(ExampleOptions):
 
 def _check(run: DistillOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     if run.teacher.path is None:
-        raise ConfigError("--teacher.path: expected a model to learn from; got none. Add it.")
+        raise ConfigError(
+            "--teacher.path: expected a model to learn from; got none. Add it.",
+            code="config/missing-option",
+        )
     direction = run.teacher.direction
     if direction == "jsd" and run.teacher.share is None:
         raise ConfigError(
             f"{labels('teacher.direction')} jsd: expected the share of the mixture that is the teacher's; got none. "
-            "Set --teacher.share 0.5, or another direction."
+            "Set --teacher.share 0.5, or another direction.",
+            code="config/missing-option",
         )
     if direction != "jsd" and run.teacher.share is not None:
         raise ConfigError(
             f"{labels('teacher.share')} {run.teacher.share}: direction {direction} has no mixture. Set "
-            "--teacher.direction jsd, or leave --teacher.share out."
+            "--teacher.direction jsd, or leave --teacher.share out.",
+            code="config/no-effect",
         )
     _check_rendering(run, selections, labels)
     check(run, selections, labels, METRICS)
@@ -118,18 +123,21 @@ def _check_rendering(run: DistillOptions, selections: Selections, labels: Labels
     if selections["model.vision"]:
         raise ConfigError(
             f"{labels(asked[0])} with --model.vision: expected conversations without images, which have one rendering "
-            "for both models. Leave one of them out."
+            "for both models. Leave one of them out.",
+            code="config/conflict",
         )
     if run.data.text_key is not None:
         raise ConfigError(
             f"{labels(asked[0])} with --data.text_key: expected conversations, since plain text has no chat template. "
-            "Leave one of them out."
+            "Leave one of them out.",
+            code="config/conflict",
         )
     file = run.teacher.chat_template
     if file not in (None, MODEL_TEMPLATE) and not Path(file).is_file():
         raise ConfigError(
             f"{labels('teacher.chat_template')} {file:.200}: expected a file with a Jinja template, or "
-            f"{MODEL_TEMPLATE} for that of the teacher's tokenizer; there is no such file. Correct the path."
+            f"{MODEL_TEMPLATE} for that of the teacher's tokenizer; there is no such file. Correct the path.",
+            code="template/unreadable",
         )
 
 

@@ -71,7 +71,8 @@ def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plu
     if run.train.label_smoothing and run.train.loss != "nll":
         raise ConfigError(
             f"{labels('train.label_smoothing')} {run.train.label_smoothing:g} with --train.loss {run.train.loss}: "
-            "expected loss nll, whose target it changes. Leave one of them out."
+            "expected loss nll, whose target it changes. Leave one of them out.",
+            code="config/conflict",
         )
 
 

@@ -103,7 +103,8 @@ def _teacher_rendering(run: DistillOptions, student: TokenizerRenderer) -> Other
         elif tokenizer.chat_template is None:
             raise ConfigError(
                 f"--teacher.chat_template {MODEL_TEMPLATE}: expected a teacher whose tokenizer has a chat template; "
-                f"that of {teacher.path} has none. Name a file with a template."
+                f"that of {teacher.path} has none. Name a file with a template.",
+                code="template/missing",
             )
         renderer = TokenizerRenderer.by(run.data, tokenizer)
     prompt = run.data.system_prompt if teacher.system_prompt is None else teacher.system_prompt
@@ -117,7 +118,8 @@ def _template_of(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"--teacher.chat_template {file:.200}: expected a file with a Jinja template in UTF-8; reading it failed "
-            f"with {type(error).__name__}: {error!s:.200}"
+            f"with {type(error).__name__}: {error!s:.200}",
+            code="template/unreadable",
         ) from error
 
 
@@ -132,7 +134,8 @@ def _ends(student: TokenizerRenderer, teacher: TokenizerRenderer) -> tuple[int, 
         raise ConfigError(
             f"--teacher.chat_template: it ends turns by the token {shown!r:.80} ({other[-1]}), "
             "which the student's tokenizer lacks, so that the teacher's probability of it is lost. Add the token to "
-            "the student's tokenizer, or choose another template."
+            "the student's tokenizer, or choose another template.",
+            code="template/end-token-unknown",
         )
     return own[-1], other[-1]
 

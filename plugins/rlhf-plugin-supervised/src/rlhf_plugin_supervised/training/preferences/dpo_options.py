@@ -90,7 +90,8 @@ def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plu
     if not has_pairs and run.preference.nll_coef:
         raise ConfigError(
             f"{labels('preference.nll_coef')} {run.preference.nll_coef}: expected 0 with {name}, which learns from "
-            "answers without a partner. Leave it out."
+            "answers without a partner. Leave it out.",
+            code="config/conflict",
         )
     useless = COLUMNS_OF_ANSWERS if has_pairs else COLUMNS_OF_PAIRS
     reads = "pairs" if has_pairs else "single answers"
@@ -103,18 +104,23 @@ def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
     """Refuse a loss with needs that nobody meets, and one that reads other rows than the first."""
     label, name = labels(loss.slot), loss.registered.name
     if unknown := sorted(loss.needs - SUPPLIED):
-        raise ConfigError(f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply")
+        raise ConfigError(
+            f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply",
+            code="config/missing-capability",
+        )
     other, rows = (
         ("matched_pairs", "pairs") if is_single(loss) else ("mismatched_kl", "single answers")
     )
     if other in loss.needs:
         raise ConfigError(
-            f"{label} {name} needs {other!r}, which rlhf dpo supplies to losses on {rows} only"
+            f"{label} {name} needs {other!r}, which rlhf dpo supplies to losses on {rows} only",
+            code="config/missing-capability",
         )
     if is_single(loss) != is_single(first):
         raise ConfigError(
             f"{label} {name}: expected a loss on the same rows as {first.registered.name}; one of them reads pairs, "
-            "the other single answers. Choose another one."
+            "the other single answers. Choose another one.",
+            code="config/conflict",
         )
 
 

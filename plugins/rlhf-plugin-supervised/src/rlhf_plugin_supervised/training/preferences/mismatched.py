@@ -61,7 +61,8 @@ def _shift(prompts: list[bytes]) -> int:
     if not counts or min(counts) == len(names):
         raise DataError(
             "expected answers to at least two different prompts: the mean KL to the reference is estimated over "
-            f"answers beside the prompts of others; all {len(names)} rows have the same prompt"
+            f"answers beside the prompts of others; all {len(names)} rows have the same prompt",
+            code="data/too-few-prompts",
         )
     return counts.index(min(counts)) + 1
 

@@ -54,7 +54,8 @@ def _check(run: RmOptions, selections: Selections, labels: Labels, plugins: Plug
     if run.data.margin_key is not None and run.ranking.loss == "log_exp":
         raise ConfigError(
             f"{labels('data.margin_key')} {run.data.margin_key}: the loss log_exp has no margin. Set --ranking.loss "
-            "sigmoid, or leave the margins out."
+            "sigmoid, or leave the margins out.",
+            code="config/no-effect",
         )
     check(run, selections, labels, METRICS)
 

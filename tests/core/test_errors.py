@@ -1,0 +1,38 @@
+"""Codes of errors: the class's, or that of the mistake, in another process too."""
+
+import pickle
+
+import pytest
+
+from rlhf_core import errors
+
+CLASSES = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.RLHFError)
+]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_has_the_code_of_its_class(kind):
+    assert kind("why").code == kind.default_code
+
+
+def test_each_class_has_a_code_of_its_own():
+    assert len({kind.default_code for kind in CLASSES}) == len(CLASSES)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_keeps_message_and_code_on_its_way_to_another_process(kind):
+    error = kind("why", code="data/missing-column")
+
+    received = pickle.loads(pickle.dumps(error))
+
+    assert (type(received), str(received), received.code) == (kind, "why", "data/missing-column")
+
+
+def test_a_plugins_own_error_has_the_code_of_its_base():
+    class LostGame(errors.EnvironmentFailure):
+        """A game that ended."""
+
+    assert LostGame("why").code == "environment/failed"
