@@ -281,8 +281,7 @@ def check_words(component: Component[Any]) -> None:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PluginError(
                 f"component {component.name!r}: {label} {word!r}; expected a capability of "
-                f"rlhf_core.capabilities, or one of the plugin's own, written PLUGIN:WORD.{hint}",
-                code="plugin/unknown-capability",
+                f"rlhf_core.capabilities, or one of the plugin's own, written PLUGIN:WORD.{hint}"
             )
 
 
@@ -340,15 +339,12 @@ def _check_need(choice: Chosen, need: str, present: frozenset[str], samples: int
         if samples < int(group[1]):
             raise CapabilityError(
                 f"rollout.n_samples_per_prompt is {samples}; {choice.flag} {name} needs at least {group[1]} "
-                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, int(group[1]))}.",
-                code="config/group-too-small",
+                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, int(group[1]))}."
             )
         return
     if need not in present:
         fix = FIX.get(need, "no chosen component provides it")
-        raise CapabilityError(
-            f"{choice.flag} {name} needs {need!r}: {fix}.", code="config/missing-capability"
-        )
+        raise CapabilityError(f"{choice.flag} {name} needs {need!r}: {fix}.")
 
 
 def _who_brings(capability: str, chosen: Sequence[Chosen]) -> str | None:

@@ -44,8 +44,7 @@ def parse(text: str) -> CodeReference:
     left, _, attribute = text.rpartition(":")
     if text.endswith(".py") or not attribute.isidentifier():
         raise ConfigError(
-            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file",
-            code="config/wrong-type",
+            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file"
         )
     return CodeReference(Path(left), attribute)
 
@@ -89,18 +88,14 @@ class CodeReference:
         near = difflib.get_close_matches(self.attribute, defined, n=1)
         own = [name for name, node in defined.items() if not isinstance(node, ast.ImportFrom)]
         hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(own) or 'nothing'}"
-        raise ConfigError(
-            f"{self.path} defines no {self.attribute!r}. {hint}", code="config/name-not-in-file"
-        )
+        raise ConfigError(f"{self.path} defines no {self.attribute!r}. {hint}")
 
     def _statements(self) -> list[ast.stmt]:
         source = self._bytes()
         try:
             return ast.parse(source, filename=str(self.path)).body
         except (SyntaxError, ValueError) as error:
-            raise ConfigError(
-                f"{self.path} is not valid Python: {error}", code="config/file-not-importable"
-            ) from error
+            raise ConfigError(f"{self.path} is not valid Python: {error}") from error
 
     def register(self, hook: str) -> Registered[Any]:
         """Return the component as if a plugin with the file's path as its name had registered it.
@@ -117,8 +112,7 @@ class CodeReference:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             raise ConfigError(
                 f"{self.path}:{self.attribute} is {'an async' if node.__class__ is ast.AsyncFunctionDef else 'a'} "
-                "function; this kind of component has to be a class, or a Component",
-                code="config/wrong-kind-of-object",
+                "function; this kind of component has to be a class, or a Component"
             )
         if isinstance(node, ast.ClassDef) and _takes_nothing(node) and not self._is_factory(node):
             return self._registered(Config, ast.get_docstring(node))
@@ -129,8 +123,7 @@ class CodeReference:
         if not isinstance(loaded, type):
             raise ConfigError(
                 f"{self.path}:{self.attribute} is a {type(loaded).__name__}; "
-                "expected a class, a function or a Component",
-                code="config/wrong-kind-of-object",
+                "expected a class, a function or a Component"
             )
         return self._registered(config_of(loaded) or Config, inspect.getdoc(loaded))
 
@@ -166,8 +159,7 @@ class CodeReference:
         if len(found) > 1 and not same:
             raise ConfigError(
                 f"{self.path}: {', '.join(found)} all describe {self.attribute}; name the one that is meant, as "
-                f"{self.path}:{next(iter(found))}",
-                code="config/ambiguous-name",
+                f"{self.path}:{next(iter(found))}"
             )
         return next(iter([*same, *found.values()]), None)
 
@@ -263,8 +255,7 @@ def config_of(loaded: type) -> type[Config] | None:
         return annotation
     raise ConfigError(
         f"{loaded.__name__}: expected a class that takes nothing, or one argument annotated with a subclass of "
-        f"rlhf_core.Config (or called config, for no options); its argument is {name!r}",
-        code="config/wrong-kind-of-object",
+        f"rlhf_core.Config (or called config, for no options); its argument is {name!r}"
     )
 
 
@@ -308,8 +299,5 @@ def _import(path: Path, source: bytes) -> ModuleType:
         del sys.modules[name]
         if not isinstance(error, Exception):
             raise
-        raise ConfigError(
-            f"importing {path} failed: {type(error).__name__}: {error}",
-            code="config/file-not-importable",
-        ) from error
+        raise ConfigError(f"importing {path} failed: {type(error).__name__}: {error}") from error
     return module

@@ -118,18 +118,15 @@ class Component(Generic[ProductT]):
         for name in (self.name, *self.aliases):
             if not _NAME.fullmatch(name):
                 raise PluginError(
-                    f"component name {name!r}: expected lower case letters, digits and underscores, such as 'my_loss'",
-                    code="plugin/malformed-component",
+                    f"component name {name!r}: expected lower case letters, digits and underscores, such as 'my_loss'"
                 )
         if isinstance(self.factory, str) and not _FACTORY.fullmatch(self.factory):
             raise PluginError(
-                f"factory {self.factory!r} of component {self.name!r}: expected 'package.module:callable'",
-                code="plugin/malformed-component",
+                f"factory {self.factory!r} of component {self.name!r}: expected 'package.module:callable'"
             )
         if self.suits is not None and not _FACTORY.fullmatch(self.suits):
             raise PluginError(
-                f"suits {self.suits!r} of component {self.name!r}: expected 'package.module:callable'",
-                code="plugin/malformed-component",
+                f"suits {self.suits!r} of component {self.name!r}: expected 'package.module:callable'"
             )
         for label in ("needs", "conflicts", "provides"):
             object.__setattr__(self, label, frozenset(getattr(self, label)))
@@ -208,8 +205,7 @@ class Registered(Generic[ProductT]):
             found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         except AttributeError as error:
             raise PluginError(
-                f"{self.qualified} ({self.origin}): module {module!r} has no {attribute!r}",
-                code="plugin/attribute-missing",
+                f"{self.qualified} ({self.origin}): module {module!r} has no {attribute!r}"
             ) from error
         return found
 

@@ -162,13 +162,11 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
                 old = candidate.origin.partition(" ")[0]
                 raise PluginError(
                     f"it has become a part of {new}, which has the module {candidate.entry_point.value} too.\n"
-                    f"  pip uninstall {old}; pip install --force-reinstall {new.partition(' ')[0]}",
-                    code="plugin/name-taken",
+                    f"  pip uninstall {old}; pip install --force-reinstall {new.partition(' ')[0]}"
                 )
             if others := clashes.get(candidate.name):
                 raise PluginError(
-                    f"{' and '.join(others)} both use this name; uninstall one of them",
-                    code="plugin/name-taken",
+                    f"{' and '.join(others)} both use this name; uninstall one of them"
                 )
             register(plugins, candidate)
         except Exception as error:
@@ -224,14 +222,11 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
     if entry_point.group != GROUP:
         raise PluginError(
             f"it is written for hook API {entry_point.group.removeprefix(FAMILY)}, this core has {API_VERSION}; "
-            f"install a version of it with an entry point in {GROUP!r}",
-            code="plugin/other-api-version",
+            f"install a version of it with an entry point in {GROUP!r}"
         )
     if candidate.distribution is not None and entry_point.name != candidate.name:
         raise PluginError(
-            f"its entry point is called {entry_point.name!r}; the name that fits the distribution is "
-            f"{candidate.name!r}",
-            code="plugin/name-taken",
+            f"its entry point is called {entry_point.name!r}; the name that fits the distribution is {candidate.name!r}"
         )
     module = entry_point.load()
     try:
@@ -276,10 +271,7 @@ def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Re
             for component in _checked(hook, implementation.function()):
                 for name in (component.name, *component.aliases):
                     if name in seen:
-                        raise PluginError(
-                            f"{hook} returns two components called {name!r}",
-                            code="plugin/name-taken",
-                        )
+                        raise PluginError(f"{hook} returns two components called {name!r}")
                     seen.add(name)
                 entry = Registered(component, candidate.name, candidate.distribution, former)
                 entries.append((hook, entry))

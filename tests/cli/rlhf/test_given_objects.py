@@ -7,6 +7,7 @@ import pytest
 from rlhf.given_objects import give, name_of, source_digest
 from rlhf_core import Component, Config, ConfigError, UnknownComponent, plugins
 from rlhf_core.capabilities import IN_PROCESS
+from rlhf_testing.errors import has_code
 
 LOSSES, REWARDS, SHAPERS = "rlhf_policy_losses", "rlhf_rewards", "rlhf_reward_shapers"
 

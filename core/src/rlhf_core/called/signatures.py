@@ -37,8 +37,7 @@ def check_callable(thing: Any, hook: str, label: str) -> None:
     if not callable(called):
         name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
         raise ConfigError(
-            f"{label}: objects of {name} cannot be called; expected __call__ with ({', '.join(arguments)})",
-            code="config/not-callable",
+            f"{label}: objects of {name} cannot be called; expected __call__ with ({', '.join(arguments)})"
         )
     try:
         signature = inspect.signature(called)
@@ -84,8 +83,7 @@ def answered(answer: Any, expected: type[AnswerT], who: str) -> AnswerT:
     """
     if not isinstance(answer, expected):
         raise PluginError(
-            f"{who} returned {answer!r:.60} ({type(answer).__name__}); expected {expected.__name__}",
-            code="plugin/call-failed",
+            f"{who} returned {answer!r:.60} ({type(answer).__name__}); expected {expected.__name__}"
         )
     return answer
 
@@ -102,9 +100,7 @@ def asking(who: str) -> Iterator[None]:
     except RLHFError:
         raise
     except Exception as error:  # a plugin may raise anything
-        raise PluginError(
-            f"{who} raised {type(error).__name__}: {error}", code="plugin/call-failed"
-        ) from error
+        raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error
 
 
 def _called(node: ast.stmt) -> ast.FunctionDef | None:

@@ -36,6 +36,5 @@ def refuse_here(config: ExternalConfig) -> NoReturn:
     raise ConfigError(
         f"environment external: {config.name} is not part of this process. Only runs play it elsewhere "
         "(isolation venv or remote). Here, use the rlhf of the virtual environment that has it, with its own name: "
-        f"FOLDER/bin/rlhf env check {config.name}",
-        code="config/environment-elsewhere",
+        f"FOLDER/bin/rlhf env check {config.name}"
     )

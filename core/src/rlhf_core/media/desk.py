@@ -219,8 +219,7 @@ class ImagesOnUse:
             if found is None:
                 raise DataError(
                     f"{where}: an image changed since the run looked at it; expected the same file. Put it "
-                    "back, or begin the run anew",
-                    code="data/image-changed",
+                    "back, or begin the run anew"
                 )
             self._taken[image.sha256] = found
         return replace(self._taken[image.sha256], limits=image.limits, frame=image.frame)

@@ -52,7 +52,8 @@ class ImageWindow:
         if any(image.frame is not None for image in images):
             raise EnvironmentFailure(
                 f"an observation has frames of a video, and rollout.multi_turn.last_images {self.last} leaves out "
-                "single images; give the frames as images, or leave the option out"
+                "single images; give the frames as images, or leave the option out",
+                code="environment/unusable-image",
             )
 
     def _begin(self, token_ids: Sequence[int], place: int, behind: int) -> int:

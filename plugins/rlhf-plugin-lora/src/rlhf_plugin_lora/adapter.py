@@ -114,7 +114,8 @@ class PeftAdapter:
         if differing := set(names) ^ found:
             raise PluginError(
                 f"PEFT adapted {len(found)} modules of {type(model).__name__} where {len(set(names))} were meant; "
-                f"{min(differing)} is one that differs. Name the modules with the adapter's option target."
+                f"{min(differing)} is one that differs. Name the modules with the adapter's option target.",
+                code="adapter/modules-differ",
             )
         for layer in adapted.values():
             layer.lora_dropout.eval()  # a new module is in training mode

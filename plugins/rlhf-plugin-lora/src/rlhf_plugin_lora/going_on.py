@@ -71,7 +71,8 @@ def adapted_by(folder: AdapterFolder, model: PreTrainedModel) -> Adapted:
     if without := set(adapted_stacks(model, targets)) - set(found.stacks):
         raise ConfigError(
             f"adapter {folder.path} does not fit its base: {TARGETS} of its config name {min(without)}, for which its "
-            "file has no factors"
+            "file has no factors",
+            code="adapter/does-not-fit",
         )
     return found
 

@@ -137,7 +137,8 @@ class LowRankOptions(Config):
         if self.dropout and folder.config.get(STACKS):
             raise ConfigError(
                 f"dropout {self.dropout:g} of the adapter: init_from {self.init_from} has {STACKS}, and factors of a "
-                "stack have no inputs to drop. Leave dropout out."
+                "stack have no inputs to drop. Leave dropout out.",
+                code="config/conflict",
             )
         return folder
 

@@ -80,13 +80,15 @@ def adapted_stacks(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
             raise ConfigError(
                 f"{STACKS} {text!r} of the adapter: {wrong[0]} has the shape "
                 f"{tuple(model.get_parameter(wrong[0]).shape)}; expected stacks of matrices, one for each expert. "
-                "Layers are named by target."
+                "Layers are named by target.",
+                code="adapter/unknown-target",
             )
         if not found:
             ends = dict.fromkeys(".".join(name.split(".")[-2:]) for name in stacked)
             has = f"its stacks are {', '.join(ends)}" if ends else "it has no stacks of experts"
             raise ConfigError(
-                f"{STACKS} {text!r} of the adapter: {type(model).__name__} has no parameter of that name; {has}"
+                f"{STACKS} {text!r} of the adapter: {type(model).__name__} has no parameter of that name; {has}",
+                code="adapter/unknown-target",
             )
         kept.update(found)
     return [name for name in names if name in kept]
@@ -199,7 +201,8 @@ def _check_experts(found: Iterable[str], stacked: Iterable[str]) -> None:
         raise ConfigError(
             f"target of the adapter: {wrong[0]} bears a name of experts, and the experts of this model are stacked "
             "parameters, to which PEFT would apply it. Name layers of the attention, such as q_proj, and stacks of "
-            f"experts by {STACKS}."
+            f"experts by {STACKS}.",
+            code="adapter/unknown-target",
         )
 
 

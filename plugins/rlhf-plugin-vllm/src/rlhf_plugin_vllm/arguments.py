@@ -162,7 +162,8 @@ def _for_unpacked(spec: EngineSpec) -> dict[str, Any]:
     if spec.adapter_rank is not None:
         raise CapabilityError(
             f"model {spec.model_path}: its files hold quantized weights, and beside an adapter vLLM would read the "
-            f"base from them. Choose --engine embedded, or {MERGED_INSTEAD}."
+            f"base from them. Choose --engine embedded, or {MERGED_INSTEAD}.",
+            code="adapter/not-servable",
         )
     return {
         "model_loader_extra_config": {UNREAD: True},

@@ -24,5 +24,6 @@ def require_no_states(model: str, *, trust_remote_code: bool) -> None:
         raise ConfigError(
             f"model {model}: layers of the kind {kind} carry a state from token to token. In models with such layers "
             "vLLM's log-probs on a CPU differ from the trainer's by tenths of a nat. Choose --engine embedded, or a "
-            "GPU."
+            "GPU.",
+            code="vllm/attention",
         )

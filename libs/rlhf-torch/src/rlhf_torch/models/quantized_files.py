@@ -79,12 +79,13 @@ def unpacking(path: str, load_options: Mapping[str, Any]) -> dict[str, Any]:
     if method not in UNPACKED or NESTED in settings:
         if _stays_in_four_bits(settings):
             return {}
-        raise ConfigError(_not_unpacked(path, settings))
+        raise ConfigError(_not_unpacked(path, settings), code="model/quantized")
     if load_options.get("quantization_config") is not None:
         raise ConfigError(
             f"model {path}: its files hold weights in {method}, and the base is to be quantized to 4 bits as it is "
             "loaded (actor.adapter qlora, or --model.quantize), which takes plain weights. Choose --actor.adapter "
-            "lora, which unpacks them; or give the model in bfloat16"
+            "lora, which unpacks them; or give the model in bfloat16",
+            code="model/quantized",
         )
     if method == "fp8":
         _require_fp8(path, settings)
@@ -113,7 +114,8 @@ def refuse_four_bits(spec: RoleSpec, load_options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"model {spec.model_path} of the {spec.role}: its files hold weights in 4 bits (bitsandbytes), which are "
             "trained beside an adapter alone that holds its base so. Choose --actor.adapter qlora, or --critic.adapter "
-            "qlora of a critic; or give the model in bfloat16"
+            "qlora of a critic; or give the model in bfloat16",
+            code="model/quantized",
         )
 
 
@@ -127,7 +129,8 @@ def settle_unpacked(path: str, model: PreTrainedModel, dtype: torch.dtype) -> No
         if not parameter.is_floating_point() or parameter.element_size() < 2:
             raise ConfigError(
                 f"model {path}: {name} is still {parameter.dtype} after its weights were unpacked, so this way of "
-                "quantization is not known here. Give the model in bfloat16 or float32"
+                "quantization is not known here. Give the model in bfloat16 or float32",
+                code="model/quantized",
             )
         if parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.to(dtype)
@@ -161,7 +164,8 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
     if settings.get("modules_to_convert"):
         raise ConfigError(
             f"model {path}: its files hold embeddings in fp8 (modules_to_convert of quantization_config), which stay "
-            "packed; expected linear layers alone. Give the model in bfloat16"
+            "packed; expected linear layers alone. Give the model in bfloat16",
+            code="model/quantized",
         )
     tensors = {name: (dtype, shape) for name, dtype, shape in _tensors(path)}
     for name, (dtype, shape) in tensors.items():
@@ -170,13 +174,15 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
         if not name.endswith(".weight"):
             raise ConfigError(
                 f"model {path}: {name} is in fp8, and Transformers unpacks weights of linear layers alone, each "
-                "expert's among them. Give the model in bfloat16"
+                "expert's among them. Give the model in bfloat16",
+                code="model/quantized",
             )
         scales = tensors.get(name + SCALE) or tensors.get(name.removesuffix("weight") + "scale")
         if scales is None:
             raise ConfigError(
                 f"model {path}: {name} is in fp8, and the files have no scales for it; expected {name}{SCALE}. Give "
-                "all files of the model"
+                "all files of the model",
+                code="model/weights-missing",
             )
         _require_whole_blocks(path, name, shape, scales[1], settings.get("weight_block_size"))
 
@@ -195,7 +201,8 @@ def _require_whole_blocks(
     if any(count > 1 and width != count * size for width, count, size in sides):
         raise ConfigError(
             f"model {path}: {name} is {shape[-2]} x {shape[-1]}, no whole number of its blocks of {block[0]} x "
-            f"{block[1]} in fp8, which Transformers would unpack wrongly. Give the model in bfloat16"
+            f"{block[1]} in fp8, which Transformers would unpack wrongly. Give the model in bfloat16",
+            code="model/quantized",
         )
 
 
@@ -212,4 +219,7 @@ def _tensors(path: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
                     part = tensors.get_slice(name)
                     yield name, part.get_dtype(), tuple(part.get_shape())
         except (OSError, SafetensorError, ValueError) as error:
-            raise ConfigError(f"model {path}: its weights cannot be read: {error}") from error
+            raise ConfigError(
+                f"model {path}: its weights cannot be read: {error}",
+                code="model/weights-unreadable",
+            ) from error

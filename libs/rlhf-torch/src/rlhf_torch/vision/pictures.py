@@ -112,7 +112,8 @@ class PictureReader:
         if found != count:
             raise PluginError(
                 f"{where}: {found} tokens stand for features of images, and its {len(spans)} images have {count}; "
-                "expected as many. Were the images expanded twice, or were some lost?"
+                "expected as many. Were the images expanded twice, or were some lost?",
+                code="image/tokens-differ",
             )
         # One token more: behind a video its number is not always the largest position plus one.
         positions = self.family.positions(len(tokens) + 1, firsts, pictures)
@@ -140,7 +141,7 @@ class PictureReader:
                 else:
                     own += cast(FrameTokens, self.family.tokens).tokens_of_frames(shown)
         except MediaProblem as problem:
-            raise PluginError(f"{where}: {problem}") from problem
+            raise PluginError(f"{where}: {problem}", code="image/tokens-differ") from problem
         return own
 
     def blocks(
@@ -191,7 +192,9 @@ class PictureReader:
         try:
             return decode(content)
         except MediaProblem as problem:
-            raise DataError(f"{self._store.path(image).resolve()}: {problem}") from problem
+            raise DataError(
+                f"{self._store.path(image).resolve()}: {problem}", code="image/unreadable"
+            ) from problem
 
     def _places(
         self,

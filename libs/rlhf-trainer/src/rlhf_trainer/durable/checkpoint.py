@@ -99,10 +99,7 @@ def read(folder: Path) -> dict[str, Any]:
                 f"{folder}: {name} is damaged (its sha256 differs from the manifest's)"
             )
     if extra := found - files.keys() - {MANIFEST}:
-        raise CheckpointError(
-            f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint",
-            code="checkpoint/damaged",
-        )
+        raise CheckpointError(f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint")
     state = _read_json(folder / "state.json")
     if state.get("step") != manifest.get("step"):
         raise CheckpointError(
@@ -198,10 +195,7 @@ def _digest(path: Path) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     # os.path answers no where Path would raise, as in a folder that may not be entered.
     if not os.path.isfile(path):
-        raise CheckpointError(
-            f"{path.parent} is not a checkpoint: it has no {path.name}",
-            code="checkpoint/unreadable",
-        )
+        raise CheckpointError(f"{path.parent} is not a checkpoint: it has no {path.name}")
     try:
         return parse_object(path.read_bytes())
     except (OSError, BrokenJson) as error:

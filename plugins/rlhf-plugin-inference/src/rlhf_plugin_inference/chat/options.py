@@ -63,8 +63,7 @@ def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Pl
     if engine.needs:
         raise CapabilityError(
             f"{labels('engine.name')} {engine.registered.name} needs {', '.join(sorted(engine.needs))}, which rlhf "
-            "chat does not supply",
-            code="config/missing-capability",
+            "chat does not supply"
         )
     if run.rollout.min_new_tokens > run.rollout.max_new_tokens:
         raise ConfigError(

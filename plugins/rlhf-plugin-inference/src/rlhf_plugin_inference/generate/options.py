@@ -114,8 +114,7 @@ def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins
             if lacking:
                 raise CapabilityError(
                     f"{labels(selection.slot)} {selection.registered.name} needs {', '.join(sorted(lacking))}, "
-                    "which rlhf generate does not supply",
-                    code="config/missing-capability",
+                    "which rlhf generate does not supply"
                 )
             excluded = selection.registered.component.conflicts
             if features & (excluded | selection.options.excluded_by_options()):

@@ -95,7 +95,8 @@ class ModelSource(WeightSource):
             raise ConfigError(
                 f"--model.adapter {options.adapter}: it makes embedding and head of {options.path} differ, which an "
                 "engine that knows the base alone has no room for. Merge it first: rlhf merge "
-                f"{options.path} {options.adapter} OUT"
+                f"{options.path} {options.adapter} OUT",
+                code="adapter/changes-head",
             )
         yield from buckets_of(model.state_dict().items())
 

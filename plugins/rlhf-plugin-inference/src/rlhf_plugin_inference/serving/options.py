@@ -50,9 +50,7 @@ def check_adapter(model: ModelToServe, selections: Selections, labels: Labels) -
     if model.adapter and model.serve == "adapter" and SERVES_ADAPTERS not in provides:
         raise CapabilityError(
             f"{labels('model.serve')} adapter: {labels('engine.name')} {engine.registered.name} serves no adapters "
-            f"beside the base's weights. Set --model.serve merged, or choose an engine that provides "
-            f"{SERVES_ADAPTERS}.",
-            code="config/missing-capability",
+            f"beside the base's weights. Set --model.serve merged, or choose an engine that provides {SERVES_ADAPTERS}."
         )
 
 
@@ -75,8 +73,7 @@ def check_sight(model: ModelToServe, selections: Selections, labels: Labels) -> 
     if ENGINE_SEES not in engine.registered.component.provides:
         raise CapabilityError(
             f"{labels('model.vision')} {model.vision} needs {ENGINE_SEES!r}, and {labels('engine.name')} "
-            f"{engine.registered.name} reads text alone: {FIX[ENGINE_SEES]}.",
-            code="config/missing-capability",
+            f"{engine.registered.name} reads text alone: {FIX[ENGINE_SEES]}."
         )
 
 

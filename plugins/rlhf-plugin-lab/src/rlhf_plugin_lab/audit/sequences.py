@@ -96,7 +96,8 @@ def _files(run: Path, images: list[dict[str, Any]]) -> tuple[Path, ...]:
     if any("time_s" in each for each in images):
         raise ConfigError(
             f"rlhf audit {run}: samples of the step have frames of a video, and expected are images by themselves. "
-            "Name a step without them with --step"
+            "Name a step without them with --step",
+            code="lab/no-tokens",
         )
     found = tuple((run / str(each.get("file"))).resolve() for each in images)
     outside = [path for path in found if (run / MEDIA).resolve() not in path.parents]

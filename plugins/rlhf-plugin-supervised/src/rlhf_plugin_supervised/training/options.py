@@ -196,7 +196,7 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
     """
     if not selections["model.vision"]:
         if run.data.image_key:
-            raise ConfigError(no_reader(labels), code="config/missing-capability")
+            raise ConfigError(no_reader(labels))
         return
     (vision,) = selections["model.vision"]
     for path, word in (("backend.name", BACKEND_SEES), ("runtime.name", RUNTIME_SEES)):
@@ -204,8 +204,7 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
         if word not in chosen.registered.component.provides:
             raise CapabilityError(
                 f"{labels('model.vision')} {vision.name} needs {word!r}, which {labels(path)} {chosen.name} does not "
-                "provide. Choose another one, or leave the images out.",
-                code="config/missing-capability",
+                "provide. Choose another one, or leave the images out."
             )
 
 

@@ -56,7 +56,8 @@ class ImagePrompts:
         if self._reader.family.looks_ahead:
             raise ConfigError(
                 f"model {model}: the tokens of an image see each other in both directions, and with vLLM log-probs of "
-                "such models differ from the trainer's by up to a tenth of a nat. Choose --engine embedded."
+                "such models differ from the trainer's by up to a tenth of a nat. Choose --engine embedded.",
+                code="vllm/attention",
             )
 
     @property
@@ -94,7 +95,10 @@ class ImagePrompts:
 
     def _prompt(self, request: GenerationRequest, llm: AsyncLLM) -> Any:
         if any(span.image.frame is not None for span in request.media):
-            raise PluginError(f"request {request.uid}: there are frames of a video; {NO_VIDEOS}")
+            raise PluginError(
+                f"request {request.uid}: there are frames of a video; {NO_VIDEOS}",
+                code="vllm/no-frames",
+            )
         row = self._reader.row(request.prompt_ids, request.media, f"request {request.uid}")
         ids = list(request.prompt_ids)
         if not row.pictures:

@@ -109,7 +109,8 @@ def _grid_of(path: str, config: Any, processor: Any) -> tuple[int, int]:
     if not processor.do_resize or not {"height", "width"} <= size.keys():
         raise ConfigError(
             f"model {path}: its image processor leaves the sizes of images as they are (do_resize, size); expected one "
-            "that gives all images one height and width"
+            "that gives all images one height and width",
+            code="image/unsupported-processor",
         )
     with torch.device("meta"):  # shapes alone
         tower = AutoModel.from_config(config.vision_config).eval()
@@ -121,6 +122,7 @@ def _grid_of(path: str, config: Any, processor: Any) -> tuple[int, int]:
         raise ConfigError(
             f"model {path}: its image processor makes images of {size['width']} x {size['height']} pixels, of which "
             f"the visual encoder {config.vision_config.architecture} makes features of the shape {shape[1:]}, and the "
-            f"model reads {wanted} of {width} numbers; expected the processor that belongs to the model"
+            f"model reads {wanted} of {width} numbers; expected the processor that belongs to the model",
+            code="image/processor-differs",
         )
     return shape[2], shape[3]

@@ -84,7 +84,8 @@ class VideoSettings:
             raise ConfigError(
                 f"model {path}: its video processor leaves the sizes of frames as they are (do_resize, size {size}); "
                 "expected a size with shortest_edge and longest_edge. Copy video_preprocessor_config.json from the "
-                "model's own repository"
+                "model's own repository",
+                code="image/unsupported-processor",
             )
         return cls(
             patch_size=values.get("patch_size", defaults.patch_size),

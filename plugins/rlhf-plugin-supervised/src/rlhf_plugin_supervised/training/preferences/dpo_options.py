@@ -104,17 +104,13 @@ def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
     """Refuse a loss with needs that nobody meets, and one that reads other rows than the first."""
     label, name = labels(loss.slot), loss.registered.name
     if unknown := sorted(loss.needs - SUPPLIED):
-        raise ConfigError(
-            f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply",
-            code="config/missing-capability",
-        )
+        raise ConfigError(f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply")
     other, rows = (
         ("matched_pairs", "pairs") if is_single(loss) else ("mismatched_kl", "single answers")
     )
     if other in loss.needs:
         raise ConfigError(
-            f"{label} {name} needs {other!r}, which rlhf dpo supplies to losses on {rows} only",
-            code="config/missing-capability",
+            f"{label} {name} needs {other!r}, which rlhf dpo supplies to losses on {rows} only"
         )
     if is_single(loss) != is_single(first):
         raise ConfigError(
