@@ -40,7 +40,7 @@ _RANGES = frozenset(
         *("literal_error", "string_too_short", "missing", "too_short", "too_long"),
     }
 )
-"""Those of them that are about a value of the option's type."""
+"""pydantic's error types about a value that is of the option's type."""
 
 
 def flag(path: str) -> str:
