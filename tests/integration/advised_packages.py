@@ -11,7 +11,7 @@ import torch
 from tests.plugins.vlm.vlm_material import VLM
 
 from rlhf_core.component import ComponentRef
-from rlhf_core.contracts import EngineSpec, PolicyObjective, RoleSpec, VisionSpec
+from rlhf_core.contracts import EngineSpec, PolicyObjective, RoleSpec, Uid, VisionSpec
 from rlhf_core.plugins import load
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
@@ -152,9 +152,9 @@ def adapter_on_gpu(dtype, serve):
         arguments._for_adapter(4, dtype, on_cpu=False)
 
 
-def looking_ahead(engine):
+def looking_ahead(engine, on_cpu=True):
     """Prepare the prompts of vLLM, or those of the embedded engine, for images that look ahead."""
-    from rlhf_plugin_vllm.images.prompts import ImagePrompts
+    from rlhf_plugin_vllm.images.prompts import ImagePrompts, require_within
     from rlhf_torch.vision.pictures import open_reader
 
     path = write_tiny_vision_model(Path("seeing"), "gemma3")
@@ -167,7 +167,8 @@ def looking_ahead(engine):
             max_concurrency=1,
             eos_token_ids=(2,),
         )
-        ImagePrompts(spec, vision).require_attention(spec.model_path)
+        ImagePrompts(spec, vision).require_attention(spec.model_path, on_cpu=on_cpu)
+        require_within(12, 16, Uid(0, 0))
     else:
         open_reader(vision, str(path), load(), trust_remote_code=False)
 
@@ -333,6 +334,15 @@ PACKAGES_AT_WORK = {
         Advised(
             call=looking_ahead,
             wrong={"engine": "vllm"},
+            told={"Choose --engine embedded": {"engine": "embedded"}},
+            needs="vllm",
+            slow=True,
+        )
+    ],
+    "rlhf_plugin_vllm/images/prompts.py:require_within": [
+        Advised(
+            call=looking_ahead,
+            wrong={"engine": "vllm", "on_cpu": False},
             told={"Choose --engine embedded": {"engine": "embedded"}},
             needs="vllm",
             slow=True,

@@ -1,6 +1,7 @@
 """The calls of all themes, by the place that raises."""
 
 from .advised_commands import COMMANDS_RUN
+from .advised_frames import FRAMES
 from .advised_images import IMAGES_TAKEN
 from .advised_packages import PACKAGES_AT_WORK
 from .advised_quantized import QUANTIZED_FOLDERS
@@ -18,6 +19,7 @@ THEMES = (
     WEIGHTS_CHOSEN,
     QUANTIZED_FOLDERS,
     IMAGES_TAKEN,
+    FRAMES,
     PACKAGES_AT_WORK,
     SERVERS_ASKED,
 )

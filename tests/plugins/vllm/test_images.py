@@ -15,9 +15,9 @@ from tests.images import noisy, saved
 from tests.plugins.vllm.torchvision_path import search_path
 from tests.plugins.vlm.vlm_material import VLM
 
-from rlhf_core import ConfigError, RolloutError
-from rlhf_core.contracts import EngineSpec, VisionSpec
-from rlhf_plugin_vllm.images.prompts import ImagePrompts
+from rlhf_core import ConfigError, PluginError, RolloutError
+from rlhf_core.contracts import EngineSpec, Uid, VisionSpec
+from rlhf_plugin_vllm.images.prompts import ImagePrompts, require_within
 from rlhf_plugin_vllm.requests import require_same_prompt
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
@@ -124,7 +124,16 @@ def _is_moved(name: str) -> bool:
     return ".visual." in name and "lora_B" in name
 
 
-def test_a_family_whose_tokens_of_images_look_ahead_is_refused(tmp_path):
+def test_an_image_of_more_tokens_than_a_window_is_refused_where_they_look_ahead():
+    """vLLM leaves out the block of such an image, in all layers."""
+    require_within(None, 16, Uid(0, 0))
+    require_within(16, 16, Uid(0, 0))
+
+    with pytest.raises(PluginError, match=r"16 tokens.* is 15.*--engine embedded"):
+        require_within(15, 16, Uid(0, 0))
+
+
+def test_a_family_whose_tokens_of_images_look_ahead_is_refused_on_a_cpu(tmp_path):
     path = write_tiny_vision_model(tmp_path / "gemma", "gemma3")
     vision = VisionSpec(component=VLM, media_folder=str(tmp_path / "media"))
     spec = EngineSpec(
@@ -133,7 +142,8 @@ def test_a_family_whose_tokens_of_images_look_ahead_is_refused(tmp_path):
 
     prompts = ImagePrompts(spec, vision)
     with pytest.raises(ConfigError, match=r"gemma: .* see each other in both directions.*embedded"):
-        prompts.require_attention(str(path))
+        prompts.require_attention(str(path), on_cpu=True)
+    prompts.require_attention(str(path), on_cpu=False)
     prompts.close()
 
 

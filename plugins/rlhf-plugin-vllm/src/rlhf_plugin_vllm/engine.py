@@ -317,7 +317,7 @@ class VllmEngine:
 
             args = engine_args(spec, self._config, on_cpu=current_platform.is_cpu())
             if self._images is not None:
-                self._images.require_attention(spec.model_path)
+                self._images.require_attention(spec.model_path, on_cpu=current_platform.is_cpu())
             try:
                 config = args.create_engine_config(UsageContext.ENGINE_CONTEXT)
                 check_length(config.model_config.hf_text_config, spec.max_length, spec.model_path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import EngineSpec, GenerationRequest, VisionSpec
+from rlhf_core.contracts import EngineSpec, GenerationRequest, Uid, VisionSpec
 from rlhf_core.media import ImageTokens
 from rlhf_core.plugins import load
 from rlhf_torch.vision.family import Picture
@@ -32,6 +32,21 @@ NO_VIDEOS = (
 )
 
 
+def require_within(window: int | None, num_tokens: int, uid: Uid) -> None:
+    """Refuse an image whose tokens look ahead and are more than the layers with a window see.
+
+    Raises:
+        PluginError: it has more tokens than ``window``, and vLLM lets the tokens of such an image look back alone.
+    """
+    if window is not None and num_tokens > window:
+        raise PluginError(
+            f"request {uid}: an image has {num_tokens} tokens, which see each other in both directions, and the window "
+            f"of the model's layers is {window}. vLLM lets the tokens of such an image look back alone, so that "
+            "log-probs differ from the trainer's. Choose --engine embedded",
+            code="vllm/attention",
+        )
+
+
 class ImagePrompts:
     """Makes vLLM's prompts of requests, for a model that reads images.
 
@@ -47,16 +62,17 @@ class ImagePrompts:
         # One thread: files and pixels take long for the event loop, and the reader keeps what it has read.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rlhf-images")
 
-    def require_attention(self, model: str) -> None:
-        """Refuse a model whose images vLLM computes otherwise than the trainer.
+    def require_attention(self, model: str, *, on_cpu: bool) -> None:
+        """Refuse a model whose images vLLM's attention does not compute on this device.
 
         Raises:
-            ConfigError: the tokens of an image look ahead.
+            ConfigError: the tokens of an image look ahead, and vLLM computes on a CPU.
         """
-        if self._reader.family.looks_ahead:
+        if on_cpu and self._reader.family.looks_ahead:
             raise ConfigError(
-                f"model {model}: the tokens of an image see each other in both directions, and with vLLM log-probs of "
-                "such models differ from the trainer's by up to a tenth of a nat. Choose --engine embedded.",
+                f"model {model}: the tokens of an image see each other in both directions. vLLM's attention for CPUs "
+                "lets them look back alone, so that log-probs differ from the trainer's by hundredths of a nat. Choose "
+                "--engine embedded, or a GPU.",
                 code="vllm/attention",
             )
 
@@ -70,7 +86,8 @@ class ImagePrompts:
         """Return the prompt of a request.
 
         Raises:
-            PluginError: the tokens of an image are not those of the model's processor, or it is a frame of a video.
+            PluginError: the tokens of an image are not those of the model's processor, or more than vLLM lets see each
+                other, or it is a frame of a video.
             DataError: an image is gone from the run's store.
         """
         loop = asyncio.get_running_loop()
@@ -119,6 +136,9 @@ class ImagePrompts:
             items += MultiModalKwargsItems.from_hf_inputs(inputs, fields(inputs, {}))[IMAGE]
             has_feature = torch.zeros(span.length, dtype=torch.bool)
             has_feature[places - span.start] = True
+            if self._reader.family.looks_ahead:
+                window = getattr(llm.model_config.hf_text_config, "sliding_window", None)
+                require_within(window, len(places), request.uid)
             ranges.append(
                 PlaceholderRange(offset=span.start, length=span.length, is_embed=has_feature)
             )
