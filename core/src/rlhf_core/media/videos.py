@@ -71,7 +71,7 @@ def with_frames(part: Mapping[str, Any], keep: Keep) -> dict[str, Any]:
         return {"type": VIDEO, MEDIA: [image.fields() for image in frames_of(part)]}
     given = part.get(VIDEO)
     if not isinstance(given, list | tuple):
-        raise MediaProblem("file of a video", f"a video is {_named(part)}; {NO_FILE}")
+        raise MediaProblem("file of a video", f"a video is {named_video(part)}; {NO_FILE}")
     unknown = [str(key) for key, value in part.items() if value and key not in VIDEO_KEYS]
     if unknown or part.get("text"):
         raise MediaProblem(
@@ -145,7 +145,8 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _named(part: Mapping[str, Any]) -> str:
+def named_video(part: Mapping[str, Any]) -> str:
+    """Return what a video is given as, for messages."""
     return shown(next((part[key] for key in part if key not in ("type", "text", *RATES)), part))
 
 

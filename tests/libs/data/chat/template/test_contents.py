@@ -92,7 +92,7 @@ def test_a_list_that_a_template_pipes_is_one_text():
         ),
         (
             {"type": "video", "video": "a.mp4"},
-            "message 2, part 1: a video without frames; expected the frames of the video as a list",
+            "message 2, part 1: a video is a.mp4; expected the frames of the video as a list",
         ),
         (
             {"type": "video", "video": ["a.png", "b.png"], "nframes": 2},

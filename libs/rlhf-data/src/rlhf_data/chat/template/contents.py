@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import IMAGE_KEYS, is_image
-from rlhf_core.media.videos import MEDIA, NO_FILE, VIDEO, VIDEO_KEYS, is_video
+from rlhf_core.media.videos import MEDIA, NO_FILE, VIDEO, VIDEO_KEYS, is_video, named_video
 
 from .problem import BAD, PART, TemplateProblem, shortened
 
@@ -153,7 +153,7 @@ def text_of_part(part: object, where: str) -> str | None:
         return None
     if is_video(part):
         if not isinstance(part.get(MEDIA) or part.get(VIDEO), list | tuple):
-            raise TemplateProblem(f"{where}: a video without frames; {NO_FILE}", PART)
+            raise TemplateProblem(f"{where}: a video is {named_video(part)}; {NO_FILE}", PART)
         _refuse_keys(keys - VIDEO_KEYS, "a video", where)
         return None
     kind, text = part.get("type"), part.get("text")
