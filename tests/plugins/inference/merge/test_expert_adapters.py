@@ -63,5 +63,5 @@ def test_factors_of_another_shape_are_refused(base, trained, tmp_path, capsys):
 
     assert main(["merge", str(other), str(folder), str(tmp_path / "out"), "--same-base"]) == 2
 
-    assert "cannot be merged into" in (said := capsys.readouterr().err)
+    assert "does not fit" in (said := capsys.readouterr().err)
     assert "mlp.experts" in said
