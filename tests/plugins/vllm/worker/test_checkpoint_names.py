@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.plugins.vlm.vlm_material import families
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from rlhf_plugin_vllm.worker.checkpoint_names import CheckpointNames
@@ -27,7 +28,7 @@ def written(folder: Path, family: str):
     return model, load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("family", [*TEXT_FAMILIES, *SEEING])
+@pytest.mark.parametrize("family", [*TEXT_FAMILIES, *families(SEEING)])
 def test_what_vllm_loads_is_what_a_published_folder_has(tmp_path, family):
     model, files = written(tmp_path, family)
     names = CheckpointNames(AutoConfig.from_pretrained(tmp_path))
