@@ -143,7 +143,7 @@ def one_graph(options):
 
 
 def frequencies(options):
-    from rlhf_plugin_vllm.rope_limit import check_length
+    from rlhf_plugin_vllm.length_limit import check_length
 
     config = AutoConfig.from_pretrained("dynamic")
     check_length(config, int(options.get("--rollout.max_length", 128)), "dynamic")
@@ -241,7 +241,7 @@ CALLED = {
         (rows_of_embeddings, "train --engine vllm --model.resize_embeddings true")
     ],
     "rlhf_plugin_vllm/carried_states.py:require_no_states": [(carried, "train --engine vllm")],
-    "rlhf_plugin_vllm/rope_limit.py:check_length": [
+    "rlhf_plugin_vllm/length_limit.py:check_length": [
         (frequencies, "train --engine vllm --rollout.max_length 128")
     ],
     "rlhf_plugin_vllm/sleeping.py:sleep_level": [

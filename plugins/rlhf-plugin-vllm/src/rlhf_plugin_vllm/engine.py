@@ -18,6 +18,7 @@ from .arguments import engine_args, environment
 from .config import VllmEngineConfig
 from .grammars import Grammars
 from .images.measuring import images_measured
+from .length_limit import check_length
 from .requests import (
     cancel_all,
     completion,
@@ -26,7 +27,6 @@ from .requests import (
     require_same_prompt,
     sampling_params,
 )
-from .rope_limit import check_length
 from .routes import ToldRoutes
 from .sleeping import VllmSleep, sleep_level
 from .sockets import SocketFolder

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoConfig
 
 from rlhf_core import ConfigError
-from rlhf_plugin_vllm.rope_limit import check_length
+from rlhf_plugin_vllm.length_limit import check_length
 
 SHORT, LONG = [1.0] * 4, [2.0] * 4
 
