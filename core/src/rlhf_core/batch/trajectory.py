@@ -115,7 +115,8 @@ class Trajectory:
             raise ValueError(f"{self.uid}: the turns do not cover all action tokens")
         if not all(self.turn_actions):
             raise ValueError(f"{self.uid}: a turn has no action token; expected at least one")
-        self._check_media()
+        if self.media:
+            self._check_media()
         if self.routes is not None and (self.routes.ndim != 3 or len(self.routes) != num_tokens):
             raise ValueError(
                 f"{self.uid}: routes of shape {self.routes.shape}; expected ({num_tokens}, layers, experts of a token)"
