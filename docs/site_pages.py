@@ -39,6 +39,7 @@ SOURCES = "source"
 """Folder of the site with the source files that pages link to."""
 REFERENCE = "api"
 BOOSTS = {
+    "docs/error-codes.md": 0.002,
     "docs/options": 0.25,
     "docs/conformance.md": 0.25,
     "docs/migrating.md": 0.1,
