@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,7 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture
 def no_process_left(request):
     """Fail when a process that was started during the test is still there after it, and end it."""
+    resource_tracker.ensure_running()  # it belongs to this process, whichever test is the first to need it
     before = _family(os.getpid())
     yield
     # Of a test that failed, what it started is not waited for.
