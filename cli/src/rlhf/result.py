@@ -62,8 +62,7 @@ class TrainingResult:
             import pandas
         except ImportError as error:
             raise MissingDependency(
-                "frame() needs pandas: pip install pandas. metrics() gives the same as a list of dicts.",
-                code="plugin/missing-dependency",
+                "frame() needs pandas: pip install pandas. metrics() gives the same as a list of dicts."
             ) from error
         return pandas.DataFrame(self.metrics()).set_index("step")
 

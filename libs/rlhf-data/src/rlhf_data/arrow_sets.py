@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.errors import DataError
 
 from .arrow_rows import WrittenRows
-from .source import TEMPLATE_KWARGS, Row, Source, Unreadable, code_of
+from .source import TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -64,7 +64,7 @@ class ArrowRows:
             DataError: the row cannot be read.
         """
         if bad := self._unreadable.get(index):
-            raise DataError(f"{self.where(index)}: {bad.reason}", code=code_of(bad.kind))
+            raise row_error(self.where(index), bad)
         return self._written.row(self._dataset[index])
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:

@@ -18,7 +18,7 @@ from rlhf_core.media.reader import ImageReader, without_images
 from rlhf_core.media.reference import LIMITS, MediaRef, PixelLimits
 
 from .rows import Prompt, RowProblem
-from .source import Row, Source, Unreadable, code_of, filled_columns
+from .source import Row, Source, Unreadable, filled_columns, row_error
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class RowImages:
         try:
             return self.prompt(row, prompt)
         except RowProblem as problem:
-            raise DataError(f"{where}: {problem.reason}", code=code_of(problem.kind)) from problem
+            raise row_error(where, problem) from problem
 
     def plain_row(self, row: Row, prompt: Prompt, prompt_key: str) -> dict[str, Any]:
         """Return a row as rewards and environments get it: its images are references, as plain values.

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlhf_core.errors import DataError
+
 Row = Mapping[str, Any]
 """Values of a data row by column. Any: a data set may hold any type."""
 
@@ -26,6 +28,21 @@ def code_of(kind: str) -> str:
     """Return the code of an error about rows: ``data/`` and the kind of their problem, such as "
     "``data/missing-column``."""
     return "data/" + re.sub(r"[^a-z0-9]+", "-", kind.lower().replace("'", ""))
+
+
+class Unusable(Protocol):
+    """Reason why a row cannot be used, as a problem or a stand-in for the row has it."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+def row_error(where: str, problem: Unusable) -> DataError:
+    """Return the error about the row at ``where``, with the code of its problem's kind."""
+    return DataError(f"{where}: {problem.reason}", code=code_of(problem.kind))
 
 
 @dataclass(frozen=True, slots=True)

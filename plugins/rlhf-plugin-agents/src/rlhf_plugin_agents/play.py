@@ -87,7 +87,7 @@ class Play:
 
     def located(self, failure: EnvironmentFailure, call: str) -> EnvironmentFailure:
         """Return a failure with uid, turn and environment in its message."""
-        return EnvironmentFailure(f"{self._where(call)}: {failure}", code="environment/failed")
+        return EnvironmentFailure(f"{self._where(call)}: {failure}")
 
     async def _guard(
         self, call: str, method: Callable[..., Awaitable[ResultT]], *arguments: object

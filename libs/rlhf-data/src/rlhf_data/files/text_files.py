@@ -16,7 +16,7 @@ from pathlib import Path
 from rlhf_core.errors import DataError
 from rlhf_core.outside.json_reader import BrokenJson, parse_json, require_shallow
 
-from ..source import Row, Source, Unreadable, code_of
+from ..source import Row, Source, Unreadable, row_error
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -70,7 +70,7 @@ class JsonLines:
             )
         row = parse_row(os.pread(self._file, end - start, start))
         if isinstance(row, Unreadable):
-            raise DataError(f"{self.where(index)}: {row.reason}", code=code_of(row.kind))
+            raise row_error(self.where(index), row)
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
@@ -125,7 +125,7 @@ class JsonArray:
         """
         row = self._rows[index]
         if isinstance(row, Unreadable):
-            raise DataError(f"{self.where(index)}: {row.reason}", code=code_of(row.kind))
+            raise row_error(self.where(index), row)
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:

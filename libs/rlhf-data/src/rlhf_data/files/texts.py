@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_core.errors import DataError
 
-from ..source import MAX_CHARACTERS, Row, Unreadable, code_of
+from ..source import MAX_CHARACTERS, Row, Unreadable, row_error
 
 TEXT = "text"
 """The column of the rows."""
@@ -60,7 +60,7 @@ class TextFile:
         """
         row = self._read(index)
         if isinstance(row, Unreadable):
-            raise DataError(f"{self.where(index)}: {row.reason}", code=code_of(row.kind))
+            raise row_error(self.where(index), row)
         return row
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:

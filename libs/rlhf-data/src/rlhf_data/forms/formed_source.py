@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from rlhf_core.errors import DataError
-
 from ..rows import RowProblem
-from ..source import Row, Source, Unreadable, code_of
+from ..source import Row, Source, Unreadable, row_error
 from .beside import has_history, has_system, with_history_column, with_system_column
 from .chats import decoded
 from .form import DataForm
@@ -93,7 +91,7 @@ class FormedSource:
         """
         made = self._rows.made(self._source.row(index))
         if isinstance(made, Unreadable):
-            raise DataError(f"{self.where(index)}: {made.reason}", code=code_of(made.kind))
+            raise row_error(self.where(index), made)
         return made
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_config.checks.data_files import split_name
-from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.storage.writing import writing
 
@@ -23,7 +22,7 @@ from ..held_out.sides import ALL, Side, hashes_of
 from ..prompts import check_characters
 from ..row_images import RowImages, check_seen
 from ..rows import RowProblem
-from ..source import Row, Source, Unreadable, code_of
+from ..source import Row, Source, Unreadable, row_error
 from ..sources import open_source
 from .images import with_images
 from .learned_text import LearnedText
@@ -238,9 +237,7 @@ def noted(
         try:
             form.texts(source.row(index), keeping)
         except RowProblem as problem:
-            raise DataError(
-                f"{source.where(index)}: {problem.reason}", code=code_of(problem.kind)
-            ) from problem
+            raise row_error(source.where(index), problem) from problem
         return source.where(index)
 
     for index, made in rows:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from rlhf_config.run import PromptData
 from rlhf_core.batch.task import Message
-from rlhf_core.errors import DataError
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.reference import MediaRef
 
@@ -19,7 +18,7 @@ from ..forms.table import BY_NAME
 from ..prompts import length_problem, tokenize_rows
 from ..row_images import RowImages, media_of, missing_images
 from ..rows import PromptFormat, RowProblem
-from ..source import Unreadable, code_of, filled_columns
+from ..source import Unreadable, filled_columns, row_error
 from .rows import Row
 
 log = logging.getLogger(__name__)
@@ -92,9 +91,9 @@ class PromptReader:
             [(0, row)], self._format, self._renderer, self._max_tokens, self._images
         )
         if isinstance(found, RowProblem):
-            raise DataError(f"{where}: {found.reason}", code=code_of(found.kind)) from found
+            raise row_error(where, found) from found
         if problem := length_problem(found.length, self._max_tokens):
-            raise DataError(f"{where}: {problem.reason}", code=code_of(problem.kind))
+            raise row_error(where, problem)
         prompt = self._images.prompt(row, self._format.prompt(row))
         self._note(row, found.num_images)
         return MadePrompt(
@@ -117,7 +116,7 @@ class PromptReader:
             self._is_begun = True
         made = row if self._rows is None else self._rows.made(row)
         if isinstance(made, Unreadable):
-            raise DataError(f"{where}: {made.reason}", code=code_of(made.kind))
+            raise row_error(where, made)
         return made
 
     def _note(self, row: Row, num_images: int) -> None:

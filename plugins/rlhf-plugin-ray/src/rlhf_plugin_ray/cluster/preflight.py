@@ -147,7 +147,7 @@ def _require(node: Node, report: NodeReport, driver: Driver) -> None:
             code="ray/files-missing",
         )
     if report.differing is not None:
-        raise FingerprintMismatch(report.differing, code="plugin/versions-differ")
+        raise FingerprintMismatch(report.differing)
     if report.missing:
         raise ConfigError(
             f"{where} does not see {', '.join(report.missing)}, which the driver does; put models and, for "

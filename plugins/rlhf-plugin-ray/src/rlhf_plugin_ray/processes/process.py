@@ -149,8 +149,7 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
         if CodeReference(Path(path), "file").origin != origin:
             raise FingerprintMismatch(
                 f"{path} is another file on {socket.gethostname()} than where the run was started; copy it there, "
-                "or start from a file system that all machines share",
-                code="plugin/versions-differ",
+                "or start from a file system that all machines share"
             )
     return mine
 
