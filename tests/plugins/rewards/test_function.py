@@ -1,5 +1,6 @@
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tests.images import noisy, saved
@@ -7,6 +8,9 @@ from tests.images import noisy, saved
 from rlhf_core import ConfigError, PluginError, RewardError
 from rlhf_core.contracts import RewardResult, Turn
 from rlhf_core.media import MediaDesk, MediaOptions, MediaSpan, SampleImage
+from rlhf_plugin_rewards import function
+from rlhf_plugin_rewards.config import FunctionConfig
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -130,11 +134,116 @@ def test_batch_can_be_unset_when_a_column_has_one_of_the_names(values, request_f
     assert values(source, [request_for(rows=5)], batch=False) == [5]
 
 
+def test_a_field_in_both_numbers_is_refused_unless_one_is_a_column(values, request_for):
+    """Both were the list of the batch, in silence."""
+    source = "def score(response, responses): return float(response in responses)"
+    requests = [request_for("a", responses=["a", "b"])]
+
+    says = "takes 'response' and 'responses': expected one of them"
+    with pytest.raises(PluginError, match=says, check=has_code("reward/one-and-many")):
+        values(source, requests)
+    assert values(source, requests, batch=False) == [1.0]
+
+
 def test_a_batch_gets_columns_as_lists(values, request_for):
     requests = [request_for(answer="a"), request_for(answer="b")]
     source = "def score(responses, answer, note=None): return [str(answer) + str(note)] * 2"
 
     assert values(source, requests) == ["['a', 'b']None"] * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "def score(responses): return [1.0]",
+            "returned 1 values for 3 responses; expected a list of 3",
+        ),
+        (
+            "def score(responses): return responses[:1] if responses[1:] else [0.5]",
+            "returned 1 values for 3",
+        ),
+    ],
+)
+def test_no_sample_is_blamed_or_scored_alone_where_the_function_counts_wrongly(
+    results, file, request_for, source, told
+):
+    """Asked with one sample at a time it returns one value, by chance."""
+    found = results("function", [request_for(text) for text in "abc"], path=file(source)())
+
+    assert all(isinstance(one, RewardError) and told in str(one) for one in found), found
+
+
+def scored_by(code, requests):
+    config = FunctionConfig(path="mine.py:score")
+    return asyncio.run(function.make_function_reward(config, code=code).score(requests))
+
+
+@pytest.mark.parametrize(("batch_s", "alone_s", "asked"), [(8, 8, 1), (8, 3, 3), (8, 1, 8)])
+def test_samples_are_asked_alone_for_the_time_that_their_batch_took(
+    monkeypatch, request_for, batch_s, alone_s, asked
+):
+    """A process that is killed since its time is over would be asked for one sample after the other."""
+    now, sizes = [0.0], []
+    monkeypatch.setattr(function, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def score(responses):
+        sizes.append(len(responses))
+        now[0] += batch_s if responses[1:] else alone_s
+        return [0.5]
+
+    found = scored_by(score, [request_for(text) for text in "abcdefgh"])
+
+    assert sizes == [8] + [1] * asked
+    assert all("returned 1 values for 8 responses" in str(one) for one in found), found
+
+
+def test_a_first_sample_that_fails_alone_ends_the_search(request_for):
+    """The error of the whole is raised, and the run scores samples one by one."""
+    sizes = []
+
+    def score(responses):
+        sizes.append(len(responses))
+        return [0.5 for one in responses if one != "c"]
+
+    with pytest.raises(RewardError, check=has_code("reward/wrong-answer")):
+        scored_by(score, [request_for(text) for text in "abcde"])
+
+    assert sizes == [5, 1, 1, 1]
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), TimeoutError("judge"), SystemExit(3)])
+def test_an_exception_of_an_async_call_of_one_sample_is_a_failure_of_it(request_for, error):
+    async def score(responses):
+        if responses == ["b"]:
+            raise error
+        return [0.5]
+
+    with pytest.raises(RewardError, check=has_code("reward/wrong-answer")):
+        scored_by(score, [request_for(text) for text in "abc"])
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_async_calls_of_one_sample_run_at_the_same_time_and_end(monkeypatch, request_for, hangs):
+    monkeypatch.setattr(function, "LEAST_ALONE_S", 0.05 if hangs else 600.0)
+    monkeypatch.setattr(function, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    begun, ended = [], []
+
+    async def score(responses):
+        if responses[1:]:
+            return [0.5]
+        begun.append(responses[0])
+        try:
+            while hangs or len(begun) < 4:
+                await asyncio.sleep(0.001)
+        finally:
+            ended.append(responses[0])
+        return [0.5]
+
+    found = scored_by(score, [request_for(text) for text in "abcd"])
+
+    assert sorted(begun) == sorted(ended) == [*"abcd"]
+    assert all("returned 1 values for 4 responses" in str(one) for one in found), found
 
 
 def test_metrics_come_from_the_dict(results, file, request_for):
@@ -209,7 +318,12 @@ def test_a_helper_beside_the_file_can_be_imported(values, request_for, tmp_path)
         ("import nothing_like_this\ndef score(response): ...", ConfigError, "ModuleNotFoundError"),
         ("def score(response:", ConfigError, "not valid Python"),
         ("def scores(response): ...", ConfigError, "Did you mean 'scores'"),
-        ("score = 3", PluginError, "is a int; expected a function"),
+        ("score = 3", PluginError, "is of type int; expected a function"),
+        (
+            "class Score: pass",
+            PluginError,
+            r"is of type Score; expected a function.*__call__\(self, response\)",
+        ),
         ("def score(response): yield 1", PluginError, "is a generator"),
         ("async def score(response): yield 1", PluginError, "is a generator"),
         ("def score(): return 1", PluginError, "takes no arguments"),
@@ -222,6 +336,27 @@ def test_a_file_that_cannot_be_used_is_told_when_the_reward_is_built(
 ):
     with pytest.raises(error, match=text):
         reward("function", path=file(source)())
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"),
+    [
+        ("class Score:\n    def scores(self, response): return 1", True),
+        ("class Score: pass", True),
+        ("class Score:\n    def __call__(self, response): return 1", False),
+        ("class Score:\n    async def score(self, requests): return []", False),
+        ("class Score:\n    score = print", False),
+        ("class Score(dict): pass", False),
+        ("@print\nclass Score: pass", False),
+    ],
+)
+def test_a_class_that_scores_nothing_is_refused_before_the_run(file, source, is_refused):
+    config = FunctionConfig(path=file(source)(name="Score"))
+    if not is_refused:
+        assert config.columns_needed() == {}
+        return
+    with pytest.raises(PluginError, match="Score", check=has_code("reward/not-a-function")):
+        config.columns_needed()
 
 
 @pytest.mark.usefixtures("no_process_left")

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_core import RewardError
 from rlhf_testing.conformance import run_checks, subject
+from rlhf_testing.errors import has_code
 
 
 def rewards(results):
@@ -167,7 +168,9 @@ def test_a_run_gets_scores_and_reasons_whether_isolated_or_not(
         options, requests, component="http", on_error="value", error_value=-1.0, isolate=isolate
     )
     with pytest.raises(
-        RewardError, match=r"could not score 0\.1\.0\.0.*the server's reward is nan"
+        RewardError,
+        match=r"could not score 0\.1\.0\.0.*the server's reward is nan",
+        check=has_code("reward/failed"),
     ):
         panel_scores(options, requests, component="http", isolate=isolate)
 

@@ -27,6 +27,7 @@ def test_the_function_reward_says_that_it_wraps_code(plugins):
         ("regex", {"pattern": "{not_one}"}, {}),
         ("regex", {"pattern": "{a} {b[0]}{{2}}", "columns": True}, dict.fromkeys("ab", "pattern")),
         ("regex", {"pattern": "{", "columns": True}, {}),
+        ("regex", {"pattern": "{a.b}", "columns": True}, {"a.b": "pattern"}),
     ],
 )
 def test_rewards_say_which_columns_they_need(plugins, name, options, columns):

@@ -1,7 +1,13 @@
+import json
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from rlhf_core import RewardError
+from rlhf_testing.errors import has_code
 
 
 @pytest.mark.parametrize(
@@ -17,6 +23,14 @@ from rlhf_core import RewardError
         ("Straße", "STRASSE", {"lowercase": True}, 1.0),
         ("a city", ["town", "a city"], {}, 1.0),
         ("", "", {}, 1.0),
+        ("4", ["4", None], {}, 1.0),
+        ("0.10", Decimal("0.10"), {}, 1.0),
+        ("2024-05-01", date(2024, 5, 1), {}, 1.0),
+        ("0.5", np.float32(0.5), {}, 1.0),
+        ("True", np.bool_(True), {}, 1.0),
+        ("10", np.int64(10), {}, 1.0),
+        ("[1, 2]", "[1, 2]", {}, 1.0),
+        ("{1, 2}", "{1, 2}", {}, 1.0),
         ("the answer is 3, no: 42.", "42", {"extract": r"\d+"}, 1.0),
         ("<a>1</a> <a> 42 </a>", "42", {"extract": r"<a>(.*?)</a>"}, 1.0),
         ("no number", "42", {"extract": r"\d+"}, 0.0),
@@ -35,13 +49,105 @@ def test_exact_match_tells_whether_something_was_extracted(one, request_for):
     assert one("exact_match", request_for("a", label=2), label_key="label").metrics == {}
 
 
+VERL = {"reward_model": {"style": "rule", "ground_truth": "2"}}
+"""Columns of a row as verl's scripts write them, with the right answer in an object."""
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math"])
+def test_a_label_may_stand_in_an_object_of_the_row(one, request_for, name):
+    inside = {"label_key": "reward_model.ground_truth"}
+
+    assert one(name, request_for("2", **VERL), **inside).reward == 1.0
+    assert one(name, request_for("3", **VERL), **inside).reward == 0.0
+    whole = {"reward_model.ground_truth": "3"}  # as the method ``flatten`` of datasets names it
+    assert one(name, request_for("3", **VERL, **whole), **inside).reward == 1.0
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math"])
+@pytest.mark.parametrize("key", ["reward_model.answer", "reward_model.style.name", "task.answer"])
+def test_a_label_that_is_not_in_the_object_names_the_columns(one, request_for, name, key):
+    with pytest.raises(
+        RewardError, match=f"'{key}'.*reward_model", check=has_code("data/missing-column")
+    ):
+        one(name, request_for("2", **VERL), label_key=key)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("ground_truth", "reward_model.ground_truth"),
+        ("reward_modl.groundtruth", "reward_model.ground_truth"),
+        ("answr", "answer"),
+    ],
+)
+def test_a_label_that_is_not_there_names_one_that_can_be_read(one, request_for, key, meant):
+    with pytest.raises(RewardError, check=has_code("data/missing-column")) as caught:
+        one("exact_match", request_for("2", **VERL, answer="2"), label_key=key)
+
+    assert str(caught.value).endswith(
+        f"Did you mean {meant!r}? Columns: reward_model, reward_model.style, reward_model.ground_truth, answer"
+    )
+    with pytest.raises(RewardError, check=has_code("data/missing-column")) as caught:
+        one("exact_match", request_for("2", **VERL), label_key="reward_model.answer")
+    assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        VERL["reward_model"],
+        [VERL["reward_model"]],
+        [["2"]],
+        [],
+        [None, None],
+        {"2"},
+        b"2",
+        float("nan"),
+        np.float32("inf"),
+        Decimal("NaN"),
+        json.dumps(VERL["reward_model"]),
+    ],
+)
+def test_a_label_that_no_response_can_be_is_refused(one, request_for, name, label):
+    """Its text would be compared, which no response ever is, so each would get 0."""
+    with pytest.raises(RewardError, match="'answer'", check=has_code("reward/unusable-label")):
+        one(name, request_for("2", answer=label))
+
+
+def test_a_call_of_a_tool_may_be_the_right_answer(one, request_for):
+    call = json.dumps({"name": "add", "arguments": {"a": 1}})
+
+    assert one("exact_match", request_for(call, answer=call)).reward == 1.0
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math"])
+@pytest.mark.parametrize("first", ["rule", {"of": "rules"}])
+def test_a_label_that_is_an_object_names_what_is_in_it(one, request_for, name, first):
+    row = {"reward_model": {"style": first, "ground_truth": "2"}}
+    said = rf"--reward\.{name}\.label_key reward_model\.ground_truth$"
+    with pytest.raises(RewardError, match=said, check=has_code("reward/unusable-label")):
+        one(name, request_for("2", **row), label_key="reward_model")
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math"])
+@pytest.mark.parametrize("label", [[{"a": "2"}], {"a": {"b": "2"}}])
+def test_an_entry_that_cannot_be_read_is_not_offered(one, request_for, name, label):
+    with pytest.raises(RewardError, check=has_code("reward/unusable-label")) as caught:
+        one(name, request_for("2", answer=label))
+
+    assert "label_key" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["exact_match", "math"])
 def test_a_missing_label_names_the_columns(one, request_for, name):
     with pytest.raises(
-        RewardError, match=r"no column 'answer'.* mean 'answers'\? Columns: answers"
+        RewardError,
+        match=r"'answer'.*mean 'answers'\? Columns: answers",
+        check=has_code("data/missing-column"),
     ):
         one(name, request_for("1", answers="1"))
-    with pytest.raises(RewardError, match="column 'answer' of this row is empty"):
+    with pytest.raises(RewardError, match="'answer'", check=has_code("reward/empty-label")):
         one(name, request_for("1", answer=None))
 
 
@@ -65,28 +171,39 @@ def test_a_missing_label_concerns_its_sample_alone(results, request_for, name):
         ("it is 1+1", {"pattern": "is {answer}$", "columns": True}, 1.0),
         ("it is 111", {"pattern": "is {answer}$", "columns": True}, 0.0),
         ("x 1+1", {"pattern": r"x{{1}} {answer}", "columns": True}, 1.0),
+        ("it is 1+1", {"pattern": "is {task.answer}$", "columns": True}, 1.0),
+        ("it is 111", {"pattern": "is {task.answer}$", "columns": True}, 0.0),
+        ("it is 1+", {"pattern": "is {answer[0]}{answer[1]}$", "columns": True}, 1.0),
     ],
 )
 def test_regex(one, request_for, response, options, expected):
-    assert one("regex", request_for(response, answer="1+1"), **options).reward == expected
+    row = {"answer": "1+1", "task": {"answer": "1+1"}}
+
+    assert one("regex", request_for(response, **row), **options).reward == expected
 
 
 def test_a_pattern_that_backtracks_for_ever_is_given_up(one, request_for):
-    with pytest.raises(RewardError, match=r"took longer than match_timeout_s = 0\.05"):
+    with pytest.raises(
+        RewardError, match=r"match_timeout_s = 0\.05", check=has_code("reward/slow-pattern")
+    ):
         one("regex", request_for("a" * 40 + "!"), pattern=r"(a|aa|b?)+$", match_timeout_s=0.05)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text"),
+    ("pattern", "text", "code"),
     [
-        ("{label}", "names 'label' in braces, which is no column; columns: answer"),
-        ("a{2", "cannot be filled"),
-        ("{answer.x}", "cannot be filled"),
-        ("({answer}", "is not a regular expression"),
+        (
+            "{label}",
+            "names 'label' in braces, which is no column; columns: answer",
+            "reward/pattern-of-no-column",
+        ),
+        ("a{2", "cannot be filled", "reward/braces-of-pattern"),
+        ("{answer.x}", "cannot be filled", "reward/braces-of-pattern"),
+        ("({answer}", "is not a regular expression", "reward/malformed-pattern"),
     ],
 )
-def test_a_pattern_that_the_row_cannot_fill_is_told(one, request_for, pattern, text):
-    with pytest.raises(RewardError, match=text):
+def test_a_pattern_that_the_row_cannot_fill_is_told(one, request_for, pattern, text, code):
+    with pytest.raises(RewardError, match=text, check=has_code(code)):
         one("regex", request_for(answer="1"), pattern=pattern, columns=True)
 
 
@@ -153,7 +270,9 @@ def test_math_counts_only_what_stands_where_the_answer_has_to(
 
 
 def test_math_refuses_a_label_that_is_no_expression(one, request_for):
-    with pytest.raises(RewardError, match="the label '' in column 'answer'"):
+    with pytest.raises(
+        RewardError, match="the label '' in column 'answer'", check=has_code("reward/no-expression")
+    ):
         one("math", request_for("1", answer=""))
 
 
@@ -165,7 +284,9 @@ def test_math_gives_up_on_a_comparison_that_takes_for_ever(one, request_for):
 
 
 def test_math_says_that_a_comparison_without_a_result_failed(one, request_for):
-    with pytest.raises(RewardError, match=r"longer to compare than step_timeout_s = 0\.5 seconds"):
+    with pytest.raises(
+        RewardError, match=r"step_timeout_s = 0\.5", check=has_code("reward/slow-response")
+    ):
         one(
             "math",
             request_for(r"\boxed{9^{9^{9^9}}}", answer="1000000"),
@@ -178,7 +299,7 @@ def test_math_tells_of_a_label_that_takes_for_ever_to_read(one, request_for):
     long = "+".join(str(number) for number in range(10_000))
 
     with pytest.raises(
-        RewardError, match=r"took longer to read than step_timeout_s = 0\.01 seconds"
+        RewardError, match=r"step_timeout_s = 0\.01", check=has_code("reward/slow-label")
     ):
         one("math", request_for("1", answer=long), step_timeout_s=0.01)
 

@@ -28,6 +28,9 @@ _SINGULARS = {
 _NO_COLUMNS = frozenset({*_FIELDS, *_SINGULARS, "request"})
 """Names of parameters that are no columns of the data."""
 
+NO_FUNCTION = "reward/not-a-function"
+"""Code of the error about an object that scores nothing."""
+
 _MISSING = object()
 """Stands for the value of a name that is neither a field nor a column."""
 
@@ -51,7 +54,8 @@ class Binding:
             batch: True if the function takes lists; None decides by the names of its parameters.
 
         Raises:
-            PluginError: the function has no signature, no parameters, or parameters that cannot be passed by name.
+            PluginError: the function has no signature, no parameters, or parameters that cannot be passed by name; or
+                it names a field in both numbers.
         """
         try:
             parameters = tuple(inspect.signature(function).parameters.values())
@@ -64,15 +68,25 @@ class Binding:
         if not parameters:
             raise PluginError(
                 f"{written} takes no arguments; expected some of {', '.join(_FIELDS)}, or columns of the data",
-                code="reward/malformed-function",
+                code="reward/no-arguments",
             )
         if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
             raise PluginError(
                 f"{written} takes arguments by position only; arguments are passed by name, so remove the '/'",
-                code="reward/malformed-function",
+                code="reward/by-position",
             )
         if batch is None:
-            batch = any(parameter.name in _SINGULARS for parameter in parameters)
+            names = {parameter.name for parameter in parameters}
+            if both := next(
+                (many for many in _SINGULARS if {many, _SINGULARS[many]} <= names), None
+            ):
+                raise PluginError(
+                    f"{written} takes {_SINGULARS[both]!r} and {both!r}: expected one of them, since the second says "
+                    f"that arguments are lists. With this reward's option batch at false {both!r} is a column of the "
+                    "data",
+                    code="reward/one-and-many",
+                )
+            batch = not names.isdisjoint(_SINGULARS)
         return cls(written, parameters, batch)
 
     def arguments(self, request: RewardRequest) -> dict[str, Any]:
@@ -149,6 +163,41 @@ def needed_columns(definition: ast.stmt) -> list[str]:
         ),
     ]
     return [one.arg for one in required if one.arg not in _NO_COLUMNS]
+
+
+def refuse_class_without_call(definition: ast.stmt, written: str) -> None:
+    """Refuse a class that shows in its source that it scores nothing.
+
+    Args:
+        written: reference to the class as the user wrote it.
+
+    Raises:
+        PluginError: it has neither a base, nor a decorator, nor one of the methods.
+    """
+    if not isinstance(definition, ast.ClassDef) or definition.bases or definition.decorator_list:
+        return
+    # An assignment may make a method too, so only a class of nothing but others is refused.
+    shown = {
+        name
+        for node in definition.body
+        for name in [getattr(node, "name", None), *_targets(node)]
+        if name is not None
+    }
+    if not shown & {"score", "__call__", "__getattr__"}:
+        raise PluginError(no_function(written, f"the class {definition.name}"), code=NO_FUNCTION)
+
+
+def no_function(written: str, got: str) -> str:
+    """Return the message about an object that scores nothing."""
+    return (
+        f"{written} is {got}; expected a function that returns a number, as in def score(response): ..., or a class "
+        "with __call__(self, response), or with score(self, requests)"
+    )
+
+
+def _targets(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def columns_of(function: Callable[..., Any]) -> list[str]:

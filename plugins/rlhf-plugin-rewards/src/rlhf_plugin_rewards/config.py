@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any, Literal
@@ -31,14 +30,14 @@ class FunctionConfig(Config):
     path: str = Field(min_length=1, description="file and name of the function, as FILE.py:NAME")
     batch: bool | None = Field(
         None,
-        description="call the function once per batch, with lists; unset: true if a parameter is called prompts, "
+        description="call the function once per batch, with lists; unset: only if a parameter is called prompts, "
         "responses, rows, uids or requests",
     )
     concurrency: int = Field(
         64,
         ge=1,
         le=100_000,
-        description="largest number of calls in flight at once, of an async function of one sample",
+        description="largest number of calls at once of an async function that scores one sample",
     )
     step_rewards: bool = Field(
         False,
@@ -50,11 +49,17 @@ class FunctionConfig(Config):
         return frozenset({"credits_tokens"}) if self.step_rewards else frozenset()
 
     def columns_needed(self) -> Mapping[str, str | None]:
-        """The parameters of the function that are no fields of a sample, if the source shows them."""
-        # Imported here, because only a run with a function needs it.
-        from .binding import needed_columns
+        """The parameters of the function that are no fields of a sample, if the source shows them.
 
-        return dict.fromkeys(needed_columns(parse(self.path).definition()))
+        Raises:
+            PluginError: the source shows a class that scores nothing.
+        """
+        # Imported here, because only a run with a function needs it.
+        from .binding import needed_columns, refuse_class_without_call
+
+        definition = parse(self.path).definition()
+        refuse_class_without_call(definition, self.path)
+        return dict.fromkeys(needed_columns(definition))
 
     @classmethod
     def columns_of(cls, code: Callable[..., Any]) -> Mapping[str, str | None]:
@@ -67,7 +72,9 @@ class ExactMatchConfig(Config):
     """Options of ``exact_match``."""
 
     label_key: str = Field(
-        "answer", description="column with the answer, or a list of accepted answers"
+        "answer",
+        description="column with the answer or a list of accepted answers; COLUMN.ENTRY names an entry of a column "
+        "with objects",
     )
     extract: str | None = Field(
         None,
@@ -75,7 +82,7 @@ class ExactMatchConfig(Config):
         "parenthesis, or the whole match if there is none; unset: the whole response",
     )
     strip: bool = Field(True, description="ignore white space around response and answer")
-    lowercase: bool = Field(False, description="ignore the difference of upper and lower case")
+    lowercase: bool = Field(False, description="treat upper and lower case as equal")
     match_timeout_s: float = Field(
         1.0, gt=0.0, le=60.0, description="seconds for applying extract to one response"
     )
@@ -102,10 +109,10 @@ class RegexConfig(Config):
     )
     columns: bool = Field(
         False,
-        description="replace {column} by the row's value of this column, escaped; a literal brace is then written "
-        "twice",
+        description="replace {column}, or {column.entry} for a column with objects, by the row's value, escaped; you "
+        "then write a literal brace twice",
     )
-    ignore_case: bool = Field(False, description="ignore the difference of upper and lower case")
+    ignore_case: bool = Field(False, description="treat upper and lower case as equal")
     match_timeout_s: float = Field(
         1.0, gt=0.0, le=60.0, description="seconds for matching one response"
     )
@@ -128,31 +135,33 @@ class RegexConfig(Config):
             ]
         except ValueError:
             return {}  # The reward says what is wrong with the braces.
-        return {re.split(r"[.\[]", name)[0]: "pattern" for name in names}
+        return {name.partition("[")[0]: "pattern" for name in names}
 
 
 class MathConfig(Config):
     """Options of ``math``."""
 
     label_key: str = Field(
-        "answer", description="column with the right answer, plain or LaTeX, which is read whole"
+        "answer",
+        description="column with the right answer, plain or LaTeX, read as a whole; COLUMN.ENTRY names an entry of a "
+        "column with objects",
     )
     only_boxed: bool = Field(
         False,
-        description="count an answer in \\boxed{} alone; without it a response that has no box is judged by its last "
-        "LaTeX, number or expression",
+        description="count only an answer in \\boxed{}; false: a response without a box is judged by its last LaTeX, "
+        "number or expression",
     )
     answer_after: str | None = Field(
         None,
         min_length=1,
-        description="text, such as </think>, behind whose last occurrence the answer stands; a response without it has "
-        "no answer. Special tokens are no text of a response",
+        description="text, such as </think>, after whose last occurrence the answer stands; a response without it "
+        "has no answer. Special tokens are not part of a response's text",
     )
     step_timeout_s: float = Field(
         3.0,
         ge=0.01,
         le=60.0,
-        description="seconds of CPU time for each parse and each comparison; what takes longer has no result, see "
+        description="seconds of CPU time for each parse and each comparison; a longer one has no result, see "
         "on_timeout. Not applied with isolate = false",
     )
     on_timeout: Literal["zero", "error"] = Field(
@@ -224,7 +233,8 @@ class HttpConfig(Config):
     label_key: str | None = Field(
         None,
         min_length=1,
-        description="column of the data that is sent as the label; unset: null is sent",
+        description="column of the data that is sent as the label; COLUMN.ENTRY names an entry of a column with "
+        "objects; unset: null is sent",
     )
     send_token_ids: bool = Field(
         False, description="also send token_ids, which rlhf serve-rm --input ids needs"

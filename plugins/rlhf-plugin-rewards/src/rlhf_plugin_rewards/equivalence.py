@@ -9,7 +9,6 @@ comparison has a limit in CPU time, and a metric.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -23,7 +22,7 @@ from rlhf_core.contracts import RewardRequest, RewardResult
 from .boxes import last_boxed
 from .config import MathConfig
 from .cpu_limit import CpuTimeExceededError, under_cpu_limit
-from .labels import label_of
+from .labels import label_of, text_of, way_into
 from .one_by_one import score_each
 from .readings import as_latex
 
@@ -61,7 +60,7 @@ class MathEquivalence:
                     "the response took longer to compare than step_timeout_s = "
                     f"{self._config.step_timeout_s:g} seconds of CPU time; raise it, or set on_timeout = zero to count "
                     "such a response as not equal",
-                    code="reward/too-slow",
+                    code="reward/slow-response",
                 ) from None
             timed_out = True
         return RewardResult(
@@ -83,16 +82,11 @@ class MathEquivalence:
 
     def _label_text(self, label: Any) -> str:
         """Return a label as text. A list of one is its element, as data sets with several graders have it."""
+        key = self._config.label_key
+        also = f"or a list of one. Several values are a text: '3, 4'{way_into(label, 'math.label_key', key)}"
         if isinstance(label, list | tuple) and len(label) == 1:
             (label,) = label
-        is_text_or_number = isinstance(label, str | int | float)
-        if not is_text_or_number or (isinstance(label, float) and not math.isfinite(label)):
-            raise RewardError(
-                f"column {self._config.label_key!r} of this row has {label!r:.200}; expected a text or a number with "
-                "the right answer, or a list of one. Several values are a text: '3, 4'",
-                code="reward/unusable-label",
-            )
-        return str(label)
+        return text_of(label, key, also)
 
     def _parse_label(self, label: str) -> tuple[Any, ...]:
         column = f"the label {label[:200]!r} in column {self._config.label_key!r}"
@@ -107,18 +101,18 @@ class MathEquivalence:
             raise RewardError(
                 f"{column} took longer to read than step_timeout_s = {self._config.step_timeout_s:g} seconds of CPU "
                 "time; raise it, or write the label in a simpler form",
-                code="reward/too-slow",
+                code="reward/slow-label",
             ) from None
         if latex is None:
             raise RewardError(
                 f"{column} is a sentence in which more than one answer may be meant; write the answer alone, such as "
                 "'3, 4', or mark it: \\boxed{3}, '#### 3'",
-                code="reward/unusable-label",
+                code="reward/ambiguous-label",
             )
         if not is_comparable:
             raise RewardError(
                 f"{column} is no mathematical expression; use exact_match for text",
-                code="reward/unusable-label",
+                code="reward/no-expression",
             )
         return tuple(parsed)
 

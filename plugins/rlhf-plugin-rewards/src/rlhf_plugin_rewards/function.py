@@ -16,15 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rlhf_core import PluginError, RewardError
 from rlhf_core.code_reference import parse
 from rlhf_core.contracts import Reward, RewardRequest, RewardResult
 
-from .binding import Binding
+from .binding import NO_FUNCTION, Binding, no_function
 from .config import FunctionConfig
+
+LEAST_ALONE_S = 1.0
+"""Seconds for calls of one sample after a batch that took less."""
 
 
 def make_function_reward(
@@ -45,13 +50,13 @@ def make_function_reward(
         return reward
     if not callable(loaded):
         raise PluginError(
-            f"{config.path} is a {type(loaded).__name__}; expected a function that returns a number",
-            code="reward/malformed-function",
+            no_function(config.path, f"of type {type(loaded).__name__}"),
+            code=NO_FUNCTION,
         )
     if inspect.isgeneratorfunction(loaded) or inspect.isasyncgenfunction(loaded):
         raise PluginError(
             f"{config.path} is a generator; return the score instead of yielding it",
-            code="reward/malformed-function",
+            code="reward/generator",
         )
     binding = Binding.of(loaded, config.path, config.batch)
     if binding.batch:
@@ -105,26 +110,72 @@ class BatchFunctionReward:
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult]:
         """Return a result per sample.
 
+        Where the function does not return one value per sample, it is asked for one at a time, and a first sample for
+        which it fails alone ends that: the error is then raised, after which a run scores samples one by one. If it
+        fails for none, or the time is over before, the function and no sample is to blame, and all have the error:
+        scores that it gives to samples alone may be others than it would give them together.
+
         Raises:
-            RewardError: the function did not return one value per sample.
+            RewardError: the function returned another number of values, and fails for one of the samples alone.
         """
-        binding = self._binding
-        returned = self._function(**binding.lists(requests))
-        values = await returned if inspect.isawaitable(returned) else returned
+        started = time.monotonic()
+        returned = self._function(**self._binding.lists(requests))
+        given = await returned if inspect.isawaitable(returned) else returned
+        values = self._values(given, len(requests))
+        if not isinstance(values, RewardError):
+            return [_result(value) for value in values]
+        # As much time again: were the process killed for all of its time, a run would score one by one.
+        limit_s = max(LEAST_ALONE_S, time.monotonic() - started)
+        if len(requests) > 1 and await self._fails_alone(requests, limit_s):
+            raise values
+        failed: list[Any] = [values] * len(requests)
+        return failed
+
+    async def _fails_alone(self, requests: Sequence[RewardRequest], limit_s: float) -> bool:
+        """Return whether the function was seen to fail for a sample alone, in so many seconds.
+
+        Calls of an async function are in flight at once; after a call of another one the time is looked at.
+        """
+        end = time.monotonic() + limit_s
+        slots = asyncio.Semaphore(len(requests))
+        waiting: list[asyncio.Future[Any]] = []
+        try:
+            for request in requests:
+                if time.monotonic() >= end:
+                    return False
+                returned = self._function(**self._binding.lists([request]))
+                if inspect.isawaitable(returned):
+                    waiting.append(asyncio.ensure_future(_finish(returned, slots)))
+                elif isinstance(self._values(returned, 1), RewardError):
+                    return True
+            left_s = max(0.0, end - time.monotonic())
+            finished = asyncio.as_completed(waiting, timeout=left_s)
+            with suppress(TimeoutError):  # of the limit: _finish returns those of the function
+                for one in finished:
+                    if isinstance(self._values(await one, 1), RewardError):
+                        return True
+            return False
+        finally:
+            for call in waiting:
+                call.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _values(self, returned: Any, count: int) -> Sequence[Any] | RewardError:
+        """Return the values of ``count`` samples, or the error that they are no list of that many."""
+        values = returned
         if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1:
             values = values.tolist()
         if not isinstance(values, Sequence) or isinstance(values, str):
-            raise RewardError(
-                f"{binding.written} returned a {type(values).__name__}; expected a list of {len(requests)} numbers "
-                "or dicts, one for each response",
-                code="reward/wrong-answer",
-            )
-        if len(values) != len(requests):
-            raise RewardError(
-                f"{binding.written} returned {len(values)} values for {len(requests)} responses",
-                code="reward/wrong-answer",
-            )
-        return [_result(value) for value in values]
+            got = f"a {type(values).__name__}"
+        elif len(values) != count:
+            got = f"{len(values)} values for {count} responses"
+        else:
+            return values
+        return RewardError(
+            f"{self._binding.written} returned {got}; expected a list of {count} numbers or dicts, one for each "
+            "response, in their order",
+            code="reward/wrong-answer",
+        )
 
 
 async def _finish(started: Awaitable[Any], slots: asyncio.Semaphore) -> Any:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from string import Formatter
 from typing import Any
 
 import regex
 
 from rlhf_core import RewardError
-from rlhf_core.contracts import RewardRequest, RewardResult
+from rlhf_core.contracts import RewardRequest, RewardResult, value_at
 
 from .config import RegexConfig
 from .one_by_one import score_each
@@ -47,7 +48,7 @@ class Pattern:
             raise RewardError(
                 f"the pattern took longer than match_timeout_s = {self._config.match_timeout_s:g} on a response of "
                 f"{len(request.response)} characters; write it with less backtracking",
-                code="reward/too-slow",
+                code="reward/slow-pattern",
             ) from None
 
     def _compile(self, text: str) -> Any:
@@ -61,21 +62,32 @@ class Pattern:
 
 
 def filled(pattern: str, row: Mapping[str, Any]) -> str:
-    """Return the pattern with each ``{column}`` replaced by the row's value, escaped; ``{{`` and ``}}`` become braces.
+    """Return the pattern with each ``{column}`` replaced by the row's value, or ``{column.entry}`` by that of an object
+    in one, escaped; ``{{`` and ``}}`` become braces.
 
     Raises:
         RewardError: a name in braces is no column, or the braces do not pair.
     """
     try:
-        return pattern.format_map({key: regex.escape(str(value)) for key, value in row.items()})
+        return _Filler().vformat(pattern, (), row)
     except KeyError as error:
         raise RewardError(
             f"the pattern names {error.args[0]!r} in braces, which is no column; columns: {', '.join(row) or 'none'}. "
             "A literal brace is written twice",
-            code="reward/malformed-pattern",
+            code="reward/pattern-of-no-column",
         ) from None
     except (ValueError, IndexError, AttributeError) as error:
         raise RewardError(
             f"the braces of {pattern!r} cannot be filled: {error}. A literal brace is written twice",
-            code="reward/malformed-pattern",
+            code="reward/braces-of-pattern",
         ) from None
+
+
+class _Filler(Formatter):
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            value = value_at(kwargs, field_name)
+        except KeyError:
+            texts = {key: str(value) for key, value in kwargs.items()}
+            value, _ = super().get_field(field_name, args, texts)
+        return regex.escape(str(value)), field_name

@@ -76,7 +76,7 @@ class _Batch:
         self._servers = servers
         self._client = client
         self._slots = asyncio.Semaphore(config.concurrency)
-        self._end = time.monotonic() + config.deadline_s
+        self._end = _now() + config.deadline_s
 
     async def results(self, requests: Sequence[RewardRequest]) -> Results:
         """Return the results of some samples; for a sample without a score, an error."""
