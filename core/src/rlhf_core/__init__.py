@@ -22,10 +22,11 @@ from .errors import (
     UnknownComponent,
     UnknownTokenError,
     first_error,
+    wrong_answer,
 )
 from .hookspecs import hookimpl
 from .moved import install
-from .problem import log_switched_off
+from .problem import headline, log_switched_off
 
 __all__ = [
     "AmbiguousComponent",
@@ -51,8 +52,10 @@ __all__ = [
     "UnknownComponent",
     "UnknownTokenError",
     "first_error",
+    "headline",
     "hookimpl",
     "log_switched_off",
+    "wrong_answer",
 ]
 
 install()

@@ -140,7 +140,7 @@ FIX: Mapping[str, str] = {
     STALE_ROLLOUTS: "generation does not run ahead of training in this run. Set --rollout.max_staleness 1, or leave "
     "the option out",
     SLEEP: "nothing sleeps in this run. Set --runtime.sleep always, or leave the engine's option about sleep out",
-    SHARES_WEIGHTS: "choose --engine embedded; others read the model anew, without what was done to it",
+    SHARES_WEIGHTS: "choose --engine embedded; others read the model again, without what was done to it",
     ENGINE_SEES: "this engine reads text alone; choose --engine embedded or vllm",
     BACKEND_SEES: "this training backend reads text alone; choose --backend torch, deepspeed or fsdp",
     EXECUTOR_SEES: "this executor passes text alone on; choose --executor single_turn or multi_turn",
@@ -255,20 +255,20 @@ class Chosen:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Capabilities that the component needs, by itself or by its options."""
+        """Capabilities that the component or its options need."""
         by_options = self.options.needed_by_options() if self.options else frozenset()
         own = self.registered.component.needs | by_options | self.added
         return own - self.unasked
 
     @property
     def conflicts(self) -> frozenset[str]:
-        """Capabilities that the component excludes, by itself or by its options."""
+        """Capabilities that the component or its options exclude."""
         by_options = self.options.excluded_by_options() if self.options else frozenset()
         return self.registered.component.conflicts | by_options
 
 
 def check_words(component: Component[Any]) -> None:
-    """Refuse a component with a word that the core does not know and that is no plugin's own.
+    """Refuse a component with a word that the core does not define and that is not written PLUGIN:WORD.
 
     Raises:
         PluginError: the message has the word, the list that it is in, and the nearest known word.
@@ -281,7 +281,8 @@ def check_words(component: Component[Any]) -> None:
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PluginError(
                 f"component {component.name!r}: {label} {word!r}; expected a capability of "
-                f"rlhf_core.capabilities, or one of the plugin's own, written PLUGIN:WORD.{hint}"
+                f"rlhf_core.capabilities, or one of the plugin's own, written PLUGIN:WORD.{hint}",
+                code="plugin/unknown-capability",
             )
 
 
@@ -329,7 +330,7 @@ def check_excluded(chosen: Sequence[Chosen], present: frozenset[str]) -> None:
             cause = _who_brings(conflict, chosen) or unknown
             raise CapabilityError(
                 f"{choice.flag} {component.name} cannot be combined with {conflict!r}, which comes from {cause}.",
-                code="config/conflict",
+                code="config/conflicting-component",
             )
 
 
@@ -339,7 +340,8 @@ def _check_need(choice: Chosen, need: str, present: frozenset[str], samples: int
         if samples < int(group[1]):
             raise CapabilityError(
                 f"rollout.n_samples_per_prompt is {samples}; {choice.flag} {name} needs at least {group[1]} "
-                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, int(group[1]))}."
+                f"(it compares a prompt's samples). Set --rollout.n_samples_per_prompt {max(4, int(group[1]))}.",
+                code="config/too-few-samples-per-prompt",
             )
         return
     if need not in present:

@@ -44,7 +44,8 @@ def parse(text: str) -> CodeReference:
     left, _, attribute = text.rpartition(":")
     if text.endswith(".py") or not attribute.isidentifier():
         raise ConfigError(
-            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file"
+            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file",
+            code="config/no-name-in-file",
         )
     return CodeReference(Path(left), attribute)
 
@@ -88,14 +89,18 @@ class CodeReference:
         near = difflib.get_close_matches(self.attribute, defined, n=1)
         own = [name for name, node in defined.items() if not isinstance(node, ast.ImportFrom)]
         hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(own) or 'nothing'}"
-        raise ConfigError(f"{self.path} defines no {self.attribute!r}. {hint}")
+        raise ConfigError(
+            f"{self.path} defines no {self.attribute!r}. {hint}", code="config/not-in-file"
+        )
 
     def _statements(self) -> list[ast.stmt]:
         source = self._bytes()
         try:
             return ast.parse(source, filename=str(self.path)).body
         except (SyntaxError, ValueError) as error:
-            raise ConfigError(f"{self.path} is not valid Python: {error}") from error
+            raise ConfigError(
+                f"{self.path} is not valid Python: {error}", code="config/invalid-python"
+            ) from error
 
     def register(self, hook: str) -> Registered[Any]:
         """Return the component as if a plugin with the file's path as its name had registered it.
@@ -112,7 +117,8 @@ class CodeReference:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             raise ConfigError(
                 f"{self.path}:{self.attribute} is {'an async' if node.__class__ is ast.AsyncFunctionDef else 'a'} "
-                "function; this kind of component has to be a class, or a Component"
+                "function; this kind of component has to be a class, or a Component",
+                code="config/function-for-class",
             )
         if isinstance(node, ast.ClassDef) and _takes_nothing(node) and not self._is_factory(node):
             return self._registered(Config, ast.get_docstring(node))
@@ -123,7 +129,8 @@ class CodeReference:
         if not isinstance(loaded, type):
             raise ConfigError(
                 f"{self.path}:{self.attribute} is a {type(loaded).__name__}; "
-                "expected a class, a function or a Component"
+                "expected a class, a function or a Component",
+                code="config/no-component",
             )
         return self._registered(config_of(loaded) or Config, inspect.getdoc(loaded))
 
@@ -133,10 +140,9 @@ class CodeReference:
         Raises:
             ConfigError: the file raises while it is imported.
         """
-        node = self.definition()
-        names = _names(node)
-        same = [name for name in names if CodeReference(self.path, name).name == self.attribute]
-        attribute = self.attribute if self.attribute in names else same[0]
+        names = _names(self.definition())
+        same = (name for name in names if CodeReference(self.path, name).name == self.attribute)
+        attribute = self.attribute if self.attribute in names else next(same)
         return getattr(_import(self.path, self._bytes()), attribute)
 
     def _is_factory(self, node: ast.ClassDef) -> bool:
@@ -159,7 +165,8 @@ class CodeReference:
         if len(found) > 1 and not same:
             raise ConfigError(
                 f"{self.path}: {', '.join(found)} all describe {self.attribute}; name the one that is meant, as "
-                f"{self.path}:{next(iter(found))}"
+                f"{self.path}:{next(iter(found))}",
+                code="config/several-descriptions",
             )
         return next(iter([*same, *found.values()]), None)
 
@@ -182,7 +189,7 @@ class CodeReference:
             where = f" (looked in {Path.cwd()})" if not self.path.is_absolute() else ""
             raise ConfigError(
                 f"cannot read {str(self.path)!r}: {error.strerror}{where}",
-                code="config/unreadable-file",
+                code="config/unreadable-code",
             ) from error
 
 
@@ -209,18 +216,13 @@ def _takes_nothing(node: ast.ClassDef) -> bool:
     return True
 
 
-def _num_required(made: Callable[..., Any]) -> int:
-    """Return the number of arguments, 0 or 1, by which the config can be passed."""
+def _takes_config(made: Callable[..., Any]) -> bool:
+    """Return whether there is an argument by which the config can be passed."""
     try:
         parameters = inspect.signature(made).parameters.values()
     except (TypeError, ValueError):
-        return 0
-    positional = [
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    return min(1, len(positional))
+        return False
+    return any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
 
 
 def snake_case(name: str) -> str:
@@ -231,7 +233,7 @@ def snake_case(name: str) -> str:
 
 def made(loaded: type, config: Config) -> Any:
     """Return an instance of a class, made with its config or, if it takes none, without arguments."""
-    return loaded(config) if _num_required(loaded) else loaded()
+    return loaded(config) if _takes_config(loaded) else loaded()
 
 
 def config_of(loaded: type) -> type[Config] | None:
@@ -242,10 +244,10 @@ def config_of(loaded: type) -> type[Config] | None:
     Raises:
         ConfigError: the class takes something else.
     """
-    if not _num_required(loaded):
+    if not _takes_config(loaded):
         return None
-    name = next(iter(inspect.signature(loaded).parameters))
-    if name == "config" and _is_untyped(loaded, name):
+    name, argument = next(iter(inspect.signature(loaded).parameters.items()))
+    if name == "config" and argument.annotation is argument.empty:
         return Config
     try:
         annotation = inspect.signature(loaded, eval_str=True).parameters[name].annotation
@@ -255,12 +257,9 @@ def config_of(loaded: type) -> type[Config] | None:
         return annotation
     raise ConfigError(
         f"{loaded.__name__}: expected a class that takes nothing, or one argument annotated with a subclass of "
-        f"rlhf_core.Config (or called config, for no options); its argument is {name!r}"
+        f"rlhf_core.Config (or called config, for no options); its argument is {name!r}",
+        code="config/class-with-other-arguments",
     )
-
-
-def _is_untyped(made: Callable[..., Any], name: str) -> bool:
-    return inspect.signature(made).parameters[name].annotation is inspect.Parameter.empty
 
 
 class _SourceOnly(SourceLoader):
@@ -297,7 +296,9 @@ def _import(path: Path, source: bytes) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception | SystemExit):
             raise
-        raise ConfigError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"importing {path} failed: {type(error).__name__}: {error}", code="config/import-failed"
+        ) from error
     return module

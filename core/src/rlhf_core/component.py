@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from .errors import MissingDependency, PluginError, RLHFError
+from .errors import MissingDependency, PluginError, RLHFError, wrong_answer
 
 ProductT = TypeVar("ProductT")
 
@@ -51,8 +51,8 @@ class Config(BaseModel):
         return None
 
     def continued_from(self) -> str | None:
-        """Return the folder of an earlier training that the component goes on from, such as an adapter's; None: it
-        begins anew. A run's reference is then what is in the folder, and a resumed run is told if its files have
+        """Return the folder of an earlier training that the component continues from, such as an adapter's; None: it
+        starts over. A run's reference is then what is in the folder, and a resumed run is told if its files have
         changed."""
         return None
 
@@ -118,16 +118,15 @@ class Component(Generic[ProductT]):
         for name in (self.name, *self.aliases):
             if not _NAME.fullmatch(name):
                 raise PluginError(
-                    f"component name {name!r}: expected lower case letters, digits and underscores, such as 'my_loss'"
+                    f"component name {name!r}: expected lower case letters, digits and underscores, such as 'my_loss'",
+                    code="plugin/malformed-name",
                 )
-        if isinstance(self.factory, str) and not _FACTORY.fullmatch(self.factory):
-            raise PluginError(
-                f"factory {self.factory!r} of component {self.name!r}: expected 'package.module:callable'"
-            )
-        if self.suits is not None and not _FACTORY.fullmatch(self.suits):
-            raise PluginError(
-                f"suits {self.suits!r} of component {self.name!r}: expected 'package.module:callable'"
-            )
+        for label, reference in (("factory", self.factory), ("suits", self.suits)):
+            if isinstance(reference, str) and not _FACTORY.fullmatch(reference):
+                raise PluginError(
+                    f"{label} {reference!r} of component {self.name!r}: expected 'package.module:callable'",
+                    code="plugin/malformed-reference",
+                )
         for label in ("needs", "conflicts", "provides"):
             object.__setattr__(self, label, frozenset(getattr(self, label)))
 
@@ -177,6 +176,11 @@ class Registered(Generic[ProductT]):
             return self.plugin
         return origin_of(self.distribution)
 
+    @property
+    def label(self) -> str:
+        """``plugin:name (distribution version)``, for messages."""
+        return f"{self.qualified} ({self.origin})"
+
     def load(self) -> Callable[..., ProductT]:
         """Return the factory, imported if it is a string.
 
@@ -205,7 +209,8 @@ class Registered(Generic[ProductT]):
             found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         except AttributeError as error:
             raise PluginError(
-                f"{self.qualified} ({self.origin}): module {module!r} has no {attribute!r}"
+                f"{self.label}: module {module!r} has no {attribute!r}",
+                code="plugin/no-factory",
             ) from error
         return found
 
@@ -213,12 +218,18 @@ class Registered(Generic[ProductT]):
         """Import the component and call its factory with ``config`` (its defaults when None).
 
         An exception from the plugin's code keeps its type and gains a note that names the plugin.
+
+        Raises:
+            PluginError: the factory returned None, as one does that lacks its ``return``.
         """
         try:
-            return self.load()(config if config is not None else self.component.config())
+            built = self.load()(config if config is not None else self.component.config())
         except Exception as error:
             error.add_note(_note([self]))
             raise
+        if built is None:
+            raise wrong_answer(f"{self.label}: its factory", built, "the component")
+        return built
 
     def validate(self, options: Mapping[str, Any]) -> Config:
         """Return the component's config for ``options``.
@@ -236,8 +247,7 @@ class Registered(Generic[ProductT]):
                 return f"{inspect.getsourcefile(factory)}:{inspect.getsourcelines(factory)[1]}"
             except (OSError, TypeError):
                 return None
-        module, _, attribute = factory.partition(":")
-        return _find_definition(module, attribute)
+        return _find_definition(*_defined_in(self))
 
 
 def name_component(error: BaseException, components: Iterable[Registered[Any]]) -> str:
@@ -260,7 +270,7 @@ def name_component(error: BaseException, components: Iterable[Registered[Any]]) 
         return str(noted[0])
     owners: dict[str, list[Registered[Any]]] = {}
     for entry in components:
-        owners.setdefault(_code_of(entry), []).append(entry)
+        owners.setdefault(_defined_in(entry)[0], []).append(entry)
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
     for number, frame in enumerate(frames):
         if entries := _owners_of(frame, owners):
@@ -283,7 +293,7 @@ def _narrowed(
     """Return those of a module's components that the innermost frame of their own code is of; all, if none is."""
     for frame in frames:
         name = frame.f_code.co_qualname
-        if own := [entry for entry in entries if f"{name}.".startswith(f"{_defined_as(entry)}.")]:
+        if own := [one for one in entries if f"{name}.".startswith(f"{_defined_in(one)[1]}.")]:
             return own
     return entries
 
@@ -295,20 +305,15 @@ def _note(entries: Sequence[Registered[Any]]) -> str:
     return note if len({entry.name for entry in entries}) > 1 else f"{note}, component {first.name}"
 
 
-def _code_of(entry: Registered[Any]) -> str:
-    """Return the module in which a component's factory stands, or the file of a user's; nothing is imported."""
+def _defined_in(entry: Registered[Any]) -> tuple[str, str]:
+    """Return the module of a component's factory, or the file of a user's, and its name there; nothing is imported."""
     factory = entry.component.factory
     if isinstance(factory, str):
-        return factory.partition(":")[0]
-    return str(getattr(factory, "code_file", None) or getattr(factory, "__module__", ""))
-
-
-def _defined_as(entry: Registered[Any]) -> str:
-    """Return the name of a component's factory in its module."""
-    factory = entry.component.factory
-    if isinstance(factory, str):
-        return factory.partition(":")[2]
-    return str(getattr(factory, "attribute", None) or getattr(factory, "__qualname__", ""))
+        module, _, name = factory.partition(":")
+        return module, name
+    place = getattr(factory, "code_file", None) or getattr(factory, "__module__", "")
+    called = getattr(factory, "attribute", None) or getattr(factory, "__qualname__", "")
+    return str(place), str(called)
 
 
 @lru_cache(maxsize=1024)
@@ -329,12 +334,8 @@ def missing_requirements(distribution: Distribution | None, extra: str | None) -
     for text in distribution.requires or ():
         requirement = Requirement(text)
         marker = requirement.marker
-        only_with_extra = (
-            marker is not None
-            and not marker.evaluate({"extra": ""})
-            and marker.evaluate({"extra": extra})
-        )
-        if not only_with_extra:
+        needed = [marker is None or marker.evaluate({"extra": word}) for word in ("", extra)]
+        if needed != [False, True]:
             continue
         try:
             found = version(requirement.name)

@@ -4,6 +4,9 @@ Messages say what was expected, what came, and the fix in the words that the use
 programs. All of them pickle (they cross process boundaries), so each takes its message as the only positional argument.
 """
 
+from inspect import iscoroutine
+from typing import Self
+
 
 def first_error(errors: BaseExceptionGroup[Exception]) -> Exception:
     """Return the first error of a group of errors that may be nested, as a task group raises them."""
@@ -33,6 +36,12 @@ class RLHFError(Exception):
     def __init__(self, message: object = "", *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code or self.default_code
+
+    def with_text(self, text: str) -> Self:
+        """Return an error of the same class and code with another text, such as one that names whose error it is."""
+        other = type(self)(text)  # A class of its own may take no code.
+        other.code = self.code
+        return other
 
 
 class _UserMistake:
@@ -84,16 +93,16 @@ class RolloutError(RLHFError, RuntimeError, code="rollout/failed"):
 
 
 class RequestError(RolloutError, code="engine/refused-request"):
-    """A request that no engine could serve. Whoever sent it is to blame; the engine goes on with all others."""
+    """A request that no engine could serve. The mistake is the sender's; the engine continues with all others."""
 
 
 class UnknownTokenError(RequestError, code="rollout/unknown-token"):
-    """A request to an engine has a token id that is none of the model's."""
+    """A request to an engine has a token id that the model does not have."""
 
 
 class EnvironmentFailure(RolloutError, code="environment/failed"):
     """Failure of an environment, or of an agent that asks the policy: it raised, answered with something that it must
-    not, or not in time. Its episode is lost, and no other."""
+    not, or not in time. It costs its episode, or ends the run, as ``on_error`` says."""
 
     reason = "environment_failed"
     """Word by which episodes are counted that are left out because of it."""
@@ -123,3 +132,14 @@ class ResumeError(_UserMistake, CheckpointError, code="resume/refused"):
     """A run cannot go on: no checkpoint, record or component's state can be taken up as it was left."""
 
     exit_code = 2
+
+
+def wrong_answer(
+    who: str, answer: object, wanted: object, *, field: str = "", told: str = ""
+) -> PluginError:
+    """Return the error for an answer, or one of its fields, that is not what the kind promises; ``told`` says what is
+    wrong with it, if not all is."""
+    told = told or f"{' '.join(repr(answer).split()):.60} ({type(answer).__name__})"
+    fix = ". Write it without async." if iscoroutine(answer) else ""
+    what = f"{field} of {told}" if field else told
+    return PluginError(f"{who} returned {what}; expected {wanted}{fix}", code="plugin/wrong-answer")

@@ -33,7 +33,7 @@ def _factory_name(component: Component[Any]) -> str:
 
 
 def require_equal(mine: Mapping[str, str], theirs: Mapping[str, str], who: str) -> None:
-    """Refuse to go on when the fingerprint of ``who`` differs from that of this process.
+    """Raise an error if the fingerprint of ``who`` differs from the fingerprint of this process.
 
     Raises:
         FingerprintMismatch: there is a difference; the message has each, with both values.

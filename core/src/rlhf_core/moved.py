@@ -46,7 +46,6 @@ MOVED_NAMES = {
 _FOLDERS = {old.rpartition(".")[0] for old in MOVED} - {"rlhf_core"}
 """Packages of which nothing is left but the way to old names."""
 
-
 _PACKAGES: dict[str, tuple[str, ...]] = {}
 """Old name of a package that is a part of others now -> the packages among which its modules are, in their order."""
 
@@ -72,11 +71,7 @@ class MovedModules:
             return None
         _require(name, new)
         if top not in _PACKAGES:  # such a package has warned already
-            warnings.warn(
-                f"{name} is {new} now; the old name ends with the next minor version",
-                DeprecationWarning,
-                stacklevel=2,  # frames of the import system do not count
-            )
+            warn_of_old_name(f"{name} is {new}", level=2)  # frames of imports do not count
         return ModuleSpec(name, _Moved(new))
 
 
@@ -102,12 +97,7 @@ def moved_package(old: str, *homes: str, **folders: str) -> None:
     """
     _PACKAGES[old] = homes
     MOVED.update({f"{old}.{folder}": new for folder, new in folders.items()})
-    warnings.warn(
-        f"what {old} had is in {', '.join([*homes, *folders.values()])} now; the old name ends with the next minor "
-        "version",
-        DeprecationWarning,
-        stacklevel=3,
-    )
+    warn_of_old_name(f"what {old} had is in {', '.join([*homes, *folders.values()])}", level=3)
 
 
 def moved_name(module: str, name: str) -> Any:
@@ -120,12 +110,14 @@ def moved_name(module: str, name: str) -> Any:
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     _require(f"{module}.{name}", new)
-    warnings.warn(
-        f"{module}.{name} is {new}.{name} now; the old name ends with the next minor version",
-        DeprecationWarning,
-        stacklevel=3,
-    )
+    warn_of_old_name(f"{module}.{name} is {new}.{name}", level=3)
     return getattr(importlib.import_module(new), name)
+
+
+def warn_of_old_name(moved: str, *, level: int) -> None:
+    """Warn of a name that something had; ``moved`` says where it is, ``level`` is the caller's ``stacklevel``."""
+    ending = f"{moved} now; the old name ends with the next minor version"
+    warnings.warn(ending, DeprecationWarning, stacklevel=level + 1)
 
 
 def _require(old: str, new: str) -> None:

@@ -7,6 +7,7 @@ nothing per plugin), and each failure stays attached to the distribution that ca
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import re
@@ -19,8 +20,8 @@ import pluggy
 
 from . import capabilities, code_reference, hookspecs
 from .component import Component, ComponentRef, Config, Registered, origin_of
-from .errors import PluginError, UnknownComponent
-from .problem import log_switched_off
+from .errors import PluginError, UnknownComponent, wrong_answer
+from .problem import headline, log_switched_off
 from .registry import AnyRegistry, Registry
 
 FAMILY = "rlhf.plugins.v"
@@ -33,6 +34,12 @@ FORMER = "rlhf.plugins.former"
 
 _CORE = re.compile(r"^Requires-Dist: *rlhf[-_.]core\b", re.MULTILINE)
 """Beginning of a requirement of the core, as wheels write it."""
+
+_METHODS = {
+    "rlhf_train_backends": ("setup", "train_step", "close"),
+    "rlhf_engines": ("start", "generate", "close"),
+    "rlhf_runtimes": ("start", "close"),
+}
 
 log = logging.getLogger(__name__)
 
@@ -109,12 +116,14 @@ class Plugins:
             if len(self.failed) > 2:
                 shown.append(f"and {len(self.failed) - 2} more, see: rlhf plugins")
             reasons = "\n  ".join(shown)
-            raise UnknownComponent(f"{error}\n  {reasons}") from self.failed[0].error
+            raise error.with_text(f"{error}\n  {reasons}") from self.failed[0].error
 
     def build(self, ref: ComponentRef) -> Any:
         """Validate a reference's options and build the component."""
         registered = self.get(ref.kind, ref.name)
-        return registered.build(registered.validate(ref.options))
+        return require_methods(
+            ref.kind, registered, registered.build(registered.validate(ref.options))
+        )
 
     def loggers(self) -> list[logging.Logger]:
         """Return the topmost logger of the core, of each plugin and of each library that plugins build on.
@@ -148,10 +157,13 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
             is written ``plugin:component``, that plugin alone is registered, and none for one in a user's file; a
             name without its plugin may be anybody's, so all are.
     """
-    asked = [word for word in _plugin_words(words) if word]
+    text = os.environ.get("RLHF_PLUGINS", "") if words is None else words
+    asked = [word for word in map(str.strip, text.split(",")) if word]
     excluded = {word.removeprefix("no:") for word in asked if word.startswith("no:")}
     plugins = empty()
-    candidates = find() + [_module(word) for word in asked if not word.startswith("no:")]
+    modules = (word for word in asked if not word.startswith("no:"))
+    named = [Candidate(name, metadata.EntryPoint(name, name, GROUP), None) for name in modules]
+    candidates = [*find(), *named]
     clashes = _clashing_names(candidates)
     parts = {module: each.origin for each in candidates for module in each.former.values()}
     for candidate in candidates:
@@ -162,16 +174,21 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
                 old = candidate.origin.partition(" ")[0]
                 raise PluginError(
                     f"it has become a part of {new}, which has the module {candidate.entry_point.value} too.\n"
-                    f"  pip uninstall {old}; pip install --force-reinstall {new.partition(' ')[0]}"
+                    f"  pip uninstall {old}; pip install --force-reinstall {new.partition(' ')[0]}",
+                    code="plugin/moved",
                 )
             if others := clashes.get(candidate.name):
                 raise PluginError(
-                    f"{' and '.join(others)} both use this name; uninstall one of them"
+                    f"{' and '.join(others)} both use this name; uninstall one of them",
+                    code="plugin/name-taken",
                 )
             register(plugins, candidate)
-        except Exception as error:
-            # Importing a plugin may raise anything; the error stays with that plugin.
+        except Exception as error:  # a plugin may raise anything; it stays with that plugin
             plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, error))
+        except SystemExit as error:
+            told = PluginError(f"it {headline(error)}", code="plugin/exited")
+            told.__cause__ = error
+            plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, told))
     return plugins
 
 
@@ -183,6 +200,18 @@ def _may_provide(plugin: Candidate, component: str | None) -> bool:
         return False
     owner, colon, _ = component.partition(":")
     return not colon or owner == plugin.name or owner in plugin.former
+
+
+def require_methods(kind: str, registered: Registered[Any], built: Any) -> Any:
+    """Return what a component's factory built.
+
+    Raises:
+        PluginError: it lacks a method of its kind that each run calls.
+    """
+    if lacks := [name for name in _METHODS.get(kind, ()) if not hasattr(built, name)]:
+        who, wanted = f"{registered.label}: its factory", f"an object with {', '.join(lacks)}"
+        raise wrong_answer(who, built, wanted)
+    return built
 
 
 def empty() -> Plugins:
@@ -222,18 +251,29 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
     if entry_point.group != GROUP:
         raise PluginError(
             f"it is written for hook API {entry_point.group.removeprefix(FAMILY)}, this core has {API_VERSION}; "
-            f"install a version of it with an entry point in {GROUP!r}"
+            f"install a version of it with an entry point in {GROUP!r}",
+            code="plugin/other-api",
         )
     if candidate.distribution is not None and entry_point.name != candidate.name:
         raise PluginError(
-            f"its entry point is called {entry_point.name!r}; the name that fits the distribution is {candidate.name!r}"
+            f"its entry point is called {entry_point.name!r}; the name that fits the distribution is "
+            f"{candidate.name!r}",
+            code="plugin/wrong-entry-point",
         )
     module = entry_point.load()
+    for hook in vars(plugins.manager.hook):
+        made = getattr(module, hook, None)
+        # The core's own declaration of a hook, imported by its name, has the mark rlhf_spec.
+        if inspect.isfunction(made) and not (vars(made).keys() & {"rlhf_impl", "rlhf_spec"}):
+            raise PluginError(
+                f"its function {hook} has the name of a hook but no @hookimpl; write @hookimpl above it",
+                code="plugin/unmarked-hook",
+            )
     try:
         plugins.manager.register(module, name=candidate.name)
         plugins.manager.check_pending()
         entries = _components_of(plugins, candidate)
-    except Exception:
+    except BaseException:
         if plugins.manager.has_plugin(candidate.name):
             plugins.manager.unregister(name=candidate.name)
         raise
@@ -271,7 +311,10 @@ def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Re
             for component in _checked(hook, implementation.function()):
                 for name in (component.name, *component.aliases):
                     if name in seen:
-                        raise PluginError(f"{hook} returns two components called {name!r}")
+                        raise PluginError(
+                            f"{hook} returns two components called {name!r}",
+                            code="plugin/repeated-component",
+                        )
                     seen.add(name)
                 entry = Registered(component, candidate.name, candidate.distribution, former)
                 entries.append((hook, entry))
@@ -281,34 +324,28 @@ def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Re
 def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
     if not isinstance(returned, list | tuple):
         raise PluginError(
-            f"{hook} returned {type(returned).__name__}; expected a list of Component"
+            f"{hook} returned {type(returned).__name__}; expected a list of Component",
+            code="plugin/no-components",
         )
     for item in returned:
         if not isinstance(item, Component):
             raise PluginError(
-                f"{hook} returned a {type(item).__name__} in its list; expected Component"
+                f"{hook} returned a {type(item).__name__} in its list; expected Component",
+                code="plugin/no-components",
             )
         if not (isinstance(item.config, type) and issubclass(item.config, Config)):
             raise PluginError(
-                f"component {item.name!r}: expected a subclass of rlhf_core.Config as config, got {item.config!r}"
+                f"component {item.name!r}: expected a subclass of rlhf_core.Config as config, got {item.config!r}",
+                code="plugin/no-config",
             )
         capabilities.check_words(item)
     return list(returned)
-
-
-def _plugin_words(words: str | None) -> list[str]:
-    text = os.environ.get("RLHF_PLUGINS", "") if words is None else words
-    return [word.strip() for word in text.split(",")]
 
 
 def _plugin_name(distribution: str) -> str:
     """Return a plugin's name: ``acme`` for ``rlhf-plugin-acme``, ``env_maze`` for ``rlhf-env-maze``."""
     name = distribution.lower().replace("_", "-").replace(".", "-")
     return name.removeprefix("rlhf-plugin-").removeprefix("rlhf-").replace("-", "_")
-
-
-def _module(name: str) -> Candidate:
-    return Candidate(name, metadata.EntryPoint(name, name, GROUP), None)
 
 
 def _clashing_names(candidates: Iterable[Candidate]) -> Mapping[str, list[str]]:

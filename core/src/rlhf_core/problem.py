@@ -75,7 +75,7 @@ def headline(error: BaseException) -> str:
     """Return an error in one line: the first of its message, or its type; of code that exits, that it did."""
     if isinstance(error, SystemExit):
         return problem_of(error).text
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def log_switched_off(
@@ -120,12 +120,14 @@ def _frames(error: BaseException) -> tuple[str, ...]:
     # A deep recursion has a thousand equal frames; the limit keeps the innermost ones.
     stack = traceback.extract_tb(error.__traceback__, limit=-50)
     frames = [frame for frame in stack if not frame.filename.startswith("<frozen")]
-    users = [frame for frame in frames if not _is_ours(Path(frame.filename))]
+    users = [frame for frame in frames if not is_ours(frame.filename)]
     return tuple(
         f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()[:200]}"
         for frame in (users or frames)[-_NUM_FRAMES:]
     )
 
 
-def _is_ours(path: Path) -> bool:
-    return any(part == "asyncio" or part.startswith(_OURS) for part in path.parts)
+def is_ours(where: str) -> bool:
+    """Return whether a file, or a line of ``Problem.where``, is the framework's."""
+    folders = Path(where.partition(".py:")[0]).parts
+    return any(part == "asyncio" or part.startswith(_OURS) for part in folders)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from .component import Registered
 from .errors import AmbiguousComponent, UnknownComponent
+from .moved import warn_of_old_name
 
 ProductT = TypeVar("ProductT")
 
@@ -47,14 +47,10 @@ class Registry(Generic[ProductT]):
         found = [entry for entry in found if entry.plugin == plugin] or found
         if len(found) == 1:
             if plugin not in ("", found[0].plugin):
-                warnings.warn(
-                    f"{name} is {found[0].qualified} now; the old name ends with the next minor version",
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
+                warn_of_old_name(f"{name} is {found[0].qualified}", level=2)
             return found[0]
         if found:
-            choices = ", ".join(f"{entry.qualified} ({entry.origin})" for entry in found)
+            choices = ", ".join(entry.label for entry in found)
             raise AmbiguousComponent(
                 f"{self.kind} {name!r} comes from {len(found)} plugins; write one of: {choices}"
             )

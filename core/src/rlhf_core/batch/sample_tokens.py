@@ -34,7 +34,7 @@ class SampleTokens:
 
 
 class Decodes(Protocol):
-    """Part of ``contracts.Renderer``, which stands above this room."""
+    """Part of ``contracts.Renderer``, which this package cannot import."""
 
     def decode_batch(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
@@ -63,10 +63,7 @@ def learned_of(learned: Learned, batch: TrajectoryColumns, rows: Rows) -> Learne
 
 
 def tokens_entry(
-    learned: Learned,
-    batch: TrajectoryColumns,
-    row: int,
-    renderer: Decodes,
+    learned: Learned, batch: TrajectoryColumns, row: int, renderer: Decodes
 ) -> dict[str, Any]:
     """Return the tokens of a row as the entry ``tokens`` of a sample.
 

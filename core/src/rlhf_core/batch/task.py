@@ -12,6 +12,22 @@ Message = Mapping[str, Any]
 """One chat message: ``{"role": ..., "content": ...}``."""
 
 
+def value_at(row: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a column, or of an entry of the objects in one (``reward_model.ground_truth``).
+
+    A column with exactly this name wins.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if key in row:
+        return row[key]
+    column, _, inside = key.partition(".")
+    if inside and isinstance(row.get(column), Mapping):
+        return value_at(row[column], inside)
+    raise KeyError(key)
+
+
 class Uid(NamedTuple):
     """Name of a training sequence; sorting by it gives the order of training."""
 

@@ -153,5 +153,5 @@ class Trajectory:
 
     @property
     def total_reward(self) -> float:
-        """Episode reward (0 if there is none) plus the rewards of the turns."""
+        """Reward of the episode (0 without one) plus the rewards of its turns."""
         return (self.reward or 0.0) + sum(turn.reward for turn in self.turns)

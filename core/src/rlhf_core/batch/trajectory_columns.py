@@ -14,7 +14,7 @@ from typing import Any
 from ..lazy import NDArray, np
 from ..media.reference import MediaRef
 from ..media.spans import MediaSpan, seen_together
-from .media_columns import media_rows, media_spans
+from .media_columns import MEDIA, media_rows, media_spans
 from .ragged import offsets_of, packed, ragged_index
 from .task import Uid
 from .token_columns import Rows, TokenColumns, Tokens, joined_routes, joined_tokens
@@ -105,7 +105,7 @@ class TrajectoryColumns:
 
     @property
     def rollout_logprobs(self) -> NDArray[np.float32]:
-        """(sum of A,) log-probs under the sampler; NaN in rows for which nobody asked the engine for them."""
+        """(sum of A,) log-probs under the sampler; NaN in rows for which the run did not request them."""
         return self.tokens.read().rollout_logprobs
 
     @property
@@ -143,7 +143,7 @@ class TrajectoryColumns:
 
     @property
     def reward_at_end(self) -> NDArray[np.float32]:
-        """(B,) what the step rewards leave of the episode's reward; it stands on the last action."""
+        """(B,) rest of the episode's reward after the step rewards; the last action gets it."""
         parts = np.bincount(self.step_rows, weights=self.step_rewards, minlength=len(self))
         return (self.reward - parts).astype(np.float32)
 
@@ -176,6 +176,8 @@ class TrajectoryColumns:
 
     def media_of(self, row: int) -> tuple[MediaSpan, ...]:
         """Return the images of one sequence, with the places of their tokens in it."""
+        if not self.num_media[row]:
+            return ()
         end = int(self.num_media[: row + 1].sum())
         return media_spans(self.media[end - int(self.num_media[row]) : end])
 
@@ -274,6 +276,7 @@ class TrajectoryColumns:
             raise ValueError("two trajectories share a uid")
         turns = [turn for row in rows for turn in row.turns]
         steps = [step for row in rows for step in row.step_rewards]
+        spans = [span for row in rows for span in row.media]
         return cls.from_tokens(
             TokenColumns(
                 token_ids=packed([row.token_ids for row in rows], np.int32),
@@ -295,7 +298,7 @@ class TrajectoryColumns:
             step_actions=np.array([action for action, _ in steps], dtype=np.int64),
             step_rewards=np.array([part for _, part in steps], dtype=np.float32),
             num_media=np.array([len(row.media) for row in rows], dtype=np.int64),
-            media=media_rows([span for row in rows for span in row.media]),
+            media=media_rows(spans) if spans else None,
             reward=np.array([row.reward or 0.0 for row in rows], dtype=np.float32),
             rewards=_named_columns([row.rewards for row in rows]),
             truncated=np.array([row.truncated for row in rows], dtype=bool),
@@ -338,7 +341,7 @@ class TrajectoryColumns:
             step_actions=none if step_actions is None else step_actions,
             step_rewards=none.astype(np.float32) if step_rewards is None else step_rewards,
             num_media=np.zeros(len(uid), dtype=np.int64) if num_media is None else num_media,
-            media=media_rows(()) if media is None else media,
+            media=np.zeros(0, dtype=MEDIA) if media is None else media,
             oldest_version=oldest,
             version_counts=counts,
             reward=reward,

@@ -1,17 +1,14 @@
-"""Kinds of components that are called like functions, so that a function can be one: with what, and what comes back."""
+"""Kinds of components that are called like functions, so that a function can be one: with what they are
+called, and who is named where they raise."""
 
 from __future__ import annotations
 
 import ast
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 from ..errors import ConfigError, PluginError, RLHFError
-
-AnswerT = TypeVar("AnswerT")
+from ..problem import is_ours, problem_of
 
 CALLED_KINDS: Mapping[str, tuple[str, ...]] = {
     "rlhf_advantage_estimators": ("batch",),
@@ -23,37 +20,6 @@ CALLED_KINDS: Mapping[str, tuple[str, ...]] = {
     "rlhf_lr_schedules": ("point",),
 }
 """Hooks whose components are called, and the arguments that they are called with, by position."""
-
-
-def check_callable(thing: Any, hook: str, label: str) -> None:
-    """Refuse a function, an object, or a class by its objects, that cannot be called as its kind is.
-
-    Raises:
-        ConfigError: it cannot be called, or takes other arguments. What has no signature that can be read is let
-            through.
-    """
-    arguments = CALLED_KINDS[hook]
-    called = _call_of(thing) if isinstance(thing, type) else thing
-    if not callable(called):
-        name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
-        raise ConfigError(
-            f"{label}: objects of {name} cannot be called; expected __call__ with ({', '.join(arguments)})"
-        )
-    try:
-        signature = inspect.signature(called)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        raise _refused(label, arguments, list(signature.parameters)) from None
-
-
-def _call_of(made: type) -> Callable[..., Any] | None:
-    """Return ``__call__`` of a class's objects without its ``self``. The attribute of the class itself makes them."""
-    found = (vars(one)["__call__"] for one in made.__mro__ if "__call__" in vars(one))
-    method = next(found, None)
-    return None if method is None else functools.partial(method, None)
 
 
 def check_definition(node: ast.stmt, hook: str, label: str) -> None:
@@ -72,20 +38,7 @@ def check_definition(node: ast.stmt, hook: str, label: str) -> None:
     required = len(own) - len(given.defaults)
     fits = required <= len(arguments) and (len(own) >= len(arguments) or given.vararg is not None)
     if not fits or None in given.kw_defaults:
-        raise _refused(label, arguments, [*own, *(one.arg for one in given.kwonlyargs)])
-
-
-def answered(answer: Any, expected: type[AnswerT], who: str) -> AnswerT:
-    """Return what a component answered to its call.
-
-    Raises:
-        PluginError: it is of another type.
-    """
-    if not isinstance(answer, expected):
-        raise PluginError(
-            f"{who} returned {answer!r:.60} ({type(answer).__name__}); expected {expected.__name__}"
-        )
-    return answer
+        raise refused(label, arguments, [*own, *(one.arg for one in given.kwonlyargs)])
 
 
 @contextmanager
@@ -100,7 +53,9 @@ def asking(who: str) -> Iterator[None]:
     except RLHFError:
         raise
     except Exception as error:  # a plugin may raise anything
-        raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error
+        found = problem_of(error)
+        place = "".join(f" ({line})" for line in found.where[-1:] if not is_ours(line))
+        raise PluginError(f"{who} {found.text}{place}", code="plugin/raised") from error
 
 
 def _called(node: ast.stmt) -> ast.FunctionDef | None:
@@ -112,7 +67,8 @@ def _called(node: ast.stmt) -> ast.FunctionDef | None:
     return next((one for one in methods if one.name == "__call__"), None)
 
 
-def _refused(label: str, arguments: Sequence[str], taken: Sequence[str]) -> ConfigError:
+def refused(label: str, arguments: Sequence[str], taken: Sequence[str]) -> ConfigError:
+    """Return the error for what is called with ``arguments`` and takes others."""
     word = "argument" if len(arguments) == 1 else "arguments"
     return ConfigError(
         f"{label}: expected what can be called with {len(arguments)} {word}, "

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..batch.metric import Metric, Metrics, merge_metrics, metric_values
 from ..batch.sample_tokens import SampleTokens
-from ..batch.task import Message, Task, Uid
+from ..batch.task import Message, Task, Uid, value_at
 from ..batch.token_columns import Block, DeferredTokens, TokenColumns, Tokens
 from ..batch.trajectory import Stop, Trajectory, Turn
 from ..batch.trajectory_columns import TrajectoryColumns
@@ -100,14 +100,7 @@ from .preference import (
     PreferenceResult,
 )
 from .preset import Preset, preset_component
-from .reward import (
-    Reward,
-    RewardRequest,
-    RewardResult,
-    RewardShaper,
-    RolloutInfo,
-    SampleFilter,
-)
+from .reward import Reward, RewardRequest, RewardResult, RewardShaper, RolloutInfo, SampleFilter
 from .runtime import (
     EnvironmentSpec,
     MemoryFitter,
@@ -270,6 +263,7 @@ __all__ = [
     "metric_values",
     "norm_parameters",
     "preset_component",
+    "value_at",
 ]
 
 

@@ -18,12 +18,12 @@ class RewardBatch:
     """The whole rollout batch, action tokens only. Rows are ordered by uid and right-padded to ``A``."""
 
     token_rewards: Float[Tensor, "b a"]
-    """Each turn's reward on its last action token, the episode's reward on the last action token of the row, or in
-    parts on the tokens that the rewards name, and the KL penalty wherever it is in the reward. Of an episode of several
-    rows, each holds the rewards of the others' later turns too: on the last action token before. So the sum from a
-    token on is what its turn and later ones earned. 0 at padding."""
+    """Rewards at action tokens: each turn's reward on its last action token, the episode's reward on the last action
+    token of the row (or in parts on the tokens that the rewards name), and the KL penalty if it is in the reward. If an
+    episode has several rows, each also holds the rewards of later turns of the other rows, on the last action token
+    before. So the sum from a token on is the reward of its turn and all later turns. 0 at padding."""
     rewards: Float[Tensor, " b"]
-    """Episode reward, with all its parts, plus the rewards of all turns of the episode, without the KL penalty."""
+    """Reward of the episode with all its parts, plus the rewards of all its turns, without the KL penalty."""
     action_mask: Bool[Tensor, "b a"]
     """True at action tokens, False at padding."""
     group: Int[Tensor, " b"]
@@ -31,21 +31,21 @@ class RewardBatch:
     episode: Int[Tensor, " b"]
     """Dense index of the episode; more than one row when an episode has several segments."""
     turn: Int[Tensor, "b a"]
-    """Index within its episode of the turn that each action token belongs to, from 0, in the order in which the policy
-    answered. Of an episode of several rows each has some of the turns. 0 at padding."""
+    """Index of the turn of each action token within its episode, from 0, in the order in which the policy answered. If
+    an episode has several rows, each row has some of the turns. 0 at padding."""
     truncated: Bool[Tensor, " b"]
     """True where the row's last turn hit a token limit."""
     kl_penalty: Float[Tensor, "b a"] | None = None
     """The part of ``token_rewards`` that is the KL penalty, minus the coefficient times the KL; None: there is none."""
     elsewhere: Float[Tensor, "b a"] | None = None
-    """The part of ``token_rewards`` that no turn of the row earned: the episode's reward where it ends, and what turns
-    of the episode's other rows earned. None: credit goes row by row, as where each episode has one."""
+    """The part of ``token_rewards`` that no turn of the row earned: the episode's reward, and the rewards of turns in
+    the episode's other rows. None: credit is assigned row by row, as when each episode has one row."""
     values: Float[Tensor, "b a"] | None = None
     """The critic's value of the state before each action token; given to components that need ``values``."""
     rewards_by_name: Mapping[str, Float[Tensor, " b"]] = field(default_factory=dict)
-    """Each reward's own numbers, unweighted; NaN where a sample has none."""
+    """Values of each reward, by its name and without its weight; NaN for samples without a value."""
     reward_weights: Mapping[str, float] = field(default_factory=dict)
-    """Factor of each reward in the sum, by the same names."""
+    """Weight of each reward in the sum, by the same names."""
     final_values: Float[Tensor, " b"] | None = None
     """The critic's value of the state after the last action token of rows that are truncated, 0 for others; given to
     components that need ``final_values``."""
@@ -58,9 +58,9 @@ class RewardBatch:
     """Reward of the greedy episode (temperature 0) of the row's prompt; given to components that need
     ``greedy_rewards``."""
     observation: Int[Tensor, "b a"] | None = None
-    """Dense index of what the policy read before the turn of each action token: the prompt before the first turn, what
-    the environment showed before later ones. Within a group indices are equal exactly where token ids and images are;
-    different groups share none. Given to components that need ``observations``. 0 at padding."""
+    """Dense index of the observation before the turn of each action token: the prompt before the first turn, and the
+    environment's observation before later turns. Within a group two indices are equal exactly if token ids and images
+    are equal; groups share no indices. Given to components that need ``observations``. 0 at padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,15 +36,15 @@ weights too."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """Learning-rate schedule of a role, worked out for all its updates."""
+    """Learning-rate schedule of a role, as one factor for each of its updates."""
 
     factors: tuple[float, ...] = field(default=(1.0,), repr=False)
-    """Share of the peak learning rate at each update; the last one is that of all further updates."""
+    """Share of the peak learning rate at each update; the last share also applies to all later updates."""
     name: str = ""
     """Name of the schedule, for messages; empty: the peak rate after the warm-up."""
 
     def factor(self, update: int) -> float:
-        """Return the share of the peak learning rate for the given update (0 is the first); the last one goes on."""
+        """Return the share of the peak learning rate for an update, counted from 0; beyond the end, the last share."""
         return self.factors[min(update, len(self.factors) - 1)]
 
 
@@ -55,35 +55,35 @@ class RoleSpec:
     role: str
     """``policy``, ``critic``, ``reference``, ...: a label for logs and placement; the other fields say what it does."""
     model_path: str
-    """Folder or hub name. Of a role without an objective it may be a PEFT folder: then the model is the base that it
-    names with this adapter, beside it or merged into it."""
+    """Folder or hub name. For a role without an objective it may be a PEFT folder: the model is then the base that the
+    folder names, with the folder's adapter beside it or merged into it."""
     tokenizer_path: str | None = None
-    """Folder or hub name of the tokenizer that an export gets; None: the model's."""
+    """Folder or hub name of the tokenizer that is exported with the model; None: the model's own."""
     dtype: str = "float32"
     """Type of the parameters: ``float32`` or ``bfloat16``."""
     trust_remote_code: bool = False
     """True: Python code that comes with the model may run."""
     head: Literal["lm", "value", "score"] = "lm"
-    """``lm``: the model's own. ``value``: a linear map of the hidden state before each action to a number, which starts
-    at 0. ``score``: one without a bias, of the hidden state at each action, as a reward model has it."""
+    """``lm``: the model's own head. ``value``: a linear map, started at 0, from the hidden state before each action to
+    a number. ``score``: a linear map without a bias from the hidden state at each action, as in a reward model."""
     objective: Objective | None = None
-    """None: the role is not trained, only read for log-probs, statistics or values."""
+    """None: the role is not trained; it only computes log-probs, statistics or values."""
     optimizer: ComponentRef | None = None
     """None: the role is not trained."""
     adapter: ComponentRef | None = None
     """None: all weights are trained."""
     vision: VisionSpec | None = None
-    """Reading of the sequences' images; None: there are none."""
+    """Settings for reading the images of sequences; None: sequences have no images."""
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     """Shares of the peak learning rate by update."""
     max_grad_norm: float | None = 1.0
-    """Norm to which gradients are clipped; None: they are not."""
+    """Norm to which gradients are clipped; None: gradients are not clipped."""
     ema_decay: float | None = None
     """Keep an exponential moving average of the weights, updated after each optimizer step."""
     temperature: float = 1.0
     """Divides the logits before log-probs and entropy, as the sampler's does."""
     top_temperature: float | None = None
-    """Divides the logits before log-probs of ``top_tokens`` and ``ActionScores.others``; None: ``temperature`` does."""
+    """Divides the logits for ``top_tokens`` and ``ActionScores.others``; None: as ``temperature``."""
     embedding_noise: float = 0.0
     """NEFTune's alpha: in the passes of an update uniform noise of up to ``alpha / sqrt(L D)`` is added to each number
     of the tokens' embeddings, with the length L of the token's sequence and the width D. 0: none."""
@@ -91,32 +91,32 @@ class RoleSpec:
     """Factor of the balancing loss of a mixture of experts in the loss of an update; None: as the model's configuration
     says, its ``router_aux_loss_coef`` if ``output_router_logits`` is true, else 0."""
     replays_routes: bool = False
-    """True: tokens go to the experts of ``TokenColumns.routes``, with weights of the role's own routers; where none are
-    known, to those that the role chooses."""
+    """True: tokens go to the experts in ``TokenColumns.routes``, weighted by the role's own routers; tokens without a
+    known route go to the experts that the role chooses."""
     max_tokens_per_micro_batch: int = 16384
-    """Tokens of a forward and backward pass at most."""
+    """Largest number of tokens in one forward and backward pass."""
     vocabulary: Vocabulary | None = None
-    """Token ids that have a probability, the same for all roles and the engine of a run that samples; other rows of the
-    output head have none. None: every row has one, as where nobody samples."""
+    """Token ids that have a probability, the same for all roles and the engine of a run; other rows of the output head
+    have none. None: every row has a probability, as in a run that does not sample."""
     embedding_rows: int | None = None
-    """Rows that the embeddings get where they have fewer, each new one the mean of those that are there; None: the
-    model's own."""
+    """Number of rows to which smaller embeddings grow; each new row is the mean of the model's own rows. None: the
+    embeddings keep their size."""
     row_ends: tuple[int, ...] = ()
-    """Tokens that end the given rows which the role learns from, most frequent first: an export names them as ends of
-    turns, or as places of a score. Empty: it learns from no given rows, or of other places in them."""
+    """Tokens that end the training rows, most frequent first; an export names them as ends of turns or as places of a
+    score. Empty: the role does not learn from given rows, or it learns at other places in them."""
     seed: int = 0
     """The run's seed."""
     leaving: Leaving = "nothing"
-    """Parts that ``offload`` will move out in each step: a backend can make host memory for them at the start."""
+    """Parts that ``offload`` will move out in each step; a backend can allocate host memory for them at the start."""
 
 
 ROW_WEIGHTS = "row_weights"
-"""Name of the column of a ``TrainBatch`` with the share of an action's row in the actions of its episode. It is there
-where an episode of the update has several rows; without it each row is an episode."""
+"""Name of the column of a ``TrainBatch`` with the share of an action's row in the actions of its episode. The batch has
+it if an episode of the update has several rows; without it each row is an episode."""
 
 JUDGED = "judged"
-"""Name of the column of a ``TrainBatch`` that is 1 at actions whose rewards count, and 0 at those of groups that a
-filter of rewards dropped: these train only the terms of the loss that need no advantages. Without it all rewards
+"""Name of the column of a ``TrainBatch`` that is 1 at actions whose rewards count, and 0 in groups that a reward filter
+dropped. Actions with 0 train only the terms of the loss that need no advantages. Without the column all rewards
 count."""
 
 PREPARED = "prepared/"
@@ -154,30 +154,30 @@ class TopTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalizers:
-    """Totals over the whole optimizer step, all ranks included, by which losses are divided. With them the gradient
-    does not depend on how the step is cut into micro-batches."""
+    """Totals over the whole optimizer step, on all ranks, by which losses are divided. Because of them the gradient
+    does not depend on how the step is split into micro-batches."""
 
     num_actions: int
     """Action tokens of the whole update, over all ranks."""
     num_sequences: int
-    """Episodes of the step, each counted once however many rows it has; where rows are no episodes, rows."""
+    """Episodes of the step, each counted once even if it has several rows; rows, if rows are not episodes."""
     max_actions: int
     """The constant length of ``seq-mean-token-sum-norm``: the longest response that the run allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """Settings of one optimizer step beside its data."""
+    """Settings of one optimizer step, in addition to its data."""
 
     normalizers: Normalizers
-    """Totals of the whole update, by which losses are divided: of the rows whose rewards count (``JUDGED``). They are 0
-    where there are none."""
+    """Totals over the rows of the whole update whose rewards count (``JUDGED``), by which losses are divided; 0 if
+    there are no such rows."""
     sampled_normalizers: Normalizers | None = None
     """Totals of all rows of the update, for the terms that need no advantages; None: the same."""
     supervised_normalizers: Normalizers | None = None
     """The totals of the supervised rows."""
     kl_coef: float = 0.0
-    """Factor of the KL in the loss; 0: it is not computed there."""
+    """Factor of the KL term in the loss; 0: the loss does not compute the KL."""
     entropy_coef: float = 0.0
     """Factor of the entropy bonus; 0: none."""
     on_policy: bool = False
@@ -188,20 +188,20 @@ class StepPlan:
     return_logprobs: bool = False
     """Return the policy's log-probs of this step's forward pass as ``StepOutcome.logprobs``."""
     return_entropies: bool = False
-    """Return the entropies of this step's forward pass as ``StepOutcome.entropies``; a backend that has none at hand
-    leaves them out."""
+    """Return the entropies of this step's forward pass as ``StepOutcome.entropies``; a backend that does not compute
+    entropies returns None."""
     return_losses: bool = False
     """Return the policy loss of each action, and where its bounds stopped the gradient, as ``StepOutcome.losses`` and
-    ``StepOutcome.clipped``; a backend that has none at hand leaves them out, as has every other objective."""
+    ``StepOutcome.clipped``; None from a backend that does not compute them and for every other objective."""
     return_values: bool = False
-    """Return the numbers of the role's head in this step's forward pass as ``StepOutcome.values``; a backend that has
-    none at hand leaves them out, as has a role without a head."""
+    """Return the outputs of the role's head in this step's forward pass as ``StepOutcome.values``; None from a backend
+    that does not compute them and for a role without a head."""
     lr_factor: float = 1.0
-    """Multiplies the learning rate of every parameter group in this step, after the schedule. 0 leaves the weights as
-    they are."""
+    """Multiplies the learning rate of every parameter group in this step, after the schedule; 0 leaves the weights
+    unchanged."""
     undo_bytes: int = 0
-    """Before this update, the role's first of a step, a backend that is ``Undoes`` copies what updates change, if that
-    has at most so many bytes. 0: it copies nothing."""
+    """Size limit in bytes of the copy that a backend with ``Undoes`` makes of everything that updates change, before
+    the role's first update of a step; it makes no larger copy. 0: it copies nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +236,7 @@ class TrainBackend(Protocol):
     """One rank of one role. A factory is called as ``factory(config)``, then ``setup`` once."""
 
     def setup(self, spec: RoleSpec, plugins: Plugins) -> None:
-        """Load the model, make the optimizer."""
+        """Load the model and create the optimizer."""
         ...
 
     def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
@@ -244,8 +244,8 @@ class TrainBackend(Protocol):
         ...
 
     def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        """Return the log-probability (sum of A,) of each action under the model as its adapter began: under the base,
-        or under the adapter that the run goes on from. No gradient.
+        """Return the log-probability (sum of A,) of each action under the model before training: under the base, or
+        with the adapter from which the run continues. No gradient.
 
         Raises:
             PluginError: the role has no adapter.

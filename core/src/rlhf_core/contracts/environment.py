@@ -18,7 +18,7 @@ from ..batch.trajectory import Stop
 
 
 class EnvironmentKind(StrEnum):
-    """Sort of an environment's episodes."""
+    """Kind of an environment's episodes."""
 
     SINGLE_TURN = "single_turn"
     """One answer, then the end."""
@@ -27,15 +27,15 @@ class EnvironmentKind(StrEnum):
     TOOLS = "tools"
     """The policy calls functions."""
     AGENT = "agent"
-    """A program of the environment's own talks to the policy."""
+    """The environment's own program talks to the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentManifest:
-    """Statement of an environment's author. An environment's class has it as the attribute ``manifest``.
+    """Description of an environment by its author, as the attribute ``manifest`` of the environment's class.
 
     Raises:
-        ValueError: the kind is none of ``EnvironmentKind``, the range is none, or the version has a space or an @.
+        ValueError: the kind is not an ``EnvironmentKind``, the range is not valid, or the version has a space or an @.
     """
 
     kind: EnvironmentKind = EnvironmentKind.MULTI_TURN
@@ -47,10 +47,10 @@ class EnvironmentManifest:
     license: str = ""
     """SPDX identifier of the license of code and tasks, such as ``Apache-2.0``."""
     version: str = ""
-    """Version of the tasks and rewards: another one means that rewards cannot be compared. Empty: the version of the
+    """Version of the tasks and rewards; rewards of two versions cannot be compared. Empty: the version of the
     distribution."""
     oracle_tolerance: float = 0.0
-    """Part of the range by which a right answer may miss the largest reward."""
+    """Share of the reward range by which a right answer may miss the largest reward."""
 
     def __post_init__(self) -> None:
         kinds = [kind.value for kind in EnvironmentKind]
@@ -81,27 +81,27 @@ class EpisodeEnd(StrEnum):
     TURNS = "turns"
     """The policy had all its turns."""
     CONTEXT = "context"
-    """There was no room for another turn in the longest sequence that is allowed, or in the episode's tokens."""
+    """Another turn would have exceeded the longest allowed sequence or the episode's limit of tokens."""
     ENVIRONMENT_ERROR = "environment_error"
-    """The environment or the agent raised an exception, died, or answered with something that it must not."""
+    """The environment or the agent raised an exception, died, or returned an invalid result."""
     TIMEOUT = "timeout"
     """The seconds of a turn or of the episode were used up."""
     ABORTED = "aborted"
-    """The engine gave a request up."""
+    """The engine aborted a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSampling:
-    """Wishes of an environment for how the policy's next turn is sampled.
+    """Sampling settings that an environment asks for in the policy's next turn.
 
-    The temperature is none of them: training computes the log-probs of all turns at the run's own.
+    An environment cannot change the temperature: training computes the log-probs of all turns at the run's own.
 
     Raises:
         ValueError: a number is below 1, or a stop string is empty.
     """
 
     max_new_tokens: int | None = None
-    """Longest turn, in tokens; None, or more than the run allows: what the run allows."""
+    """Longest turn, in tokens; a larger value than the run's limit, or None, means the run's limit."""
     stop: tuple[str, ...] | None = None
     """Strings that end the turn, in place of the run's; None: the run's."""
 
@@ -117,16 +117,16 @@ class Observation:
     """Text for the policy to read, in one of three forms. At most one of them is set; with none, nothing is added."""
 
     text: str | None = None
-    """Tokenized as it stands; control words in it are ordinary text."""
+    """Text that is tokenized unchanged; control words in it are ordinary text."""
     messages: tuple[Message, ...] = ()
     """Rendered with the chat template; control words in their contents are ordinary text."""
     token_ids: tuple[int, ...] | None = None
-    """Used as they are."""
+    """Token ids that are used unchanged."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of the functions that the policy may call, for the template. Read from the first observation, which
     then has ``messages``."""
     sampling: TurnSampling | None = None
-    """Wishes for the sampling of the policy's answer to this observation; None: as the run says."""
+    """Sampling settings for the policy's answer to this observation; None: the run's settings."""
 
     def __post_init__(self) -> None:
         given = [self.text is not None, bool(self.messages), self.token_ids is not None]
@@ -143,7 +143,7 @@ class ToolCall:
     arguments: str
     """The arguments as the policy wrote them: JSON, if it is well formed."""
     id: str = ""
-    """Name of the call within its answer, by which a tool message says what it belongs to."""
+    """Id of the call within its answer; a tool message uses it to refer to the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class Action:
     tool_calls: tuple[ToolCall, ...] = ()
     """Functions that the policy asked for, parsed from token ids where the model has special tokens for them."""
     malformed: tuple[str, ...] = ()
-    """A reason for each place where the policy began a tool call and wrote none."""
+    """A reason for each tool call that the policy began and did not complete correctly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class StepResult:
     """The environment's answer to one action."""
 
     observation: Observation = field(default_factory=Observation)
-    """Text that comes before the policy's next answer."""
+    """Observation that the policy reads before its next answer."""
     reward: float = 0.0
     """Reward of this turn, placed on the turn's last action token."""
     rewards: Mapping[str, float] = field(default_factory=dict)
@@ -181,17 +181,17 @@ class StepResult:
     done: bool = False
     """True: the episode ends with this step."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the episode, by name; of several steps the last value counts."""
+    """Metrics of the episode, by name; if several steps give a metric, the last value counts."""
 
 
 class Environment(Protocol):
-    """Plays one episode: made for it, ``reset`` once, stepped, and always closed, also after an error.
+    """Plays one episode: ``reset`` is called once, ``step`` after each turn, and ``close`` always, also after an error.
 
-    Its randomness comes from the seed of ``reset`` alone.
+    All randomness has to come from the seed of ``reset``.
     """
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Start the episode. An empty observation means that the task's own prompt is the first one."""
+        """Start the episode. After an empty observation the policy reads the task's own prompt."""
         ...
 
     async def step(self, action: Action) -> StepResult:
@@ -205,12 +205,12 @@ class Environment(Protocol):
 
 @runtime_checkable
 class MakesTasks(Protocol):
-    """An environment with tasks of its own, so that a run needs no data files."""
+    """An environment that makes its own tasks, so that a run needs no data files."""
 
     def tasks(self, split: str) -> Iterable[Mapping[str, Any]]:
         """Return the tasks of a split, each as a row: ``Task.row`` of the episodes that play it.
 
-        It is called on an instance that plays no episode, and each call gives the same tasks in the same order. A
+        The run calls it on an instance that plays no episode; each call returns the same tasks in the same order. A
         sequence (``len`` and ``[index]``) is read by index; anything else is read lazily from its start, and may be
         infinite. A row may have a ``key``, text or a number that names the task and is unique in the split.
 
@@ -239,8 +239,8 @@ class KnowsAnswers(Protocol):
     """An environment that can play itself, which checks use to tell right answers from others. No run calls it."""
 
     async def oracle(self) -> str | Sequence[ToolCall]:
-        """Return a right answer for the turn that comes, as text or as calls. It is called after ``reset`` and between
-        steps, and changes nothing."""
+        """Return a right answer for the next turn, as text or as calls. Checks call it after ``reset`` and between
+        steps; it must not change the episode."""
         ...
 
 
@@ -248,7 +248,7 @@ def manifest_of(environment: object) -> EnvironmentManifest | None:
     """Return the manifest of an environment's class, factory or instance; None if it has none.
 
     Raises:
-        TypeError: its attribute ``manifest`` is something else.
+        TypeError: the attribute ``manifest`` is not an ``EnvironmentManifest``.
     """
     found = getattr(environment, "manifest", None)
     if found is not None and not isinstance(found, EnvironmentManifest):

@@ -31,10 +31,10 @@ control tokens."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Reading of the policy's tokens of one turn."""
+    """Parsed answer of the policy in one turn."""
 
     text: str
-    """All of it, decoded without special tokens."""
+    """The whole answer, decoded without special tokens."""
     reasoning: str = ""
     """Thoughts of the policy before its answer, where the model marks them."""
     content: str | None = None
@@ -42,12 +42,12 @@ class Answer:
     tool_calls: tuple[ToolCall, ...] = ()
     """Functions that the policy asked for, well formed."""
     malformed: tuple[str, ...] = ()
-    """A reason, for people to read, for each place where the policy began a tool call and wrote none."""
+    """A readable reason for each tool call that the policy began and did not complete correctly."""
     reasoning_open: bool = False
-    """The thought has no end, so that there is no answer yet."""
+    """True: the thought has not ended, so there is no answer yet."""
 
     def message(self) -> Message:
-        """Return the answer as a chat message, as templates take it."""
+        """Return the answer as a chat message for the chat template."""
         message: dict[str, Any] = {
             "role": "assistant",
             "content": self.text if self.content is None else self.content,
@@ -71,14 +71,14 @@ class ChatContinuation:
     """Tokens that the policy reads at its next turn."""
 
     token_ids: tuple[int, ...]
-    """All of them, from the first token of the conversation."""
+    """All tokens, from the first one of the conversation."""
     forked: bool = False
-    """They do not begin with all tokens of the turns before, so the next turn is on a path of its own."""
+    """True: the tokens do not begin with all tokens of earlier turns, so the next turn is on a new path."""
     reason: str = ""
-    """Why they forked; empty where they did not."""
+    """Reason for the fork; empty without a fork."""
     showed_all: bool = False
-    """The template had to show the whole conversation to tell what follows its last answer, for it writes something
-    else there after other conversations. The cost of such turns grows with the conversation."""
+    """True: the template had to render the whole conversation, because its text after the last answer depends on
+    earlier messages. The cost of such turns grows with the conversation."""
 
 
 class Renderer(Protocol):
@@ -101,7 +101,7 @@ class Renderer(Protocol):
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
-        """Return the tokens of a conversation, ending where the policy is to write.
+        """Return the tokens of a conversation, up to the point where the policy writes.
 
         Args:
             tools: JSON schemas of the functions that the policy may call.
@@ -109,7 +109,7 @@ class Renderer(Protocol):
         ...
 
     def with_template_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
-        """Return a renderer that gives the chat template these variables too, such as ``enable_thinking``.
+        """Return a renderer that passes these further variables to the chat template, such as ``enable_thinking``.
 
         Raises:
             DataError: the chat template does not read one of them.
@@ -117,11 +117,7 @@ class Renderer(Protocol):
         ...
 
     def render_next(
-        self,
-        messages: Sequence[Message],
-        *,
-        ended: bool,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, messages: Sequence[Message], *, ended: bool, tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int]:
         """Return the tokens between the policy's last turn and its next one: the template's end of the last turn
         (unless the policy ``ended`` it with end-of-sequence itself), then ``messages``. Earlier tokens are never
@@ -144,7 +140,7 @@ class Renderer(Protocol):
             conversation: all messages so far, the policy's last answer at their end.
             token_ids: all tokens so far, as they were read and sampled, the last answer's at their end.
             messages: messages between the last answer and the next one.
-            ended: the policy ended its last turn itself.
+            ended: True if the policy ended its last turn itself.
             as_template: where the template shows the conversation so far differently once ``messages`` follow (it
                 drops thoughts, or moves tools), the turn forks: its tokens are those of a new rendering.
         """
@@ -157,7 +153,7 @@ class Renderer(Protocol):
         prompt_ids: Sequence[int] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Answer:
-        """Return what the policy wrote in one turn: reasoning, content and tool calls, read from token ids.
+        """Return the policy's answer in one turn: reasoning, content and tool calls, parsed from token ids.
 
         Args:
             tools: JSON schemas of the functions, which give the values of calls their types where the form has none.
@@ -168,37 +164,37 @@ class Renderer(Protocol):
 
 
 def keep_no_account(uid: Uid, reason: str) -> None:
-    """Take no note of an episode that was left out: for executors that are called outside of a run."""
+    """Ignore that an episode was left out; the default for executors that are called outside a run."""
 
 
 def without_label(task: Task) -> str:
-    """Return an empty text: environments that no plugin registered have no name but their class's."""
+    """Return an empty text, the label of environments that no plugin registered."""
     return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
-    """Tools and settings that an executor works with beside the task."""
+    """Tools and settings that an executor gets in addition to the task."""
 
     engine: Generator
     """The policy."""
     renderer: Renderer
-    """The model's own way from messages to tokens and back."""
+    """Converts messages to tokens and back, as the model does."""
     sampling: SamplingParams
     """Temperature and limits of each answer."""
     max_length: int
-    """Maximum number of tokens of prompt, actions and environment text together."""
+    """Maximum number of tokens in a sequence: prompt, actions and environment text."""
     seed: Callable[[int, int], int]
     """``seed(sample, turn)``: the 64-bit seed of a turn."""
     environment: Callable[[Task], Environment] | None = None
-    """Makes a fresh environment for an episode of the task; None when the run has none."""
+    """Returns a new environment for an episode of the task; None: the run has no environments."""
     environment_label: Callable[[Task], str] = without_label
     """Name and version of the environment of a task, for messages; empty: unknown."""
     images: ImageReader | None = None
-    """Takes images in and gives them their tokens; None: the policy reads text alone."""
+    """Reads images and gives them their tokens; None: the policy reads text only."""
     drop: Callable[[Uid, str], None] = keep_no_account
-    """``drop(uid, reason)`` leaves an episode out of its group: ``run`` returns no trajectory of it. The reason is a
-    short word, by which such episodes are counted."""
+    """``drop(uid, reason)`` leaves an episode out of its group; ``run`` then returns no trajectory of it. The reason is
+    a short word under which such episodes are counted."""
 
 
 class RolloutExecutor(Protocol):
@@ -225,9 +221,9 @@ SeedOf = Callable[[Task, int, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Settings of a group: with them, its task, the weights and the ``RolloutSpec``, the group is determined.
+    """Settings of a group. Together with the task, the weights and the ``RolloutSpec`` they determine the group.
 
-    Very many groups share one such object, so a player may send it to another process once.
+    Many groups share one such object, so a player may send it to another process only once.
     """
 
     num_samples: int
@@ -235,7 +231,7 @@ class GroupSettings:
     sampling: SamplingParams
     """Temperature and limits of each answer."""
     max_length: int
-    """Tokens of a sequence at most: prompt, answers and environment text."""
+    """Maximum number of tokens in a sequence: prompt, answers and environment text."""
     seed_of: SeedOf
     """A ``functools.partial`` of a module's function, so that it can be pickled: its arguments are sent, not its
     code."""

@@ -15,15 +15,16 @@ class ExternalConfig(Config):
 
     name: str = Field(
         min_length=1,
-        description="environment, by its name where it runs: in the interpreter python, or at the servers of address",
+        description="name that the environment has where it runs: in the interpreter python, or at the servers of "
+        "address",
     )
     options: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="its options, which are checked there: --env.external.options.KEY VALUE",
+        description="options of the environment, which are checked where it runs: --env.external.options.KEY VALUE",
     )
 
     def component(self) -> ComponentRef:
-        """Return the environment as it is named where it runs."""
+        """Return the reference by which the environment's own process or server builds it."""
         return ComponentRef(kind="rlhf_environments", name=self.name, options=self.options)
 
 
@@ -36,5 +37,6 @@ def refuse_here(config: ExternalConfig) -> NoReturn:
     raise ConfigError(
         f"environment external: {config.name} is not part of this process. Only runs play it elsewhere "
         "(isolation venv or remote). Here, use the rlhf of the virtual environment that has it, with its own name: "
-        f"FOLDER/bin/rlhf env check {config.name}"
+        f"FOLDER/bin/rlhf env check {config.name}",
+        code="environment/external",
     )

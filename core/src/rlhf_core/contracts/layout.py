@@ -10,12 +10,12 @@ from typing import Literal
 ENGINE = "engine"
 """Name of the engines among the names of roles, in options and mappings."""
 ROLLOUT = "rollout"
-"""Name of rollout workers in the same places."""
+"""Name of rollout workers among the names of roles, in options and mappings."""
 
 
 WeightWay = Literal["auto", "store", "memory", "collective"]
-"""Way of weights from ranks to engines: an object store, memory that both see, or a collective call; ``auto``: the
-runtime chooses by where ranks and engines are."""
+"""Transport of weights from ranks to engines: an object store, memory that rank and engine share (of one GPU or,
+without GPUs, of one machine), or a collective call; ``auto``: the runtime chooses by the places of both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Colocation:
     names: tuple[str, ...]
     """Roles by name, ``ENGINE`` or ``ROLLOUT``."""
     num_bundles: int
-    """Places for processes, each on one device."""
+    """Number of bundles; each is a place for processes on one device."""
     cpus: float
     """CPUs of one bundle."""
     gpus: float
@@ -58,7 +58,7 @@ class ProcessLayout:
     colocations: tuple[Colocation, ...]
     """Colocations of the run; each name is in exactly one of them."""
     weights: WeightWay = "auto"
-    """Way of weights to engines that the options ask for."""
+    """Transport of weights to engines that the options ask for."""
 
     def of(self, name: str) -> Colocation:
         """Return the colocation that a name is in."""

@@ -1,4 +1,4 @@
-"""Loggers, which copy what a run measures to a service or a store outside of the run folder."""
+"""Loggers, which copy a run's metrics and samples to a service or a store outside the run folder."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 class Logger(Protocol):
     """Copies one run to another place. The factory is called in the driver as ``factory(config)``.
 
-    The factory starts nothing and contacts nobody, since ``--check`` calls it too. It raises ``ConfigError`` for what
-    is missing before the first step, such as a key in the environment: no option holds a key, because options are
-    recorded and logged.
+    The factory starts nothing and contacts no server, because ``--check`` calls it too. It raises ``ConfigError`` if
+    something is missing, such as a key in the environment. Keys are never options, because options are recorded and
+    logged.
 
     The methods are called in order, on a thread that belongs to this logger alone, so a slow one delays no step. An
-    exception in one of them is logged and switches the logger off; no other method is called after it. The run waits
-    for its loggers at its end alone, for ``log.wait_s`` at most.
+    exception in one of them is logged and switches the logger off; no further method is called. The run waits for its
+    loggers only at its end, for at most ``log.wait_s``.
     """
 
     def start(self, run: RunInfo) -> None:
-        """Begin a run, or go on with the one that an earlier process began in the folder ``run.output``.
+        """Begin a run, or continue the run that an earlier process began in the folder ``run.output``.
 
-        What identifies the run there is kept in that folder. Steps after ``run.start_step`` may have been logged
-        already by a process that was killed; they come again, with equal values but for times.
+        Keep the run's id at the service in that folder. A process that was killed may already have logged steps after
+        ``run.start_step``; they are logged again, with equal values except for times.
 
         Args:
             run: ``config`` has no credentials in its URLs.
@@ -48,5 +48,5 @@ class Logger(Protocol):
         ...
 
     def finish(self, result: RunResult) -> None:
-        """Record how the run ended, and send what is left."""
+        """Record how the run ended, and send everything that is not sent yet."""
         ...

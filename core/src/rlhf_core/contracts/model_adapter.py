@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ModelAdapter(Protocol):
-    """Changes a role's model in place after loading, so that it trains a few parameters beside a fixed base.
+    """Changes a role's model in place after loading, so that the role trains a few parameters beside a fixed base.
 
     A factory is called as ``factory(config)``. The weights of the base in memory never change, their dtype included:
     models of other roles may have the same parameters in modules of their own.
@@ -27,7 +27,7 @@ class ModelAdapter(Protocol):
         """Return further arguments of ``from_pretrained``, such as ``quantization_config``; most adapters: none.
 
         Raises:
-            ConfigError: a library is missing, or this machine cannot do it.
+            ConfigError: a library is missing, or this machine does not support the options.
         """
         ...
 
@@ -49,7 +49,7 @@ class ModelAdapter(Protocol):
     def disabled(self, model: torch.nn.Module) -> AbstractContextManager[None]:
         """Return a context in which the model computes what it computed before its first update, to the bit.
 
-        That is what the base computes, unless the adapter goes on from an earlier training (``Config.continued_from``).
+        That is the output of the base, unless the adapter continues an earlier training (``Config.continued_from``).
         """
         ...
 
@@ -86,14 +86,14 @@ class ModelAdapter(Protocol):
         ...
 
     def save(self, model: torch.nn.Module, folder: str) -> None:
-        """Write the adapter's own weights and settings: as a PEFT folder, the base's name in it, if PEFT knows such."""
+        """Write the adapter's weights and settings; as a PEFT folder that names the base, if PEFT has such adapters."""
         ...
 
 
 @runtime_checkable
 class ScalesRates(Protocol):
-    """A model adapter of which some parameters learn at another rate than the optimizer's."""
+    """A model adapter with parameters whose learning rate differs from the optimizer's."""
 
     def rate_factor(self, name: str) -> float:
-        """Return the factor of the learning rate, above 0, of a trained parameter by its name in the model."""
+        """Return the factor, above 0, on the learning rate of the trained parameter with this name in the model."""
         ...

@@ -17,7 +17,7 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTerm:
-    """A further loss beside the policy loss, with a weight and an aggregation of its own."""
+    """A further loss in addition to the policy loss, with its own weight and aggregation."""
 
     loss: ComponentRef
     """The loss, as a policy loss is named."""

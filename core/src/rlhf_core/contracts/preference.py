@@ -38,7 +38,8 @@ class AnswerLogprobs:
         if self.reference is None:
             raise PluginError(
                 "expected log-probs under the reference, got None; "
-                "a component that reads them declares needs={'ref_logprobs'}"
+                "a component that reads them declares needs={'ref_logprobs'}",
+                code="plugin/no-ref-logprobs",
             )
         return self.policy - self.reference.detach()
 

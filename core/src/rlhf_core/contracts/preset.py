@@ -14,16 +14,16 @@ from ..component import Component, Config
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Options of ``rlhf train`` that are a method.
+    """Options of ``rlhf train`` that make up a published method.
 
     The file has the values of the method's paper, and beside each a comment that says where the paper has it. What
-    depends on the task or on the hardware (model, data, lengths, prompts a step, memory) is left to who trains.
+    depends on the task or on the hardware (model, data, lengths, prompts a step, memory) is left to the user.
     """
 
     file: Path
 
     def text(self) -> str:
-        """Return the file as it is, comments included.
+        """Return the content of the file, comments included.
 
         Raises:
             OSError: the file cannot be read.
@@ -35,7 +35,7 @@ class Preset:
 
         Raises:
             OSError: the file cannot be read.
-            tomllib.TOMLDecodeError: it is no TOML.
+            tomllib.TOMLDecodeError: the file is not valid TOML.
         """
         return tomllib.loads(self.text())
 

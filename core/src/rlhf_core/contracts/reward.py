@@ -65,7 +65,7 @@ class RewardResult:
 
 
 class Reward(Protocol):
-    """Scores finished samples. Runs in a process of its own unless the run says ``isolate = false``."""
+    """Scores finished samples. Runs in its own process unless the run sets ``isolate = false``."""
 
     async def score(self, requests: Sequence[RewardRequest]) -> Sequence[RewardResult | Exception]:
         """Return one result per request, in order; an exception in a sample's place says why it has no reward.

@@ -11,15 +11,7 @@ from ..batch.trajectory_columns import TrajectoryColumns
 from ..component import ComponentRef
 from ..lazy import NDArray, np
 from ..media.vision import ImageReaderSpec
-from .backend import (
-    Leaving,
-    RoleSpec,
-    Statistic,
-    StepOutcome,
-    StepPlan,
-    TopTokens,
-    TrainBatch,
-)
+from .backend import Leaving, RoleSpec, Statistic, StepOutcome, StepPlan, TopTokens, TrainBatch
 from .engine import Engine, EngineSpec, WeightSource
 from .executor import ControlWordUse, GroupPlayer
 from .layout import ProcessLayout
@@ -68,7 +60,7 @@ class RoleHandle(Protocol):
         ...
 
     async def save(self, folder: Path) -> None:
-        """Write everything that ``load`` needs to go on into a folder, which does not exist yet."""
+        """Write everything that ``load`` needs to continue into a new folder."""
         ...
 
     async def load(self, folder: Path) -> None:
@@ -234,7 +226,7 @@ class SleepAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """Choice of a memory planner for options that nobody has set."""
+    """Values that a memory planner chose for options that the user did not set."""
 
     values: Mapping[str, Any]
     """Options by dotted path."""
@@ -260,7 +252,7 @@ class MemoryPlanner(Protocol):
 
 @runtime_checkable
 class MemoryFitter(Protocol):
-    """Choice of the options about memory that nobody has set, by a command that provides ``plans_memory``."""
+    """Chooses the options about memory that the user did not set; from a command that provides ``plans_memory``."""
 
     def memory_options(
         self, command: str, config: Mapping[str, Any], given: Collection[str], plugins: Plugins

@@ -1,12 +1,12 @@
 """The formulas that algorithms are made of: pure functions on tensors. Values at padding have no effect.
 
-Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment tokens do not exist here.
+Axes: ``B`` sequences, ``A`` action tokens, ``K`` turns. Prompt and environment tokens do not exist here;
+``turns.turn_credit`` alone reads a batch's columns.
 """
 
 from typing import Any
 
 from ..moved import moved_name
-from .aggregation import aggregate
 from .entropy import adapted_entropy_coef
 from .groups import (
     group_mean,
@@ -17,11 +17,9 @@ from .groups import (
     leave_one_out_mean,
 )
 from .kl import MAX_KL_ESTIMATE, adapted_kl_coef, kl_estimate, unbiased_kl
-from .masked import masked_mean, masked_sum, masked_var, whiten
-from .mismatch import mismatch_metrics
-from .padding import pad_columns, unpad
+from .masked import aggregate, masked_mean, masked_sum, masked_var, pad_columns, unpad, whiten
 from .policy_gradient import weighted_reinforce
-from .ratios import MAX_LOG_RATIO, token_log_ratios
+from .ratios import MAX_LOG_RATIO, mismatch_metrics, token_log_ratios
 from .returns import reward_to_go
 from .schedule import lr_factor
 from .sequences import credited_to_own_token, row_mean

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ..called.signatures import answered
 from ..contracts.functions.kl import KlEstimator
-from ..errors import NonFiniteError, PluginError
+from ..errors import NonFiniteError
 from ..lazy import Bool, Float, torch
 
 Tail = Literal["linear", "clamp"]
@@ -48,8 +47,7 @@ def kl_estimate(
             mask, nan gives nan.
 
     Raises:
-        PluginError: the estimator returned another shape, or no tensor.
-        ValueError: the tail is unknown.
+        ValueError: the tail is unknown, or the estimator returned another shape.
 
     The clamp is that of OpenRLHF and verl.
     """
@@ -57,19 +55,12 @@ def kl_estimate(
     log_ratio = policy_logprobs.to(dtype) - ref_logprobs.to(dtype)
     if action_mask is not None:
         log_ratio = torch.where(action_mask, log_ratio, 0.0)
-    estimate = answered(estimator(log_ratio), torch.Tensor, "the KL estimator")
-    if estimate.shape != log_ratio.shape:
-        raise PluginError(
-            f"the KL estimator returned shape {tuple(estimate.shape)}; expected {tuple(log_ratio.shape)}, an estimate "
-            "for each token"
-        )
-    match tail:
-        case "linear":
-            return estimate
-        case "clamp":
-            return estimate.clamp(-MAX_KL_ESTIMATE, MAX_KL_ESTIMATE)
-        case _:
-            raise ValueError(f"tail {tail!r} of a KL estimate: expected 'linear' or 'clamp'")
+    estimate, shape = estimator(log_ratio), tuple(log_ratio.shape)
+    if estimate.shape != shape:
+        raise ValueError(f"KL estimate of shape {tuple(estimate.shape)}: expected {shape}")
+    if tail not in ("linear", "clamp"):
+        raise ValueError(f"tail {tail!r} of a KL estimate: expected 'linear' or 'clamp'")
+    return estimate if tail == "linear" else estimate.clamp(-MAX_KL_ESTIMATE, MAX_KL_ESTIMATE)
 
 
 def unbiased_kl(
@@ -135,7 +126,8 @@ def adapted_kl_coef(
     if not math.isfinite(kl):
         raise NonFiniteError(
             f"the KL to the reference is {kl}; expected a finite number, which the coefficient could follow. "
-            "Go on from an earlier checkpoint with a lower learning rate."
+            "Continue from an earlier checkpoint with a lower learning rate.",
+            code="training/kl-not-finite",
         )
     error = max(-0.2, min(0.2, kl / target - 1))
     return coef * (1 + error * min(num_samples / horizon, 1.0))

@@ -5,9 +5,47 @@ Turns are those of the episode, however many rows it was cut into: a turn on ano
 
 from __future__ import annotations
 
+from ..batch.ragged import offsets_of
+from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.advantage import RewardBatch
-from ..lazy import Bool, Float, Int, torch
+from ..lazy import Bool, Float, Int, NDArray, np, torch
 from .returns import reward_to_go
+
+
+def turn_credit(batch: TrajectoryColumns) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the order of the batch's turns in their episodes, and what its rows earned elsewhere than by their turns.
+
+    The first are (U,) indices of the turns, from 0, in the order in which the policy answered: where each episode has
+    one row, that is the turn's index in the row. The second are (sum of A,) amounts at actions. The last action of a
+    turn has what turns of the episode's other rows earned between it and the next turn of its row, exactly 0 where
+    each episode has one row. The last action of a row has, besides, ``reward_at_end``, which has the turn rewards of
+    all other rows, without what these earned before the row's last turn.
+    """
+    row = np.repeat(np.arange(len(batch)), batch.num_turns)  # (U,)
+    episode = batch.episode[row]  # (U,)
+    # Stable: turns of equal places keep the order of their rows.
+    order = np.lexsort((batch.turn_places, episode))
+    starts = np.flatnonzero(np.diff(episode[order], prepend=-1))  # where each episode begins
+    sizes = np.diff(starts, append=len(order))
+    number, earned_before = np.empty_like(order), np.empty(len(order), dtype=np.float64)
+    number[order] = np.arange(len(order)) - np.repeat(starts, sizes)
+    earned = batch.turn_rewards[order].astype(np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(earned)[:-1]])
+    earned_before[order] = sums - np.repeat(sums[starts], sizes)
+
+    first, last = offsets_of(batch.num_turns)[:-1], offsets_of(batch.num_turns)[1:] - 1
+    gap = np.zeros(len(order), dtype=np.float64)
+    gap[:-1] = earned_before[1:] - earned_before[:-1] - batch.turn_rewards[:-1]
+    gap[last] = 0.0
+    # Differences of sums are rounded: where no other row was asked in between, nothing was earned.
+    follows = np.diff(number, append=0) == 1
+    gap[follows] = 0.0
+    inner = np.bincount(row, weights=gap, minlength=len(batch)).astype(np.float64)  # (B,)
+    before = inner + np.where(number[first] > 0, earned_before[first], 0.0)  # (B,)
+    elsewhere = np.zeros(int(batch.num_actions.sum()), dtype=np.float32)
+    elsewhere[np.cumsum(batch.turn_actions) - 1] = gap
+    elsewhere[batch.action_offsets[1:] - 1] += (batch.reward_at_end - before).astype(np.float32)
+    return number, elsewhere
 
 
 def rewards_by_turn(batch: RewardBatch) -> Float[torch.Tensor, "b k"]:

@@ -5,6 +5,7 @@ they know no model family and no tokenizer. Pillow is imported where an image is
 """
 
 from .desk import ImagesOnUse, Intake, MediaDesk, MediaOptions
+from .given import is_pillow
 from .inspecting import MediaLimits, decode
 from .parts import image_parts, references_in
 from .problem import MediaProblem
@@ -51,6 +52,7 @@ __all__ = [
     "decode",
     "expanded",
     "image_parts",
+    "is_pillow",
     "place_in_video",
     "references_in",
     "sample_images",

@@ -219,7 +219,8 @@ class ImagesOnUse:
             if found is None:
                 raise DataError(
                     f"{where}: an image changed since the run looked at it; expected the same file. Put it "
-                    "back, or begin the run anew"
+                    "back, or start the run over",
+                    code="data/image-changed",
                 )
             self._taken[image.sha256] = found
         return replace(self._taken[image.sha256], limits=image.limits, frame=image.frame)

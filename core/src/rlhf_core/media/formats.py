@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, BinaryIO
 
 from ..errors import MissingDependency
+from ..problem import headline
 from .problem import MediaProblem
 from .reference import FORMATS
 
@@ -26,10 +27,10 @@ _LATE_NOTES = (b"eXIf", b"iTXt", b"tEXt", b"zTXt")
 
 
 def opened(file: BinaryIO) -> Any:
-    """Return an image of Pillow whose header was read; its pixels are read from the file when they are asked for.
+    """Return a Pillow image with its header read; its pixels are read from the file on first use.
 
     Raises:
-        MediaProblem: the bytes are no image of ``FORMATS``.
+        MediaProblem: the bytes are not an image in one of ``FORMATS``.
         MissingDependency: Pillow is not installed.
     """
     images = pillow()
@@ -117,7 +118,7 @@ def becomes_rgb(mode: str) -> bool:
 
 def words(error: Exception) -> str:
     """Return the first line of an error's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    return headline(error)[:200]
 
 
 def pillow() -> Any:

@@ -122,7 +122,7 @@ def _from_text(
     if len(text) > _LONGEST_PATH:
         raise MediaProblem(
             "no image",
-            f"expected the path of an image, or an image as base64 or a data URL; got a text that is none: "
+            f"expected the path of an image, or an image as base64 or a data URL; got a text that is none of these: "
             f"{shown(text)}",
         )
     return _file(Path(text.removeprefix("file://")), folder, limits, reads=reads)

@@ -58,7 +58,7 @@ def references_in(messages: Sequence[Message]) -> tuple[MediaRef, ...]:
     """Return the references of all images of messages, and of all frames of videos, in order.
 
     Raises:
-        MediaProblem: an image is no reference.
+        MediaProblem: an image is not a reference.
     """
     return tuple(
         image

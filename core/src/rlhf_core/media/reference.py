@@ -181,6 +181,5 @@ class MediaRef:
                 frame = None if fields.get(_FRAME) is None else Frame.of(fields[_FRAME])
                 return cls(**named, limits=PixelLimits.of(fields), frame=frame)
         raise MediaProblem(
-            "bad reference",
-            f"expected the fields of a reference to an image, got {shown(fields)}",
+            "bad reference", f"expected the fields of a reference to an image, got {shown(fields)}"
         )

@@ -57,7 +57,7 @@ class ImageTokens(Protocol):
 
     @property
     def never_sampled(self) -> tuple[int, ...]:
-        """Tokens that stand for images and the like, which a policy must never write."""
+        """Tokens that stand for images and other media, which a policy must never write."""
         ...
 
     @property

@@ -16,7 +16,6 @@ from pathlib import Path
 from ..errors import DataError
 from ..storage.atomic import READ_AND_WRITE
 from ..storage.writing import made_whole, writing
-from .inspecting import MediaLimits, inspect
 from .reference import MediaRef
 
 
@@ -86,7 +85,7 @@ class MediaStore:
             raise DataError(
                 f"{named}: an image of this run cannot be read ({error.strerror}); expected the file that was there "
                 f"when the run took it in{advice}",
-                code="data/image-changed",
+                code="data/image-lost",
             ) from error
         if hashlib.sha256(content).hexdigest() == reference.sha256:
             return content
@@ -103,28 +102,10 @@ class MediaStore:
 
 def _use(path: Path) -> None:
     """Note that an image is used now, which keeps it where room is made; its own time stays as it is."""
-    with contextlib.suppress(
-        OSError
-    ):  # a folder of somebody else's, or an image that is just being removed
+    # A folder of somebody else's, or an image that is just being removed.
+    with contextlib.suppress(OSError):
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
 
 _ADVICE = ". Put it back, or set --data.copy_images for files that move or change"
 _ROOM = ". If the run removed it for want of room, raise --rollout.drawn_images_gib"
-
-
-def reference_of(content: bytes, limits: MediaLimits) -> MediaRef:
-    """Return the reference of an image's bytes.
-
-    Raises:
-        MediaProblem: the image cannot be used.
-        MissingDependency: Pillow is not installed.
-    """
-    facts = inspect(content, limits)
-    return MediaRef(
-        sha256=hashlib.sha256(content).hexdigest(),
-        num_bytes=len(content),
-        format=facts.format,
-        width=facts.width,
-        height=facts.height,
-    )

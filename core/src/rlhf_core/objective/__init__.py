@@ -20,24 +20,26 @@ the teacher finds most probable.
 from .built import (
     BuiltActionObjective,
     BuiltObjective,
-    BuiltPolicyObjective,
-    BuiltPreferenceObjective,
-    BuiltRankingObjective,
     BuiltScoreObjective,
-    BuiltStepLabelObjective,
     BuiltValueObjective,
     build_objective,
     rows_per_unit,
 )
 from .columns import ActionColumns, ActionGrid, on_device
-from .policy import BuiltTerm, HearLosses, PolicyComponents, policy_objective
+from .policy import (
+    BuiltPolicyObjective,
+    BuiltTerm,
+    HearLosses,
+    PolicyComponents,
+    policy_objective,
+    supervised_objective,
+)
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import centering_penalty, ranking_loss, ranking_objective
 from .reduction import mean_metric, read_metrics
 from .scores import ActionScores
 from .step_labels import step_label_objective
-from .supervised import supervised_objective
 from .value import value_objective
 
 __all__ = [
@@ -47,10 +49,7 @@ __all__ = [
     "BuiltActionObjective",
     "BuiltObjective",
     "BuiltPolicyObjective",
-    "BuiltPreferenceObjective",
-    "BuiltRankingObjective",
     "BuiltScoreObjective",
-    "BuiltStepLabelObjective",
     "BuiltTerm",
     "BuiltValueObjective",
     "HearLosses",

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pkgutil import resolve_name
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..batch.metric import Metrics
+from ..called.answers import Checked
 from ..contracts.backend import (
-    Normalizers,
     Objective,
     PolicyObjective,
     PreferenceObjective,
@@ -22,50 +22,21 @@ from ..contracts.backend import (
     StepPlan,
     ValueObjective,
 )
+from ..contracts.preference import PreferenceInputs, PreferenceResult
 from ..errors import PluginError
 from ..plugins import Plugins
-from .columns import ActionColumns, ActionGrid
-from .policy import HearLosses, PolicyComponents, policy_objective
+from .columns import ActionColumns
+from .policy import BuiltPolicyObjective, Part, PolicyComponents
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import ranking_objective
 from .scores import ActionScores
 from .step_labels import step_label_objective
-from .supervised import supervised_objective
 from .value import value_objective
 
 ReadT = TypeVar("ReadT")
-Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
-"""A micro-batch's part of the step's loss, and the metrics of the part."""
 LossOf: TypeAlias = Callable[[ReadT, ActionColumns, StepPlan], Part]
 """Function from what the model gives at the actions, with their columns and the step's plan, to a part."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltPolicyObjective:
-    """The policy's objective, with its components built.
-
-    Both methods return this micro-batch's part of the step's loss and the metrics of the part. A backend calls
-    ``backward`` on every part, so that the gradients add up to the step's, and merges the metrics with
-    ``read_metrics``. It does not divide, weight or clip a part: all totals are in the plan already.
-    """
-
-    components: PolicyComponents
-    rows_per_unit: int = 1
-
-    def rollouts(
-        self,
-        scores: ActionScores,
-        columns: ActionColumns,
-        plan: StepPlan,
-        hear: HearLosses | None = None,
-    ) -> Part:
-        """Return the part of rows of ``TrainBatch.trajectories``; see ``policy_objective``."""
-        return policy_objective(self.components, scores, columns, plan, hear)
-
-    def supervised(self, scores: ActionScores, grid: ActionGrid, totals: Normalizers) -> Part:
-        """Return the part of rows of ``TrainBatch.supervised``; see ``supervised_objective``."""
-        return supervised_objective(self.components, scores, grid, totals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +76,6 @@ class BuiltScoreObjective:
         return self.loss(scores, columns, plan)
 
 
-BuiltPreferenceObjective = BuiltActionObjective
-BuiltRankingObjective = BuiltStepLabelObjective = BuiltScoreObjective
-"""Names of this release and the last one."""
-
 BuiltObjective: TypeAlias = (
     BuiltPolicyObjective | BuiltActionObjective | BuiltValueObjective | BuiltScoreObjective
 )
@@ -126,14 +93,15 @@ def build_objective(objective: Objective, plugins: Plugins) -> BuiltObjective:
     except (AttributeError, ImportError, ValueError) as error:
         raise PluginError(
             f"{type(objective).__name__}.builder: expected 'module:callable', which makes the objective; got "
-            f"{getattr(objective, 'builder', None)!r} ({error}). Set it in the class, and install its module."
+            f"{getattr(objective, 'builder', None)!r} ({error}). Set it in the class, and install its module.",
+            code="plugin/no-builder",
         ) from error
     built: BuiltObjective = builder(objective, plugins)
     return built
 
 
 def policy(objective: PolicyObjective, plugins: Plugins) -> BuiltObjective:
-    """Build a policy's objective; see ``policy_objective`` and ``supervised_objective``."""
+    """Build a policy's objective."""
     return BuiltPolicyObjective(PolicyComponents.build(objective, plugins))
 
 
@@ -147,14 +115,18 @@ def preference(objective: PreferenceObjective, plugins: Plugins) -> BuiltObjecti
     rows = objective.rows_per_unit(plugins)
     weights = [(objective.loss, objective.weight)]
     weights += [(term.loss, term.weight) for term in objective.terms]
-    loss = PreferenceSum(
-        [
-            WeightedPreferenceLoss(
-                name=plugins.get(ref.kind, ref.name).name, loss=plugins.build(ref), weight=weight
-            )
-            for ref, weight in weights
-        ]
-    )
+    parts, unit = [], "pair" if rows == 2 else "answer"
+
+    def like(inputs: PreferenceInputs) -> dict[str, Tensor]:
+        chosen, rejected = inputs.chosen.policy, inputs.rejected.policy
+        units = torch.cat([chosen, rejected])[::rows]  # (U,)
+        return {"loss": units, "chosen_rewards": chosen, "rejected_rewards": rejected}
+
+    for ref, weight in weights:
+        found = plugins.get(ref.kind, ref.name)
+        part: Any = Checked(plugins.build(ref), PreferenceResult, found.label, unit, like)
+        parts.append(WeightedPreferenceLoss(name=found.name, loss=part, weight=weight))
+    loss = PreferenceSum(parts)
     return BuiltActionObjective(
         partial(preference_objective, loss, rows_per_unit=rows, nll_coef=objective.nll_coef), rows
     )

@@ -130,7 +130,8 @@ class ActionColumns:
         if name not in self.flat:
             raise PluginError(
                 f"this objective needs the column {name!r}; the batch has {', '.join(sorted(self.flat)) or 'none'}. "
-                "The component that reads it must list it in its needs."
+                "The component that reads it must list it in its needs.",
+                code="plugin/missing-column",
             )
         return self.grid.pad(self.flat[name])
 

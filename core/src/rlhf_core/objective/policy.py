@@ -1,4 +1,4 @@
-"""The policy's loss on the rollouts of one micro-batch.
+"""The policy's loss on the rollouts of one micro-batch, and on its supervised rows.
 
 Axes: ``B`` rows, ``A`` actions of the longest row, ``M`` actions of all rows, ``K`` tokens of the teacher. The parts of
 all micro-batches add up to the loss of the whole step, because every normalizer is a total over the step.
@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ..batch.metric import Metrics
-from ..called.signatures import answered
+from ..called.answers import Checked
 from ..capabilities import APPLIES_IS_WEIGHTS, NO_ADVANTAGES
 from ..component import ComponentRef
 from ..contracts.backend import LossTerm, Normalizers, PolicyObjective, StepPlan
@@ -24,10 +24,12 @@ from ..contracts.functions.kl import KlEstimator
 from ..contracts.loss import LossInputs, PolicyLoss, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from ..plugins import Plugins
-from .columns import TEACHER_TOP_LOGPROBS, ActionColumns
+from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid
 from .reduction import LossParts, loss_metric, mean_metric, reduced
 from .scores import ActionScores
 
+Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
+"""A micro-batch's part of the step's loss, and the metrics of the part."""
 HearLosses: TypeAlias = Callable[[Tensor, Tensor], None]
 """``hear(losses, clipped)``, (M,) each: ``StepOutcome.losses`` and ``StepOutcome.clipped`` of a micro-batch."""
 
@@ -71,27 +73,29 @@ class PolicyComponents:
             UnknownComponent: no plugin provides a component of that name.
         """
         component = plugins.get(objective.loss.kind, objective.loss.name).component
-        correction = plugins.build(objective.correction) if objective.correction else None
-        kl = plugins.build(objective.kl_estimator) if objective.kl_estimator else None
+
+        def built(ref: ComponentRef, expected: type) -> Any:
+            return Checked(plugins.build(ref), expected, plugins.get(ref.kind, ref.name).label)
+
         losses = [objective.loss, *(term.loss for term in objective.terms)]
         needs = frozenset[str]().union(*(_needs(loss, plugins) for loss in losses))
         return cls(
             objective=objective,
-            loss=plugins.build(objective.loss),
-            correction=correction,
+            loss=built(objective.loss, TokenLoss),
+            correction=built(objective.correction, Correction) if objective.correction else None,
             applies_is_weights=APPLIES_IS_WEIGHTS in component.provides,
             wants_entropy="entropy" in needs,
             wants_mean_logprobs="mean_logprobs" in needs,
-            kl_estimator=kl,
+            kl_estimator=built(objective.kl_estimator, Tensor) if objective.kl_estimator else None,
             terms=tuple(
                 BuiltTerm(
                     term=term,
-                    name=plugins.get(term.loss.kind, term.loss.name).name,
-                    loss=plugins.build(term.loss),
-                    needs_advantages=NO_ADVANTAGES
-                    not in plugins.get(term.loss.kind, term.loss.name).component.provides,
+                    name=found.name,
+                    loss=built(term.loss, TokenLoss),
+                    needs_advantages=NO_ADVANTAGES not in found.component.provides,
                 )
                 for term in objective.terms
+                for found in [plugins.get(term.loss.kind, term.loss.name)]
             ),
         )
 
@@ -106,13 +110,40 @@ def _needs(loss: ComponentRef, plugins: Plugins) -> frozenset[str]:
     return registered.component.needs | options.needed_by_options()
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltPolicyObjective:
+    """The policy's objective, with its components built.
+
+    Both methods return this micro-batch's part of the step's loss and the metrics of the part. A backend calls
+    ``backward`` on every part, so that the gradients add up to the step's, and merges the metrics with
+    ``read_metrics``. It does not divide, weight or clip a part: all totals are in the plan already.
+    """
+
+    components: PolicyComponents
+    rows_per_unit: int = 1
+
+    def rollouts(
+        self,
+        scores: ActionScores,
+        columns: ActionColumns,
+        plan: StepPlan,
+        hear: HearLosses | None = None,
+    ) -> Part:
+        """Return the part of rows of ``TrainBatch.trajectories``; see ``policy_objective``."""
+        return policy_objective(self.components, scores, columns, plan, hear)
+
+    def supervised(self, scores: ActionScores, grid: ActionGrid, totals: Normalizers) -> Part:
+        """Return the part of rows of ``TrainBatch.supervised``; see ``supervised_objective``."""
+        return supervised_objective(self.components, scores, grid, totals)
+
+
 def policy_objective(
     components: PolicyComponents,
     scores: ActionScores,
     columns: ActionColumns,
     plan: StepPlan,
     hear: HearLosses | None = None,
-) -> tuple[Float[Tensor, ""], Metrics]:
+) -> Part:
     """Return this micro-batch's part of the step's loss, to be minimized, and its metrics.
 
     ``loss = sum n_t (w_t keep_t l_t + kl_coef KL_t - entropy_coef H_t) + sum over terms j of weight_j sum n_jt l_jt``,
@@ -137,14 +168,19 @@ def policy_objective(
         PluginError: a column is missing, or a component answered something of another type.
     """
     objective, mask = components.objective, columns.grid.mask
-    totals = plan.sampled_normalizers or plan.normalizers
-    weights = columns.row_weights  # (B,)
+    totals, weights = plan.sampled_normalizers or plan.normalizers, columns.row_weights  # (B,)
     policy = columns.grid.pad(scores.logprobs)  # (B, A)
     entropy = columns.grid.pad(scores.entropies)  # (B, A)
     old = policy.detach() if plan.on_policy else columns.padded("old_logprobs")
     correction = _correction(components, policy, columns, plan)
     inputs = _loss_inputs(
-        components, _PolicyRows(policy, old, entropy), scores, columns, correction
+        components,
+        scores,
+        columns,
+        correction,
+        policy_logprobs=policy,
+        old_logprobs=old,
+        entropy=entropy,
     )
     metrics = dict(correction.metrics) if correction is not None else {}
     parts, found = _judged_parts(components, inputs, correction, columns, plan, hear)
@@ -163,6 +199,35 @@ def policy_objective(
     log_ratio = policy.detach() - old  # (B, A)
     metrics["policy/entropy"] = mean_metric(entropy.detach(), mask)
     metrics["policy/approx_kl"] = mean_metric(torch.expm1(log_ratio) - log_ratio, mask)
+    return parts.total, metrics | parts.metrics
+
+
+def supervised_objective(
+    components: PolicyComponents, scores: ActionScores, grid: ActionGrid, totals: Normalizers
+) -> Part:
+    """Return this micro-batch's part of the terms on supervised rows, and its metrics.
+
+    ``loss = sum over terms j of weight_j sum n_jt l_jt``, with the inner sum over the tokens t to imitate. Their
+    advantage is 1 and their old log-probs are the policy's own. The weight ``n_jt`` is that of the term's aggregation,
+    as in ``policy_objective``.
+
+    Args:
+        scores: the policy's results (M,) for the tokens to imitate, with gradients.
+        totals: totals of all supervised rows of the step, all ranks included (``StepPlan.supervised_normalizers``).
+    """
+    policy = grid.pad(scores.logprobs)  # (B, A)
+    inputs = LossInputs(
+        policy_logprobs=policy,
+        old_logprobs=policy.detach(),
+        advantages=torch.ones_like(policy),
+        action_mask=grid.mask,
+        entropy=grid.pad(scores.entropies).detach(),
+        mean_logprobs=None if scores.mean_logprobs is None else grid.pad(scores.mean_logprobs),
+    )
+    parts = LossParts(policy.new_zeros(()))
+    metrics: Metrics = {}
+    for built in components.terms_on("supervised"):
+        metrics |= _add_term(parts, built, inputs, totals, None)
     return parts.total, metrics | parts.metrics
 
 
@@ -186,7 +251,7 @@ def _judged_parts(
         inputs = _of_rows(inputs, rows)
         correction = None if correction is None else _of_rows(correction, rows)
         weights = None if weights is None else weights[rows]
-    result = answered(components.loss(inputs), TokenLoss, "the policy loss")
+    result = components.loss(inputs)
     token_loss = _corrected(result.loss, correction, weighted=components.applies_is_weights)
     if hear is not None:
         _tell(hear, result.loss, token_loss, inputs, columns)
@@ -235,7 +300,7 @@ def _add_term(
     weights: Float[Tensor, " b"] | None,
 ) -> Metrics:
     """Add a term's part of the loss, and return the metrics of its loss."""
-    outcome = answered(built.loss(inputs), TokenLoss, f"the loss {built.name}")
+    outcome = built.loss(inputs)
     part = reduced(outcome.loss, inputs.action_mask, built.term.aggregation, totals, weights)
     parts.add(f"loss/{built.name}", part, built.term.weight)
     return outcome.metrics
@@ -256,15 +321,6 @@ def _of_rows(columns: RowsT, rows: Int64[Tensor, " j"]) -> RowsT:
     return replace(columns, **chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class _PolicyRows:
-    """The policy's results as rows."""
-
-    logprobs: Float[Tensor, "b a"]
-    old_logprobs: Float[Tensor, "b a"]
-    entropy: Float[Tensor, "b a"]
-
-
 def _correction(
     components: PolicyComponents,
     policy: Float[Tensor, "b a"],
@@ -281,9 +337,7 @@ def _correction(
     old = columns.optional("old_logprobs") if plan.on_policy else columns.padded("old_logprobs")
     if old is None:
         old = policy.detach()
-    rollout = columns.padded("rollout_logprobs")  # (B, A)
-    found = components.correction(old, rollout, columns.grid.mask)
-    return answered(found, Correction, "the correction")
+    return components.correction(old, columns.padded("rollout_logprobs"), columns.grid.mask)
 
 
 def _corrected(
@@ -304,22 +358,25 @@ def _corrected(
 
 def _loss_inputs(
     components: PolicyComponents,
-    policy: _PolicyRows,
     scores: ActionScores,
     columns: ActionColumns,
     correction: Correction | None,
+    *,
+    policy_logprobs: Float[Tensor, "b a"],
+    old_logprobs: Float[Tensor, "b a"],
+    entropy: Float[Tensor, "b a"],
 ) -> LossInputs:
     """Return the inputs of the losses on rollouts; fields that no component of the run needs are None."""
     pad = columns.grid.pad
     return LossInputs(
-        policy_logprobs=policy.logprobs,
-        old_logprobs=policy.old_logprobs,
+        policy_logprobs=policy_logprobs,
+        old_logprobs=old_logprobs,
         advantages=columns.padded("advantages"),
         action_mask=columns.grid.mask,
         rollout_logprobs=columns.optional("rollout_logprobs"),
         ref_logprobs=columns.optional("ref_logprobs"),
         is_weights=correction.weights if correction is not None else None,
-        entropy=policy.entropy.detach() if components.wants_entropy else None,
+        entropy=entropy.detach() if components.wants_entropy else None,
         teacher_logprobs=columns.optional("teacher_logprobs"),
         teacher_top_logprobs=columns.optional(TEACHER_TOP_LOGPROBS),  # (B, A, K)
         policy_top_logprobs=pad(scores.others) if scores.others is not None else None,  # (B, A, K)
@@ -338,9 +395,6 @@ def _kl_to_reference(
     objective, estimator = components.objective, components.kl_estimator
     assert estimator is not None
     reference, mask = columns.padded("ref_logprobs"), columns.grid.mask  # (B, A)
-    kl: Float[Tensor, "b a"]
     if objective.kl_unbiased_gradient:
-        kl = unbiased_kl(policy, old, reference, estimator, mask)
-    else:
-        kl = kl_estimate(policy, reference, estimator, tail=objective.kl_tail, action_mask=mask)
-    return kl
+        return unbiased_kl(policy, old, reference, estimator, mask)
+    return kl_estimate(policy, reference, estimator, tail=objective.kl_tail, action_mask=mask)

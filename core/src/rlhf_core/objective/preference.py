@@ -52,10 +52,12 @@ def preference_objective(
         PluginError: a column is missing, or the batch does not say which answers were chosen.
     """
     if columns.rewards is None:
-        raise PluginError("a preference loss needs the rewards of the rows: 1 chosen, 0 rejected")
-    chosen = (
-        columns.rewards > 0.5
-    )  # (B,), on the host, which knows the sizes without waiting for the device
+        raise PluginError(
+            "a preference loss needs the rewards of the rows: 1 chosen, 0 rejected",
+            code="plugin/no-rewards",
+        )
+    # On the host, which knows the sizes without waiting for the device.
+    chosen = columns.rewards > 0.5  # (B,)
     policy = _sums(columns.grid.pad(scores.logprobs), columns.grid.mask)  # (B,)
     reference = columns.optional("ref_logprobs")
     sums = None if reference is None else _sums(reference, columns.grid.mask)  # (B,)

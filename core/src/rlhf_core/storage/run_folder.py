@@ -109,8 +109,8 @@ class RunFolder:
         if not steps:
             return ""
         return (
-            f"{self.root}: expected a checkpoint to go on from; the run that was here did {steps} "
-            f"{'steps' if steps > 1 else 'step'} and left none. --resume {RESTART} begins anew and keeps its files in "
+            f"{self.root}: expected a checkpoint to continue from; the run that was here did {steps} "
+            f"{'steps' if steps > 1 else 'step'} and left none. --resume {RESTART} starts over and keeps its files in "
             "a folder beside the new ones; or choose another --output."
         )
 
@@ -160,22 +160,6 @@ def complete(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if is_checkpoint(path))
 
 
-def how_far_back(step: int, saved_step: int, seconds: float) -> str:
-    """Return what a run loses whose last whole step cannot be saved, and which resume goes on.
-
-    Args:
-        saved_step: the step of the newest checkpoint; 0: there is none.
-        seconds: since that checkpoint, or since the start.
-    """
-    count = step - saved_step
-    again = f"does {count} step{'' if count == 1 else 's'} ({seconds / 60:.1f} minutes) again"
-    if saved_step:
-        how = f"--resume auto goes on from step {saved_step} and {again}"
-    else:
-        how = f"no checkpoint was due before, and --resume {RESTART} begins anew and {again}"
-    return f"{how}. A smaller --checkpoint.every or --checkpoint.every_minutes loses less"
-
-
 def _step_of(line: bytes) -> int:
     """Return the step of a line of records; 0 for one that a kill has cut off."""
     try:
@@ -208,7 +192,7 @@ def claim(folder: RunFolder, *, resume: bool) -> IO[str]:
     if folder.is_used() and not resume:
         raise ConfigError(
             f"--output {folder.root}: a run is there already. "
-            "Add --resume auto to go on with it, or choose another folder.",
+            "Add --resume auto to continue it, or choose another folder.",
             code="output/run-exists",
         )
     try:

@@ -90,10 +90,7 @@ def made_whole(
 
 @contextmanager
 def writing(
-    what: str,
-    *unfinished: Path,
-    advice: str = "",
-    error: Callable[[str], RLHFError] = StorageError,
+    what: str, *unfinished: Path, advice: str = "", error: Callable[[str], RLHFError] = StorageError
 ) -> Iterator[None]:
     """Translate a failed write of the body, and remove what it left.
 
@@ -116,9 +113,9 @@ def writing(
         reason = reason_of(failure)
         if reason is None or (error is StorageError and _is_named(failure)):
             raise
-        raise error(
-            f"{what} could not be written: {reason}{'. ' if advice else ''}{advice}"
-        ) from failure
+        told = error(f"{what} could not be written: {reason}{'. ' if advice else ''}{advice}")
+        told.code = StorageError.default_code  # one mistake, whatever its class
+        raise told from failure
 
 
 @contextmanager

@@ -1,0 +1,98 @@
+"""Components that are called like functions: what comes back, such as one number for each action token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..batch.metric import Metric
+from ..capabilities import SUPPLIED_BY_THE_LOOP
+from ..errors import wrong_answer
+
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(Generic[AnswerT]):
+    """A component that is refused with its name where it answers what its kind does not promise.
+
+    A loss that is a mean already would be broadcast, and train something else without a word.
+    """
+
+    component: Callable[..., AnswerT]
+    expected: type[AnswerT]
+    who: str
+    """Component and origin, for messages."""
+    unit: str = "action token"
+    """Thing that the columns of the answer have a number for."""
+    like: Callable[[Any], Mapping[str, Tensor]] | None = None
+    """Tensors of the shapes of the answer's columns, by what the component is given; None: all are as the mask is."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.component):
+            raise wrong_answer(f"{self.who}: its factory", self.component, "what can be called")
+
+    def __call__(self, *given: Any) -> AnswerT:
+        """Return the component's answer.
+
+        Raises:
+            PluginError: it is of another type, shape or device, lacks a gradient that is needed, or has broken metrics.
+        """
+        try:
+            answer = self.component(*given)
+        except (AttributeError, TypeError) as error:
+            absent = [word for word in SUPPLIED_BY_THE_LOOP if getattr(given[0], word, 0) is None]
+            if absent and any(word in str(error) for word in ("NoneType", *absent)):
+                error.add_note(f"{', '.join(absent)}: None, unless the needs of {self.who} name it")
+            raise
+        self._require(isinstance(answer, self.expected), "", answer, self.expected.__name__)
+        mask = getattr(given[0], "action_mask", given[-1])
+        if isinstance(answer, Tensor):
+            self._check_column("", answer, mask, "")
+            return answer
+        like = {} if self.like is None else self.like(given[0])
+        for field in fields(answer):  # type: ignore[arg-type]
+            column, kind = getattr(answer, field.name), str(field.type)
+            if field.name == "metrics":
+                self._check_metrics(column)
+            elif not (column is None and "None" in kind):
+                self._check_column(field.name, column, like.get(field.name, mask), kind)
+        policy: Any = getattr(given[0], "policy_logprobs", None)
+        if getattr(policy, "requires_grad", False) and not answer.loss.requires_grad:  # type: ignore[attr-defined]
+            learned = torch.where(mask, answer.loss, 0.0).any()  # type: ignore[attr-defined]
+            wanted = "one by policy_logprobs: no detach()"
+            self._require(not learned, "loss", answer, wanted, "no gradient")
+            # Nothing is to be learned here, and a backend goes backward through every micro-batch.
+            return replace(answer, loss=torch.where(mask, 0.0 * policy, 0.0))  # type: ignore[type-var]
+        return answer
+
+    def _check_column(self, name: str, column: Any, like: Tensor, kind: str) -> None:
+        self._require(isinstance(column, Tensor), name, column, "a torch.Tensor")
+        averaged = ", which the core averages" if name == "loss" else ""
+        wanted = f"{tuple(like.shape)}, a number for each {self.unit}{averaged}"
+        shape, device = f"shape {tuple(column.shape)}", f"device {column.device}"
+        self._require(column.shape == like.shape, name, column, wanted, shape)
+        self._require(column.device == like.device, name, column, like.device, device)
+        if kind.startswith("Bool"):
+            self._require(column.dtype == like.dtype, name, column, like.dtype, f"{column.dtype}")
+
+    def _check_metrics(self, metrics: Any) -> None:
+        self._require(isinstance(metrics, Mapping), "metrics", metrics, "Metric by name")
+        for name, metric in metrics.items():
+            parts = (metric.total, metric.count) if isinstance(metric, Metric) else (metric, "")
+            one = (
+                hasattr(part, "__float__") and prod(getattr(part, "shape", ())) == 1
+                for part in parts
+            )
+            wanted = "rlhf_core.contracts.Metric(total, count) of two numbers"
+            self._require(all(one), f"metrics[{name!r}]", metric, wanted)
+
+    def _require(self, ok: bool, name: str, found: object, wanted: object, told: str = "") -> None:
+        """Refuse the answer, or its field of this name; ``told`` says what is wrong with it, if not all is."""
+        if not ok:
+            raise wrong_answer(self.who, found, wanted, field=name, told=told)
