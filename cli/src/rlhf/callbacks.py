@@ -51,7 +51,7 @@ def add_callback(plugins: Plugins, callback: Any, number: int) -> None:
         raise ConfigError(
             f"{label}: got the observer {name_of(callback)}, whose state belongs into checkpoints. Give it as "
             'observers={"use": [...]}.',
-            code="observer/contract",
+            code="observer/with-state",
         )
     events = {hook.removeprefix(_PREFIX): _parameters(hook) for hook in OBSERVER_HOOKS}
     if inspect.isroutine(callback) or not any(hasattr(callback, name) for name in events):
@@ -59,7 +59,7 @@ def add_callback(plugins: Plugins, callback: Any, number: int) -> None:
             raise ConfigError(
                 f"{label}: got {type(callback).__name__}; expected a function of step and metrics, or an object with "
                 f"some of the methods {', '.join(events)}",
-                code="observer/contract",
+                code="observer/wrong-kind",
             )
         methods: dict[str, Callable[..., Any]] = {_OF_A_FUNCTION: callback}
     else:
@@ -101,7 +101,7 @@ def _accepted(method: Callable[..., Any], given: Sequence[str], label: str) -> t
         if not fits and (parameter.default is parameter.empty):
             raise ConfigError(
                 f"{label} takes {parameter.name!r}; expected some of {', '.join(given)}, which are passed by name",
-                code="observer/contract",
+                code="observer/unknown-arguments",
             )
     return tuple(parameter.name for parameter in named if parameter.name in given)
 

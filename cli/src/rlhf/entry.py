@@ -69,7 +69,7 @@ def train(
 
     Raises:
         RLHFError: an option is wrong, or the run could not start or failed. Results so far are in the run folder,
-            and ``resume="auto"`` goes on from the newest checkpoint.
+            and ``resume="auto"`` continues from the newest checkpoint.
     """
     return CallableCommand(COMMAND).train(config, callbacks=callbacks, **options)
 
@@ -243,14 +243,14 @@ class _Prepared:
             raise ConfigError(
                 f"callbacks: got {type(callbacks).__name__}; expected a list of functions or objects, such as "
                 "callbacks=[watch]",
-                code="observer/contract",
+                code="observer/not-a-list",
             )
         for number, callback in enumerate(callbacks):
             add_callback(plugins, callback, number)
         self._plugins = plugins
         self._recorder = StepRecorder()
         for problem in _problems(command, given, self._resolved):
-            raise ConfigError(problem)
+            raise ConfigError(problem, code="config/unusable-path")
         for failure in plugins.failed:
             log.warning("%s", str(failure).partition("\n")[0])
         if self._resolved.unused:

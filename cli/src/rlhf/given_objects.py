@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, create_model
 
-from rlhf_core.called.signatures import CALLED_KINDS, check_callable
+from rlhf_core.called.signatures import CALLED_KINDS, refused
 from rlhf_core.capabilities import IN_PROCESS, WRAPS_CODE, check_words
 from rlhf_core.code_reference import config_of, made, snake_case
 from rlhf_core.component import Component, Config, Registered
@@ -73,6 +73,38 @@ def source_digest(thing: Any) -> str:
     return f"source, sha256 {hashlib.sha256(source.encode()).hexdigest()}"
 
 
+def check_callable(thing: Any, hook: str, label: str) -> None:
+    """Refuse a function, an object, or a class by its objects, that cannot be called as its kind is.
+
+    Raises:
+        ConfigError: it cannot be called, or takes other arguments. What has no signature that can be read is let
+            through.
+    """
+    arguments = CALLED_KINDS[hook]
+    called = _call_of(thing) if isinstance(thing, type) else thing
+    if not callable(called):
+        name = thing.__name__ if isinstance(thing, type) else type(thing).__name__
+        raise ConfigError(
+            f"{label}: objects of {name} cannot be called; expected __call__ with ({', '.join(arguments)})",
+            code="config/object-not-callable",
+        )
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        raise refused(label, arguments, list(signature.parameters)) from None
+
+
+def _call_of(made: type) -> Callable[..., Any] | None:
+    """Return ``__call__`` of a class's objects without its ``self``. The attribute of the class itself makes them."""
+    found = (vars(one)["__call__"] for one in made.__mro__ if "__call__" in vars(one))
+    method = next(found, None)
+    return None if method is None else functools.partial(method, None)
+
+
 def _definition(thing: Any) -> Any:
     """Return the function or class by which ``thing`` is defined."""
     while isinstance(thing, functools.partial):
@@ -98,14 +130,14 @@ def _component(plugins: Plugins, hook: str, thing: Any, label: str) -> Component
             raise ConfigError(
                 f"{label}: got the function {name_of(thing)}; expected a name, a class or an object. A function can "
                 f"be no {kind}.",
-                code="config/wrong-kind-of-object",
+                code="config/function-given",
             )
         return _wrapped(thing, wrapper)
     if hook in MADE_PER_EPISODE:
         raise ConfigError(
             f"{label}: got an object of {type(thing).__name__}; expected the class itself, of which one is made for "
             "each episode.",
-            code="config/wrong-kind-of-object",
+            code="config/object-for-class",
         )
     if not is_function and not _can_be(thing):
         takes_functions = hook in CALLED_KINDS or _wrapper(plugins, hook) is not None

@@ -26,6 +26,11 @@ Options: TypeAlias = Mapping[str, Any]
 _ISOLATE = "isolate"
 _PROGRESS = "log.progress"
 _SUMMARY = "log.summary"
+_AS_ROWS = {
+    "to_dict": "; give a data frame as frame.to_dict('records')",
+    "__next__": "; give an iterator as list(rows)",
+}
+"""Attribute of what is no rows -> how to make rows of it."""
 _ROWS = ("data.train", "eval.data", "supervised.data")
 """Options whose values may be rows instead of the names of files."""
 
@@ -91,14 +96,14 @@ class PythonOptions:
             if path in origins:
                 raise ConfigError(
                     f"{label}: {path!r} is given twice; leave one out",
-                    code="config/malformed-options",
+                    code="config/given-twice",
                 )
             try:
                 insert(values, path, self._value(path, value, label))
             except KeyError as error:
                 raise ConfigError(
                     f"{label}: {error.args[0]!r} is given as an option and as a section; leave one out",
-                    code="config/malformed-options",
+                    code="config/given-twice",
                 ) from None
             origins[path] = Origin(label)
         return Layer(values, origins)
@@ -123,7 +128,7 @@ class PythonOptions:
         except RLHFError as error:
             raise ConfigError(
                 str(error) if str(error).startswith(label) else f"{label}: {error}",
-                code="config/malformed-options",
+                code="config/not-a-component",
             ) from error
 
     def _sets(self, path: str, value: Any, label: str) -> Any:
@@ -133,10 +138,11 @@ class PythonOptions:
         if are_rows(value):
             return [self._taken(path, value, label)]
         if not isinstance(value, list | tuple):
+            fix = next((way for name, way in _AS_ROWS.items() if hasattr(value, name)), "")
             raise ConfigError(
                 f"{label}: got {type(value).__name__}; expected files, a list of rows (mappings of column to value), "
-                "or a datasets.Dataset",
-                code="config/wrong-type",
+                f"or a datasets.Dataset{fix}",
+                code="config/not-rows",
             )
         return [
             self._taken(path, one, f"{label}[{index}]") if are_rows(one) else _plain(one)
@@ -175,7 +181,7 @@ def _configurations(config: Given | Sequence[Given] | None) -> list[Given]:
         return list(config)
     raise ConfigError(
         f"config: got {type(config).__name__}; expected the path of a TOML file, a mapping, or a list of them",
-        code="config/malformed-options",
+        code="config/not-a-configuration",
     )
 
 
@@ -185,7 +191,7 @@ def _leaves(options: Options, prefix: str = "") -> Iterator[tuple[str, str, Any]
         if not isinstance(key, str):
             raise ConfigError(
                 f"{prefix or 'options'}: expected names of options, got {key!r}",
-                code="config/malformed-options",
+                code="config/names-of-options",
             )
         written = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:

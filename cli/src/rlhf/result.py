@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rlhf_core import DataError, MissingDependency
+from rlhf_cli.records import records_of
+from rlhf_core import MissingDependency
 from rlhf_core.contracts import RunResult
-from rlhf_core.outside.json_reader import BrokenJson, parse_object
 
 from .curve import curve_of
 
@@ -44,9 +44,13 @@ class TrainingResult:
 
     def metrics(self) -> list[dict[str, float]]:
         """Return a dict for each step: ``step``, ``time_s``, its metrics, ``timing/...``, and ``eval/...`` where the
-        weights after it were evaluated. An evaluation before the first step is a dict of step 0."""
+        weights after it were evaluated. An evaluation before the first step is a dict of step 0.
+
+        Raises:
+            ConfigError: a line of the record is no JSON object with an integer ``step``.
+        """
         rows: dict[int, dict[str, float]] = {}
-        for line in _records(self.output / "metrics.jsonl"):
+        for line in self._records("metrics.jsonl"):
             row = rows.setdefault(line["step"], {"step": line["step"], "time_s": line["time_s"]})
             row |= line.get("metrics", {}) | line.get("eval", {})
             row |= {f"timing/{name}": value for name, value in line.get("timing", {}).items()}
@@ -56,6 +60,7 @@ class TrainingResult:
         """Return ``metrics()`` as a pandas data frame, with the steps as its index.
 
         Raises:
+            ConfigError: a line of the record is no JSON object with an integer ``step``.
             MissingDependency: pandas is not installed.
         """
         try:
@@ -67,28 +72,27 @@ class TrainingResult:
         return pandas.DataFrame(self.metrics()).set_index("step")
 
     def samples(self) -> list[dict[str, Any]]:
-        """Return the recorded episodes, a few of each step: ``step``, ``prompt``, ``response``, ``reward`` and more."""
-        return list(_records(self.output / "samples.jsonl"))
+        """Return the recorded episodes, a few of each step: ``step``, ``prompt``, ``response``, ``reward`` and more.
+
+        Raises:
+            ConfigError: a line of the record is no JSON object with an integer ``step``.
+        """
+        return list(self._records("samples.jsonl"))
 
     def eval_samples(self) -> list[dict[str, Any]]:
         """Return the recorded episodes of evaluations, with set and temperature of each as ``eval``; of a command that
-        trains on examples the held-out rows, with their set."""
-        return list(_records(self.output / "eval_samples.jsonl"))
+        trains on examples the held-out rows, with their set.
+
+        Raises:
+            ConfigError: a line of the record is no JSON object with an integer ``step``.
+        """
+        return list(self._records("eval_samples.jsonl"))
+
+    def _records(self, name: str) -> Iterator[dict[str, Any]]:
+        path = self.output / name
+        return records_of(path) if path.exists() else iter(())
 
     def _repr_html_(self) -> str:
         text = f"{self.status} after {self.steps} steps, {self.seconds:.1f} s. {self.message}"
         model = f"<br>model: <code>{html.escape(str(self.model))}</code>" if self.model else ""
         return f"<p>{html.escape(text)}{model}</p>{curve_of(self.metrics())}"
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield parse_object(line)
-                except BrokenJson as error:
-                    raise DataError(
-                        f"{path}:{number}: {error}; expected a run's record",
-                        code="run/damaged-record",
-                    ) from error

@@ -72,7 +72,7 @@ class GivenRows:
             raise DataError(
                 f"{self._label}: expected rows whose number is known; got a stream ({type(rows).__name__}). Give a "
                 "list of its first rows.",
-                code="data/wrong-type",
+                code="data/stream-of-rows",
             ) from None
         if not count:
             raise DataError(
@@ -82,7 +82,7 @@ class GivenRows:
         if not len(lines) == count == len(rows):
             raise DataError(
                 f"{self._label}: the rows changed while they were read: {count} at first, then {len(lines)}",
-                code="data/changed-rows",
+                code="data/changing-rows",
             )
         return "".join(f"{line}\n" for line in lines)
 
@@ -91,20 +91,20 @@ class GivenRows:
             raise DataError(
                 f"{self._label}[{index}]: expected a row as a mapping of column to value, got {row!r:.60} "
                 f"({type(row).__name__})",
-                code="data/wrong-type",
+                code="data/row-no-mapping",
             )
         try:
             columns = dict(row)
         except RuntimeError as error:
             raise DataError(
                 f"{self._label}[{index}]: the row changed while it was read: {error}",
-                code="data/changed-rows",
+                code="data/changing-rows",
             ) from error
         for column in columns:
             if not isinstance(column, str):
                 raise DataError(
                     f"{self._label}[{index}]: expected text as the name of a column, got {column!r}",
-                    code="data/wrong-type",
+                    code="data/column-name-no-text",
                 )
         try:
             return json.dumps(columns, ensure_ascii=True, allow_nan=False, default=_as_json)
@@ -112,7 +112,7 @@ class GivenRows:
             raise DataError(
                 f"{self._label}[{index}]: its column {self._culprit(columns)!r} cannot be written as JSON: {error}. "
                 "Save such a set with datasets' save_to_disk and give the folder.",
-                code="data/wrong-type",
+                code="data/column-not-json",
             ) from error
 
     def _culprit(self, columns: dict[str, Any]) -> str:

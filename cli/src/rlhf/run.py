@@ -113,7 +113,7 @@ class Run:
         """Return the role that is meant, one with an optimizer."""
         if not self._optimizers:
             raise ConfigError(
-                f"rlhf {self._resolved.command} has no learning rate that can be changed while it goes on; expected a "
+                f"rlhf {self._resolved.command} has no learning rate that can be changed while it runs; expected a "
                 "command whose TrainingCommand names its optimizers. Set the rate before the run.",
                 code="run/learning-rate",
             )
@@ -135,7 +135,7 @@ class Run:
         ends it at once.
 
         Raises:
-            RLHFError: the run failed; ``resume="auto"`` goes on from the newest checkpoint.
+            RLHFError: the run failed; ``resume="auto"`` continues from the newest checkpoint.
         """
         with Interrupts() as interrupts:
             step = self._next(interrupts)

@@ -24,7 +24,7 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE...",
-        help="JSONL, JSON, CSV, Parquet or text files, packed ones, patterns, save_to_disk folders, or hub names "
+        help="JSONL, JSON, CSV, Parquet or text files, compressed files, patterns, save_to_disk folders, or hub names "
         "(NAME or NAME:CONFIG)",
     ),
 ]
@@ -61,7 +61,9 @@ Model = Annotated[
         help="model or tokenizer whose chat template is tried and whose tokens are counted"
     ),
 ]
-Split = Annotated[str, typer.Option(help="split of folders and hub sets that have several")]
+Split = Annotated[
+    str, typer.Option(help="split to read from folders and hub sets that have several")
+]
 
 
 @app.command()
@@ -78,13 +80,13 @@ def check(
     rejected_key: RejectedKey = None,
     model: Model = None,
     max_prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="longer prompts are bad; needs --model")
+        int | None, typer.Option(min=1, help="largest number of tokens of a prompt; needs --model")
     ] = None,
     max_prompt_characters: Annotated[
-        int | None, typer.Option(min=1, help="longer prompts are bad; needs no model")
+        int | None, typer.Option(min=1, help="largest number of characters of a prompt")
     ] = None,
     label_key: Annotated[
-        str | None, typer.Option(help="column that every row must have, for its reward")
+        str | None, typer.Option(help="column or COLUMN.ENTRY that every row must have")
     ] = None,
     id_key: Annotated[
         str | None, typer.Option(help="column whose values must differ within a file")
@@ -103,10 +105,10 @@ def check(
         Literal["text", "tokens"], typer.Option(help="as --data.control_words; needs --model")
     ] = "text",
     all_rows: Annotated[
-        bool, typer.Option("--all", help="list all bad rows, and not five of each kind of problem")
+        bool, typer.Option("--all", help="list all bad rows; otherwise five of each kind")
     ] = False,
 ) -> None:
-    """Say the form of the rows, list those that a run could not use, and print the command to run next; exit code 1 if
+    """Report the form of the rows, list rows that a run cannot use, and print the command to run next; exit code 1 if
     there is a bad row."""
     from rlhf_core.media.desk import MediaDesk, MediaOptions
     from rlhf_core.media.inspecting import MediaLimits
@@ -150,7 +152,9 @@ def check(
 @app.command()
 def show(
     files: Files,
-    n: Annotated[int, typer.Option("--n", "-n", min=1, help="rows of each file")] = 3,
+    n: Annotated[
+        int, typer.Option("--n", "-n", min=1, help="number of rows to show of each file")
+    ] = 3,
     form: Form = None,
     prompt_key: PromptKey = "prompt",
     template: Template = None,

@@ -49,11 +49,11 @@ def print_report(
         all_rows: print a line for each bad row, and not for the first ones of each kind alone.
         options: as ``names`` of ``as_typed_here``.
     """
-    from rlhf_data.rows import SHOWN, first_of_each_kind
+    from rlhf_data.rows import MISSING_COLUMN, SHOWN, first_of_each_kind
 
     if report.form is not None:
         print_text(f"data: {report.form.title} ({spec}), as with --data.form {report.form.name}")
-    elif report.bad and report.num_bad == report.total:
+    elif report.num_bad == report.total and any(row.kind == MISSING_COLUMN for row in report.bad):
         print_text(_NO_FORM.format(spec))
     for row in report.bad if all_rows else first_of_each_kind(report.bad):
         print_text(f"{row.where}: {as_typed_here(row.reason, options)}")
@@ -66,9 +66,10 @@ def print_report(
         print_text(f"warning: {report.order.describe(report.total, spec)}")
     if report.duplicates:
         here, first = report.duplicates[0]
+        count = len(report.duplicates)
+        repeat = "row repeats" if count == 1 else "rows repeat"
         print_text(
-            f"warning: {len(report.duplicates)} prompts of {spec} occur more than once; "
-            f"{here} repeats {first}"
+            f"warning: {count} {repeat} the prompt of an earlier row of {spec}; {here} that of {first}"
         )
 
 

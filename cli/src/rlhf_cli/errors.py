@@ -118,7 +118,7 @@ def split_form(arguments: Sequence[str]) -> tuple[Form, list[str]]:
             word = rest.pop(0) if rest else ""
     if word not in list(Form):
         raise ConfigError(
-            f"{label}: expected {' or '.join(Form)}, got {word!r}", code="usage/command-line"
+            f"{label}: expected {' or '.join(Form)}, got {word!r}", code="usage/unknown-value"
         )
     return Form(word), rest
 

@@ -67,7 +67,7 @@ def _count(asked: str, visible: Sequence[Accelerator]) -> int:
     if not asked.isdecimal() or int(asked) < 1:
         raise ConfigError(
             f"--gpus {asked[:200]}: expected a positive number or {ALL}, such as --gpus 4",
-            code="usage/command-line",
+            code="usage/number-of-gpus",
         )
     return int(asked)
 
@@ -79,5 +79,5 @@ def _require_alike(gpus: Sequence[Accelerator]) -> None:
         raise ConfigError(
             f"--gpus {len(gpus)}: expected GPUs of equal memory, since every rank holds as much; got {listed}. Name "
             "equal ones with CUDA_VISIBLE_DEVICES.",
-            code="gpu/too-few",
+            code="gpu/unequal-memory",
         )

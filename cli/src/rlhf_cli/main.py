@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +31,7 @@ _OWN_MODULES = {
     "data": "Check and show data files.",
     "env": "List, show, check, try and serve environments, without a model.",
     "show": "Show sample rollouts of a run.",
-    "template": "Say what a chat template does to a conversation that goes on.",
+    "template": "Report how a chat template renders a conversation that continues.",
 }
 """Commands that are imported only when they are called."""
 
@@ -156,7 +158,7 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
         quickstart.command(plugins)
     )
     app.add_typer(plugins_command.tree(plugins), name="plugins")
-    app.add_typer(new.tree(), name="new")
+    app.add_typer(new.tree(plugins), name="new")
     app.command("check")(check.command(plugins))
     for name, summary in _OWN_MODULES.items():
         if name in arguments[:1]:
@@ -167,13 +169,27 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
     return app
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        number, python = metadata.version("rlhf-cli"), platform.python_version()
+        print(f"rlhf-cli {number}, Python {python}")
+        raise typer.Exit
+
+
 def _options(
     form: Annotated[
         errors.Form, typer.Option(errors.FLAG, help="how errors are written on stderr")
     ] = errors.Form.TEXT,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="print the version, and that of Python", callback=_print_version
+        ),
+    ] = False,
 ) -> None:
     """Reinforcement learning for language models, made of plugins."""
-    # Only for the help: errors that come before Typer reads them have to be written so, too.
+    # Only for the help: errors that come before Typer reads them have to be written so, too; and the version's callback
+    # has printed it.
 
 
 def _add_module(app: typer.Typer, name: str) -> None:
@@ -197,7 +213,7 @@ def _add_plugin_commands(app: typer.Typer, plugins: Plugins) -> None:
         name = entry.name.replace("_", "-")  # Flags and commands of this package have dashes too.
         if name in taken:
             print(
-                f"warning: the command {entry.qualified} ({entry.origin}) is not available: "
+                f"warning: the command {entry.label} is not available: "
                 f"there is already an rlhf {name}",
                 file=sys.stderr,
             )

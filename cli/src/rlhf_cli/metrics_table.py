@@ -99,7 +99,7 @@ def chosen(words: str, names: Sequence[str], run: str) -> list[str]:
         if not (sought := word.strip()):
             raise ConfigError(
                 f"--metrics {words}: expected names of metrics, or parts of them, such as reward/mean,kl",
-                code="usage/command-line",
+                code="usage/names-of-metrics",
             )
         found = [sought] if sought in names else [name for name in names if sought in name]
         if not found:

@@ -20,6 +20,7 @@ from rlhf_config.presets import HOOK as PRESET_HOOK
 from rlhf_config.presets import PRESET
 from rlhf_core import ConfigError
 from rlhf_core.hookspecs import COMPONENT_HOOKS
+from rlhf_core.plugins import Plugins
 
 from .plugins_command import kind_word
 
@@ -102,23 +103,32 @@ class Package:
         }
 
 
-def tree() -> typer.Typer:
-    """Return the commands ``rlhf new plugin`` and ``rlhf new environment``."""
-    app = typer.Typer(help="Start something of your own.", no_args_is_help=True)
+def tree(plugins: Plugins) -> typer.Typer:
+    """Return the commands ``rlhf new plugin`` and ``rlhf new environment``.
+
+    Args:
+        plugins: the installed ones, whose components' names are taken.
+    """
+    app = typer.Typer(help="Write a new plugin or environment package.", no_args_is_help=True)
 
     @app.callback()
     def new() -> None:
-        """Start something of your own."""
+        """Write a new plugin or environment package."""
 
     @app.command()
     def plugin(
-        name: Annotated[str, typer.Argument(help="lower case words with dashes: my-estimator")],
+        name: Annotated[
+            str, typer.Argument(help="name in lower-case words with dashes, such as my-estimator")
+        ],
         kind: Annotated[str, typer.Option(help=f"one of {', '.join(KINDS)}")],
-        output: Annotated[Path, typer.Option(help="folder in which the package is made")] = Path(),
+        output: Annotated[
+            Path, typer.Option(help="folder in which the package's folder is made")
+        ] = Path(),
     ) -> None:
         """Write a plugin package with a small working component of the given kind, and its tests."""
-        folder = write_package(name, kind, output)
         package = _package(name, kind)
+        _refuse_taken(package, plugins)
+        folder = write_package(name, kind, output)
         typer.echo(
             f"{folder}: a plugin with a working {package.kind}. Try it:\n"
             f"  pip install -e {folder}\n  pytest {folder}\n  {package.use}"
@@ -126,12 +136,18 @@ def tree() -> typer.Typer:
 
     @app.command()
     def environment(
-        name: Annotated[str, typer.Argument(help="lower case words with dashes: guess-number")],
-        output: Annotated[Path, typer.Option(help="folder in which the package is made")] = Path(),
+        name: Annotated[
+            str, typer.Argument(help="name in lower-case words with dashes, such as guess-number")
+        ],
+        output: Annotated[
+            Path, typer.Option(help="folder in which the package's folder is made")
+        ] = Path(),
     ) -> None:
         """Write a package with a small working environment: tasks, rewards, tests, and how it is evaluated."""
+        package = _package(name, _ENVIRONMENT)
+        _refuse_taken(package, plugins)
         folder = write_package(name, _ENVIRONMENT, output)
-        component = _package(name, _ENVIRONMENT).component
+        component = package.component
         typer.echo(
             f"{folder}: a working environment. Try it:\n  pip install -e {folder}\n"
             f"  rlhf env try {component}\n  rlhf env check {component}\n  pytest {folder}\n"
@@ -162,6 +178,23 @@ def write_package(name: str, kind: str, output: Path) -> Path:
             code="output/cannot-create",
         ) from error
     return folder
+
+
+def _refuse_taken(package: Package, plugins: Plugins) -> None:
+    """Refuse the name of an installed component of the same kind: from two plugins it would choose neither.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    registry = plugins.registries[_HOOKS[package.kind]]
+    taken = next((entry for entry in registry if entry.is_called(package.component)), None)
+    if taken is not None:
+        raise ConfigError(
+            f"{package.name}: expected the name of no installed {package.kind}; {package.component} is one of "
+            f"{taken.plugin} ({taken.origin}), and with a second one every run that names it would be refused. "
+            f"Choose another, such as my-{package.name}",
+            code="usage/name-taken",
+        )
 
 
 def _package(name: str, kind: str) -> Package:

@@ -88,11 +88,15 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
     def list_plugins(
         context: typer.Context,
         kind: Annotated[
-            str | None, typer.Option(help="only this kind, for example advantage_estimator")
+            str | None,
+            typer.Option(help="list only components of this kind, for example advantage_estimator"),
         ] = None,
         text: Annotated[
             str | None,
-            typer.Option("--filter", help="only what has this in its name, plugin or summary"),
+            typer.Option(
+                "--filter",
+                help="list only components with this text in their name, plugin or summary",
+            ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
         strict: Annotated[bool, typer.Option(help="exit with 1 if a plugin failed")] = False,

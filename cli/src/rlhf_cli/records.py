@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from rlhf_core.outside.json_reader import parse_object
 
 METRICS = "metrics.jsonl"
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
 
 
 def records_of(path: Path) -> Iterator[Record]:

@@ -24,7 +24,7 @@ from rlhf_core import PluginError, UnknownComponent
 from rlhf_core.contracts import Accelerator, ComponentRef, RuntimeSpec
 from rlhf_core.plugins import Plugins
 from rlhf_trainer.learning.demands import Demands, demands_of
-from rlhf_trainer.learning.roles import max_length, runtime_spec
+from rlhf_trainer.learning.roles import runtime_spec
 
 from . import train
 from .training import TrainingCommand, layers_of, split_arguments
@@ -87,7 +87,7 @@ def planned(resolved: Resolved) -> PlannedRun:
             resolved, demands, total_steps=resolved.run.train.steps or 1, eos_token_ids=()
         ),
         demands=demands,
-        max_length=max_length(resolved.run),
+        max_length=resolved.run.longest_sequence,
     )
 
 
@@ -117,7 +117,8 @@ def training_command(name: str, plugins: Plugins) -> TrainingCommand[Any]:
         else "Choose one of these, or install the plugin that has it."
     )
     raise UnknownComponent(
-        f"rlhf {name}: expected a command that trains ({', '.join(known)}); got {got}. {fix}"
+        f"rlhf {name}: expected a command that trains ({', '.join(known)}); got {got}. {fix}",
+        code="usage/no-training-command",
     )
 
 

@@ -4,9 +4,10 @@ evaluation from ``eval_samples.jsonl``, or metrics as a table or a chart."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,10 @@ from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import RunFolder, complete
 
 from .records import METRICS, Record, records_of
-from .show_held_out import held_out_lines
 from .show_metrics import learned_words, show_metrics
 from .tables import HELP, Form
+
+NUMBERS = ("nll", "loss", "margin")
 
 SAMPLES, EVAL_SAMPLES = "samples.jsonl", "eval_samples.jsonl"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -31,48 +33,48 @@ Sample = Record
 def show(
     run: Annotated[Path, typer.Argument(help="run folder (a run's --output)")],
     step: Annotated[
-        int | None, typer.Option("--step", min=0, help="number of the step; unset: the latest")
+        int | None, typer.Option("--step", min=0, help="step to show; unset: the latest")
     ] = None,
     evaluation: Annotated[
         bool,
         typer.Option(
             "--eval",
-            help="rollouts of the evaluation at that step, or rows that are held out, by data set",
+            help="show rollouts of the evaluation at that step, or held-out rows, by data set",
         ),
     ] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="number of samples; unset: all")
+        int | None, typer.Option("--limit", min=1, help="number of samples to show; unset: all")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per line, as recorded")
+        bool, typer.Option("--json", help="print one JSON object per line, as recorded")
     ] = False,
     images: Annotated[
         Path | None,
-        typer.Option("--images", help="folder into which the samples' images are copied"),
+        typer.Option("--images", help="folder into which the images of samples are copied"),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
             "--metrics",
             metavar="NAMES",
-            help="in place of samples the first, last, lowest and highest value of metrics, with their steps: names or "
-            "parts of names, with commas between them, such as reward/mean,kl. Of several runs beside each other, with "
-            "the options that differ",
+            help="show the first, last, lowest and highest value of metrics instead of samples: names or parts of "
+            "names with commas between them, such as reward/mean,kl. Several runs are shown side by side, with the "
+            "options that differ",
         ),
     ] = None,
     table: Annotated[
-        Form | None, typer.Option("--table", help=f"with --metrics: {HELP} (text)")
+        Form | None, typer.Option("--table", help=f"with --metrics: {HELP} (default text)")
     ] = None,
     plot: Annotated[
         bool,
         typer.Option(
             "--plot",
-            help="with --metrics: a chart of each of a run's metrics, too; rlhf curve RUN draws learning_curve.png",
+            help="with --metrics: also draw a chart of each metric; rlhf curve RUN draws learning_curve.png",
         ),
     ] = False,
     others: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="runs that --metrics compares with the first"),
+        typer.Argument(metavar="RUN", help="further runs that --metrics compares with the first"),
     ] = None,
 ) -> None:
     """Show sample rollouts of a step: prompt, response, each reward, and where images are; or rows that it trained on,
@@ -87,7 +89,7 @@ def show(
         if given := [flag for flag, is_given in samples_flags.items() if is_given]:
             raise ConfigError(
                 f"--metrics {metrics}: {given[0]} is about samples; leave {given[0]} out",
-                code="usage/command-line",
+                code="usage/about-samples",
             )
         show_metrics([run, *(others or ())], metrics, table, as_json=as_json, plot=plot)
         return
@@ -95,7 +97,7 @@ def show(
     if given := [flag for flag, is_given in metrics_flags.items() if is_given]:
         raise ConfigError(
             f"{given[0]} is about metrics: expected --metrics NAMES too, such as --metrics reward/mean,kl",
-            code="usage/command-line",
+            code="usage/about-metrics",
         )
     chosen, samples = read_samples(run, step, evaluation=evaluation)
     samples = samples[:limit]
@@ -124,7 +126,7 @@ def copy_images(run: Path, samples: Sequence[Sample], folder: Path) -> None:
         raise ConfigError(
             f"--images {folder}: the images cannot be copied: {error.strerror} ({error.filename}). Choose "
             "another --images",
-            code="output/cannot-create",
+            code="output/cannot-copy-images",
         ) from error
 
 
@@ -164,10 +166,10 @@ def read_samples(
             raise ConfigError(
                 f"{path} is empty: the run has not been evaluated yet, or keeps no samples. Evaluations need "
                 "--eval.data FILE or --eval.fraction 0.05, samples --log.samples 4.",
-                code="run/no-samples",
+                code="run/not-evaluated",
             )
         raise ConfigError(
-            f"{path} is empty: the run has not finished its first step yet", code="run/no-samples"
+            f"{path} is empty: the run has not finished its first step yet", code="run/no-step-yet"
         )
     if not kept:
         raise ConfigError(
@@ -195,7 +197,7 @@ def end_of(run: Path) -> str | None:
 
 
 def _steps_of(run: Path) -> str:
-    """Return in sentences how many steps a run has, what it can go on from, and how it learned; empty: no step."""
+    """Return in sentences how many steps a run has, what it can continue from, and how it learned; empty: no step."""
     path = run / METRICS
     done = max((line["step"] for line in records_of(path)), default=0) if path.is_file() else 0
     if not done:
@@ -216,15 +218,17 @@ def _samples_file(run: Path) -> Path:
     if (run / METRICS).is_file():
         raise ConfigError(
             f"{run}: the run kept no samples. Train with --log.samples 4 to keep some.",
-            code="run/no-samples",
+            code="run/kept-no-samples",
         )
     if not run.is_dir():
         raise ConfigError(
             f"{run}: no such folder; expected a run's --output, such as runs/run",
-            code="run/not-a-run",
+            code="run/no-folder",
         )
+    records = " and ".join(sorted(file.name for file in run.glob("*.jsonl")))
+    instead = f". Its own records are in {records}, a JSON object on each line" if records else ""
     raise ConfigError(
-        f"{run} is not a run folder: it has no {SAMPLES}. Expected a run's --output, such as runs/run",
+        f"{run} is not a run folder: it has no {SAMPLES}. Expected a run's --output, such as runs/run{instead}",
         code="run/not-a-run",
     )
 
@@ -237,7 +241,7 @@ def _eval_samples_file(run: Path) -> Path:
     raise ConfigError(
         f"{run}: it keeps no rollouts of evaluations and no held-out rows; a run does with --eval.data FILE, "
         "--eval.fraction 0.05 or an environment's own tasks.",
-        code="run/no-samples",
+        code="run/no-evaluations",
     )
 
 
@@ -337,3 +341,44 @@ def _printable(text: str, console: Console) -> str:
     """Return the text with the characters escaped that would change the terminal's state or cannot be encoded."""
     escaped = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
     return escaped.encode(console.encoding, "backslashreplace").decode(console.encoding)
+
+
+def held_out_lines(path: Path, step: int) -> list[str]:
+    """Return a line for each held-out set of the last evaluation up to a step: how many of its rows are recorded, and
+    means over them; none where nothing is recorded.
+
+    Args:
+        path: the file of the evaluations' samples, ``eval_samples.jsonl``.
+
+    Raises:
+        ConfigError: a line of the file is no JSON object with a step.
+    """
+    rows: list[Record] = []
+    for row in records_of(path) if path.is_file() else ():
+        if row["step"] > step or "example" not in row:
+            continue
+        if rows and row["step"] != rows[0]["step"]:
+            rows = []
+        rows.append(row)
+    names = dict.fromkeys(row["eval"] for row in rows)
+    return [_line(name, [row for row in rows if row["eval"] == name]) for name in names]
+
+
+def _line(name: str, rows: Sequence[Record]) -> str:
+    """Return ``held out at step 10, unseen: 4 pairs, mean loss 0.52, mean margin 0.4, 75 % right``."""
+    are_pairs = rows[0]["example"] == "pair"
+    # Both rows of a pair have the pair's numbers.
+    count = len(rows) // (2 if are_pairs else 1)
+    noun = ("pair" if are_pairs else "row") + ("" if count == 1 else "s")
+    words = [f"{count} {noun}"]
+    for number in NUMBERS:
+        if known := [row["rewards"][number] for row in rows if number in row["rewards"]]:
+            words.append(f"mean {number} {_mean(known):.4g}")
+    if right := [row["rewards"]["right"] for row in rows if "right" in row["rewards"]]:
+        words.append(f"{100 * _mean(right):.3g} % right")
+    return f"held out at step {rows[0]['step']}, {name}: {', '.join(words)}"
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return math.fsum(found) / len(found)

@@ -38,22 +38,22 @@ def show_metrics(
     if as_json and form is not None:
         raise ConfigError(
             f"--table {form}: --json is a form too; leave one of them out",
-            code="usage/command-line",
+            code="usage/two-forms",
         )
     if plot and (as_json or form not in (None, Form.TEXT)):
         raise ConfigError(
-            "--plot: its charts are text; leave out --json and --table", code="usage/command-line"
+            "--plot: its charts are text; leave out --json and --table", code="usage/plot-is-text"
         )
     if plot and len(runs) > 1:
         raise ConfigError(
             "--plot: expected one run; rlhf view draws several on one axis: "
             f"rlhf view {' '.join(map(str, runs))}",
-            code="usage/command-line",
+            code="usage/plot-of-one-run",
         )
     if twice := [run for at, run in enumerate(runs) if run in runs[:at]]:
         raise ConfigError(
             f"{twice[0]}: the run is named twice; expected different runs",
-            code="usage/command-line",
+            code="usage/run-twice",
         )
     records = [_records(run) for run in runs]
     if len(runs) > 1:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlhf_data.chat.example import ExamplePart
     from rlhf_data.chat.facts import TemplateFacts
 
-app = typer.Typer(help="Say what a chat template does.", no_args_is_help=True)
+app = typer.Typer(help="Report how a chat template works.", no_args_is_help=True)
 
 _SIGNS = {"fine": "ok   ", "note": "note ", "drift": "DRIFT"}
 
@@ -42,7 +42,7 @@ def check(
         bool, typer.Option(help="run Python code that comes with the tokenizer")
     ] = False,
 ) -> None:
-    """Say whether a conversation that goes on keeps its tokens, and show one; exit code 1 if it would drift."""
+    """Report whether a continued conversation keeps its tokens, and show one; exit code 1 if it would drift."""
     from rlhf_data import TokenizerRenderer, load_tokenizer
     from rlhf_data.chat.example import example_parts
     from rlhf_data.chat.probing import TOOLS, facts_of

@@ -105,7 +105,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
         resolved = with_memory_options(resolved, layers, plugins, command.options)
     except UnknownComponent as error:
         lost = _how_to_get_it_back(layers, plugins, command.options)
-        raise UnknownComponent(f"{error}{lost}") from error
+        raise error.with_text(f"{error}{lost}") from error
     if arguments.dry_run:
         print(function_of(command.describe)(resolved, plugins))
         for problem in path_problems(resolved, layers, command.options):
@@ -214,7 +214,7 @@ def split_arguments(words: Sequence[str]) -> Arguments:
         if word in ("-c", "--config"):
             if not pending or pending[0].startswith("-"):
                 raise ConfigError(
-                    f"{word}: expected a TOML file, such as -c run.toml", code="usage/command-line"
+                    f"{word}: expected a TOML file, such as -c run.toml", code="usage/not-toml"
                 )
             files.append(pending.pop(0))
         elif word.startswith(("--config=", "-c=")):
@@ -222,7 +222,8 @@ def split_arguments(words: Sequence[str]) -> Arguments:
         elif word == "--gpus":
             if not pending or pending[0].startswith("-"):
                 raise ConfigError(
-                    "--gpus: expected a number or all, such as --gpus 4", code="usage/command-line"
+                    "--gpus: expected a number or all, such as --gpus 4",
+                    code="usage/number-of-gpus",
                 )
             gpus = pending.pop(0)
         elif word.startswith("--gpus="):

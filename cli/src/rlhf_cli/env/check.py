@@ -28,7 +28,7 @@ def check(
     name: Name,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Check an environment without a model: episodes, rewards, tasks, manners, and answers that earn too much. Its own
+    """Check an environment without a model: episodes, rewards, tasks, resources, answers that earn too much. Its own
     options may follow. Exit code 1 if a check fails."""
     require_kit("rlhf env check")
     from rlhf_testing.conformance import Subject, applying, checks_of

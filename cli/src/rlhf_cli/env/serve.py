@@ -19,11 +19,12 @@ from rlhf_guard.environments.listening import EnvironmentListener, token_of
 def serve(
     name: Annotated[str, typer.Argument(help="environment: NAME, PLUGIN:NAME or FILE.py:CLASS")],
     token_file: Annotated[
-        Path, typer.Option(help="file with the token that runs need; made if there is none")
+        Path, typer.Option(help="file with the token that runs need; created if it does not exist")
     ],
     host: Annotated[str, typer.Option(help="address to listen at")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="0: any that is free, which is printed")
+        int,
+        typer.Option(min=0, max=65535, help="port to listen at; 0: a free port, which is printed"),
     ] = 0,
 ) -> None:
     """Serve an environment until Ctrl-C or SIGTERM. Options of the environment come from each run."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import os
+import select
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,17 +27,24 @@ from rlhf_core.contracts import (
     Task,
     ToolCall,
 )
+from rlhf_core.media.given import KEYS, is_pillow
+from rlhf_core.media.parts import is_seen
 
 from ..kit import require_kit
 from .chosen import Name, chosen
-from .lines import InputLines
 from .printing import plain
+
+_LOOK_S = 0.2
+"""Seconds for which a thread looks for input; Ctrl-C waits for it to end."""
+_CHUNK = 65_536
 
 if TYPE_CHECKING:
     from rlhf_testing.conformance.environments.playing import Written
 
 CALL = "/call "
 CONSTANT = "constant:"
+LONGEST_NAME = 200
+"""Characters of an image's path that is shown; longer texts are images in base64."""
 
 
 def try_environment(
@@ -42,13 +53,16 @@ def try_environment(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="who answers: constant:TEXT, or oracle; unset: you, a line each turn. /call NAME JSON calls a tool"
+            help="who answers the environment: constant:TEXT or oracle; unset: you, with one line for each turn "
+            "(/call NAME JSON calls a tool)"
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="split of tasks")] = "train",
+    split: Annotated[str, typer.Option(help="split of the tasks to play")] = "train",
     task: Annotated[int, typer.Option(min=0, help="number of the task in its split")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="seed of the episode")] = 0,
-    turns: Annotated[int, typer.Option(min=1, help="the episode is left after these turns")] = 100,
+    turns: Annotated[
+        int, typer.Option(min=1, help="number of turns after which the episode ends")
+    ] = 100,
 ) -> None:
     """Play one episode of an environment. Its own options may follow."""
     require_kit("rlhf env try")
@@ -213,14 +227,65 @@ def _show_observation(observation: Observation) -> None:
 
 def _spoken(observation: Observation) -> Iterator[tuple[str, str]]:
     for message in observation.messages:
-        content = message.get("content")
-        text = content if isinstance(content, str) else json.dumps(content, default=str)
-        yield str(message.get("role", "environment")), text
+        yield str(message.get("role", "environment")), _in_words(message.get("content"))
     if observation.text:
         yield "environment", observation.text
     if observation.token_ids:
         yield "environment", f"tokens {list(observation.token_ids)}"
 
 
+def _in_words(content: object) -> str:
+    """Return a content for the terminal: an image as its size or its file, never its bytes."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list | tuple) and any(map(is_seen, content)):
+        return " ".join(_picture(part) if is_seen(part) else _in_words(part) for part in content)
+    if isinstance(content, Mapping) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    return json.dumps(content, default=str)
+
+
+def _picture(part: Mapping[str, Any]) -> str:
+    kind = str(part.get("type", "image")).removesuffix("_url")
+    # Any: an image may be given in many forms, and Pillow need not be installed.
+    held: Any = next((part[key] for key in KEYS if part.get(key) is not None), None)
+    if is_pillow(held):
+        width, height = held.size
+        return f"[{kind} {width} x {height}]"
+    named = isinstance(held, Path) or (isinstance(held, str) and not held.startswith("data:"))
+    return f"[{kind} {held}]" if named and len(str(held)) <= LONGEST_NAME else f"[{kind}]"
+
+
 def _say(who: str, text: str) -> None:
     typer.echo(f"{who}> {plain(text)}")
+
+
+class InputLines:
+    """The lines of the standard input."""
+
+    def __init__(self) -> None:
+        self._left = b""
+        self._ended = False
+        try:
+            self._descriptor: int | None = sys.stdin.fileno()
+        except (AttributeError, io.UnsupportedOperation):
+            self._descriptor = None  # A test's own, which never waits.
+
+    async def next(self) -> str | None:
+        """Return the next line, without its end; None at the end of the input."""
+        if self._descriptor is None:
+            line: str = sys.stdin.readline()
+            return line.rstrip("\r\n") if line else None
+        while b"\n" not in self._left and not self._ended:
+            await self._read(self._descriptor)
+        if not self._left:
+            return None
+        line_bytes, _, self._left = self._left.partition(b"\n")
+        return line_bytes.decode("utf-8", errors="replace").rstrip("\r")
+
+    async def _read(self, descriptor: int) -> None:
+        ready, _, _ = await asyncio.to_thread(select.select, [descriptor], [], [], _LOOK_S)
+        if ready:
+            found = os.read(descriptor, _CHUNK)
+            self._left += found
+            self._ended = not found

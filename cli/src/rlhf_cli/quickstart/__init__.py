@@ -30,7 +30,7 @@ def command(plugins: Plugins) -> Callable[[typer.Context, Path], None]:
 
         if not (folder / "run.toml").exists():
             write(folder)
-        typer.echo(f"{folder} has the rows, the reward, the model and run.toml; now runs:")
+        typer.echo(f"{folder} holds the rows, a reward, a model and run.toml. Running:")
         words = ["-c", str(folder / "run.toml"), "--resume", "auto", *context.args]
         typer.echo(f"  rlhf train {' '.join(words)}\n")
         raise typer.Exit(train.execute(words, plugins))

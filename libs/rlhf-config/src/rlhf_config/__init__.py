@@ -25,7 +25,9 @@ from .common import (
     RunOptions,
     SamplingOptions,
 )
+from .described import described
 from .files import read_toml, write_toml
+from .flag_parser import FlagParser
 from .flags import parse_flags
 from .help import render_help
 from .layers import Layer, Origin, leaves
@@ -53,6 +55,7 @@ __all__ = [
     "AnswerSampling",
     "CommandOptions",
     "EnvironmentOptions",
+    "FlagParser",
     "Labels",
     "Layer",
     "NamedPaths",
@@ -74,6 +77,7 @@ __all__ = [
     "check_dtypes",
     "check_installed",
     "check_paths",
+    "described",
     "error_values_without_effect",
     "folder_problem",
     "held_out_paths",

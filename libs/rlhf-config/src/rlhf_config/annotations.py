@@ -124,7 +124,8 @@ def _from_words(annotation: Any, words: Words) -> Any:
         raise Mismatch("expected a value")
     if len(words) > 1:
         raise Mismatch(
-            f"expected one value, got {len(words)} ({', '.join(words[:4])}); quote text that has spaces"
+            f"expected one value, got {len(words)} ({', '.join(words[:4])}); give it once, and "
+            "quote text that has spaces"
         )
     (word,) = words
     if word == NONE and admits_none(annotation):

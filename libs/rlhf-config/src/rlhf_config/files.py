@@ -37,7 +37,7 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
     except RecursionError as error:
         raise ConfigError(
             f"-c {path}: expected tables at most {MAX_DEPTH} deep; these are deeper",
-            code="config/malformed-file",
+            code="config/too-deep",
         ) from error
     except OSError as error:
         raise ConfigError(
@@ -46,12 +46,10 @@ def read_toml(path: Path | str, *, defaults: bool = False) -> Layer:
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"-c {path}: expected UTF-8 text ({error.reason} at byte {error.start})",
-            code="config/malformed-file",
+            code="config/not-utf8",
         ) from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"-c {path}: not valid TOML: {error}", code="config/malformed-file"
-        ) from error
+        raise ConfigError(f"-c {path}: not valid TOML: {error}", code="config/not-toml") from error
     origins = {
         key: Origin(f"{flag(key)} (default)", is_default=True)
         if defaults

@@ -51,7 +51,7 @@ def parse_flags(words: Sequence[str]) -> Layer:
         if not _is_text(word):
             raise ConfigError(
                 f"{word!r}: expected UTF-8 text; this word has bytes that are not",
-                code="config/unknown-option",
+                code="config/word-of-bytes",
             )
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
@@ -64,12 +64,12 @@ def parse_flags(words: Sequence[str]) -> Layer:
         elif word.startswith("-") and word != "-" and not _NUMBER.match(word):
             raise ConfigError(
                 f"{word}: expected an option such as --model PATH; the only one-letter options are -c FILE and -h",
-                code="config/unknown-option",
+                code="config/one-letter-option",
             )
         elif current is None:
             raise ConfigError(
                 f"{word!r}: expected an option such as --model PATH; this word belongs to none",
-                code="config/unknown-option",
+                code="config/stray-word",
             )
         else:
             current.append(word)
@@ -86,12 +86,12 @@ def _path(flag: str) -> str:
     if not _KEY.fullmatch(name):
         raise ConfigError(
             f"{flag}: expected --section.option or a short name such as --model",
-            code="config/unknown-option",
+            code="config/no-section",
         )
     if name.count(".") >= MAX_DEPTH:
         raise ConfigError(
             f"{flag[:60]}...: expected an option; no section is this deep",
-            code="config/unknown-option",
+            code="config/too-deep-option",
         )
     return SHORT_NAMES.get(name, name)
 
@@ -108,7 +108,7 @@ def _layer(typed: dict[str, list[str]], flags: dict[str, str]) -> Layer:
             raise ConfigError(
                 f"{flags[path]}: {other!r} cannot be an option and a section in one command "
                 f"(there is also {flags[near[0]]})",
-                code="config/option-and-section",
+                code="config/option-beside-section",
             ) from None
         origins[path] = Origin(flags[path], typed=True)
     return Layer(values, origins)

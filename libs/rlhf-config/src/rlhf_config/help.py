@@ -28,15 +28,15 @@ _USAGE = """\
 Usage: rlhf {command} [-c FILE.toml]... [--OPTION VALUE]...
 
 {purpose}
-Options come from the files in order, then from the command line; the same paths in both.
-A list takes several words, 'none' unsets an option that may be unset, a flag without a value means true.
+Options come from the files in order, then from the command line; both use the same names.
+A list takes several words, 'none' unsets an optional value, and a flag without a value means true.
 The options of a component appear here once it is selected: rlhf {command} {example} --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --gpus N|all       train on several GPUs of this machine: one rank of each role and one engine on each
-  --check            say whether the configuration is valid, and stop
+  --check            check whether the configuration is valid, and stop
   --dry-run          show what the run would build, and stop
-  --resume [PATH]    go on from the newest checkpoint of the run folder, or from the one at PATH
+  --resume [PATH]    continue from the newest checkpoint of the run folder, or from the one at PATH
   -h, --help         this text"""
 
 

@@ -14,46 +14,49 @@ class IsolationOptions(Config):
 
     isolation: Literal["none", "process", "venv", "remote"] = Field(
         "none",
-        description="where its episodes run: in this process, in worker processes, in worker processes of another "
-        "interpreter (python), or at a server that rlhf env serve started (address)",
+        description="where episodes run: none: in the run's process; process: in workers; venv: in workers of "
+        "another interpreter (python); remote: at servers of rlhf env serve (address)",
     )
     workers: int = Field(
         1,
         ge=1,
         le=256,
-        description="worker processes, to which episodes go in turn; process and venv",
+        description="number of worker processes, which get episodes in turn; for process and venv",
     )
     python: str | None = Field(
         None,
         description="interpreter, or folder of a virtual environment, that has rlhf-guard and the environment's "
-        "package; venv",
+        "package; for venv",
     )
     address: tuple[str, ...] = Field(
-        (), description="HOST:PORT of each server, to which episodes go in turn; remote"
+        (), description="HOST:PORT of each server; servers get episodes in turn; for remote"
     )
     token_file: str | None = Field(
-        None, description="file with the servers' token; unset: the variable RLHF_ENV_TOKEN has it"
+        None,
+        description="file with the servers' token; unset: the variable RLHF_ENV_TOKEN holds the token",
     )
     pass_env: tuple[str, ...] = Field(
         (),
-        description="names of environment variables, such as a judge's key, that its workers get beside the usual "
-        "ones (docs/security.md); process and venv",
+        description="names of environment variables, such as a judge's key, that workers get beside the usual ones "
+        "(docs/security.md); for process and venv",
     )
     restarts: int = Field(
         16,
         ge=0,
-        description="times in a run that workers may be started again, or servers be connected to again, after they "
-        "ended or hung; the episodes that they held fail",
+        description="number of times in a run that workers are started again, or servers connected to again, after "
+        "they ended or hung; the episodes that they held fail",
     )
     start_timeout_s: float = Field(
         120.0,
         gt=0.0,
-        description="for a worker to start, or a server to answer: an environment may import much, or load a data set",
+        description="seconds for a worker to start, with all that the environment imports and loads, or for a server "
+        "to answer",
     )
     step_timeout_s: float = Field(
         300.0,
         gt=0.0,
-        description="for each answer of a worker or server; a worker that cannot be interrupted then is ended",
+        description="seconds for each answer of a worker or server; a worker that cannot be interrupted after that "
+        "is killed",
     )
 
     @model_validator(mode="after")

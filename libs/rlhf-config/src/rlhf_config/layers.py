@@ -135,10 +135,10 @@ def _collision(origin: Origin, path: str, other: str) -> ConfigError:
     if other == path:
         return ConfigError(
             f"{origin.label}: {path!r} is a section, not an option; write {path}.OPTION",
-            code="config/option-and-section",
+            code="config/section-no-option",
         )
     return ConfigError(
         f"{origin.label}: {other!r} is an option, not a section, so nothing can stand below it.\n"
         f"  The options of the component that it picks are in the section named after the component, beside {other!r}.",
-        code="config/option-and-section",
+        code="config/option-no-section",
     )

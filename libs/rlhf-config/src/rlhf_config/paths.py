@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # os.path, not Path, asks whether something exists: it answers no, instead of raising, for names that cannot exist.
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,15 +113,32 @@ def _model_problems(
                 "init_from of an adapter"
             )
         elif not os.path.isfile(folder / needed):
-            yield f"{label}: expected a {form} folder; it has no {needed}{_model_of_run(folder, needed)}"
+            yield f"{label}: expected a {form} folder; it has no {needed}{_model_below(folder, needed)}"
 
 
-def _model_of_run(folder: Path, needed: str) -> str:
-    """Return where the model is, if the folder is that of a run; else nothing."""
+def _model_below(folder: Path, needed: str) -> str:
+    """Return where a model is in the folder: of a run, or among the checkpoints of another trainer; else what it
+    holds."""
     model = RunFolder(folder).model
-    if not os.path.isfile(model / needed):
-        return ""
-    return f". It is the folder of a run, whose model is in {model}; give that"
+    if os.path.isfile(model / needed):
+        return f". It is the folder of a run, whose model is in {model}; give that"
+    found = (folder.glob(f"{depth}/{needed}") for depth in ("*", "*/*"))
+    below = [str(one.parent) for paths in found for one in sorted(paths, key=_newest_first)]
+    if len(below) == 1:
+        return f". There is one in {below[0]}; give that"
+    if below:
+        more = f" (and {len(below) - 2} more)" if len(below) > 2 else ""
+        return f". There are models in {', '.join(below[:2])}{more}; give one of them"
+    held = sorted(one.name for one in folder.iterdir())
+    return (
+        f", but {', '.join(held[:8])}. Give the folder that save_pretrained wrote" if held else ""
+    )
+
+
+def _newest_first(path: Path) -> tuple[int, str]:
+    """Return what sorts the last step of a trainer's checkpoints first."""
+    step = re.search(r"(\d+)$", path.parent.name)
+    return (-int(step[1]) if step else 0, str(path))
 
 
 def _expert_problems(run: Any, labels: Labels) -> Iterator[str]:
@@ -179,7 +197,7 @@ def _output_problems(run: RunOptions, labels: Labels) -> Iterator[str]:
         yield f"{label}: there is a model in this folder; choose another one for the run"
     if run.resume.checkpoint is None and os.path.isdir(output) and RunFolder(output).is_used():
         yield (
-            f"{label}: a run is there already. Add --resume auto to go on with it, or choose another folder."
+            f"{label}: a run is there already. Add --resume auto to continue it, or choose another folder."
         )
     wanted = run.resume.checkpoint
     if wanted == AUTO and (reason := RunFolder(output).no_checkpoint()):

@@ -61,7 +61,7 @@ def _layer(name: str, written: str, plugins: Plugins) -> Layer:
     try:
         registered = plugins.get(HOOK, name)
     except RLHFError as error:
-        raise type(error)(f"{written} {name}: {error}", code=error.code) from error
+        raise error.with_text(f"{written} {name}: {error}") from error
     preset: Preset = registered.build()
     label = f"preset {registered.qualified}"
     try:
@@ -73,6 +73,6 @@ def _layer(name: str, written: str, plugins: Plugins) -> Layer:
     if PRESET in values:
         raise PluginError(
             f"{label}: {preset.file} names a preset itself; write its options out",
-            code="plugin/malformed-preset",
+            code="plugin/preset-in-preset",
         )
     return Layer(values, {path: Origin(f"{label}: {path}") for path, _ in leaves(values)})

@@ -75,6 +75,7 @@ def resolve_options(
             selections[choice.slot.path].append(selection)
     report.raise_if_any()
     assert run is not None
+    run = run.settled()
     frozen = {path: tuple(chosen) for path, chosen in selections.items()}
     options.check(run, frozen, labels, plugins)
     return ResolvedOptions(
@@ -90,7 +91,7 @@ def resolve_options(
 
 
 def _continued(selections: Selections) -> Iterator[tuple[str, str]]:
-    """Yield the section of each component that goes on from a folder, and the folder."""
+    """Yield the section of each component that continues from a folder, and the folder."""
     for chosen in selections.values():
         for selection in chosen:
             if (folder := selection.options.continued_from()) is not None:
@@ -159,7 +160,7 @@ def _take(value: Any, path: str, section: dict[str, Any], labels: Labels, report
             report.add(
                 labels(f"{path}.{key}"),
                 "is given twice, under the component's name and an alias; leave one out",
-                code="config/conflict",
+                code="config/alias-twice",
             )
         section[key] = entry
 
@@ -279,7 +280,7 @@ def _check_wrapped_path(
         report.add(
             labels(f"{choice.section}.path"),
             f"{flag(choice.slot.path)} {choice.written} already says where the function is; leave this option out",
-            code="config/conflict",
+            code="config/function-twice",
         )
 
 

@@ -28,31 +28,35 @@ RunT = TypeVar("RunT", bound=RunOptions)
 class RewardOptions(Config):
     """Options that every reward has beside its own, in the same section."""
 
-    weight: float = Field(1.0, description="its share of the sum")
+    weight: float = Field(1.0, description="factor of this reward in the sum of all rewards")
     timeout_s: float = Field(
         60.0,
         gt=0.0,
-        description="for one batch of samples, of which a quarter is kept for scoring one by one",
+        description="seconds for one batch of samples, of which a quarter is kept for scoring them one by one",
     )
     start_timeout_s: float | None = Field(
         None,
         gt=0.0,
-        description="for its process to start and for the reward to load what it needs [default: 120, or timeout_s "
-        "where that is longer]",
+        description="seconds for the reward's process to start and load what it needs; unset: 120, or timeout_s if "
+        "that is longer",
     )
     on_error: Literal["fail", "drop", "value"] = Field(
-        "fail", description="stop the run, drop the sample's whole group, or use error_value"
+        "fail",
+        description="what happens to a sample that cannot be scored: fail ends the run, drop leaves out its whole "
+        "group, value gives it error_value",
     )
     error_value: float = Field(
-        0.0, description="the score of a sample that could not be scored, with on_error = value"
+        0.0, description="score of a sample that cannot be scored, with on_error = value"
     )
     isolate: bool = Field(
-        True, description="run in a process of its own, which can be stopped when it hangs"
+        True,
+        description="run the reward in a process of its own, which can be killed when it hangs; false: in the run's "
+        "process, which is faster",
     )
     pass_env: tuple[str, ...] = Field(
         (),
-        description="names of environment variables, such as a judge's key, that its process gets beside the usual "
-        "ones (docs/security.md); with isolate",
+        description="names of environment variables, such as a judge's key, that the reward's process gets beside "
+        "the usual ones (docs/security.md); needs isolate",
     )
 
     @model_validator(mode="after")
@@ -71,21 +75,24 @@ class EnvironmentOptions(IsolationOptions):
     share: float | None = Field(
         None,
         gt=0.0,
-        description="of the run's tasks, in proportion to the others'; unset: an equal part of what shares leave of 1",
+        description="share of the run's tasks, in proportion to those of other environments; unset: an equal part of "
+        "what their shares leave of 1",
     )
 
 
 class PreferenceTermOptions(Config):
     """Options that every further preference loss has beside its own, in the same section."""
 
-    weight: float = Field(1.0, gt=0.0, description="multiplies this loss")
+    weight: float = Field(1.0, gt=0.0, description="factor of this loss in the sum")
 
 
 class TermOptions(PreferenceTermOptions):
     """Options that every further loss has beside its own, in the same section."""
 
     aggregation: Literal["auto", Aggregation] = Field(
-        "auto", description="of this loss, as algo.loss.aggregation is of the policy loss"
+        "auto",
+        description="how the token losses of this term become one number, as algo.loss.aggregation does for the "
+        "policy loss",
     )
 
 
@@ -113,7 +120,7 @@ class Selection:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Capabilities that the component needs, by itself or by its options."""
+        """Capabilities that the component or its options need."""
         return self.registered.component.needs | self.options.needed_by_options()
 
     @property

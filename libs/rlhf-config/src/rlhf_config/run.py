@@ -6,25 +6,19 @@ section named after the component, and are validated with the component's own mo
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
 from rlhf_core.component import Config
 from rlhf_core.contracts.backend import Aggregation
-from rlhf_core.contracts.executor import ControlWordUse
 
 from .common import (
-    CONTROL_WORDS,
-    FORM,
-    SETS,
-    TEMPLATE_KWARGS,
+    MICRO_BATCH,
     BackendSelection,
     CheckpointConfig,
     EngineSelection,
-    FormName,
     HeldOutRows,
-    ImageData,
     LogConfig,
     NotNegative,
     ObserversConfig,
@@ -37,201 +31,190 @@ from .common import (
     SeeingActor,
     SeeingModel,
     SleepingRuntime,
-    TemplateVariables,
     TrainedRole,
+    with_room,
 )
-
-
-class PromptData(Config):
-    """Sets of prompts."""
-
-    train: tuple[str, ...] = Field(
-        (),
-        description=SETS,
-    )
-    split: str = Field("train", description="split of folders and hub sets that have several")
-    form: FormName | None = Field(None, description=FORM)
-    prompt_key: str = Field(
-        "prompt", description="column with the prompt: text, or a list of chat messages"
-    )
-    template: str | None = Field(
-        None,
-        description="format string over the row's columns that makes the prompt, e.g. 'Q: {question}\\nA:'",
-    )
-    system_prompt: str | None = Field(
-        None, description="put before the conversation; needs a chat prompt"
-    )
-    chat: bool = Field(
-        False, description="render text prompts as one user message with the model's chat template"
-    )
-    max_prompt_tokens: Positive = Field(1024, description="longer prompts are bad rows")
-    max_samples: Positive | None = Field(None, description="use only the first rows of each set")
-    on_bad_row: Literal["fail", "skip"] = Field(
-        "fail", description="fail before anything is built, or skip and count"
-    )
-    control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
-    chat_template_kwargs: TemplateVariables = Field(
-        default_factory=dict, description=TEMPLATE_KWARGS
-    )
-
-
-class DataConfig(ImageData, PromptData):
-    source: str | None = Field(
-        None,
-        description="where rows come from in the place of train: NAME, or FILE.py:NAME for a function of your own",
-    )
-    probabilities: tuple[Probability, ...] = Field(
-        (), description="mix the sets with these shares; without it they are concatenated"
-    )
-    shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
-    sampler: str | None = Field(
-        None, description="what chooses the next prompts; unset: each one once an epoch"
-    )
+from .prompts import DataConfig as DataConfig
+from .prompts import PromptData as PromptData
 
 
 class RolloutConfig(PaddingSampling, SamplingOptions):
-    executor: str = Field(description="who turns a task into trajectories")
-    filters: tuple[str, ...] = Field((), description="sample filters, in this order")
-    batch_size: Positive = Field(64, description="prompts per step")
-    n_samples_per_prompt: Positive = Field(8, description="episodes per prompt: the group size")
-    temperature: float = Field(
-        1.0, gt=0.0, le=10.0, description="sampling temperature; also applied in training"
+    executor: str = Field(
+        description="component that plays a task with the policy and returns what was said as trajectories"
     )
-    stop: tuple[str, ...] = Field((), description="strings that end a turn")
-    min_new_tokens: NotNegative = Field(0, description="per turn")
-    max_new_tokens: Positive = Field(256, description="per turn")
+    filters: tuple[str, ...] = Field(
+        (),
+        description="components that drop samples before training, in this order; unset: none is dropped",
+    )
+    batch_size: Positive = Field(64, description="number of prompts per step")
+    n_samples_per_prompt: Positive = Field(
+        8, description="number of episodes per prompt, which form a group"
+    )
+    temperature: float = Field(
+        1.0,
+        gt=0.0,
+        le=10.0,
+        description="sampling temperature, above 0; log-probs in training have the same temperature",
+    )
+    stop: tuple[str, ...] = Field((), description="texts that end a turn of the policy")
+    min_new_tokens: NotNegative = Field(
+        0, description="smallest number of tokens in a turn of the policy"
+    )
+    max_new_tokens: Positive = Field(
+        256, description="largest number of tokens in a turn of the policy"
+    )
     max_length: Positive | None = Field(
         None,
-        description="prompt, actions and environment text together; max_prompt_tokens + max_new_tokens when unset",
+        description="largest number of tokens of a sequence: prompt, policy and environment together; unset: "
+        "max_prompt_tokens + max_new_tokens",
     )
     compared_share: Probability = Field(
         0.0625,
-        description="share of a step's prompts, at least one, whose samples carry the sampler's log-probs for the "
-        "mismatch metrics; all do where a component needs them, or where the engine computes them anyway",
+        description="share of a step's prompts, at least one, for which the engine also gives log-probs for mismatch "
+        "metrics; all prompts if a component needs them or they cost nothing",
     )
     max_mismatch: float | None = Field(
         0.2,
         gt=0.0,
-        description="end the run if log-probs of sampler and trainer differ by more nats a token on average, for equal "
-        "weights and the same distribution; none: do not",
+        description="end the run if log-probs of sampler and trainer differ by more than this many nats per token on "
+        "average, with equal weights; none: never",
     )
     check_weights: bool = Field(
         True,
-        description="after each update, compare a digest of what the engine serves with the trainer's weights",
+        description="after each update, compare digests of the engine's and the trainer's weights, and end the run "
+        "if they differ",
     )
     max_refills: NotNegative = Field(
-        4, description="times a step may draw more prompts to replace what its filters dropped"
+        4,
+        description="number of times that a step may draw more prompts to replace those that filters dropped",
     )
     max_staleness: int = Field(
         0,
         ge=0,
         le=64,
-        description="versions by which the weights that sampled a token may be older than those that are trained on "
-        "it; 0 is on-policy, more lets generation run ahead",
+        description="number of versions, up to 64, by which the weights that sampled a token may be older than those "
+        "trained on it; 0: on-policy; more: generation runs ahead",
     )
     in_flight_updates: bool = Field(
         False,
-        description="swap weights under running requests instead of waiting for them; needs max_staleness",
+        description="give the engine new weights while requests run; false: wait until they end. Needs max_staleness",
     )
     oversampling: float = Field(
         1.0,
         ge=1.0,
         le=8.0,
-        description="take a step's prompts from this many times as many, those that are complete first",
+        description="start this many times as many prompts as a step needs, from 1 to 8; the step takes those that "
+        "finish first",
     )
     concurrency: Positive | None = Field(
-        None, description="prompts that are played at the same time at most; all when unset"
+        None, description="largest number of prompts that are played at the same time; unset: all"
     )
     drawn_images_gib: float = Field(
         50.0,
         gt=0.0,
-        description="room in the run folder for images that environments and agents draw; beyond it the oldest go that "
-        "no sample in work needs",
+        description="GiB in the run folder for images that environments and agents draw; beyond it the oldest that "
+        "no sample in work needs are deleted",
     )
 
 
 class AdvantageSection(Config):
-    estimator: str = Field(description="from rewards to advantages")
+    estimator: str = Field(description="component that turns rewards into advantages")
 
 
 class LossSection(Config):
-    policy: str = Field(description="the policy loss")
+    policy: str = Field(description="component that computes the policy loss")
     aggregation: Literal["auto", Aggregation] = Field(
         "auto",
-        description="how token losses become one number, over the whole optimizer step; auto: what the loss or the "
-        "estimator was published with, else token-mean",
+        description="how the token losses of an optimizer step become one number; auto: as the loss or the estimator "
+        "was published, else token-mean",
     )
     entropy_coef: float = Field(
-        0.0, ge=0.0, le=1.0, description="entropy bonus; where it starts if there is a target"
+        0.0,
+        ge=0.0,
+        le=1.0,
+        description="coefficient of the entropy bonus, from 0 to 1; with entropy_target it is the coefficient at the "
+        "start",
     )
     entropy_target: float | None = Field(
         None,
         gt=0.0,
-        description="adapt the bonus so that the entropy (nats per token) does not fall below this",
+        description="entropy in nats per token below which the policy should not fall; the bonus adapts to it. "
+        "Unset: the bonus is fixed",
     )
     entropy_step: float = Field(
-        0.005, gt=0.0, le=1.0, description="by how much a step may change the adapted bonus"
+        0.005, gt=0.0, le=1.0, description="largest change of the adapted coefficient in one step"
     )
     old_logprobs: Literal["auto", "reuse", "recompute", "rollout"] = Field(
         "auto",
-        description="where the ratio's denominator comes from: the first update's own forward pass, an extra pass, "
-        "or the sampler; auto takes the cheapest that is exact",
+        description="source of the ratio's denominator: reuse the first update's forward pass, recompute it in an "
+        "extra pass, or take the sampler's (rollout); auto: the cheapest exact one",
     )
 
 
 class CorrectionSection(Config):
     kind: str | None = Field(
-        None, description="importance-sampling correction between sampler and trainer"
+        None,
+        description="component that corrects for the difference between sampler and trainer by importance sampling; "
+        "unset: no correction",
     )
     replay_routes: bool = Field(
         False,
-        description="mixtures of experts: the policy sends each token to the experts that the engine chose for it, "
-        "with weights of its own routers (R3)",
+        description="mixture of experts: send each token to the experts that the engine chose, weighted by the "
+        "policy's own routers (R3); false: the policy's routers choose",
     )
 
 
 class KlSection(Config):
     mode: Literal["reward", "loss"] = Field(
-        "reward", description="penalize the reward, or add a loss term"
+        "reward",
+        description="reward: subtract the penalty from the reward; loss: add it to the loss",
     )
     coef: float = Field(
-        0.0, ge=0.0, le=100.0, description="0: no KL, and no reference model for it"
+        0.0,
+        ge=0.0,
+        le=100.0,
+        description="coefficient of the KL penalty, from 0 to 100; 0: no KL, and no reference model for it",
     )
     estimator: str = Field(
-        description="per-token estimator of KL(policy || reference); its options, if any, are in the section named "
-        "after it"
+        description="component that estimates KL(policy || reference) per token; its options are in the section "
+        "named after it"
     )
     tail: Literal["linear", "clamp"] = Field(
         "linear",
-        description="as a loss, beyond 10 nats: linear: go on along the tangent, so that far tokens are still pulled "
-        "back; clamp: stay at 10 without a gradient, as OpenRLHF and verl do",
+        description="mode loss, beyond 10 nats: linear goes on along the tangent, which pulls far tokens back; clamp "
+        "stays at 10 without a gradient, as in OpenRLHF and verl",
     )
     unbiased_gradient: bool = Field(
         False,
-        description="as a loss: keep the estimator's value, but use the gradient of the KL itself",
+        description="mode loss: keep the estimator's value, but use the gradient of the KL itself",
     )
     target: float | None = Field(
-        None, gt=0.0, description="adapt the coefficient towards this mean KL per token"
+        None,
+        gt=0.0,
+        description="mean KL per token that the coefficient adapts to, in nats; unset: the coefficient is fixed",
     )
     horizon: Positive = Field(
-        10_000, description="sequences over which the adaptive coefficient may change by a fifth"
+        10_000,
+        description="number of sequences over which the adapted coefficient may change by a fifth",
     )
 
 
 class TermsSection(Config):
     use: tuple[str, ...] = Field(
         (),
-        description="further losses, each added with its weight and averaged over its own tokens",
+        description="further losses; each is averaged over its own tokens and added with its weight",
     )
 
 
 class TeacherSection(Config):
     path: str | None = Field(
         None,
-        description="model to distill from, for losses that need a teacher; or a PEFT folder, which names its base",
+        description="model that losses with a teacher distill from: folder or hub name, or a PEFT folder, which "
+        "names its base",
     )
     top_k: Positive = Field(
-        64, description="the teacher's most probable tokens that losses over several tokens see"
+        64,
+        description="number of the teacher's most probable tokens that losses over several tokens use",
     )
 
 
@@ -245,67 +228,81 @@ class AlgoConfig(Config):
 
 
 class CriticConfig(TrainedRole):
-    path: str | None = Field(None, description="value model; the policy's when unset")
-    value_clip: float | None = Field(
-        0.5, gt=0.0, description="clip range around the old values; none: do not"
+    path: str | None = Field(
+        None, description="folder or hub name of the value model; unset: the policy's"
     )
-    warmup_steps: NotNegative = Field(0, description="first steps that train the critic alone")
+    value_clip: float | None = Field(
+        0.5,
+        gt=0.0,
+        description="range around the old value that a new value is clipped to in the critic's loss; none: no "
+        "clipping",
+    )
+    warmup_steps: NotNegative = Field(
+        0, description="number of steps at the start that train the critic alone"
+    )
 
 
 class ReferenceConfig(Config):
     path: str | None = Field(
         None,
-        description="reference model for the KL, or a PEFT folder, which names its base; the initial policy when unset",
+        description="reference model for the KL: folder or hub name, or a PEFT folder, which names its base; unset: "
+        "the initial policy",
     )
 
 
 class SupervisedConfig(Config):
     data: tuple[str, ...] = Field(
-        (), description="sets of good responses, as in data.train, for terms that imitate them"
+        (),
+        description="sets of good responses, named as in data.train, for loss terms that imitate them",
     )
     prompt_key: str = Field(
-        "prompt", description="column with the prompt: text, or a list of chat messages"
+        "prompt", description="column with the prompt, which is text or a list of chat messages"
     )
-    response_key: str = Field("response", description="column with the text to imitate")
-    batch_size: Positive = Field(64, description="responses per optimizer update")
+    response_key: str = Field("response", description="column with the response to imitate")
+    batch_size: Positive = Field(64, description="number of given responses per optimizer update")
 
 
 class EnvironmentsConfig(Config):
     use: tuple[str, ...] = Field(
         (),
-        description="what answers the policy between its turns: NAME or FILE.py:CLASS; NAME=0.7 gives a share of the "
-        "tasks, LABEL=NAME another section for the options",
+        description="environments that answer the policy between its turns: NAME or FILE.py:CLASS; NAME=0.7 gives a "
+        "share of the tasks, LABEL=NAME another section for the options",
     )
 
 
 class RewardConfig(Config):
     use: tuple[str, ...] = Field(
-        (), description="rewards, added with their weights; FILE.py:NAME for your own function"
+        (),
+        description="rewards that score each sample, summed with their weights: NAME, or FILE.py:NAME for your own "
+        "function",
     )
-    shapers: tuple[str, ...] = Field((), description="reward shapers, in this order")
+    shapers: tuple[str, ...] = Field(
+        (),
+        description="components that change rewards before anything else sees them, in this order; unset: none",
+    )
 
 
 class TrainConfig(Config):
     steps: Positive | None = Field(
-        None, description="rollout batches; unset: as many as the epochs take"
+        None,
+        description="number of steps, each with one rollout batch; unset: as many as train.epochs take",
     )
-    epochs: Positive = Field(1, description="passes over the data, when steps is unset")
+    epochs: Positive = Field(1, description="number of passes over the data, if steps is unset")
     batch_size: Positive | None = Field(
         None,
-        description="sequences per optimizer update; unset: the whole rollout batch in one update",
+        description="number of sequences per optimizer update; unset: one update with the whole rollout batch",
     )
-    inner_epochs: Positive = Field(1, description="passes over each rollout batch")
-    max_tokens_per_micro_batch: Positive = Field(
-        16_384,
-        description="packed tokens of one forward and backward pass; those that several sequences share count once",
-    )
+    inner_epochs: Positive = Field(1, description="number of passes over each rollout batch")
+    max_tokens_per_micro_batch: Positive = Field(16_384, description=MICRO_BATCH)
     max_skipped_updates: Positive = Field(
-        3, description="updates in a row with a gradient that is not finite, then stop"
+        3,
+        description="number of updates in a row with a gradient that is not finite after which the run ends; fewer "
+        "are skipped",
     )
     max_empty_steps: Positive = Field(
         10,
-        description="steps in a row without an update, because filters and rewards dropped all, then stop; half of "
-        "them warn",
+        description="number of steps in a row without an update, because all samples were dropped, after which the "
+        "run ends; half of them give a warning",
     )
 
 
@@ -313,18 +310,26 @@ class EvalConfig(HeldOutRows):
     environment_split: str | None = Field(
         "eval",
         min_length=1,
-        description="split of the environments' own tasks to evaluate on, without eval.data and eval.fraction",
+        description="split of the environments' own tasks to evaluate on, if eval.data and eval.fraction are unset; "
+        "none: they are not evaluated on",
     )
-    every: NotNegative = Field(0, description="steps between evaluations; 0: only at the end")
-    at_start: bool = Field(True, description="evaluate before the first step too")
+    every: NotNegative = Field(
+        0, description="number of steps between evaluations; 0: only at the end"
+    )
+    at_start: bool = Field(
+        True, description="evaluate before the first step too; false: first after eval.every steps"
+    )
     n_samples: Positive = Field(
-        1, description="episodes per prompt; pass@k for k = 1, 2, 4, ... up to it"
+        1, description="number of episodes per prompt; gives pass@k for k = 1, 2, 4, ... up to it"
     )
     temperatures: tuple[float, ...] = Field(
-        (0.0,), min_length=1, description="evaluate at each of these; 0 is greedy"
+        (0.0,),
+        min_length=1,
+        description="sampling temperatures, at each of which the run evaluates; 0 is greedy",
     )
     metrics: tuple[str, ...] = Field(
-        (), description="further metrics of the episodes, each with its own section of options"
+        (),
+        description="further metrics of evaluation episodes, each with a section of its own for its options",
     )
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
 
@@ -333,10 +338,12 @@ class RunConfig(RunOptions):
     """All options of ``rlhf train`` but those of components."""
 
     preset: str | None = Field(
-        None, description="options of a published method, below those of files and flags"
+        None,
+        description="published method whose options the run takes; those of your files and flags win. Unset: no "
+        "preset",
     )
-    seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
-    output: str = Field("runs/run", min_length=1, description="run folder")
+    seed: int = Field(42, ge=0, lt=2**63, description="seed of all random draws of the run")
+    output: str = Field("runs/run", min_length=1, description="folder for all files of the run")
     model: SeeingModel
     data: DataConfig = Field(default_factory=DataConfig)
     rollout: RolloutConfig
@@ -356,6 +363,15 @@ class RunConfig(RunOptions):
     engine: EngineSelection
     backend: BackendSelection
     runtime: SleepingRuntime
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that the run may produce."""
+        return self.rollout.max_length or self.data.max_prompt_tokens + self.rollout.max_new_tokens
+
+    def settled(self) -> Self:
+        """Return the options in which micro-batches that nobody has set hold the longest sequence."""
+        return self.model_copy(update={"train": with_room(self.train, self.longest_sequence)})
 
     @property
     def may_play_held_out(self) -> bool:

@@ -65,7 +65,8 @@ class Validator:
             return None
         except Exception as error:
             raise PluginError(
-                f"{self._labels(path)}: the options of {owner or 'the core'} could not be checked: {error!r}"
+                f"{self._labels(path)}: the options of {owner or 'the core'} could not be checked: {error!r}",
+                code="plugin/check-failed",
             ) from error
         return validated
 
@@ -123,9 +124,7 @@ class Validator:
             below = ".".join(part for part in item["loc"] if isinstance(part, str))
             absent = self._absent(model, below) if item["type"] == "missing" else []
             for name, info in absent:
-                text = (
-                    f"is required, and nothing sets it; expected: {info.description or 'a value'}"
-                )
+                text = f"is required but not set; expected: {info.description or 'a value'}"
                 self._report.add(
                     self._labels(_join(path, name)), text, owner, code="config/missing-option"
                 )

@@ -131,13 +131,13 @@ def select(
             raise ConfigError(
                 f"{labels(choice.slot.path)} {choice.label}={choice.written}: expected another label; "
                 f"{choice.section!r} is an option.",
-                code="config/section-taken",
+                code="config/label-taken",
             )
         if choice.section.rpartition(".")[2] in options.section_model(choice.slot).model_fields:
             raise PluginError(
                 f"{labels(choice.slot.path)} {choice.written}: the section {choice.section!r} cannot hold its options, "
                 f"because the core has an option of that name. {choice.registered.origin} has to rename the component.",
-                code="plugin/option-name-taken",
+                code="plugin/section-taken",
             )
     return choices
 
@@ -277,7 +277,7 @@ def _choose(slot: Selector, written: str, label: str, plugins: Plugins) -> Choic
             return _choice(slot, entry, wrapper, reference.name, wraps=name)
         registered = plugins.get(slot.hook, name)
     except RLHFError as error:
-        raise type(error)(f"{label} {written}: {error}", code=error.code) from error
+        raise error.with_text(f"{label} {written}: {error}") from error
     return _choice(slot, entry, registered, registered.name)
 
 

@@ -5,9 +5,10 @@ This is the one place where a path of that command's configuration meets a hook.
 
 from __future__ import annotations
 
+from rlhf_core.errors import ConfigError
 from rlhf_core.plugins import Plugins
 
-from .checks import cautions, effects, features, rules, sleep_rules
+from .checks import cautions, effects, features, rules
 from .checks.held_out import held_out_paths
 from .option_tree import NamedPaths, OptionTree, Selector
 from .problems import Labels
@@ -46,8 +47,25 @@ SLOTS = (
 def _check(run: RunConfig, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     effects.check(run, selections, labels)
     rules.check(run, selections, labels, plugins)
-    sleep_rules.check(run, labels)
+    _check_sleep(run, labels)
     features.check(run, selections, labels)
+
+
+def _check_sleep(run: RunConfig, labels: Labels) -> None:
+    """Refuse a ``runtime.sleep`` that has the engine sleep where generation runs beside training.
+
+    Raises:
+        ConfigError: names both options and a way out.
+    """
+    sleep = run.runtime.sleep
+    if sleep not in ("auto", "never") and run.rollout.max_staleness:
+        raise ConfigError(
+            f"{labels('runtime.sleep')} {sleep} and {labels('rollout.max_staleness')} {run.rollout.max_staleness}: "
+            "with rollouts of older weights the engine generates for the next steps while roles compute, so neither "
+            "could give its memory to the other.\n"
+            "  Set --rollout.max_staleness 0, or --runtime.sleep never and room for both.",
+            code="config/sleep-beside-rollouts",
+        )
 
 
 def _models(run: RunConfig) -> NamedPaths:

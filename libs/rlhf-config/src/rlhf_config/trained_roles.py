@@ -13,35 +13,44 @@ from rlhf_core.media.vision import PartsTraining
 class TrainedRole(Config):
     optim: str = Field(description="optimizer; its options are in the section named after it")
     lr_schedule: str | None = Field(
-        None, description="schedule of the learning rate after the warm-up; unset: the peak rate"
+        None,
+        description="schedule of the learning rate after the warm-up; unset: it stays at its peak",
     )
     warmup_ratio: float = Field(
-        0.03, ge=0.0, le=1.0, description="share of all updates with a rising learning rate"
+        0.03,
+        ge=0.0,
+        le=1.0,
+        description="share of all updates, from 0 to 1, in which the learning rate rises to its peak",
     )
     min_lr_ratio: float = Field(
         0.1,
         ge=0.0,
         le=1.0,
-        description="floor of schedules that end at one, as a share of the peak",
+        description="floor of the learning rate as a share of its peak, from 0 to 1, for schedules that have a floor",
     )
     max_norm: float | None = Field(
-        1.0, gt=0.0, description="clip the gradient's norm; none: do not"
+        1.0,
+        gt=0.0,
+        description="largest norm of the gradient, which is scaled down to it; none: no clipping",
     )
     adapter: str | None = Field(
         None,
-        description="model adapter: what is trained beside a fixed base; unset: all weights are",
+        description="model adapter, which is trained beside a fixed base; unset: all weights are trained",
     )
     router_aux_loss: float | None = Field(
         None,
         ge=0.0,
-        description="factor of the loss that balances the load of a mixture of experts; unset: the model's "
-        "router_aux_loss_coef if its config.json has output_router_logits true, else 0",
+        description="factor of the loss that balances the load of experts; unset: the model's router_aux_loss_coef "
+        "if its config.json has output_router_logits true, else 0",
     )
 
 
 class ActorConfig(TrainedRole):
     ema: float | None = Field(
-        None, gt=0.0, lt=1.0, description="decay of an averaged copy of the weights, exported too"
+        None,
+        gt=0.0,
+        lt=1.0,
+        description="decay per update of an averaged copy of the weights, which is exported too; unset: no copy",
     )
 
 
@@ -49,23 +58,25 @@ class SeeingActor(ActorConfig):
     """Training of a model that may read images."""
 
     freeze_visual_encoder: bool = Field(
-        False, description="do not train the part of the model that reads pixels"
+        False,
+        description="keep the visual encoder, the part that reads pixels, as it is; false: it is trained",
     )
     freeze_projector: bool | None = Field(
         None,
-        description="do not train the projector, which makes features of what the visual encoder reads; unset: as the "
-        "encoder in families whose projector lies inside of it, else it is trained",
+        description="keep the projector, which turns the encoder's output into features, as it is; unset: as the "
+        "encoder, if the projector lies inside it, else it is trained",
     )
     freeze_language_model: bool = Field(
-        False, description="do not train the text model, its embeddings and its output head"
+        False,
+        description="keep the text model, its embeddings and its output head as they are; false: they are trained",
     )
     vision_lr_ratio: float = Field(
         1.0,
         gt=0.0,
-        description="learning rate of the visual encoder without its projector, as a factor of the optimizer's",
+        description="learning rate of the visual encoder without its projector, as a multiple of the optimizer's",
     )
     projector_lr_ratio: float = Field(
-        1.0, gt=0.0, description="learning rate of the projector, as a factor of the optimizer's"
+        1.0, gt=0.0, description="learning rate of the projector, as a multiple of the optimizer's"
     )
 
     @model_validator(mode="after")

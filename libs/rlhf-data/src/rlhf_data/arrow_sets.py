@@ -12,15 +12,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_config.checks.data_files import suffix_of
 from rlhf_core.errors import DataError
+from rlhf_core.problem import headline
 
 from .arrow_rows import WrittenRows
+from .files.encoding import AS_UTF8
+from .hub import reaching_hub
 from .source import TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 _SCAN_ROWS = 1000
+_TABLES = (".jsonl", ".json", ".csv", ".parquet")
+"""Kinds of files with rows; a text file beside them is a licence or a note."""
+_NOTES = ("dataset_info", "dataset_infos", "metadata")
+"""Files beside data that say something of it."""
+_SEPARATORS = (";", "\t", "|")
 
 
 class ArrowRows:
@@ -108,11 +117,15 @@ def open_parquet(path: Path, name: str) -> Source:
     """Open a Parquet file (through the cache of ``datasets``, so that it is memory-mapped).
 
     Raises:
-        DataError: the file is no Parquet file, or is damaged.
+        DataError: the file is not a Parquet file, or is damaged.
     """
     with _translated(str(path), "a Parquet file"):
         from datasets import load_dataset
+        from pyarrow import parquet
 
+        # The library reads in batches of as many rows as the file has, and fails at a batch of none.
+        if not parquet.read_metadata(path).num_rows:
+            raise DataError(f"{path}: no rows; expected at least one", code="data/no-rows")
         dataset = load_dataset("parquet", data_files=str(path), split="train")
     return ArrowRows(dataset, name, lambda index: f"{path}:row {index + 1}")
 
@@ -123,10 +136,11 @@ def open_folder(path: Path, name: str, split: str) -> Source:
     Raises:
         DataError: the folder is neither, is damaged, or has no such split.
     """
-    with _translated(str(path), "a save_to_disk folder, or one with data files"):
+    saved = (path / "state.json").exists() or (path / "dataset_dict.json").exists()
+    by_pattern = "" if saved else _refuse_several_kinds(path)
+    with _translated(str(path), "a save_to_disk folder, or one with data files", by_pattern):
         from datasets import DatasetDict, load_dataset, load_from_disk
 
-        saved = (path / "state.json").exists() or (path / "dataset_dict.json").exists()
         found = load_from_disk(str(path)) if saved else load_dataset(str(path))
         splits = {split: found} if not isinstance(found, DatasetDict) else dict(found)
     if split not in splits:
@@ -135,6 +149,35 @@ def open_folder(path: Path, name: str, split: str) -> Source:
             code="data/unknown-split",
         )
     return ArrowRows(splits[split], name, lambda index: f"{path}[{split}]:row {index + 1}")
+
+
+def _refuse_several_kinds(path: Path) -> str:
+    """Return how a part of a folder's data files is named, for messages.
+
+    Raises:
+        DataError: the folder has data files of several kinds, of which the library would read the kind with the most
+            files and leave out the others. A card with ``configs`` says what to read, so then none is left out unsaid.
+    """
+    kinds: dict[str, Path] = {}
+    for file in sorted(path.rglob("*.*")):
+        suffix = suffix_of(file.name)
+        if suffix in _TABLES and file.stem not in _NOTES:
+            kinds.setdefault(suffix, file.relative_to(path))
+    if not kinds:
+        return ""
+    suffixes = sorted(kinds)
+    pattern = f"'{path / f'*{suffixes[-1]}'}'"
+    card = path / "README.md"
+    if len({"" if "json" in suffix else suffix for suffix in suffixes}) > 1 and not (
+        card.exists() and "configs:" in card.read_text(encoding="utf-8", errors="replace")
+    ):
+        raise DataError(
+            f"{path}: expected data files of one kind, got {' and '.join(suffixes)}, such as "
+            f"{' and '.join(str(kinds[suffix]) for suffix in suffixes)}. Name those to read by a pattern, as in "
+            f"{pattern}",
+            code="data/unknown-format",
+        )
+    return f"Name those of its files that have the same columns by a pattern, as in {pattern}."
 
 
 def open_hub(spec: str, name: str, split: str) -> Source:
@@ -209,16 +252,25 @@ def _checked_header(header: list[str] | Unreadable | None, path: Path) -> list[s
         )
     if any("\udc80" <= character <= "\udcff" for name in header for character in name):
         raise DataError(
-            f"{path}:1: expected a header line of UTF-8 text", code="data/malformed-header"
+            f"{path}:1: expected a header line of UTF-8 text, got other bytes. {AS_UTF8}",
+            code="data/header-not-utf8",
         )
     if nul := next((name for name in header if "\0" in name), None):
         raise DataError(
             f"{path}:1: expected column names without NUL characters, got {nul!r}",
-            code="data/malformed-header",
+            code="data/nul-in-header",
         )
     if double := sorted({name for name in header if header.count(name) > 1}):
         raise DataError(
             f"{path}:1: two columns are called {double[0]!r}; rename one",
+            code="data/repeated-column",
+        )
+    other = next((mark for mark in _SEPARATORS if len(header) == 1 and mark in header[0]), None)
+    if other:
+        raise DataError(
+            f"{path}:1: expected columns separated by commas; the header has none, but {other!r}: {header[0]!r:.200}. "
+            f"Write the table with commas, as by pandas.read_csv({str(path)!r}, sep={other!r}, dtype=str)"
+            ".to_csv('with_commas.csv', index=False)",
             code="data/malformed-header",
         )
     return header
@@ -228,13 +280,13 @@ def _misfit(record: list[str], header: list[str]) -> Unreadable | None:
     if len(record) != len(header):
         return Unreadable(f"expected {len(header)} cells as in the header, got {len(record)}")
     if any("\udc80" <= character <= "\udcff" for cell in record for character in cell):
-        return Unreadable("expected UTF-8 text")
+        return Unreadable(f"expected UTF-8 text, got other bytes. {AS_UTF8}")
     return None
 
 
 def _hub_set(spec: str, split: str) -> Dataset:
     repository, _, config = spec.partition(":")
-    with _translated(spec, "a data set on the hub", _HUB_FIX):
+    with reaching_hub(spec), _translated(spec, "a data set on the hub", _HUB_FIX):
         from datasets import load_dataset
 
         return load_dataset(repository, config or None, split=split)
@@ -268,8 +320,7 @@ def _translated(what: str, expected: str, fix: str = "") -> Iterator[None]:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         cause: Any = error.__cause__ or error
-        lines = str(cause).strip().splitlines() or [type(cause).__name__]
-        text = f"{what}: expected {expected}; loading it failed with {type(cause).__name__}: {lines[0]}"
+        text = f"{what}: expected {expected}; loading it failed with {type(cause).__name__}: {headline(cause)}"
         raise DataError(f"{text}\n  {fix}" if fix else text, code="data/unreadable-file") from error
     finally:
         datasets.logging.set_verbosity(verbosity)

@@ -4,28 +4,46 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_core.batch.task import value_at
 from rlhf_core.media.desk import Intake, MediaDesk
 
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .checked.structure import AnyColumns, read_structure
-from .checked.tokens import LearnedReader, longest
 from .forms.form import DataForm, RowKind
 from .forms.recognizing import FormedSet, formed
+from .learned.conversations import Conversations, TextPieces
+from .learned.labeled import LabeledAnswers
+from .learned.options import (
+    ConversationColumns,
+    LabeledColumns,
+    PairColumns,
+    PromptColumns,
+    SequenceOptions,
+    StepLabelColumns,
+)
+from .learned.pairs import Pairs
+from .learned.reading import RowForm, made_rows
+from .learned.sets.gathered import MadeRow
+from .learned.steps import StepLabels
+from .learned.tokens import SpanTokenizer
 from .prompts import length_problem, read_prompt, tokenize_rows
 from .row_images import RowImages, media_of
 from .rows import BadRow, Prompt, PromptFormat, RowProblem, check_text
 from .source import Row, Source, Unreadable, filled_columns
 from .turn_order import TurnOrder, out_of_turn
+
+_NO_LIMIT = 2**31 - 1
+ColumnsT = TypeVar("ColumnsT", bound=PromptColumns)
 
 _BATCH_ROWS = 1000
 
@@ -229,16 +247,19 @@ def _column_problems(row: Row | Unreadable, expected: Expectations) -> Iterator[
     key = expected.label_key
     if key is None or isinstance(row, Unreadable):
         return
-    if key not in row:
+    try:
+        label = value_at(row, key)
+    except KeyError:
         yield RowProblem(
             "missing label",
             f"expected a column {key!r}; the row has {', '.join(filled_columns(row))}",
         )
-    elif row[key] is None:
+        return
+    if label is None:
         yield RowProblem("missing label", f"column {key!r} is null")
-    elif isinstance(row[key], str):
+    elif isinstance(label, str):
         try:
-            check_text(row[key], f"column {key!r}")
+            check_text(label, f"column {key!r}")
         except RowProblem as problem:
             yield problem
 
@@ -268,3 +289,57 @@ def _characters(prompt: Prompt | RowProblem) -> int:
 def _digest(prompt: Prompt) -> bytes:
     text = prompt if isinstance(prompt, str) else repr(prompt)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
+class LearnedReader:
+    """Reader of rows to learn from, by the kind that they are of.
+
+    Args:
+        max_tokens: tokens of the longest sequence; None: any number.
+    """
+
+    def __init__(
+        self,
+        kind: RowKind,
+        columns: AnyColumns,
+        renderer: TokenizerRenderer,
+        max_tokens: int | None,
+    ) -> None:
+        options = SequenceOptions(max_length=max_tokens or _NO_LIMIT)
+        self._form = _form_of(kind, columns, options, renderer)
+        self._tokenizer = SpanTokenizer(renderer, renderer.tokenizer.eos_token_id or 0)
+
+    def of(
+        self, batch: Sequence[tuple[int, Row | Unreadable]], images: RowImages
+    ) -> Iterator[MadeRow | RowProblem]:
+        """Yield the sequences of each row, or the row's problem.
+
+        Raises:
+            DataError: the tokenizer has no chat template, or does not tell the characters of its tokens.
+        """
+        return (made for _, made in made_rows(batch, self._form, self._tokenizer, images))
+
+
+def longest(made: MadeRow) -> int:
+    """Return the number of tokens of the longest sequence of a row."""
+    return max(len(sequence.token_ids) for sequence in made.sequences)
+
+
+def _form_of(
+    kind: RowKind, columns: AnyColumns, options: SequenceOptions, renderer: TokenizerRenderer
+) -> RowForm:
+    match kind:
+        case RowKind.TEXTS:
+            return TextPieces(columns.text_key or "text", options, renderer)
+        case RowKind.PAIRS:
+            return Pairs(_only(columns, PairColumns), options, renderer)
+        case RowKind.JUDGED:
+            return LabeledAnswers(_only(columns, LabeledColumns), options, renderer)
+        case RowKind.STEPS:
+            return StepLabels(_only(columns, StepLabelColumns), options, renderer)
+    return Conversations(_only(columns, ConversationColumns), options, renderer)
+
+
+def _only(columns: AnyColumns, wanted: type[ColumnsT]) -> ColumnsT:
+    """Return the columns that a command of one kind has."""
+    return wanted(**{name: getattr(columns, name) for name in wanted.model_fields})

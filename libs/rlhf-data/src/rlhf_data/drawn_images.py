@@ -28,7 +28,7 @@ class _Entry(NamedTuple):
 
 
 class DrawnImages:
-    """The images of a run's store that are no links.
+    """Images in a run's store that are files, not links.
 
     Args:
         folder: that of the store.

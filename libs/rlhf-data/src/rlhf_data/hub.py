@@ -1,4 +1,4 @@
-"""The hub of models, asked once whether it can be reached before files are downloaded from it.
+"""The hub of models and data sets, asked once whether it can be reached before files are downloaded from it.
 
 Its client repeats a request that finds no connection five times, for each file and for half a minute, also where the
 name of its host is not known. Whoever has no network would wait minutes for an error, or for files that are here.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
-from rlhf_core.errors import ConfigError
+from rlhf_core.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,43 @@ def reach_hub(name: str) -> None:
             error,
         )
         constants.HF_HUB_OFFLINE = True
+
+
+@contextmanager
+def reaching_hub(spec: str) -> Iterator[None]:
+    """Ask whether the hub can be reached, and open a data set in the body; without it, one that was downloaded earlier.
+
+    Raises:
+        DataError: the hub refuses connections or is not known here, and the body failed without it.
+    """
+    from datasets import config
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode() or config.HF_HUB_OFFLINE:
+        yield
+        return
+    if "/" not in spec:
+        # A misspelled file looks so, too.
+        log.warning("%s: no such file or folder is here, so the hub is asked for a data set", spec)
+    try:
+        _ask(constants.ENDPOINT)
+    except ConnectionError as error:
+        reason = error
+    else:
+        yield
+        return
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    except DataError as error:
+        raise DataError(
+            f"{spec}: no such file or folder is here, no data set of that name was downloaded earlier, and "
+            f"{constants.ENDPOINT} cannot be reached ({reason}). Correct the name, or give a file or a folder that "
+            "save_to_disk wrote elsewhere.",
+            code="data/hub-unreachable",
+        ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = False
 
 
 # Errors are not kept: the network may be there when a notebook asks again.

@@ -46,6 +46,8 @@ class Prompts:
     """Count of the rows whose roles do not alternate."""
     num_images: int = 0
     """Number of the images of all prompts."""
+    has_chats: bool = True
+    """Whether a prompt may be chat messages; False: all are plain text."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -68,6 +70,7 @@ class PromptTokens(NamedTuple):
     num_images: int = 0
     out_of_turn: str | None = None
     """The prompt's first message that is out of turn."""
+    is_chat: bool = False
 
 
 def tokenize_prompts(
@@ -87,7 +90,7 @@ def tokenize_prompts(
     """
     rows, token_ids, lengths = array("q"), array("i"), array("q")
     bad: list[BadRow] = []
-    inert, order, num_images = InertWords(), TurnOrder(), 0
+    inert, order, num_images, has_chats = InertWords(), TurnOrder(), 0, False
     images = images or RowImages()
     wanted_rows = told(
         _wanted_rows(source, wanted, (*format.columns, *images.columns)),
@@ -110,6 +113,7 @@ def tokenize_prompts(
             token_ids.extend(tokens.token_ids)
             lengths.append(len(tokens.token_ids))
             num_images += tokens.num_images
+            has_chats |= tokens.is_chat
             inert = inert.plus(tokens.inert, source.where(index)) if tokens.inert else inert
             if tokens.out_of_turn is not None:
                 order = order.plus(tokens.out_of_turn, source.where(index))
@@ -121,6 +125,7 @@ def tokenize_prompts(
         inert=inert,
         order=order,
         num_images=num_images,
+        has_chats=has_chats,
     )
 
 
@@ -176,7 +181,10 @@ def _measured(
     try:
         length = images.num_tokens(found.token_ids, prompt)
         return found._replace(
-            length=length, num_images=len(media_of(prompt)), out_of_turn=out_of_turn(prompt)
+            length=length,
+            num_images=len(media_of(prompt)),
+            out_of_turn=out_of_turn(prompt),
+            is_chat=True,
         )
     except RowProblem as problem:
         return problem

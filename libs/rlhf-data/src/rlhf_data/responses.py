@@ -26,6 +26,7 @@ from .rows import (
     PromptFormat,
     RowProblem,
     bad_row_error,
+    check_not_printed,
     check_text,
 )
 from .source import Row, Source, filled_columns
@@ -125,6 +126,7 @@ def response_of(row: Row, key: str) -> str:
     if not isinstance(text, str):
         raise RowProblem("wrong type", f"column {key!r}: expected text, got {type(text).__name__}")
     check_text(text, f"column {key!r}")
+    check_not_printed(text, f"column {key!r}")
     return text
 
 

@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError
 
 from .chat.template.contents import text_of_part
 from .chat.template.problem import REFUSED, TemplateProblem
-from .source import Row, code_of, filled_columns
+from .source import Row, code_of, filled_columns, hint_of_printed, printed_messages
 
 Prompt = str | tuple[Message, ...]
 """Plain text, or chat messages to be rendered."""
@@ -75,7 +75,7 @@ class PromptFormat:
         if self.template is not None and self.system_prompt is not None and not self.chat:
             raise DataError(
                 "data.system_prompt needs a chat prompt, but data.template makes plain text. Add --data.chat.",
-                code="config/conflict",
+                code="data/system-prompt-without-chat",
             )
 
     @classmethod
@@ -102,6 +102,7 @@ class PromptFormat:
         value = self._fill(row) if self.template is not None else _column(row, self.prompt_key)
         if isinstance(value, str):
             check_text(value, "the prompt")
+            check_not_printed(value, "the prompt")
             if not self.chat:
                 if self.system_prompt is not None:
                     raise RowProblem(
@@ -113,7 +114,8 @@ class PromptFormat:
         elif not isinstance(value, Sequence) or isinstance(value, bytes):
             raise RowProblem(
                 "wrong type",
-                f"expected text or a list of chat messages in column {self.prompt_key!r}, got {_show(value)}",
+                f"expected text or a list of chat messages in column {self.prompt_key!r}, got {_show(value)}"
+                f"{_as_text(value)}",
             )
         return self._with_system_prompt(checked_messages(value))
 
@@ -158,6 +160,20 @@ def check_text(text: str, what: str) -> None:
                 f"{what} has half of a surrogate pair (U+{ord(text[error.start]):04X}) at character "
                 f"{error.start + 1}; no text encoding can hold it",
             ) from error
+
+
+def check_not_printed(text: str, what: str) -> None:
+    """Refuse messages that were printed: a model would read their quotes and braces.
+
+    Raises:
+        RowProblem: the text is such messages.
+    """
+    if printed_messages(text):
+        raise RowProblem(
+            "printed messages",
+            f"{what} has messages as Python prints them, which are no JSON; write them with json.dumps, or as JSON "
+            "Lines or Parquet",
+        )
 
 
 def read_messages(value: Sequence[Any]) -> tuple[Message, ...]:
@@ -232,7 +248,8 @@ def _column(row: Row, name: str) -> Any:
         names = ", ".join(filled_columns(row)) or "none"
         raise RowProblem(
             MISSING_COLUMN,
-            f"expected a column {name!r}; the row has {names}. Set --data.prompt_key or --data.template",
+            f"expected a column {name!r}; the row has {names}. Set --data.prompt_key or --data.template"
+            f"{hint_of_printed(row)}",
         )
     value = row[name]
     if value is None:
@@ -289,7 +306,7 @@ def _check_template(template: str) -> None:
         ) from error
     if not fields:
         raise DataError(
-            "data.template uses no column; write one as {name}", code="data/malformed-template"
+            "data.template uses no column; write one as {name}", code="data/template-without-column"
         )
 
 
@@ -309,6 +326,11 @@ def _fields(template: str) -> tuple[str, ...]:
             raise ValueError("expected a column name between braces, such as {question}")
         columns.append(column)
     return tuple(dict.fromkeys(columns))
+
+
+def _as_text(value: object) -> str:
+    """Return how a number is written as text."""
+    return f'; write it as text, "{value}"' if isinstance(value, int | float) else ""
 
 
 def _show(value: object) -> str:

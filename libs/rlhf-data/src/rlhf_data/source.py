@@ -24,9 +24,33 @@ def filled_columns(row: Row) -> tuple[str, ...]:
     return tuple(str(name) for name, value in row.items() if value is not None)
 
 
+def printed_list(value: object) -> bool:
+    """Return whether a value is the text that Python prints for a list of objects, which is no JSON."""
+    return isinstance(value, str) and value.lstrip().startswith("[{'")
+
+
+def printed_messages(text: str) -> bool:
+    """Return whether a text is what Python prints for chat messages or turns of ShareGPT, as in files of pandas.
+
+    The list is the whole text, and has both keys of such entries: a prompt may be about another list.
+    """
+    if not printed_list(text) or not text.rstrip().endswith("}]"):
+        return False
+    forms = (("'role':", "'content':"), ("'from':", "'value':"))
+    return any(all(key in text for key in keys) for keys in forms)
+
+
+def hint_of_printed(row: Row) -> str:
+    """Return a sentence on the first column with such a text, with a blank before it; empty: there is none."""
+    name = next((name for name, value in row.items() if printed_list(value)), None)
+    if name is None:
+        return ""
+    return f". Column {name!r} has a list as Python prints it, which is no JSON; write it with json.dumps"
+
+
 def code_of(kind: str) -> str:
-    """Return the code of an error about rows: ``data/`` and the kind of their problem, such as "
-    "``data/missing-column``."""
+    """Return the code of an error about rows: ``data/`` and the kind of their problem, such as
+    ``data/missing-column``."""
     return "data/" + re.sub(r"[^a-z0-9]+", "-", kind.lower().replace("'", ""))
 
 

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import gzip
+import os
 import re
+import shutil
+import tempfile
 import weakref
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from rlhf_config.checks.data_files import (
@@ -16,13 +24,12 @@ from rlhf_config.checks.data_files import (
     suffix_of,
 )
 from rlhf_core.errors import DataError
+from rlhf_core.storage.writing import FULL, writing
 
 from . import arrow_sets
 from .files import text_files
-from .files.joined import JoinedFiles
-from .files.packed import unpacked
 from .files.texts import TextFile
-from .source import Source
+from .source import Row, Source, Unreadable
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
@@ -120,3 +127,62 @@ def _near_file(path: Path) -> str:
     if near:
         return f". Did you mean {path.parent / near[0]}?"
     return "" if path.is_absolute() else f" (looked in {Path.cwd()})"
+
+
+def unpacked(path: Path) -> Path:
+    """Return a new temporary file with the content of a file packed by gzip; who asks for it removes it.
+
+    Rows are read by their place, which a packed file does not tell.
+
+    Raises:
+        DataError: the file cannot be read, or is damaged.
+        StorageError: the folder of temporary files has no room.
+    """
+    handle, name = tempfile.mkstemp(suffix=Path(path.stem).suffix)
+    with writing(f"{name}, {path} without its packing,", Path(name)):
+        try:
+            with gzip.open(path) as packed, os.fdopen(handle, "wb") as plain:
+                shutil.copyfileobj(packed, plain, 2**20)
+        except (EOFError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+            raise DataError(
+                f"{path}: expected a file packed by gzip; unpacking it failed: {error}",
+                code="data/not-gzip",
+            ) from error
+    return Path(name)
+
+
+class JoinedFiles:
+    """Source of the rows of several sources, as of the files of a pattern, in their order."""
+
+    def __init__(self, parts: Sequence[Source], name: str) -> None:
+        self.name = name
+        self._parts = parts
+        self._starts = list(accumulate(map(len, parts), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def row(self, index: int) -> Row:
+        """Return the row of an index.
+
+        Raises:
+            DataError: the row cannot be read.
+        """
+        part, at = self._place(index)
+        return part.row(at)
+
+    def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
+        """Yield all rows in order."""
+        for part in self._parts:
+            yield from part.scan(columns)
+
+    def where(self, index: int) -> str:
+        """Return the place of a row in its file."""
+        part, at = self._place(index)
+        return part.where(at)
+
+    def _place(self, index: int) -> tuple[Source, int]:
+        number = bisect_right(self._starts, index) - 1
+        return self._parts[number], index - self._starts[number]

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.batch.task import Task, Uid
+from rlhf_core.media.reference import MediaRef
 
 from .held_out.sides import Hashes, number_of, whole_row_hash
 from .made.players import Players
 from .mixing import epoch_counts, epoch_order
 from .prompts import Prompts
 from .row_images import RowImages, media_of
-from .rows import BadRow, PromptFormat
+from .rows import BadRow, Prompt, PromptFormat
 from .source import Source
 
 
@@ -60,7 +61,7 @@ class TaskSet:
         players: Players | None = None,
     ) -> None:
         self._parts = parts
-        self._players = players or Players()
+        self._players = players if players is not None and players.shares else None
         self._probabilities = probabilities
         self._shuffle = shuffle
         self._sizes = [len(part.ids) for part in parts]
@@ -97,15 +98,23 @@ class TaskSet:
             raise IndexError(f"no task has index {index}")
         place = int(part.prompts.rows[position])
         row = dict(part.source.row(place))
-        prompt = part.images.prompt_again(row, part.format.prompt(row), part.source.where(place))
+        sees = part.images.desk is not None
+        # A plain text has been tokenized, and nobody asks for it again.
+        prompt: Prompt = part.format.prompt(row) if sees or part.prompts.has_chats else ""
+        media: tuple[MediaRef, ...] = ()
+        # Where nobody reads images, a text has none, and a chat must have none.
+        if sees or isinstance(prompt, tuple):
+            prompt = part.images.prompt_again(row, prompt, part.source.where(place))
+            media = media_of(prompt)
+            row = part.images.plain_row(row, prompt, part.format.prompt_key)
         return Task(
             uid=Uid(epoch, index),
             prompt_ids=part.prompts.tokens(position),
             messages=prompt if isinstance(prompt, tuple) else (),
-            row=part.images.plain_row(row, prompt, part.format.prompt_key),
+            row=row,
             dataset=part.dataset,
-            environment=self._players.of(index, row),
-            media=media_of(prompt),
+            environment="" if self._players is None else self._players.of(index, row),
+            media=media,
         )
 
     def read_hashes(self, *, with_rows: bool) -> Hashes:

@@ -235,7 +235,7 @@ def _held_out_sets(
         if held.any():
             readers.setdefault(found.source.name, reader).add(found, held)
     if not readers:
-        raise DataError(f"eval.fraction: {side.lacks}", code="data/no-rows")
+        raise DataError(f"eval.fraction: {side.lacks}", code="data/no-held-out")
     return {
         name: TaskSet(reader.parts(compact=True), players=players)
         for name, reader in readers.items()
@@ -369,7 +369,7 @@ class _Reader:
             if not len(prompts):
                 raise DataError(
                     f"{self._option}: no row of {source.where(0).rpartition(':')[0]} is left to use",
-                    code="data/no-rows",
+                    code="data/none-left",
                 )
             ids = np.arange(count, count + len(prompts)) if compact else prompts.rows + start
             count += len(prompts)

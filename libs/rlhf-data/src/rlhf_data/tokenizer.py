@@ -39,7 +39,7 @@ def load_tokenizer(
             f"model {path}: the tokenizer has no ordinary tokens; is tokenizer.json missing? "
             "Copy the tokenizer's files there"
             + (", or name its folder with --model.tokenizer" if has_option else ""),
-            code="tokenizer/unreadable",
+            code="tokenizer/no-ordinary-tokens",
         )
     return tokenizer
 
@@ -109,7 +109,7 @@ def _token_ids(listed: Any, where: str) -> list[int]:
     if not all(type(token) is int and token >= 0 for token in ids):
         raise ConfigError(
             f"{where} has the eos_token_id {listed!r}; expected a token id, such as 2, or a list of them",
-            code="tokenizer/no-end-token",
+            code="tokenizer/malformed-end-token",
         )
     return list(ids)
 
@@ -126,7 +126,7 @@ def _model_configs(path: str, trust_remote_code: bool) -> list[tuple[str, Any]]:
         )
         if not is_absent:
             raise ConfigError(
-                f"model {path}: generation_config.json cannot be read: {_first_line(error)}",
+                f"model {path}: generation_config.json cannot be read: {_in_a_line(error)}",
                 code="model/unreadable-config",
             ) from error
     try:
@@ -145,10 +145,11 @@ def _reason(path: str, error: Exception) -> str:
         )
     return (
         f"model {path}: expected a Transformers folder or hub name with a tokenizer; loading it failed with "
-        f"{type(error).__name__}: {_first_line(error)}"
+        f"{type(error).__name__}: {_in_a_line(error)}"
     )
 
 
-def _first_line(error: Exception) -> str:
+def _in_a_line(error: Exception) -> str:
+    """Return the first two lines of an error in one; its type where it says nothing."""
     lines = str(error).strip().splitlines()
     return " ".join(lines[:2]) if lines else type(error).__name__

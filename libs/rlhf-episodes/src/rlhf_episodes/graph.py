@@ -23,6 +23,7 @@ from rlhf_core.contracts.engine import Completion
 from rlhf_core.errors import RolloutError
 from rlhf_core.media.spans import MediaSpan
 
+from .answers import check_answer, stop_of
 from .drift import LaterInput
 from .paths import RequestNode, SharedPath, Strand, longest_shared, trajectories_of
 
@@ -73,11 +74,13 @@ class EpisodeGraph:
             media: images of the input. Tokens of another image are other tokens.
 
         Raises:
-            RolloutError: the input is empty, or the engine returned no tokens, arrays of different lengths, or routes
-                that are not those of the tokens.
+            RolloutError: as from ``check_answer``.
         """
         token_ids = np.asarray(prompt_ids, dtype=np.int32)
-        self._check(token_ids, completion)
+        number, layers = len(self._nodes), self._routes_shape
+        check_answer(self.uid, number, len(token_ids), completion, layers)
+        if completion.expert_routes is not None:
+            self._routes_shape = completion.expert_routes.shape[1:]
         shared = longest_shared(self._strands, token_ids, media)
         if shared is not None and shared.is_whole:
             strand, num_shared, fork = shared.strand, shared.length, None
@@ -99,7 +102,8 @@ class EpisodeGraph:
             start=len(token_ids),
             # Each turn's completion has the routes of all tokens before it too; the path has them once.
             completion=replace(completion, expert_routes=None),
-            stop=self._stop_of(completion),
+            # An episode that is cut off after it is marked so by ``mark_stop``.
+            stop=stop_of(completion, self._one_token_turns),
             media=tuple(media),
             read_path=strand.path,
             read_routes=strand.routes,
@@ -111,11 +115,6 @@ class EpisodeGraph:
         strand.nodes.append(node)
         self._nodes.append(node)
         return node
-
-    def _stop_of(self, completion: Completion) -> Stop:
-        """Return why a turn ended. An episode that is cut off after it is marked so by ``mark_stop``."""
-        is_whole = self._one_token_turns and completion.stop is Stop.LENGTH
-        return Stop.ONE_TOKEN if is_whole else completion.stop
 
     def reward(self, node: RequestNode, value: float) -> None:
         """Add to the reward of a request's turn."""
@@ -192,7 +191,7 @@ class EpisodeGraph:
         if not graph._nodes:
             raise RolloutError(
                 f"{self.uid}: the policy was never asked; expected at least one request in an episode",
-                code="rollout/executor-contract",
+                code="rollout/never-asked",
             )
         return trajectories_of(
             self.uid, graph._strands, metrics=metrics or {}, rewards=rewards or {}
@@ -225,32 +224,3 @@ class EpisodeGraph:
             changed = later.num_changed(node.path_ids[node.start - 1 :], kept)
             if changed is not None:
                 self._changed[node.index] = max(changed, self._changed.get(node.index, 0))
-
-    def _check(self, token_ids: NDArray[np.int32], completion: Completion) -> None:
-        count = len(completion.token_ids)
-        lengths = {count, len(completion.logprobs), len(completion.weight_version)}
-        if not len(token_ids):
-            raise RolloutError(
-                f"{self.uid}, request {len(self._nodes)}: the input is empty; expected at least one token, from which "
-                "the policy goes on",
-                code="rollout/executor-contract",
-            )
-        if not count or len(lengths) > 1:
-            raise RolloutError(
-                f"{self.uid}, request {len(self._nodes)}: the engine returned {count} tokens, "
-                f"{len(completion.logprobs)} log-probs and {len(completion.weight_version)} versions (stop: "
-                f"{completion.stop}); expected the same number of each, and at least one",
-                code="engine/wrong-answer",
-            )
-        if (routes := completion.expert_routes) is None:
-            return
-        known = self._routes_shape or routes.shape[1:]
-        wanted = (len(token_ids) + count - 1, *known)
-        if routes.ndim != 3 or routes.shape != wanted:
-            raise RolloutError(
-                f"{self.uid}, request {len(self._nodes)}: the engine returned routes of shape {routes.shape} for "
-                f"{len(token_ids)} tokens of the input and {count} of the answer; expected (tokens but the last, "
-                f"layers with experts, experts of a token), here {wanted}",
-                code="engine/wrong-answer",
-            )
-        self._routes_shape = routes.shape[1:]

@@ -18,11 +18,8 @@ from rlhf_core.batch.trajectory import Stop, Trajectory, Turn
 from rlhf_core.contracts.engine import Completion
 from rlhf_core.media.spans import MediaSpan
 
+from .answers import learned_tokens
 from .routes import StrandRoutes
-
-MAX_MASKED = 1e-3
-"""Probability that a grammar may take away at a token that still is an action: the ratio of the trainer's probability
-to the sampler's is off by as much there."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -57,17 +54,8 @@ class RequestNode:
 
     @property
     def learned(self) -> NDArray[np.bool_]:
-        """(A,) tokens of the answer that are actions: all, or those at which a grammar changed next to nothing.
-
-        Below a grammar a token is drawn from p(a) / Z, where Z is the mass of what was allowed. The trainer has
-        log p, so log-probs and their gradients are those of the draw where log Z is 0; where the grammar left one
-        token, there was nothing to decide. Which tokens are left out depends on what was read alone, never on what was
-        drawn, so the policy gradient over the others is not biased.
-        """
-        mass = self.completion.allowed_mass
-        if mass is None:
-            return np.ones(len(self.completion.token_ids), dtype=bool)
-        return mass >= 1.0 - MAX_MASKED
+        """See ``learned_tokens``."""
+        return learned_tokens(self.completion)
 
     @property
     def end(self) -> int:

@@ -44,7 +44,7 @@ def run_to_its_end(work: Coroutine[Any, Any, ResultT]) -> ResultT:
             lines = "".join(f"\n    {line}" for line in problem.where)
             text = f"code of the run {problem.text}, which would have ended the process{lines}"
             _cancel_all(runner.get_loop(), text)
-            raise PluginError(text) from error
+            raise PluginError(text, code="run/exited") from error
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop, reason: str) -> None:

@@ -66,7 +66,8 @@ class FakeRenderer:
         """
         if kwargs:
             raise DataError(
-                f"chat_template_kwargs: this format reads no such variables, got {', '.join(kwargs)}"
+                f"chat_template_kwargs: this format reads no such variables, got {', '.join(kwargs)}",
+                code="template/unread-kwargs",
             )
         return self
 

@@ -57,7 +57,7 @@ class FakeEngine:
         if self.is_asleep:
             raise RolloutError(
                 f"generate for {request.uid}: the engine is asleep; call wake first",
-                code="engine/wrong-state",
+                code="engine/asleep",
             )
         self.requests.append(request)
         self.in_flight += 1

@@ -127,54 +127,46 @@ def tiny_config(
     Raises:
         ValueError: the family is not one of ``FAMILIES``.
     """
-    from transformers import (
-        Gemma3TextConfig,
-        LlamaConfig,
-        Qwen3_5TextConfig,
-        Qwen3Config,
-        Qwen3MoeConfig,
+    from transformers import AutoConfig
+
+    if family not in FAMILIES:
+        raise ValueError(f"unknown family {family!r}; expected one of {', '.join(FAMILIES)}")
+    head_dim = hidden_size // num_heads
+    own: dict[str, Any] = {"head_dim": head_dim}
+    if family == "gemma3":
+        own |= {"sliding_window": 8, "query_pre_attn_scalar": head_dim}
+        own["layer_types"] = alternating(num_layers, "sliding_attention")
+    elif family == "qwen3_moe":
+        own |= {"num_experts": 4, "num_experts_per_tok": 2}
+        own["moe_intermediate_size"] = 2 * hidden_size
+    elif family == "qwen3_5":
+        own |= linear_attention(hidden_size, num_heads)
+        own["layer_types"] = alternating(num_layers, "linear_attention")
+    entries = text_entries(vocab_size, hidden_size, num_layers, num_heads) | own
+    kind = f"{family}_text" if family in ("gemma3", "qwen3_5") else family
+    return AutoConfig.for_model(
+        kind, **entries, initializer_range=initializer_range, tie_word_embeddings=tied
     )
 
-    common: dict[str, Any] = {
+
+def text_entries(
+    vocab_size: int, hidden_size: int, num_layers: int, num_heads: int
+) -> dict[str, Any]:
+    """Return the entries that the configurations of all families have."""
+    return {
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
         "intermediate_size": 4 * hidden_size,
         "num_hidden_layers": num_layers,
         "num_attention_heads": num_heads,
         "num_key_value_heads": max(1, num_heads // 2),
-        "head_dim": hidden_size // num_heads,
         "max_position_embeddings": 1024,
-        "initializer_range": initializer_range,
-        "tie_word_embeddings": tied,
         "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    match family:
-        case "qwen3":
-            return Qwen3Config(**common)
-        case "llama":
-            return LlamaConfig(**common)
-        case "gemma3":
-            kinds = ["sliding_attention", "full_attention"]
-            return Gemma3TextConfig(
-                **common,
-                sliding_window=8,
-                layer_types=[kinds[layer % 2] for layer in range(num_layers)],
-                query_pre_attn_scalar=hidden_size // num_heads,
-            )
-        case "qwen3_moe":
-            return Qwen3MoeConfig(
-                **common,
-                num_experts=4,
-                num_experts_per_tok=2,
-                moe_intermediate_size=2 * hidden_size,
-            )
-        case "qwen3_5":
-            kinds = ["linear_attention", "full_attention"]
-            return Qwen3_5TextConfig(
-                **common,
-                layer_types=[kinds[layer % 2] for layer in range(num_layers)],
-                **linear_attention(hidden_size, num_heads),
-            )
-    raise ValueError(f"unknown family {family!r}; expected one of {', '.join(FAMILIES)}")
+
+
+def alternating(num_layers: int, kind: str) -> list[str]:
+    """Return the kinds of layers of which every other one has full attention."""
+    return ["full_attention" if layer % 2 else kind for layer in range(num_layers)]

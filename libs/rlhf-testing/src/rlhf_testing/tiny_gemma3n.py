@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+from collections.abc import Callable
+from typing import Any
 
 SIDE = 64
 """Pixels of the side of the images that the tiny Gemma 3n reads, as 4 tokens each."""
@@ -24,21 +22,14 @@ WORDS = (
 """Control tokens; from the third on they stand in the tables of the projectors."""
 
 
-def tiny_gemma3n_config(
-    tokenizer: PreTrainedTokenizerFast,
-    text: dict[str, Any],
-    vision: dict[str, Any],
-    whole: dict[str, Any],
-) -> PretrainedConfig:
-    """Return the configuration, from the tokenizer, the entries of the text model, and those of the whole.
+def gemma3n_entries(id_of: Callable[[str], int], text: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of the configuration, from the ids of control words and the entries of the text model.
 
     Tokens of images stand behind those of text, and tokens of sounds behind those of images, as in the real one.
     """
-    from transformers import Gemma3nConfig
-
     half, width = text["num_hidden_layers"], text["hidden_size"]
     names = ("boi", "boa", "eoi", "image", "eoa", "audio")
-    ids = dict(zip(names, tokenizer.convert_tokens_to_ids(list(WORDS)), strict=True))
+    ids = dict(zip(names, map(id_of, WORDS), strict=True))
     own = {
         "num_hidden_layers": 2 * half,
         # The second half has keys and values of the first, if that has a layer of each kind.
@@ -68,18 +59,10 @@ def tiny_gemma3n_config(
         "vocab_offset": ids["eoa"],
         "vocab_size": text["vocab_size"] - ids["eoa"],
     }
-    return Gemma3nConfig(
-        text_config=text | own | whole,
-        vision_config=seen,
-        audio_config=heard,
-        vision_soft_tokens_per_image=SEEN,
+    return {
+        "text_config": text | own,
+        "vision_config": seen,
+        "audio_config": heard,
+        "vision_soft_tokens_per_image": SEEN,
         **{f"{name}_token_id": token for name, token in ids.items()},
-        **whole,
-    )
-
-
-def tiny_gemma3n_processor() -> Any:
-    """Return the image processor."""
-    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
-
-    return SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    }

@@ -5,12 +5,23 @@ The loading code of real models reads these folders, and nothing is downloaded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .tiny import ALPHABET, linear_attention, tiny_tokenizer
-from .tiny_vision_families import MERGE, PATCH, TILE, WRITTEN
+from .tiny import ALPHABET, alternating, linear_attention, text_entries, tiny_tokenizer
+from .tiny_vision_families import (
+    MERGE,
+    PATCH,
+    TILE,
+    WRITTEN,
+    Parts,
+    TinyFamily,
+    frame_reading,
+    square,
+)
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -25,12 +36,6 @@ WORDS = (
     "<image>",
 )
 """Control tokens of the first families, beside those of the tiny tokenizer."""
-WORDS_OF = {
-    "gemma3": ("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
-    "internvl": ("<img>", "</img>", "<IMG_CONTEXT>"),
-    **{name: family.words for name, family in WRITTEN.items()},
-}
-"""Further control tokens of a family."""
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
     "{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for part in m['content'] %}"
@@ -49,13 +54,6 @@ GEMMA_SIDE = 32
 """Pixels of the side of the images that the tiny Gemma 3 reads, as 16 tokens each."""
 GEMMA_WINDOW = 12
 """Tokens that the first layer of the tiny Gemma 3 looks back: fewer than an image has."""
-MARKERS = {
-    "llava": "<image>",
-    "gemma3": "<start_of_image>",
-    "internvl": "<IMG_CONTEXT>",
-    **{name: family.marker for name, family in WRITTEN.items()},
-}
-"""Text that a family's template writes for an image, where it is not that of the Qwen families."""
 CONSTANT = {
     "gemma3": "mm_input_projection_weight",
     "gemma3n": "correct_output_scale",
@@ -90,6 +88,9 @@ def write_tiny_vision_model(
         vision_layers: layers of the part that reads pixels.
         initializer_range: standard deviation of the random weights; narrow models learn faster with more than 0.02.
         seed: seed of the weights; the global random state stays as it is.
+
+    Raises:
+        ValueError: no family has this name.
     """
     import torch
     from transformers import AutoModelForImageTextToText
@@ -135,21 +136,32 @@ def _name_as_published(model: PreTrainedModel) -> None:
 
 
 def write_image_processor(folder: Path, family: str) -> None:
-    """Write the image processor of a tiny model of ``family`` into its folder."""
-    _processor(family).save_pretrained(folder)
+    """Write the image processor of a tiny model of ``family`` into its folder.
+
+    Raises:
+        ValueError: no family has this name.
+    """
+    from transformers.models.auto.image_processing_auto import get_image_processor_class_from_name
+
+    chosen = family_of(family)
+    kind = get_image_processor_class_from_name(f"{chosen.reader}ImageProcessorPil")
+    kind(**chosen.reads).save_pretrained(folder)
 
 
 def tiny_vision_tokenizer(
     alphabet: str = ALPHABET, family: str = "qwen2_5_vl"
 ) -> PreTrainedTokenizerFast:
-    """Return the tiny tokenizer with the control tokens and a chat template of image-text models."""
+    """Return the tiny tokenizer with the control tokens and a chat template of image-text models.
+
+    Raises:
+        ValueError: no family has this name.
+    """
+    chosen = family_of(family)
     tokenizer = tiny_tokenizer(alphabet, family)
-    words = [*WORDS, *WORDS_OF.get(family, ())]
-    tokenizer.add_special_tokens({"additional_special_tokens": words})
+    tokenizer.add_special_tokens({"additional_special_tokens": [*WORDS, *chosen.words]})
     tokenizer.eos_token = "<|im_end|>"
-    marker = MARKERS.get(family, "<|vision_start|><|image_pad|><|vision_end|>")
-    video = marker.replace("image", "video") if family in QWEN else ""
-    tokenizer.chat_template = CHAT_TEMPLATE.replace("IMAGE", marker).replace("VIDEO", video)
+    video = chosen.marker.replace("image", "video") if family in QWEN else ""
+    tokenizer.chat_template = CHAT_TEMPLATE.replace("IMAGE", chosen.marker).replace("VIDEO", video)
     return tokenizer
 
 
@@ -167,201 +179,115 @@ def tiny_vision_config(
     """Return the configuration of a small model of ``family``.
 
     Raises:
-        ValueError: the family is not one of ``VISION_FAMILIES`` or ``MORE_VISION_FAMILIES``.
+        ValueError: no family has this name.
     """
-    head_dim = hidden_size // num_heads
-    text: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": hidden_size,
-        "intermediate_size": 4 * hidden_size,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": num_heads,
-        "num_key_value_heads": max(1, num_heads // 2),
-        "max_position_embeddings": 1024,
+    from transformers import AutoConfig
+
+    chosen = family_of(family)
+    text = text_entries(len(tokenizer), hidden_size, num_layers, num_heads) | {
         "initializer_range": initializer_range,
         "tie_word_embeddings": tied,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
         "eos_token_id": tokenizer.eos_token_id,
     }
-    vision: dict[str, Any] = {
+    vision = {
         "hidden_size": hidden_size,
         "intermediate_size": 2 * hidden_size,
         "initializer_range": initializer_range,
+        "num_hidden_layers": vision_layers,
+        "num_attention_heads": 2,
     }
-    of_squares = {"llava": _llava, "gemma3": _gemma3, "internvl": _internvl}
-    if family in of_squares:
-        return of_squares[family](tokenizer, text, vision, vision_layers, tied)
-    if family in WRITTEN:
-        tower = vision | {"num_hidden_layers": vision_layers, "num_attention_heads": 2}
-        return WRITTEN[family].config(tokenizer, text, tower, {"tie_word_embeddings": tied})
-    if family in QWEN:
-        return _qwen(family, tokenizer, text, vision, vision_layers, head_dim, tied)
-    known = ", ".join((*VISION_FAMILIES, *MORE_VISION_FAMILIES))
-    raise ValueError(f"unknown family {family!r}; expected one of {known}")
+    parts = Parts(id_of=tokenizer.convert_tokens_to_ids, text=text, vision=vision)
+    entries = chosen.config(parts)
+    return AutoConfig.for_model(family, **entries, tie_word_embeddings=tied)
 
 
-def _qwen(
-    family: str,
-    tokenizer: PreTrainedTokenizerFast,
-    text: dict[str, Any],
-    vision: dict[str, Any],
-    layers: int,
-    head_dim: int,
-    tied: bool,
-) -> PretrainedConfig:
-    from transformers import (
-        Qwen2_5_VLConfig,
-        Qwen2VLConfig,
-        Qwen3_5Config,
-        Qwen3_5MoeConfig,
-        Qwen3VLConfig,
-        Qwen3VLMoeConfig,
-    )
-
-    text["rope_parameters"] = {
+def _qwen(family: str, parts: Parts) -> dict[str, Any]:
+    head_dim = parts.text["hidden_size"] // parts.text["num_attention_heads"]
+    rope = {
         "rope_type": "default",
         "rope_theta": 10_000.0,
         "mrope_section": _sections(head_dim // 2),
     }
-    vision |= {
-        "depth": layers,
-        "num_heads": 2,
-        "patch_size": PATCH,
-        "spatial_merge_size": MERGE,
-        "temporal_patch_size": 2,
-        "out_hidden_size": text["hidden_size"],
-    }
-    names = ("image_pad", "video_pad", "vision_start", "vision_end")
-    ids = [tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in names]
-    common: dict[str, Any] = {
-        "image_token_id": ids[0],
-        "video_token_id": ids[1],
-        "vision_start_token_id": ids[2],
-        "vision_end_token_id": ids[3],
-        "tie_word_embeddings": tied,
-    }
+    text, vision = {**parts.text, "rope_parameters": rope}, parts.frames
     if family.endswith("_moe"):
         text |= {"num_experts": 4, "num_experts_per_tok": 2}
         text |= {"moe_intermediate_size": 2 * text["hidden_size"]}
     if family in ("qwen3_vl", "qwen3_vl_moe"):
         text["head_dim"] = head_dim
         # As the real ones say: Transformers always mixes the axes so, and vLLM does where it is written.
-        text["rope_parameters"]["mrope_interleaved"] = True
+        rope["mrope_interleaved"] = True
         vision |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
         if family == "qwen3_vl_moe":
-            text["norm_topk_prob"] = (
-                True  # as published files have it: vLLM reads it, Transformers does not
-            )
-        kind = Qwen3VLMoeConfig if family == "qwen3_vl_moe" else Qwen3VLConfig
-        return kind(text_config=text, vision_config=vision, **common)
-    if family in ("qwen3_5", "qwen3_5_moe"):
-        count = text["num_hidden_layers"]
-        kinds = ["full_attention" if layer % 2 else "linear_attention" for layer in range(count)]
-        text |= {"head_dim": head_dim, "layer_types": kinds}
+            # As published files have it: vLLM reads it, Transformers does not.
+            text["norm_topk_prob"] = True
+    elif family in ("qwen3_5", "qwen3_5_moe"):
+        text |= {
+            "head_dim": head_dim,
+            "layer_types": alternating(text["num_hidden_layers"], "linear_attention"),
+        }
         text |= linear_attention(text["hidden_size"], text["num_attention_heads"])
-        text["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.5}
-        text["rope_parameters"]["mrope_section"] = _sections(head_dim // 4)
+        rope |= {"mrope_interleaved": True, "partial_rotary_factor": 0.5}
+        rope["mrope_section"] = _sections(head_dim // 4)
         vision |= {"num_position_embeddings": 64}
-        if family == "qwen3_5":
-            return Qwen3_5Config(text_config=text, vision_config=vision, **common)
-        del text["intermediate_size"]
-        text["shared_expert_intermediate_size"] = text["hidden_size"]
-        return Qwen3_5MoeConfig(text_config=text, vision_config=vision, **common)
-    if family == "qwen2_vl":
+        if family == "qwen3_5_moe":
+            del text["intermediate_size"]
+            text["shared_expert_intermediate_size"] = text["hidden_size"]
+    elif family == "qwen2_vl":
         vision |= {"embed_dim": vision["hidden_size"], "hidden_size": vision.pop("out_hidden_size")}
         del vision["intermediate_size"]
-        return Qwen2VLConfig(text_config=text, vision_config=vision | {"mlp_ratio": 2}, **common)
-    vision |= {"window_size": 4 * PATCH, "fullatt_block_indexes": [layers - 1]}
-    return Qwen2_5_VLConfig(text_config=text, vision_config=vision, **common)
+        vision["mlp_ratio"] = 2
+    else:
+        vision |= {"window_size": 4 * PATCH, "fullatt_block_indexes": [vision["depth"] - 1]}
+    return {
+        "text_config": text,
+        "vision_config": vision,
+        "image_token_id": parts.id_of("<|image_pad|>"),
+        "video_token_id": parts.id_of("<|video_pad|>"),
+        "vision_start_token_id": parts.id_of("<|vision_start|>"),
+        "vision_end_token_id": parts.id_of("<|vision_end|>"),
+    }
 
 
-def _llava(
-    tokenizer: PreTrainedTokenizerFast,
-    text: dict[str, Any],
-    vision: dict[str, Any],
-    layers: int,
-    tied: bool,
-) -> PretrainedConfig:
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
-
-    tower = CLIPVisionConfig(
-        **vision,
-        num_hidden_layers=layers + 1,  # the model reads the last layer but one
-        num_attention_heads=2,
-        image_size=LLAVA_SIDE,
-        patch_size=PATCH * MERGE,
-        projection_dim=text["hidden_size"],
-    )
-    return LlavaConfig(
-        text_config=LlamaConfig(**text),
-        vision_config=tower,
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        tie_word_embeddings=tied,
-    )
+def _llava(parts: Parts) -> dict[str, Any]:
+    own = {
+        "num_hidden_layers": parts.vision["num_hidden_layers"] + 1,  # the last one is not read
+        "image_size": LLAVA_SIDE,
+        "patch_size": PATCH * MERGE,
+        "projection_dim": parts.text["hidden_size"],
+    }
+    return {
+        "text_config": parts.text | {"model_type": "llama"},
+        "vision_config": parts.vision | own | {"model_type": "clip_vision_model"},
+        "image_token_index": parts.id_of("<image>"),
+    }
 
 
-def _gemma3(
-    tokenizer: PreTrainedTokenizerFast,
-    text: dict[str, Any],
-    vision: dict[str, Any],
-    layers: int,
-    tied: bool,
-) -> PretrainedConfig:
-    from transformers import Gemma3Config, Gemma3TextConfig, SiglipVisionConfig
-
-    head_dim = text["hidden_size"] // text["num_attention_heads"]
-    count = text["num_hidden_layers"]
-    windowed = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(count)]
-    tower = SiglipVisionConfig(
-        **vision,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        image_size=GEMMA_SIDE,
-        patch_size=PATCH,
-        vision_use_head=False,
-    )
-    begin, end, feature = (tokenizer.convert_tokens_to_ids(word) for word in WORDS_OF["gemma3"])
-    return Gemma3Config(
-        text_config=Gemma3TextConfig(
-            **text,
-            head_dim=head_dim,
-            query_pre_attn_scalar=head_dim,
-            sliding_window=GEMMA_WINDOW,
-            layer_types=windowed,
-        ),
-        vision_config=tower,
-        mm_tokens_per_image=(GEMMA_SIDE // PATCH // MERGE) ** 2,
-        boi_token_index=begin,
-        eoi_token_index=end,
-        image_token_index=feature,
-        tie_word_embeddings=tied,
-    )
+def _gemma3(parts: Parts) -> dict[str, Any]:
+    head_dim = parts.text["hidden_size"] // parts.text["num_attention_heads"]
+    own = {
+        "head_dim": head_dim,
+        "query_pre_attn_scalar": head_dim,
+        "sliding_window": GEMMA_WINDOW,
+        "layer_types": alternating(parts.text["num_hidden_layers"], "sliding_attention"),
+    }
+    tower = {"image_size": GEMMA_SIDE, "patch_size": PATCH, "vision_use_head": False}
+    return {
+        "text_config": parts.text | own,
+        "vision_config": parts.vision | tower,
+        "mm_tokens_per_image": (GEMMA_SIDE // PATCH // MERGE) ** 2,
+        "boi_token_index": parts.id_of("<start_of_image>"),
+        "eoi_token_index": parts.id_of("<end_of_image>"),
+        "image_token_index": parts.id_of("<image_soft_token>"),
+    }
 
 
-def _internvl(
-    tokenizer: PreTrainedTokenizerFast,
-    text: dict[str, Any],
-    vision: dict[str, Any],
-    layers: int,
-    tied: bool,
-) -> PretrainedConfig:
-    from transformers import InternVLConfig, InternVLVisionConfig, Qwen2Config
-
-    tower = InternVLVisionConfig(
-        **vision,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        image_size=TILE,
-        patch_size=PATCH,
-    )
-    return InternVLConfig(
-        text_config=Qwen2Config(**text),
-        vision_config=tower,
-        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
-        image_seq_length=(TILE // PATCH // MERGE) ** 2,
-        tie_word_embeddings=tied,
-    )
+def _internvl(parts: Parts) -> dict[str, Any]:
+    return {
+        "text_config": parts.text | {"model_type": "qwen2"},
+        "vision_config": parts.vision | {"image_size": TILE, "patch_size": PATCH},
+        "image_token_id": parts.id_of("<IMG_CONTEXT>"),
+        "image_seq_length": (TILE // PATCH // MERGE) ** 2,
+    }
 
 
 def _sections(half: int) -> list[int]:
@@ -370,25 +296,47 @@ def _sections(half: int) -> list[int]:
     return [half - 2 * rest, rest, rest]
 
 
-def _processor(family: str) -> Any:
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
-    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    if family in WRITTEN:
-        return WRITTEN[family].processor()
-    if family == "gemma3":
-        return Gemma3ImageProcessorPil(size={"height": GEMMA_SIDE, "width": GEMMA_SIDE})
-    if family == "internvl":
-        return GotOcr2ImageProcessorPil(size={"height": TILE, "width": TILE}, max_patches=4)
-    if family == "llava":
-        square = {"height": LLAVA_SIDE, "width": LLAVA_SIDE}
-        return CLIPImageProcessorPil(size={"shortest_edge": LLAVA_SIDE}, crop_size=square)
-    area = (PATCH * MERGE) ** 2
-    return Qwen2VLImageProcessorPil(
-        patch_size=PATCH,
-        merge_size=MERGE,
-        temporal_patch_size=2,
-        size={"shortest_edge": area, "longest_edge": 256 * area},
+def _of_qwen(family: str) -> TinyFamily:
+    return TinyFamily(
+        marker="<|vision_start|><|image_pad|><|vision_end|>",
+        config=partial(_qwen, family),
+        reader="Qwen2VL",
+        reads=frame_reading(frames=1),
     )
+
+
+_ALL: Mapping[str, TinyFamily] = {
+    **{family: _of_qwen(family) for family in QWEN},
+    "llava": TinyFamily(
+        config=_llava,
+        reader="CLIP",
+        reads={"size": {"shortest_edge": LLAVA_SIDE}, "crop_size": square(LLAVA_SIDE)},
+    ),
+    "gemma3": TinyFamily(
+        words=("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+        marker="<start_of_image>",
+        config=_gemma3,
+        reader="Gemma3",
+        reads={"size": square(GEMMA_SIDE)},
+    ),
+    "internvl": TinyFamily(
+        words=("<img>", "</img>", "<IMG_CONTEXT>"),
+        marker="<IMG_CONTEXT>",
+        config=_internvl,
+        reader="GotOcr2",
+        reads={"size": square(TILE), "max_patches": 4},
+    ),
+    **WRITTEN,
+}
+"""Name -> the family."""
+
+
+def family_of(name: str) -> TinyFamily:
+    """Return what makes a family's models.
+
+    Raises:
+        ValueError: no family has this name.
+    """
+    if name not in _ALL:
+        raise ValueError(f"unknown family {name!r}; expected one of {', '.join(_ALL)}")
+    return _ALL[name]

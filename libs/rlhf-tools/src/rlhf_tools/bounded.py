@@ -66,7 +66,7 @@ class Abandoned:
         _LOG.warning("%s did not end at its deadline and still runs (%d such calls)", what, count)
         if count > MAX_ABANDONED:
             raise RolloutError(
-                f"{count} calls of tools run on after their deadlines, the last of them {what}; expected at most "
+                f"{count} calls of tools still run after their deadlines, the last of them {what}; expected at most "
                 f"{MAX_ABANDONED}. Give the tool a time limit of its own, or raise its timeout_s",
                 code="tool/runs-on",
             )

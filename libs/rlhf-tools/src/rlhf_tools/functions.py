@@ -89,19 +89,19 @@ def _signature(function: Callable[..., Any], *, bound: bool) -> _Signature:
     if not callable(function) or not name.isidentifier():
         raise PluginError(
             f"{function!r} cannot be a tool: expected a function with a name (def), or a method",
-            code="tool/malformed-function",
+            code="tool/not-a-function",
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise PluginError(
             f"tool {name!r} is a generator; return one result instead of yielding it",
-            code="tool/malformed-function",
+            code="tool/generator",
         )
     try:
         parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     except (NameError, TypeError, ValueError) as error:
         raise PluginError(
             f"tool {name!r}: its annotations cannot be read ({error}); name types that its module defines or imports",
-            code="tool/malformed-function",
+            code="tool/unreadable-annotations",
         ) from error
     parameters = parameters[1:] if bound else parameters
     about = described(inspect.getdoc(function))
@@ -110,7 +110,7 @@ def _signature(function: Callable[..., Any], *, bound: bool) -> _Signature:
         raise PluginError(
             f"tool {name!r}: the docstring describes {', '.join(sorted(unknown))}, which the function does not take; "
             f"it takes {', '.join(parameter.name for parameter in parameters) or 'nothing'}",
-            code="tool/malformed-function",
+            code="tool/unknown-parameter",
         )
     model = _model(name, parameters, about.arguments)
     try:
@@ -118,7 +118,7 @@ def _signature(function: Callable[..., Any], *, bound: bool) -> _Signature:
     except PydanticUserError as error:
         raise PluginError(
             f"tool {name!r} cannot be described in JSON: {error.message}",
-            code="tool/malformed-function",
+            code="tool/not-json",
         ) from error
     return _Signature(
         name=name,
@@ -139,12 +139,12 @@ def _model(
             raise PluginError(
                 f"tool {name!r}: {parameter} has no name that a policy could write; expected ordinary parameters "
                 "(no *args, **kwargs or positional-only ones)",
-                code="tool/malformed-function",
+                code="tool/parameter-name",
             )
         if parameter.annotation is parameter.empty:
             raise PluginError(
                 f"tool {name!r}: parameter {parameter.name!r} has no type; annotate it, such as {parameter.name}: str",
-                code="tool/malformed-function",
+                code="tool/no-type",
             )
         default = PydanticUndefined if parameter.default is parameter.empty else parameter.default
         # A prefix keeps names such as "copy" or "model_config" apart from pydantic's own; policies see the alias.
@@ -161,7 +161,7 @@ def _model(
     except PydanticUserError as error:
         raise PluginError(
             f"tool {name!r}: a parameter's type cannot come from JSON: {error.message}",
-            code="tool/malformed-function",
+            code="tool/type-not-json",
         ) from error
 
 

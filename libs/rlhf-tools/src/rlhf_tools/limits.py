@@ -14,7 +14,7 @@ class ToolLimits(Config):
         10.0,
         gt=0,
         le=86_400,
-        description="seconds that a call may take, if the tool has no deadline of its own",
+        description="seconds for one call, if the tool has no deadline of its own",
     )
     max_calls_per_turn: int = Field(
         8, ge=1, le=10_000, description="largest number of calls in one turn of the policy"
@@ -42,5 +42,6 @@ class ToolLimits(Config):
     )
     parallel: bool = Field(
         False,
-        description="run the calls of one turn at the same time. Their results keep the order of the calls either way",
+        description="run the calls of one turn at the same time; false: one after the other. Results keep the order "
+        "of the calls",
     )

@@ -1,9 +1,10 @@
-"""Answers of tools: a text for the policy, and the kind of failure if the call failed."""
+"""Answers of tools: a text and images for the policy, and the kind of failure if the call failed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from rlhf_core import RLHFError
 
@@ -24,7 +25,7 @@ class ToolFailure(StrEnum):
     TIMEOUT = "timeout"
     """The tool did not answer before its deadline."""
     INVALID_RESULT = "invalid_result"
-    """The tool returned something that is no text and has no JSON."""
+    """The tool returned something that is neither a text nor an image, and has no JSON."""
     LIMIT = "limit"
     """A limit of calls, of text or of nested calls is used up; the tool was not called."""
 
@@ -39,6 +40,8 @@ class ToolResult:
     """Kind of failure; None: the call succeeded."""
     cut: int = 0
     """Number of characters that the result was too long."""
+    images: tuple[Any, ...] = ()
+    """Images that the policy sees behind the text, as an observation's parts have them: of Pillow, bytes or paths."""
 
     @classmethod
     def failed(cls, failure: ToolFailure, message: str) -> ToolResult:

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
 
 from rlhf_core.contracts import Message, ToolCall
 
@@ -57,7 +59,12 @@ class ToolSession:
             for one, reason in zip(refused_calls, malformed, strict=False)
         ]
         return tuple(
-            {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": result.text}
+            {
+                "role": "tool",
+                "tool_call_id": call.id,
+                "name": call.name,
+                "content": _content(result),
+            }
             for call, result in zip([*calls, *refused_calls], results, strict=True)
         )
 
@@ -127,6 +134,12 @@ def _cut(result: ToolResult, most: int) -> ToolResult:
     if beyond <= 0:
         return result
     note = f"\n[{beyond} of {len(result.text)} characters cut off]"
-    return ToolResult(
-        text=result.text[:most] + note, failure=result.failure, cut=result.cut + beyond
-    )
+    return replace(result, text=result.text[:most] + note, cut=result.cut + beyond)
+
+
+def _content(result: ToolResult) -> str | list[dict[str, Any]]:
+    """Return a message's content: the text alone, or parts if there are images."""
+    if not result.images:
+        return result.text
+    texts = [{"type": "text", "text": result.text}] if result.text else []
+    return [*texts, *({"type": "image", "image": image} for image in result.images)]

@@ -29,7 +29,7 @@ class Tool:
     """JSON schema of the arguments: an object."""
     run: Callable[[Mapping[str, Any]], Awaitable[Any]]
     """Answers a call. The arguments are an object as the policy wrote it, checked by nobody yet. The answer is a
-    ``ToolResult``, a text, or a value with a JSON."""
+    ``ToolResult``, a text, an image of Pillow, a list with such images, or a value with a JSON."""
     timeout_s: float | None = None
     """Seconds that a call may take; None: those of the limits."""
     slots: Slots | None = None
@@ -39,13 +39,13 @@ class Tool:
         if not NAME.fullmatch(self.name):
             raise PluginError(
                 f"tool {self.name!r}: expected 1 to 64 letters, digits, underscores and hyphens as its name",
-                code="tool/malformed",
+                code="tool/malformed-name",
             )
         if not self.description.strip():
             raise PluginError(
                 f"tool {self.name!r} has no description, by which the policy learns what it is for; write one (the "
                 "first paragraph of a function's docstring)",
-                code="tool/malformed",
+                code="tool/no-description",
             )
 
     @property

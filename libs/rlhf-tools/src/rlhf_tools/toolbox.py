@@ -1,4 +1,4 @@
-"""Tools by name, shared by all episodes of a run, and one call: arguments read, tool run, its answer made a text."""
+"""Tools by name, shared by all episodes of a run, and one call: arguments read, tool run, its answer made a result."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from rlhf_core import PluginError, RolloutError
 from rlhf_core.contracts import ToolCall
+from rlhf_core.media import is_pillow
 
 from .bounded import bounded
 from .functions import function_tool
@@ -97,7 +98,7 @@ async def _run(tool: Tool, arguments: Mapping[str, Any], timeout_s: float) -> To
     if isinstance(value, ToolResult):
         return value
     try:
-        return ToolResult(text=_text(value))
+        return _result(value)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         return ToolResult.failed(
             ToolFailure.INVALID_RESULT, f"{tool.name} returned a value without JSON: {_said(error)}"
@@ -119,6 +120,19 @@ async def _started(tool: Tool, arguments: Mapping[str, Any]) -> Any:
         if current is not None and current.cancelling():
             raise
         return ToolResult.failed(ToolFailure.FAILED, _said(error))
+
+
+def _result(value: Any) -> ToolResult:
+    """Return a value as a result: an image of Pillow, or those of a list, as images, and all else as text.
+
+    No text or object is taken for an image: the policy may have written it, and it would name a file to be read.
+    """
+    entries = value if isinstance(value, list | tuple) else [value]
+    images = tuple(filter(is_pillow, entries))
+    if not images:
+        return ToolResult(text=_text(value))
+    texts = (_text(entry) for entry in entries if not is_pillow(entry))
+    return ToolResult(text="\n".join(texts), images=images)
 
 
 def _text(value: Any) -> str:

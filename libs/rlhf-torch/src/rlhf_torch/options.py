@@ -18,26 +18,27 @@ class ComputeOptions(Config):
     )
     compute_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="type of the matmuls. auto: bfloat16 on hardware with fast bfloat16 if the model has a million "
-        "parameters or more, else float32; bfloat16 parameters always compute in bfloat16",
+        description="number type of matrix products; auto: bfloat16 if the hardware is fast at it and the model has at "
+        "least a million parameters, else float32. bfloat16 parameters always compute in bfloat16",
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="recompute each layer in the backward pass: less memory, a third more time",
+        description="recompute each layer in the backward pass, which takes less memory and a third more time",
     )
     compile: bool = Field(
-        False, description="torch.compile each layer; the plan does for 50 steps or more"
+        False,
+        description="use torch.compile for each layer; rlhf plan turns it on for runs of 50 steps or more",
     )
     share_prompts: bool = Field(
         True,
-        description="compute what sequences of a group begin with (a prompt, turns before a fork) once in a "
+        description="compute what sequences of a group begin with (a prompt, turns before a fork) once in each "
         "micro-batch of a rank; results differ by rounding only",
     )
     logits_chunk: int | None = Field(
         None,
         ge=1,
-        description="number of action tokens whose logits are in memory at once; unset: 4096 on a GPU, on a CPU as "
-        "many as its caches hold; with as many as a micro-batch has, they are computed once, not twice",
+        description="number of action tokens whose logits are in memory at once; logits are computed twice unless it "
+        "covers a micro-batch; unset: 4096 on a GPU, on a CPU what caches hold",
     )
 
     def excluded_by_options(self) -> frozenset[str]:

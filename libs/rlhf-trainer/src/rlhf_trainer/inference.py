@@ -23,13 +23,14 @@ from rlhf_data.task_set import TaskSet
 from rlhf_data.tasks import WantedSets, load_prompts, load_sets
 from rlhf_guard.concurrency import run_to_its_end
 from rlhf_guard.environments.chosen import Environments, TaskMakers, environments_of, label_of
+from rlhf_guard.parts import NamedExecutor
 from rlhf_guard.rewards.panel import RewardPanel, SampleScore
 
 from .durable.records import AppendedFile
 from .loop.evaluation import EPOCH, NamedMetric, measured, metrics_of, pass_at_k
 from .loop.interrupts import LEAVE_S, Interrupts, leave_within
 from .rollouts.episodes import EpisodeRunner
-from .rollouts.reward_queue import RewardQueue
+from .rollouts.pool import RewardQueue
 
 __all__ = [
     "EPOCH",
@@ -40,6 +41,7 @@ __all__ = [
     "Interrupts",
     "MadePart",
     "MadeTasks",
+    "NamedExecutor",
     "NamedMetric",
     "Players",
     "PromptFormat",

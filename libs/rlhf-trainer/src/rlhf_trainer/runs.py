@@ -24,7 +24,7 @@ from .loop.restore import restore_roles
 from .loop.resume import ResumePoint, ResumeRules
 from .loop.state import RatedState, RunState
 from .rollouts.images import image_reader, vision_spec
-from .rollouts.samples import images_entry
+from .rollouts.reports import images_entry
 
 __all__ = [
     "Control",

@@ -149,7 +149,7 @@ class SendingLink:
             raise RLHFError(
                 f"{len(self._expected) - self._next} weights of the plan were not sent, first "
                 f"{self._expected[self._next][1].name}",
-                code="weights/other-plan",
+                code="weights/not-all-sent",
             )
         for number in sorted(self._works):
             await self._until(self._works.pop(number), f"bucket {number}")

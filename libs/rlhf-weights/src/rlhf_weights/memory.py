@@ -110,7 +110,7 @@ def _open_file(description: Description) -> Tensor:
             f"the sender's memory {name} is not at {path} of this process, which seems to be on another machine, in "
             f"another container or of another user ({error}). Weights can go by a broadcast or the object "
             "store instead",
-            code="weights/link-broken",
+            code="weights/other-machine",
         ) from error
     try:
         return torch.frombuffer(mmap.mmap(file, description["nbytes"]), dtype=torch.uint8)

@@ -87,6 +87,7 @@ def _asked(entry: Registered[Any], suits: str, setting: ChoiceSetting) -> Suitab
     fit = entry.imported(suits)(setting)
     if not isinstance(fit, Suitability):
         raise PluginError(
-            f"{entry.qualified} ({entry.origin}): {suits} returned {fit!r}; expected a Suitability"
+            f"{entry.label}: {suits} returned {fit!r}; expected a Suitability",
+            code="plugin/wrong-suitability",
         )
     return fit

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from rlhf_core.errors import ConfigError
+
 from ..run import RunConfig
 
 
@@ -45,7 +47,7 @@ def powers_of_two(num_samples: int) -> list[int]:
     return [1 << exponent for exponent in range(num_samples.bit_length())]
 
 
-def best_metric_problems(run: RunConfig, sets: Collection[str]) -> Iterator[str]:
+def best_metric_problems(run: RunConfig, sets: Collection[str]) -> Iterator[ConfigError]:
     """Yield the problem of a best metric that no evaluation of these sets gives.
 
     Metrics of plugins have names that are known once they are asked, so any name of a set and temperature will do.
@@ -57,6 +59,7 @@ def best_metric_problems(run: RunConfig, sets: Collection[str]) -> Iterator[str]
     folders = {name.rpartition("/")[0] for name in names}
     may_come = bool(run.eval.metrics) and any(wanted.startswith(f"{one}/") for one in folders)
     if wanted not in names and not may_come:
-        yield (
-            f"--checkpoint.best_metric {wanted}: expected a metric that this run evaluates: {', '.join(names)}"
+        yield ConfigError(
+            f"--checkpoint.best_metric {wanted}: expected a metric that this run evaluates: {', '.join(names)}",
+            code="metric/unknown",
         )

@@ -188,7 +188,7 @@ def check_routes(selections: Selections, labels: Labels) -> None:
         if word not in selection.registered.component.provides:
             raise CapabilityError(
                 f"--algo.correction.replay_routes with {labels(path)} {selection.name}: {FIX[word]}.",
-                code="config/conflict",
+                code="config/no-routes",
             )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from rlhf_core.errors import ConfigError
+
 from ..common import HeldOutRows
 from ..option_tree import NamedPaths
 from ..problems import Labels
@@ -13,24 +15,31 @@ from .data_files import set_name
 
 def held_out_problems(
     evaluation: HeldOutRows, train: Sequence[str], labels: Labels
-) -> Iterator[str]:
+) -> Iterator[ConfigError]:
     """Yield the contradictions among the options of held-out rows.
 
     Args:
         train: sets of ``data.train``.
     """
     if evaluation.data and evaluation.fraction:
-        yield (
+        yield ConfigError(
             f"{labels('eval.data')} and {labels('eval.fraction')}: give held-out sets, or a share of the training "
-            "data to hold out, not both"
+            "data to hold out, not both",
+            code="config/two-kinds-of-held-out",
         )
     if evaluation.fraction and not train:
-        yield f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE"
+        yield ConfigError(
+            f"{labels('eval.fraction')}: there is no training data to hold a share out of; add --data FILE",
+            code="config/nothing-to-hold-out",
+        )
     names = [
         name for name, equals, _ in (source.partition("=") for source in evaluation.data) if equals
     ]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"{labels('eval.data')}: two sets are called {twice[0]!r}; give each a name of its own"
+        yield ConfigError(
+            f"{labels('eval.data')}: two sets are called {twice[0]!r}; give each a name of its own",
+            code="config/set-name-twice",
+        )
 
 
 def held_out_without_effect(

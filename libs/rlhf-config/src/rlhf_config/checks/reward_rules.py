@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhf_core.capabilities import JUDGES_REWARDS, NO_ADVANTAGES, REWARDS_EPISODES
+from rlhf_core.errors import ConfigError
 
 from ..problems import Labels, missing
 from ..resolved import Selection, Selections
 
 
-def missing_reward(selections: Selections, labels: Labels) -> Iterator[str]:
+def missing_reward(selections: Selections, labels: Labels) -> Iterator[ConfigError]:
     """Yield the problem of a run whose loss is weighted with advantages and that nothing rewards."""
     losses = (*selections["algo.loss.policy"], *selections["algo.terms.use"])
     (executor,) = selections["rollout.executor"]
@@ -18,30 +19,37 @@ def missing_reward(selections: Selections, labels: Labels) -> Iterator[str]:
     if selections["reward.use"] or selections["env.use"] or is_rewarded:
         return
     if any(map(_learns_from_rewards, losses)):
-        yield missing(
-            "--reward",
-            "expected a reward, or an environment that gives one",
-            "Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME.",
-            emptied=labels("reward.use") if labels.is_set("reward.use") else None,
+        yield ConfigError(
+            missing(
+                "--reward",
+                "expected a reward, or an environment that gives one",
+                "Add --reward NAME, --reward FILE.py:FUNCTION or --env NAME.",
+                emptied=labels("reward.use") if labels.is_set("reward.use") else None,
+            ),
+            code="config/no-reward",
         )
 
 
-def reward_rules(selections: Selections, labels: Labels) -> Iterator[str]:
+def reward_rules(selections: Selections, labels: Labels) -> Iterator[ConfigError]:
     """Yield the problems of rewards that teach nothing, and of filters on rewards that nothing learns from."""
     rewards = selections["reward.use"]
     weights = [chosen.reward.weight for chosen in rewards if chosen.reward is not None]
     if weights and not any(weights) and not selections["env.use"]:
         section = rewards[0].section
-        yield f"{labels(f'{section}.weight')} is 0, as is every reward's weight: nothing would be learned"
+        yield ConfigError(
+            f"{labels(f'{section}.weight')} is 0, as is every reward's weight: nothing would be learned",
+            code="config/weightless-rewards",
+        )
     (loss,) = selections["algo.loss.policy"]
     if _learns_from_rewards(loss):
         return
     for chosen in selections["rollout.filters"]:
         if JUDGES_REWARDS in chosen.registered.component.provides:
-            yield (
+            yield ConfigError(
                 f"{labels('rollout.filters')} {chosen.registered.name} drops prompts by their rewards, and "
                 f"{labels('algo.loss.policy')} {loss.registered.name} teaches the same whatever the rewards are. Leave "
-                "the filter out, or choose a --loss that is weighted with advantages."
+                "the filter out, or choose a --loss that is weighted with advantages.",
+                code="config/filter-of-unused-rewards",
             )
 
 

@@ -1,4 +1,4 @@
-"""Facts about a chat template: what it does to a conversation that goes on, in a form for people and programs."""
+"""Facts about a chat template: how it renders a continued conversation, in a form for people and programs."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def continued(
     messages: Sequence[Message],
     tools: Tools = (),
 ) -> Prefix:
-    """Return whether a conversation forks when it goes on.
+    """Return whether a continued conversation forks.
 
     Args:
         conversation: messages through an answer that is sampled as the template would write it.

@@ -48,7 +48,7 @@ class Quotes:
         self._names: dict[str, int] = {}
 
     def messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages whose control words are stand-ins, but those of the policy's own contents."""
+        """Return messages with control words replaced by stand-ins, except in the policy's own contents."""
         return [self._message(message) for message in messages]
 
     def value(self, value: Any) -> Any:
@@ -66,10 +66,10 @@ class Quotes:
         return self._text(text, keep=True)
 
     def restored(self, text: str) -> RestoredText:
-        """Return a text with the words in the place of their stand-ins; all other control words in it are active.
+        """Return a text with each stand-in replaced by its word; all other control words in the text are active.
 
         Raises:
-            DataError: a stand-in was changed, so that nobody can tell what is a control token.
+            DataError: a stand-in was changed, so control tokens cannot be recognized.
         """
         by_number = {number: word for word, number in self._names.items()}
         pieces: list[str] = []

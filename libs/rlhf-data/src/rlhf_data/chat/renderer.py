@@ -74,6 +74,8 @@ class TokenizerRenderer:
         self.writing = writing
         self.texts = TextTokenizer(tokenizer, control_words) if texts is None else texts
         """Tokenizer of texts whose control words are known."""
+        self.decode = self.texts.decode
+        self.decode_batch = self.texts.decode_batch
         self.template_kwargs = dict(template_kwargs or {})
         """Variables for the chat template."""
         if self.texts.are_inert:
@@ -144,16 +146,6 @@ class TokenizerRenderer:
             ids if ids[: len(prefix)] == prefix else prefix + ids
             for ids in self.texts.encode(texts)
         ]
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of the tokens, with no spaces removed."""
-        return self.texts.decode(token_ids, skip_special_tokens=skip_special_tokens)
-
-    def decode_batch(
-        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
-    ) -> list[str]:
-        """Return the text of each sequence, as ``decode`` gives it; the ``tokenizers`` library uses all cores."""
-        return self.texts.decode_batch(sequences, skip_special_tokens=skip_special_tokens)
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -314,7 +306,7 @@ class TokenizerRenderer:
 
     @cached_property
     def generation_prompt(self) -> str:
-        """Text that the template writes where the policy's turn begins; empty where it cannot be told."""
+        """Text that the template writes at the start of the policy's turn; empty if it cannot be determined."""
         if self.tokenizer.chat_template is None:
             return ""
         probe: tuple[Message, ...] = ({"role": "user", "content": "Hello"},)

@@ -106,7 +106,7 @@ def refuse_words(kwargs: TemplateKwargs, words: ControlWords) -> None:
             raise DataError(
                 f"{TEMPLATE_KWARGS}: the value of {name!r} has {' '.join(found)}, which is a control token where the "
                 "chat template writes it. Leave it out, or set --data.control_words tokens",
-                code="template/control-words",
+                code="template/kwargs-with-control-token",
             )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import contains
 from pathlib import Path
 
 from rlhf_config.checks.data_files import is_pattern, split_name
+from rlhf_core.batch.task import value_at
 
-from ..source import Source, Unreadable, filled_columns
+from ..source import Row, Source, Unreadable, filled_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +32,23 @@ def are_here(entries: Sequence[str]) -> bool:
     return all(is_pattern(path) or Path(path).exists() for path in paths)
 
 
-def has_column(source: Source, column: str) -> bool:
-    """Return whether a row has a column. Rows are read up to the first one that has it."""
-    rows = source.scan([column])
-    return any(not isinstance(row, Unreadable) and column in row for row in rows)
+def has_column(source: Source, column: str, *, entries: bool = False) -> bool:
+    """Return whether a row has a column. Rows are read up to the first one that has it.
+
+    Args:
+        entries: the entry of an object in a column counts too, as ``value_at`` reads it.
+    """
+    rows = source.scan(list(dict.fromkeys([column, column.partition(".")[0]])))
+    has = _has_value if entries else contains
+    return any(not isinstance(row, Unreadable) and has(row, column) for row in rows)
+
+
+def _has_value(row: Row, column: str) -> bool:
+    try:
+        value_at(row, column)
+    except KeyError:
+        return False
+    return True
 
 
 def missing(column: str, sources: Sequence[Source]) -> Missing:

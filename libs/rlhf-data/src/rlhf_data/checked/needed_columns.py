@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from rlhf_config.checks.data_files import split_name
@@ -12,9 +13,22 @@ from rlhf_config.resolved import ResolvedOptions, Selection
 from rlhf_config.run import PromptData
 from rlhf_core.errors import ConfigError
 
+from ..forms.formed_source import LOOKED_AT
 from ..forms.opened_sets import OpenedSets
-from ..source import Source
+from ..source import Source, Unreadable
 from .columns_there import are_here, has_column, missing
+
+_RESPONSE = "The response is {!r} here, a text: call the parameter so."
+_OF_OTHERS = {
+    "completions": "The response is 'responses' here, a list of texts even where prompts are messages: call the "
+    "parameter so.",
+    "completion": _RESPONSE.format("response"),
+    "solution_str": _RESPONSE.format("response"),
+    "completion_ids": "Tokens are 'token_ids' here, of prompt and response: call the parameter so, and take those "
+    "that 'action_mask' marks.",
+    "queries": "Prompt and response are 'prompts' and 'responses' here: call parameters so, and join the two.",
+}
+"""Argument of a reward function of another trainer -> what to write in its place."""
 
 
 def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
@@ -46,9 +60,9 @@ def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]
     sources = [opened.open(data, entry, data.split, None, "data.train").source for entry in entries]
     labels = Labels(merge(layers))
     for selection, column, option in needed:
-        if not any(has_column(source, column) for source in sources):
+        if not any(has_column(source, column, entries=True) for source in sources):
             raise ConfigError(
-                _problem(selection, column, _label(selection, option, labels), sources),
+                _problem(selection, column, option, _label(selection, option, labels), sources),
                 code="data/missing-column",
             )
 
@@ -59,9 +73,31 @@ def _label(selection: Selection, option: str | None, labels: Labels) -> str:
     return labels(path)
 
 
-def _problem(selection: Selection, column: str, label: str, sources: Sequence[Source]) -> str:
+def _holder(source: Source, entry: str) -> str | None:
+    """Return the column of the first rows that has an object with this entry."""
+    for row in islice(source.scan(), LOOKED_AT):
+        if isinstance(row, Unreadable):
+            continue
+        for name, value in row.items():
+            if isinstance(value, Mapping) and value.get(entry) is not None:
+                return name
+    return None
+
+
+def _problem(
+    selection: Selection, column: str, option: str | None, label: str, sources: Sequence[Source]
+) -> str:
     lacking = missing(column, sources)
+    holder = next(filter(None, (_holder(source, column) for source in sources)), None)
+    own = _OF_OTHERS.get(column) if selection.section.startswith("reward") else None
+    hint = lacking.near
+    if holder is not None and option is not None:
+        hint = f" Did you mean {f'{holder}.{column}'!r}?"
+    elif holder is not None:
+        hint = f" It is in {holder!r}: call the parameter so, and take {holder}[{column!r}]."
+    elif own is not None:
+        hint = f" {own}"
     return (
-        f"{label}: {selection.name} reads the column {column!r}, which no row of {lacking.sets} has.{lacking.near}\n"
+        f"{label}: {selection.name} reads the column {column!r}, which no row of {lacking.sets} has.{hint}\n"
         f"  Columns: {lacking.columns}. Name one of them, or add this one to the rows."
     )

@@ -7,6 +7,7 @@ from rlhf_core.batch.task import Message
 from ..forms.form import RowKind
 from ..learned.labeled import label_of
 from ..learned.messages import (
+    answer_of,
     answers_in,
     conversation_of,
     text_of,
@@ -65,10 +66,10 @@ def read_structure(
                 messages = _conversation(row, columns, images)
                 check_judged(messages, answers_in(messages)[-1:])
                 return messages
-            text_of(row, columns.response_key, "response_key")
+            answer_of(row, columns.response_key, "response_key")
         case RowKind.RESPONSES:
             prompt = format.prompt(row)
-            text_of(row, columns.response_key, "response_key")
+            answer_of(row, columns.response_key, "response_key")
             return images.prompt(row, prompt)
         case RowKind.PAIRS if not are_texts(row, columns):
             both = pair_conversations(row, columns, images)

@@ -1,1 +1,1 @@
-"""Files that are no table by themselves: JSON Lines and JSON, packed ones, patterns of several, and plain texts."""
+"""Files that are not tables: JSON Lines and JSON, compressed files, patterns of several files, and plain texts."""

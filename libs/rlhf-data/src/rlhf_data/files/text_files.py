@@ -12,13 +12,33 @@ import weakref
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf_core.errors import DataError
-from rlhf_core.outside.json_reader import BrokenJson, parse_json, require_shallow
+from rlhf_core.outside.json_reader import MAX_DEPTH, require_shallow
 
-from ..source import Row, Source, Unreadable, row_error
+from ..source import Row, Source, Unreadable, code_of, row_error
+from .encoding import AS_UTF8
+from .layouts import refuse_other_layout
 
 _BOM = b"\xef\xbb\xbf"
+_REPEATED = "repeated key"
+
+
+class _RepeatedKey(ValueError):
+    """An object has a key twice. Python's reader keeps the last value, so the first would be lost in silence."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise _RepeatedKey(f"the key {double!r} is there twice; leave one of them out")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 class JsonLines:
@@ -52,6 +72,7 @@ class JsonLines:
                 f"{path}: the file has only blank lines; expected at least one row",
                 code="data/no-rows",
             )
+        refuse_other_layout(path, self._content, len(self))
 
     def __len__(self) -> int:
         return len(self._line_numbers)
@@ -152,7 +173,7 @@ def open_json(path: Path, name: str, content: Path | None = None) -> Source:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise DataError(
-            f"{path}:{line}: expected UTF-8 text ({error.reason})", code="data/malformed-file"
+            f"{path}:{line}: expected UTF-8 text ({error.reason}). {AS_UTF8}", code="data/not-utf8"
         ) from error
     if not text.lstrip().startswith("["):
         return JsonLines(path, name, content)
@@ -171,15 +192,24 @@ def open_json(path: Path, name: str, content: Path | None = None) -> Source:
 def parse_row(line: bytes) -> Row | Unreadable:
     """Return the JSON object of a line, or the reason why the line has none."""
     try:
-        return _as_row(parse_json(line.decode("utf-8").rstrip()))
+        text = line.decode("utf-8").rstrip()
+        value = _DECODER.decode(text)
+        require_shallow(value, text)
+        return _as_row(value)
     except UnicodeDecodeError as error:
-        return Unreadable(f"expected UTF-8 text ({error.reason} at byte {error.start + 1})")
-    except BrokenJson as error:
-        cause = error.__cause__
-        if isinstance(cause, json.JSONDecodeError):
-            return Unreadable(f"broken JSON: {cause.msg} at column {cause.colno}")
-        # The object is nested too deeply, or a number has more digits than Python converts.
-        return Unreadable(f"unusable JSON: {cause if isinstance(cause, ValueError) else error}")
+        return Unreadable(
+            f"expected UTF-8 text ({error.reason} at byte {error.start + 1}). {AS_UTF8}"
+        )
+    except json.JSONDecodeError as error:
+        return Unreadable(f"broken JSON: {error.msg} at column {error.colno}")
+    except _RepeatedKey as error:
+        return Unreadable(str(error), _REPEATED)
+    except RecursionError:
+        return Unreadable(f"unusable JSON: nested more than {MAX_DEPTH} lists and objects deep")
+    except (
+        ValueError
+    ) as error:  # nested too deeply, or a number has more digits than Python converts
+        return Unreadable(f"unusable JSON: {error}")
 
 
 def _as_row(value: object) -> Row | Unreadable:
@@ -190,18 +220,19 @@ def _as_row(value: object) -> Row | Unreadable:
 
 def _array_entries(text: str, path: Path) -> Iterator[tuple[object, int]]:
     """Yield the entries of a JSON list with the line that each starts on."""
-    decoder = json.JSONDecoder()
     position = _skip_blank(text, text.index("[") + 1)
     line = 1 + text.count("\n", 0, position)
     while not text.startswith("]", position):
         try:
-            value, end = decoder.raw_decode(text, position)
+            value, end = _DECODER.raw_decode(text, position)
             require_shallow(value, text[position:end])
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{path}:{error.lineno}: broken JSON: {error.msg} at column {error.colno}",
-                code="data/malformed-file",
+                code="data/broken-json",
             ) from error
+        except _RepeatedKey as error:
+            raise DataError(f"{path}:{line}: {error}", code=code_of(_REPEATED)) from error
         except (RecursionError, ValueError) as error:
             raise DataError(
                 f"{path}:{line}: unusable JSON: {error}", code="data/malformed-file"
@@ -217,11 +248,11 @@ def _array_entries(text: str, path: Path) -> Iterator[tuple[object, int]]:
         else:
             raise DataError(
                 f"{path}:{line}: broken JSON: expected ',' or ']' after an entry",
-                code="data/malformed-file",
+                code="data/broken-json",
             )
     if text[position + 1 :].strip():
         raise DataError(
-            f"{path}:{line}: expected nothing after the list's end", code="data/malformed-file"
+            f"{path}:{line}: expected nothing after the list's end", code="data/after-the-list"
         )
 
 

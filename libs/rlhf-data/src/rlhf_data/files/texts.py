@@ -9,6 +9,7 @@ from pathlib import Path
 from rlhf_core.errors import DataError
 
 from ..source import MAX_CHARACTERS, Row, Unreadable, row_error
+from .encoding import AS_UTF8
 
 TEXT = "text"
 """The column of the rows."""
@@ -80,5 +81,5 @@ class TextFile:
             return {TEXT: found.removeprefix(_BOM).decode("utf-8")}
         except UnicodeDecodeError as error:
             return Unreadable(
-                f"expected UTF-8 text ({error.reason} at byte {start + error.start + 1})"
+                f"expected UTF-8 text ({error.reason} at byte {start + error.start + 1}). {AS_UTF8}"
             )

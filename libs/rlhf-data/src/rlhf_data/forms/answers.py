@@ -7,9 +7,22 @@ from typing import Any, TypeGuard
 
 from ..rows import RowProblem
 from ..source import Row
-from .chats import ASSISTANT, MESSAGES, USER, conversation, has_chat, is_chat, with_system
+from .chats import (
+    ASSISTANT,
+    LABEL,
+    MESSAGES,
+    USER,
+    chat_column,
+    conversation,
+    has_chat,
+    has_question,
+    has_sharegpt,
+    is_chat,
+    truth_of,
+    with_system,
+)
 
-PROMPT, RESPONSE, COMPLETION, LABEL = "prompt", "response", "completion", "label"
+PROMPT, RESPONSE, COMPLETION = "prompt", "response", "completion"
 STEPS, STEP_LABELS = "completions", "labels"
 INSTRUCTION, INPUT, OUTPUT, HISTORY = "instruction", "input", "output", "history"
 
@@ -20,13 +33,14 @@ def has_prompt(row: Row) -> bool:
 
 
 def has_response(row: Row) -> bool:
-    """Return whether a row has a prompt and a response."""
-    return has_prompt(row) and isinstance(row.get(RESPONSE), str)
+    """Return whether a row has a prompt and a response of text, to imitate: no label of true or false says that it may
+    be bad. A number beside a response is mostly the right answer of its prompt."""
+    return _has_text(row, RESPONSE) and not isinstance(row.get(LABEL), bool)
 
 
 def has_completion(row: Row) -> bool:
     """Return whether a row has a prompt and a completion of text, to imitate: no label says that it may be bad."""
-    return _has_text_completion(row) and not is_judged(row)
+    return _has_text(row, COMPLETION) and not is_judged(row)
 
 
 def has_chat_completion(row: Row) -> bool:
@@ -39,29 +53,32 @@ def has_conversation(row: Row) -> bool:
     return has_chat(row) and not isinstance(row.get(LABEL), bool)
 
 
+def has_turns(row: Row) -> bool:
+    """Return whether a row has a conversation of ShareGPT's turns, to imitate as in ``has_completion``."""
+    return has_sharegpt(row) and not isinstance(row.get(LABEL), bool)
+
+
 def is_judged(row: Row) -> bool:
     """Return whether a label says of a row's answer whether it is good."""
     return truth_of(row.get(LABEL)) is not None
 
 
-def truth_of(label: object) -> bool | None:
-    """Return whether a label is true; None if it says neither.
-
-    It may be a number, and a text: cells of CSV are text, and a table of mixed values is written as such.
-    """
-    if isinstance(label, str):
-        return {"true": True, "1": True, "false": False, "0": False}.get(label.strip().lower())
-    return bool(label) if isinstance(label, int | float) and label in (0, 1) else None
-
-
 def has_judged_completion(row: Row) -> bool:
     """Return whether a row is a prompt with a completion of text, and a label."""
-    return is_judged(row) and _has_text_completion(row)
+    return is_judged(row) and _has_text(row, COMPLETION)
+
+
+def has_judged_response(row: Row) -> bool:
+    """Return whether a row is a prompt with a response of text, and a label."""
+    return is_judged(row) and _has_text(row, RESPONSE)
 
 
 def has_judged_chat(row: Row) -> bool:
-    """Return whether a row is a conversation with a label of its last answer."""
+    """Return whether a row is a conversation with a label of its last answer. Beside ShareGPT's and Alpaca's columns a
+    number is mostly a class."""
     if has_chat(row):
+        return isinstance(row.get(LABEL), bool) or (is_judged(row) and not has_question(row))
+    if has_sharegpt(row) or _has_alpaca(row):
         return isinstance(row.get(LABEL), bool)
     return is_judged(row) and _has_chat_completion(row)
 
@@ -72,7 +89,11 @@ def has_steps(row: Row) -> bool:
 
 
 def is_alpaca(row: Row) -> bool:
-    """Return whether a row has Alpaca's columns; ``input`` may be left out."""
+    """Return whether a row has Alpaca's columns, to imitate as in ``has_completion``; ``input`` may be left out."""
+    return _has_alpaca(row) and not isinstance(row.get(LABEL), bool)
+
+
+def _has_alpaca(row: Row) -> bool:
     return (
         isinstance(row.get(INSTRUCTION), str)
         and isinstance(row.get(OUTPUT), str)
@@ -107,12 +128,13 @@ def instruction(row: Row) -> list[dict[str, Any]]:
 
 
 def chat_completion(row: Row) -> Row:
-    """Return a row as one conversation of which the completion alone is learned.
+    """Return a row as one conversation in which only the completion is learned.
 
     Raises:
-        RowProblem: the prompt or the completion is no list of messages.
+        RowProblem: the prompt or the completion is not a list of messages.
     """
-    for name in (PROMPT, COMPLETION):
+    answer = _chat_answer(row)
+    for name in (PROMPT, answer):
         if not is_chat(row.get(name)):
             raise RowProblem(
                 "another form",
@@ -122,7 +144,7 @@ def chat_completion(row: Row) -> Row:
         {**message, "train": False} if message["role"] == ASSISTANT else message
         for message in row[PROMPT]
     ]
-    return {**row, MESSAGES: [*given, *row[COMPLETION]]}
+    return {**row, MESSAGES: [*given, *row[answer]]}
 
 
 def judged_chat(row: Row) -> Row:
@@ -131,15 +153,23 @@ def judged_chat(row: Row) -> Row:
     Raises:
         RowProblem: the completion is not one message: a label judges one answer.
     """
-    if not is_chat(row.get(COMPLETION)):
-        return conversation(row)
-    if len(row[COMPLETION]) != 1:
+    name = _chat_answer(row)
+    if not is_chat(row.get(name)):
+        is_alone = chat_column(row) is None and isinstance(row.get(INSTRUCTION), str)
+        return alpaca(row) if is_alone else conversation(row)
+    if len(row[name]) != 1:
         raise RowProblem(
             "several answers",
-            f"column {COMPLETION!r}: expected one message of the assistant, since the label judges one answer; got "
-            f"{len(row[COMPLETION])} messages",
+            f"column {name!r}: expected one message of the assistant, since the label judges one answer; got "
+            f"{len(row[name])} messages",
         )
-    return {**row, MESSAGES: [*row[PROMPT], *row[COMPLETION]]}
+    return {**row, MESSAGES: [*row[PROMPT], *row[name]]}
+
+
+def has_history(row: Row) -> bool:
+    """Return whether a row has a list of earlier turns before its prompt; any other value does not count."""
+    value = row.get(HISTORY)
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) > 0
 
 
 def earlier(history: object) -> list[dict[str, Any]]:
@@ -166,12 +196,19 @@ def earlier(history: object) -> list[dict[str, Any]]:
     ]
 
 
-def _has_text_completion(row: Row) -> bool:
-    return has_prompt(row) and isinstance(row.get(COMPLETION), str)
+def _has_text(row: Row, name: str) -> bool:
+    return has_prompt(row) and isinstance(row.get(name), str)
 
 
 def _has_chat_completion(row: Row) -> bool:
-    return is_chat(row.get(PROMPT)) and is_chat(row.get(COMPLETION))
+    return is_chat(row.get(PROMPT)) and is_chat(row.get(_chat_answer(row)))
+
+
+def _chat_answer(row: Row) -> str:
+    """Return the column with an answer of messages."""
+    return (
+        RESPONSE if is_chat(row.get(RESPONSE)) and not is_chat(row.get(COMPLETION)) else COMPLETION
+    )
 
 
 def _text(row: Row, name: str) -> str:

@@ -13,8 +13,8 @@ from rlhf_core.outside.json_reader import BrokenJson, parse_json
 from ..chat.template.pieces import function_of
 from ..rows import RowProblem
 from ..source import Row, Source, Unreadable
-from .answers import HISTORY, INSTRUCTION, PROMPT, earlier, has_prompt
-from .chats import MESSAGES, SYSTEM, USER, chat_column, is_chat, with_system
+from .answers import HISTORY, INSTRUCTION, PROMPT, earlier, has_history, has_prompt
+from .chats import MESSAGES, USER, chat_column, has_system, is_chat, with_system
 from .pairs import CHOSEN, REJECTED
 
 TOOLS = "tools"
@@ -22,17 +22,6 @@ LOOKED_AT = 10
 """First rows of a set that are looked at."""
 
 log = logging.getLogger(__name__)
-
-
-def has_system(row: Row) -> bool:
-    """Return whether a row has a system message in a column of its own."""
-    return isinstance(row.get(SYSTEM), str) and bool(row[SYSTEM].strip())
-
-
-def has_history(row: Row) -> bool:
-    """Return whether a row has a list of what was said before its prompt; whatever else the column has is no such."""
-    value = row.get(HISTORY)
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) > 0
 
 
 def with_history_column(row: Row, keys: Mapping[str, str]) -> Row:
@@ -94,7 +83,7 @@ def with_system_column(row: Row, keys: Mapping[str, str]) -> Row:
 
 
 def warn_of_tools(source: Source, option: str) -> None:
-    """Say that the first rows of prompts have tools, which nobody shows to the policy.
+    """Warn that the first rows of prompts have tools that the policy will not see.
 
     Args:
         option: option that names the source.

@@ -15,7 +15,11 @@ COLUMNS = ("messages", "conversations", "conversation")
 ANSWERS = ("prompt", "completion", "chosen", "rejected")
 """Further columns that may hold messages, or the JSON text of messages."""
 MESSAGES = COLUMNS[0]
+LABEL, KTO_TAG = "label", "kto_tag"
+"""Columns that say whether a row's answer is good: our own, and LLaMA-Factory's."""
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
+SYSTEM_COLUMNS = (SYSTEM, "system_prompt")
+"""Columns that may hold a row's system message, the second as in OpenOrca; the first one with a text is read."""
 _TOOL_CALL = "function_call"
 ROLES = {
     "system": SYSTEM,
@@ -47,11 +51,24 @@ def is_sharegpt(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
 
 
 def decoded(row: Row) -> Row:
-    """Return a row whose conversations that are JSON text are lists; the row itself where none is."""
-    found = {
+    """Return a row whose conversations that are JSON text are lists, and whose ``kto_tag`` is its label; the row itself
+    where none is."""
+    found: dict[str, Any] = {
         name: parse_json(row[name]) for name in (*COLUMNS, *ANSWERS) if _is_text(row.get(name))
     }
+    if row.get(LABEL) is None and (is_good := truth_of(row.get(KTO_TAG))) is not None:
+        found[LABEL] = is_good
     return {**row, **found} if found else row
+
+
+def truth_of(label: object) -> bool | None:
+    """Return whether a label is true; None if it says neither.
+
+    It may be a number, and a text: cells of CSV are text, and a table of mixed values is written as such.
+    """
+    if isinstance(label, str):
+        return {"true": True, "1": True, "false": False, "0": False}.get(label.strip().lower())
+    return bool(label) if isinstance(label, int | float) and label in (0, 1) else None
 
 
 def chat_column(row: Row) -> str | None:
@@ -81,7 +98,7 @@ def has_question(row: Row) -> bool:
 def conversation(row: Row) -> Row:
     """Return a row with its conversation as chat messages in the column ``messages``, as far as it has one.
 
-    A column ``system`` is the system message of ShareGPT's turns.
+    A column ``system`` or ``system_prompt`` is the system message of ShareGPT's turns.
 
     Raises:
         RowProblem: nobody knows whose turn one is, or its tool call is none.
@@ -113,14 +130,15 @@ def question(row: Row) -> Row:
 
 
 def with_system(row: Row, messages: Messages) -> Messages:
-    """Return messages behind the system message that a column ``system`` has.
+    """Return messages behind the system message that a column of the row has.
 
     Raises:
         RowProblem: the messages have another one.
     """
-    system = row.get(SYSTEM)
-    if not isinstance(system, str) or not system.strip():
+    column = _system_column(row)
+    if column is None:
         return messages
+    system = row[column]
     first: Mapping[str, Any] = messages[0] if messages else {}
     if first.get("role") != SYSTEM:
         return [{"role": SYSTEM, "content": system}, *messages]
@@ -128,8 +146,18 @@ def with_system(row: Row, messages: Messages) -> Messages:
         return messages
     raise RowProblem(
         "two system prompts",
-        "the conversation begins with a system message, and the column 'system' has another one; leave one out",
+        f"the conversation begins with a system message, and the column {column!r} has another one; leave one out",
     )
+
+
+def has_system(row: Row) -> bool:
+    """Return whether a row has a system message in its own column."""
+    return _system_column(row) is not None
+
+
+def _system_column(row: Row) -> str | None:
+    texts = (name for name in SYSTEM_COLUMNS if isinstance(row.get(name), str))
+    return next((name for name in texts if row[name].strip()), None)
 
 
 def asked(row: Row) -> Row:

@@ -7,8 +7,9 @@ from itertools import islice
 
 from ..rows import RowProblem
 from ..source import Row, Source, Unreadable, row_error
-from .beside import has_history, has_system, with_history_column, with_system_column
-from .chats import decoded
+from .answers import has_history
+from .beside import with_history_column, with_system_column
+from .chats import KTO_TAG, LABEL, decoded, has_system
 from .form import DataForm
 from .table import FORMS
 
@@ -24,6 +25,7 @@ class FormedRows:
         is_renamed: the rows get our own columns; False: they are right as they are, but for messages as JSON text.
         as_prompts: what is asked in the rows is wanted, and not what they answer.
         extra: columns that each row is to have; those that it lacks are None.
+        label_counts: rows with a label are of another form than those without; False: the form was asked for.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class FormedRows:
         is_renamed: bool,
         as_prompts: bool = False,
         extra: Sequence[str] = (),
+        label_counts: bool = True,
     ) -> None:
         self._form = form
         self._names = names
         self._is_renamed = is_renamed
         self._as_prompts = as_prompts
         self._extra = extra
+        self._label_counts = label_counts
 
     def made(self, row: Row) -> Row | Unreadable:
         """Return a row in our own columns; unreadable where it is of another form."""
@@ -47,15 +51,15 @@ class FormedRows:
         given = decoded(named)
         is_renamed = self._is_renamed or given is not named or has_system(given)
         is_renamed = is_renamed or has_history(given)
-        if not self._form.matches(given):
-            # Where options name columns, a row without them lacks them, whatever else it is.
-            if not self._names and (other := another_form(given, self._form)):
-                return Unreadable(
-                    f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this "
-                    f"one looks like {other.name} ({other.title}). Put it into a file of its own",
-                    "another form",
-                )
-        elif missing := [name for name in self._extra if name not in row]:
+        # Where options name columns, a row without them lacks them, whatever else it is.
+        is_other = not self._names and not self._matches(given)
+        if is_other and (other := another_form(given, self._form)):
+            return Unreadable(
+                f"expected a row of the form {self._form.name} ({self._form.title}), as the first rows are; this "
+                f"one looks like {other.name} ({other.title}). Put it into a file of its own",
+                "another form",
+            )
+        if missing := [name for name in self._extra if name not in row]:
             row = {**row, **dict.fromkeys(missing)}
             given = {**given, **dict.fromkeys(missing)}
         if not is_renamed:
@@ -70,6 +74,11 @@ class FormedRows:
         # The user's names stay, so that messages about a row have them.
         return {**made, **{name: made[own] for own, name in self._names.items() if own in made}}
 
+    def _matches(self, row: Row) -> bool:
+        return self._form.matches(row) or (
+            not self._label_counts and self._form.matches(without_label(row))
+        )
+
 
 class FormedSource:
     """See ``Source``: the rows of another one in our own columns."""
@@ -79,6 +88,8 @@ class FormedSource:
         self.where = source.where
         self._source = source
         self._rows = rows
+        self._are_as_read = False
+        """True once all rows were looked at, and none of them is made into another."""
 
     def __len__(self) -> int:
         return len(self._source)
@@ -89,21 +100,33 @@ class FormedSource:
         Raises:
             DataError: the row cannot be read, or is of another form.
         """
-        made = self._rows.made(self._source.row(index))
+        row = self._source.row(index)
+        if self._are_as_read:
+            return row
+        made = self._rows.made(row)
         if isinstance(made, Unreadable):
             raise row_error(self.where(index), made)
         return made
 
     def scan(self, columns: Sequence[str] | None = None) -> Iterator[Row | Unreadable]:
         """Yield all rows in order, with all their columns: a form may be told by any of them."""
+        num_as_read = 0
         for row in self._source.scan():
-            yield row if isinstance(row, Unreadable) else self._rows.made(row)
+            made = row if isinstance(row, Unreadable) else self._rows.made(row)
+            num_as_read += made is row
+            self._are_as_read |= num_as_read == len(self)
+            yield made
 
 
 def with_names(row: Row, names: Mapping[str, str]) -> Row:
     """Return a row whose columns that options name have our own names too."""
     found = {own: row[given] for own, given in names.items() if given in row}
     return {**row, **found} if found else row
+
+
+def without_label(row: Row) -> Row:
+    """Return a row without what says whether its answer is good."""
+    return {name: value for name, value in row.items() if name not in (LABEL, KTO_TAG)}
 
 
 def another_form(row: Row, expected: DataForm) -> DataForm | None:

@@ -14,6 +14,7 @@ from .chats import (
     MESSAGES,
     USER,
     conversation,
+    has_question,
     has_sharegpt,
     is_chat,
     is_sharegpt,
@@ -35,9 +36,14 @@ def is_pair(row: Row) -> bool:
     return (has_prompt(row) and _are_texts(row)) or all(is_chat(row.get(name)) for name in _BOTH)
 
 
-def is_sharegpt_pair(row: Row) -> bool:
-    """Return whether a row has a conversation of ShareGPT, and two answers that are a turn or a list of turns."""
-    return has_sharegpt(row) and all(is_sharegpt(_turns(row.get(name))) for name in _BOTH)
+def is_answered_pair(row: Row) -> bool:
+    """Return whether a row has a conversation, and two answers to it that are a turn or a list of turns: all as
+    ShareGPT writes them, or as chat messages."""
+    both = [_turns(row.get(name)) for name in _BOTH]
+    if has_sharegpt(row):
+        return all(map(is_sharegpt, both))
+    answers = all(is_chat(one) and one[0]["role"] == ASSISTANT for one in both)
+    return answers and has_question(row) and not has_prompt(row)
 
 
 def is_alpaca_pair(row: Row) -> bool:
@@ -54,20 +60,23 @@ def transcripts(row: Row) -> Row:
     return {**row, **{name: _messages(row.get(name), name) for name in _BOTH}}
 
 
-def sharegpt_pair(row: Row) -> Row:
-    """Return a row of ShareGPT's turns with prompt and answers as chat messages.
+def answered_pair(row: Row) -> Row:
+    """Return a row with a conversation and two answers to it as one with prompt and answers of chat messages.
 
     Raises:
         RowProblem: one of them is none, or as from ``chats.conversation``.
     """
     both = {name: _turns(row.get(name)) for name in _BOTH}
     for name, turns in both.items():
-        if not is_sharegpt(turns):
+        if not is_sharegpt(turns) and not is_chat(turns):
             raise RowProblem(
                 "another form",
-                f"column {name!r}: expected a turn with 'from' and 'value'; got {row.get(name)!r:.60}",
+                f"column {name!r}: expected a turn with 'from' and 'value', or a message with 'role' and 'content'; "
+                f"got {row.get(name)!r:.60}",
             )
-    answers = {name: messages_of(turns) for name, turns in both.items()}
+    answers = {
+        name: turns if is_chat(turns) else messages_of(turns) for name, turns in both.items()
+    }
     return {**row, PROMPT: conversation(row)[MESSAGES], **answers}
 
 

@@ -18,7 +18,7 @@ from .beside import TOOLS
 from .chats import decoded
 from .commands import commands_for
 from .form import DataForm, RowKind
-from .formed_source import FormedRows, FormedSource, first_rows, with_names
+from .formed_source import FormedRows, FormedSource, first_rows, with_names, without_label
 from .table import BY_NAME, FORMS
 
 AS_GIVEN = "columns"
@@ -153,13 +153,14 @@ def recognized(
             is_renamed=as_prompts or not form.is_own,
             as_prompts=as_prompts,
             extra=extra,
+            label_counts=wanted is None,
         ),
         num_columns=len({name for row in rows for name in row}),
     )
 
 
 def check_name(name: str | None) -> FormName | None:
-    """Return a value of ``data.form`` as it was written.
+    """Return a value of ``data.form`` unchanged, after checking that the form exists.
 
     Raises:
         DataError: there is no such form.
@@ -228,7 +229,7 @@ def _usable(form: DataForm, kinds: Sequence[RowKind], spec: str | None) -> DataF
     raise DataError(
         f"--data.form {form.name}: expected a form of {_listed(kinds)}; {form.title} are for "
         f"{_commands(form, spec)}",
-        code="data/other-form",
+        code="data/form-of-others",
     )
 
 
@@ -244,13 +245,21 @@ def _refuse_others(
     if form is None or any(form.is_part_of(one) for one in FORMS if one.kind in kinds):
         return
     way_out = "name the columns (--data.prompt_key COLUMN, ...)"
+    as_own = _without_label(rows, kinds)
     if RowKind.PROMPTS in kinds and form.prompt is not None:
         way_out = f"add --data.form {form.name} to take their prompts alone, or {way_out}"
+    elif as_own is not None:
+        way_out = f"add --data.form {as_own.name}, by which a label counts for nothing"
     raise DataError(
         f"{place}: these look like {form.title}; expected {_listed(kinds)}. Such rows are for "
         f"{_commands(form, spec)}\n  To read them here, {way_out}.",
         code="data/other-form",
     )
+
+
+def _without_label(rows: Sequence[Row], kinds: Sequence[RowKind]) -> DataForm | None:
+    """Return the form that the first rows would have without their label; it can be asked for."""
+    return _recognized([*map(without_label, rows)], {}, kinds)
 
 
 def _listed(kinds: Iterable[RowKind]) -> str:

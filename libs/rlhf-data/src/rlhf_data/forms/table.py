@@ -28,7 +28,7 @@ FORMS = (
         name="sharegpt",
         title="ShareGPT conversations",
         kind=RowKind.CONVERSATIONS,
-        matches=chats.has_sharegpt,
+        matches=answers.has_turns,
         keys={"messages_key": "messages"},
         own=chats.conversation,
         prompt=chats.asked,
@@ -77,11 +77,11 @@ FORMS = (
     ),
     DataForm(
         name="sharegpt_pair",
-        title="preference pairs of ShareGPT turns",
+        title="conversations with two answers",
         kind=RowKind.PAIRS,
-        matches=pairs.is_sharegpt_pair,
+        matches=pairs.is_answered_pair,
         keys=_PAIR,
-        own=pairs.sharegpt_pair,
+        own=pairs.answered_pair,
         prompt=pairs.asked,
     ),
     DataForm(
@@ -108,6 +108,7 @@ FORMS = (
         matches=answers.has_judged_chat,
         keys={"messages_key": "messages", "label_key": "label"},
         own=answers.judged_chat,
+        prompt=chats.asked,
     ),
     DataForm(
         name="labeled",
@@ -115,6 +116,13 @@ FORMS = (
         kind=RowKind.JUDGED,
         matches=answers.has_judged_completion,
         keys={"prompt_key": "prompt", "response_key": "completion", "label_key": "label"},
+    ),
+    DataForm(
+        name="labeled_response",
+        title="KTO rows with responses",
+        kind=RowKind.JUDGED,
+        matches=answers.has_judged_response,
+        keys={"prompt_key": "prompt", "response_key": "response", "label_key": "label"},
     ),
     DataForm(
         name="steps",

@@ -22,7 +22,6 @@ from ..chat.renderer import TokenizerRenderer
 from ..chat.template.pieces import THOUGHT_FIELDS
 from ..rows import RowProblem, check_text, problem_of
 from ..turn_order import out_of_turn
-from .generation_blocks import has_blocks
 from .learned_text import LearnedText, Span, squeezed
 from .messages import ASSISTANT, TOOL
 from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
@@ -34,6 +33,8 @@ _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
 
 _TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
+_BLOCK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""Start of what the assistant writes, in templates that mark it themselves."""
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -55,7 +56,8 @@ class ChatSpans:
             )
         self._renderer = renderer
         # A tokenizer may have a template of its own for chats with tools.
-        self._has_blocks = (has_blocks(tokenizer), has_blocks(tokenizer, ()))
+        templates = (tokenizer.get_chat_template(), tokenizer.get_chat_template(tools=[]))
+        self._has_blocks = [_BLOCK.search(template) is not None for template in templates]
         names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
         self._skeletons = SkeletonMaker(
             _pattern_of(names),
@@ -185,7 +187,7 @@ class ChatSpans:
         for index in learned:
             shown = text[slice(*of_message[index])]
             if not shown or not _holds(shown, messages[index]):
-                raise _changed(index, shown)
+                raise _changed(messages, index, shown)
         return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
 
 
@@ -219,7 +221,7 @@ def _fit_turns(
     turns = list(skeleton.turns.items())
     position = turns[0][1].start
     if not text.startswith(skeleton.text[:position]):
-        raise _changed(turns[0][0], text[shared_prefix(text, skeleton.text) :])
+        raise _changed(messages, turns[0][0], text[shared_prefix(text, skeleton.text) :])
     nexts = [*(turn.start for _, turn in turns[1:]), len(skeleton.text)]
     for (index, turn), until in zip(turns, nexts, strict=True):
         hole = skeleton.holes[index]
@@ -232,7 +234,7 @@ def _fit_turns(
             if _shows(text, turn, messages[index], lead, f"{mark}{index}v"):
                 break
         else:
-            raise _changed(index, text[position:])
+            raise _changed(messages, index, text[position:])
         yield _behind(text, Span(position, end + len(end_of_turn)), skeleton.begun[index])
         position = end + len(closing)
 
@@ -305,10 +307,17 @@ def _name_of(call: object) -> str:
     return squeezed(str(function.get("name", ""))) if isinstance(function, Mapping) else ""
 
 
-def _changed(index: int, shown: str) -> RowProblem:
+def _changed(messages: Sequence[Message], index: int, shown: str) -> RowProblem:
+    fix = (
+        "This is the last turn: leave out what the template does not write of it, such as thoughts"
+    )
+    if any(message["role"] == ASSISTANT for message in messages[index + 1 :]):
+        fix = (
+            "Templates of thinking models drop thoughts of earlier turns: learn the last turn only "
+            "(--data.learn last), or leave the thoughts out"
+        )
     return RowProblem(
         CHANGED,
         f"message {index + 1}: the chat template does not show the assistant's answer as it is, but as {shown!r:.80}. "
-        "Templates of thinking models drop thoughts of earlier turns: learn the last turn only (--data.learn last), "
-        "or leave the thoughts out",
+        f"{fix}",
     )

@@ -17,6 +17,7 @@ from .chat_spans import ChatSpans
 from .learned_text import LearnedText, plain_text
 from .messages import (
     ASSISTANT,
+    answer_of,
     answers_in,
     check_chat,
     conversation_of,
@@ -147,7 +148,7 @@ class Conversations:
                 prompt := self._answers.format.prompt(row), str
             ):
                 check_prompt(prompt)
-            answer = text_of(row, self._columns.response_key, "response_key")
+            answer = answer_of(row, self._columns.response_key, "response_key")
             return [self._answers.answer(row, answer, tools_key, images)]
         given = conversation_of(value_of(row, key, "messages_key"), key, parts=images.sees)
         messages = images.chat(row, with_system_prompt(given, self._columns.system_prompt))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..chat.renderer import TokenizerRenderer
-from ..forms.answers import truth_of
+from ..forms.chats import truth_of
 from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem

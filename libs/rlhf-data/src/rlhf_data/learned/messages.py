@@ -9,8 +9,8 @@ from rlhf_core.batch.task import Message
 from rlhf_core.media.parts import is_seen
 from rlhf_core.outside.json_reader import parse_json
 
-from ..rows import MISSING_COLUMN, RowProblem, check_text, read_messages
-from ..source import Row, filled_columns
+from ..rows import MISSING_COLUMN, RowProblem, check_not_printed, check_text, read_messages
+from ..source import Row, filled_columns, hint_of_printed
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of messages; a data set with others (``human``, ``gpt``) has to be rewritten."""
@@ -31,7 +31,8 @@ def value_of(row: Row, key: str, option: str) -> Any:
     if key not in row:
         raise RowProblem(
             MISSING_COLUMN,
-            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}",
+            f"expected a column {key!r}; the row has {', '.join(filled_columns(row)) or 'none'}. Set --data.{option}"
+            f"{hint_of_printed(row)}",
         )
     if row[key] is None:
         raise RowProblem("empty", f"column {key!r} is null")
@@ -51,6 +52,17 @@ def text_of(row: Row, key: str, option: str) -> str:
     return text
 
 
+def answer_of(row: Row, key: str, option: str) -> str:
+    """Return the text of a column with an answer, which a policy learns to write.
+
+    Raises:
+        RowProblem: as from ``text_of``, or the text is messages as Python prints them.
+    """
+    text = text_of(row, key, option)
+    check_not_printed(text, f"column {key!r}")
+    return text
+
+
 def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Message, ...]:
     """Return the messages of a column: roles that are known, and contents that are text.
 
@@ -58,12 +70,13 @@ def conversation_of(value: object, key: str, *, parts: bool = False) -> tuple[Me
         parts: contents may have images; see ``check_chat``.
 
     Raises:
-        RowProblem: the value is no list of such messages.
+        RowProblem: the value is not a list of such messages.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise RowProblem(
             "wrong type",
-            f"column {key!r}: expected a list of chat messages, got {type(value).__name__}",
+            f"column {key!r}: expected a list of chat messages, got {type(value).__name__}"
+            f"{hint_of_printed({key: value})}",
         )
     messages = tuple(map(_with_plain_answer, read_messages(value)))
     check_chat(messages, parts=parts)
@@ -136,10 +149,10 @@ def _with_plain_answer(message: Message) -> Message:
 def with_system_prompt(
     messages: tuple[Message, ...], system_prompt: str | None
 ) -> tuple[Message, ...]:
-    """Return the messages behind a system prompt, if there is one.
+    """Return the messages with the system prompt before them, if there is one.
 
     Raises:
-        RowProblem: the messages have one of their own.
+        RowProblem: the messages already have a system prompt.
     """
     if system_prompt is None:
         return messages

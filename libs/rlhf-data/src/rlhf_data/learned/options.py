@@ -23,15 +23,24 @@ from ..rows import PromptFormat
 class SequenceOptions(Config):
     """Options by which rows become sequences."""
 
-    split: str = Field("train", description="split of folders and hub sets that have several")
-    max_samples: int | None = Field(None, ge=1, description="use only the first rows of each set")
-    max_length: int = Field(2048, ge=2, description="tokens of a sequence, prompt included")
+    split: str = Field(
+        "train", description="split to read from folders and hub sets that have several"
+    )
+    max_samples: int | None = Field(
+        None, ge=1, description="number of rows to use, the first ones of each set; unset: all rows"
+    )
+    max_length: int = Field(
+        2048, ge=2, description="largest number of tokens of a sequence, including the prompt"
+    )
     on_too_long: Literal["refuse", "truncate"] = Field(
         "refuse",
-        description="a longer sequence is a bad row, or loses its end; without a learned token left it is a bad row",
+        description="refuse: a longer sequence is a bad row; truncate: it loses its end, and is a bad row if no "
+        "learned token is left",
     )
     on_bad_row: Literal["fail", "skip"] = Field(
-        "fail", description="fail before anything is built, or skip and count"
+        "fail",
+        description="what happens at a bad row: fail ends the command before anything is built; skip leaves the row "
+        "out and counts it",
     )
     control_words: ControlWordUse = Field("text", description=CONTROL_WORDS)
     chat_template_kwargs: TemplateVariables = Field(
@@ -45,17 +54,21 @@ class PromptColumns(Config):
 
     form: FormName | None = Field(None, description=FORM)
     prompt_key: str = Field(
-        "prompt", description="column with the prompt: text, or a list of chat messages"
+        "prompt", description="column with the prompt, which is text or a list of chat messages"
     )
     template: str | None = Field(
         None,
-        description="format string over the row's columns that makes the prompt, e.g. 'Q: {question}\\nA:'",
+        description="format string that makes the prompt from the row's columns, such as 'Q: {question}\\nA:'; "
+        "unset: the prompt is the column prompt_key",
     )
     chat: bool = Field(
-        False, description="render text prompts as one user message with the model's chat template"
+        False,
+        description="turn each text prompt into a user message, which the model's chat template renders; false: the "
+        "prompt stays plain text",
     )
     system_prompt: str | None = Field(
-        None, description="put before the conversation; needs a chat prompt"
+        None,
+        description="system message before each conversation; needs prompts that are messages, or chat = true",
     )
 
     def prompt_format(self) -> PromptFormat:
@@ -75,19 +88,21 @@ class PromptColumns(Config):
 class ConversationColumns(PromptColumns):
     """Columns of rows to imitate: prompt and response, or a list of messages, or plain text."""
 
-    response_key: str = Field("response", description="column with the answer to the prompt, text")
+    response_key: str = Field(
+        "response", description="column with the answer to the prompt, as text"
+    )
     messages_key: str | None = Field(
         None, description="column with whole conversations, instead of prompt and response"
     )
     text_key: str | None = Field(
         None,
-        description="column with plain text for continued pre-training, instead of prompt and response",
+        description="column with plain text for continued pre-training, instead of prompt and response; unset: none",
     )
     tools_key: str | None = Field(
         None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
     )
     learn: Literal["all", "last"] = Field(
-        "all", description="learn all assistant turns of messages_key, or the last one only"
+        "all", description="learn all turns of the assistant, or the last one only"
     )
 
     @model_validator(mode="after")
@@ -105,7 +120,7 @@ class LabeledColumns(PromptColumns):
     """Columns of answers that were judged one by one, as KTO learns from."""
 
     response_key: str = Field(
-        "completion", description="column with the answer to the prompt, text"
+        "completion", description="column with the answer to the prompt, as text"
     )
     messages_key: str | None = Field(
         None, description="column with whole conversations, whose last assistant turn was judged"
@@ -130,7 +145,8 @@ class PairColumns(PromptColumns):
         "rejected", description="column with the other answer, in the form of the preferred one"
     )
     margin_key: str | None = Field(
-        None, description="column with a number: how much better the preferred answer is"
+        None,
+        description="column with a number that says how much better the preferred answer is; unset: no margin",
     )
     tools_key: str | None = Field(
         None, description="column with the tools of a chat: JSON schemas, as a list or as JSON text"
@@ -140,11 +156,11 @@ class PairColumns(PromptColumns):
 class StepLabelColumns(PromptColumns):
     """Columns of solutions with a label for each step, as process reward models learn from."""
 
-    steps_key: str = Field("completions", description="column with the list of steps, texts")
+    steps_key: str = Field("completions", description="column with the list of steps, as texts")
     text_key: str | None = Field(
         None,
-        description="column with prompt and steps as one text that has the separator behind each step, instead of "
-        "prompt and list",
+        description="column with prompt and steps as one text that has the separator after each step, instead of "
+        "prompt and list; unset: none",
     )
     labels_key: str = Field(
         "labels", description="column with a label for each step: true or false, or from 0 to 1"
@@ -155,5 +171,5 @@ class StepLabelColumns(PromptColumns):
     separator: str = Field(
         "\n",
         min_length=1,
-        description="text behind each step, at whose last token its label is learned",
+        description="text after each step, at whose last token the step's label is learned",
     )

@@ -19,9 +19,9 @@ from .conversations import AnswerTexts
 from .learned_text import LearnedText
 from .messages import (
     ASSISTANT,
+    answer_of,
     answers_in,
     conversation_of,
-    text_of,
     tools_of,
     value_of,
     with_system_prompt,
@@ -151,8 +151,8 @@ def answer_texts(row: Row, names: PairColumns) -> tuple[str, str]:
     Raises:
         RowProblem: one has no text that can be used.
     """
-    chosen = text_of(row, names.chosen_key, "chosen_key")
-    return chosen, text_of(row, names.rejected_key, "rejected_key")
+    chosen = answer_of(row, names.chosen_key, "chosen_key")
+    return chosen, answer_of(row, names.rejected_key, "rejected_key")
 
 
 def pair_conversations(
@@ -161,7 +161,7 @@ def pair_conversations(
     """Return the preferred conversation and the other, each with the prompt and the system prompt.
 
     Raises:
-        RowProblem: one is no conversation that can be used.
+        RowProblem: one of them is not a usable conversation.
     """
     both = [
         conversation_of(row[key], key, parts=images.sees)
@@ -203,7 +203,8 @@ def shared_messages(chosen: Sequence[Message], rejected: Sequence[Message]) -> i
         raise RowProblem(
             "no shared prompt",
             "expected two conversations that begin with the same messages, and then an answer of the assistant in "
-            f"each; they share {shared} of {len(chosen)} and {len(rejected)} messages",
+            f"each; they share {shared} of {len(chosen)} and {len(rejected)} messages. Where "
+            "the prompt is in a column of its own, set --data.prompt_key",
         )
     return shared
 

@@ -67,9 +67,12 @@ def cut_to(tokens: LearnedTokens, options: SequenceOptions) -> LearnedSequence:
     if length <= limit:
         return LearnedSequence(token_ids=tokens.token_ids, turns=tokens.turns, media=tokens.media)
     if options.on_too_long == "refuse":
+        fix = "cut it with --data.on_too_long truncate"
+        if tokens.turns[0, 0] >= limit:
+            first = tokens.turns[0, 0] + 1
+            fix = f"what is learned begins behind them, at token {first}: raise --data.max_length"
         raise RowProblem(
-            "too long",
-            f"the row has {length} tokens, --data.max_length allows {limit}; cut it with --data.on_too_long truncate",
+            "too long", f"the row has {length} tokens, --data.max_length allows {limit}; {fix}"
         )
     # Half of an image would be no image.
     limit = min([limit, *(span.start for span in tokens.media if span.start < limit < span.end)])
@@ -78,7 +81,7 @@ def cut_to(tokens: LearnedTokens, options: SequenceOptions) -> LearnedSequence:
         raise RowProblem(
             "nothing left to learn",
             f"the first learned token is number {tokens.turns[0, 0] + 1} of {length}, but --data.max_length "
-            f"{options.max_length} cuts it off",
+            f"{options.max_length} cuts it off; raise it, or leave the row out",
         )
     return LearnedSequence(
         token_ids=tokens.token_ids[:limit],

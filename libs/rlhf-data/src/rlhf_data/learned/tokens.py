@@ -69,7 +69,7 @@ class SpanTokenizer:
         tokenizer = renderer.tokenizer
         if not tokenizer.is_fast:
             raise DataError(
-                f"expected a tokenizer that tells which characters a token has (one with tokenizer.json); "
+                f"expected a tokenizer that reports which characters a token has (one with tokenizer.json); "
                 f"{type(tokenizer).__name__} is written in Python and does not, so nobody could tell which tokens of a "
                 "row are learned. Convert it, or name another folder with --model.tokenizer",
                 code="tokenizer/no-offsets",

@@ -136,7 +136,7 @@ def made_rows(read: Callable[[], Iterable[Row]], where: str, limit: int | None =
     if not isinstance(rows, Iterable) or isinstance(rows, Mapping | str | bytes):
         raise DataError(
             f"{where}: expected a sequence or an iterable of rows, got {_shown(rows)}",
-            code="data/wrong-type",
+            code="data/not-rows",
         )
     if hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
         found: MadeRows = CountedRows(cast("Sequence[Row]", rows), where, limit)
@@ -158,13 +158,13 @@ def _checked(row: Any, where: str, number: int) -> Row:
     if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
         raise DataError(
             f"{where}, task {number}: expected a row, a mapping from names to values; got {_shown(row)}",
-            code="data/wrong-type",
+            code="data/row-no-mapping",
         )
     key = row.get(KEY, "")
     if not isinstance(key, str | int) or isinstance(key, bool):
         raise DataError(
             f"{where}, task {number}: expected text or a whole number as its key, got {_shown(key)}",
-            code="data/wrong-type",
+            code="data/task-key",
         )
     return row
 
@@ -172,7 +172,7 @@ def _checked(row: Any, where: str, number: int) -> Row:
 def _check_unique(first: int, number: int, key: str | int, where: str) -> None:
     if first != number:
         raise DataError(
-            f"{where}: tasks {first} and {number} both have the key {key!r}; expected a key of its own for each",
+            f"{where}: tasks {first} and {number} both have the key {key!r}; expected a different key for each",
             code="data/repeated-key",
         )
 

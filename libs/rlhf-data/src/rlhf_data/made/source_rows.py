@@ -98,9 +98,9 @@ class SourceRows:
         for number in list(self._digests):
             if self._read(number) is None:
                 raise DataError(
-                    f"{self._where(number)}: the row of {self._who} is not there any more, but the run has read it. "
+                    f"{self._where(number)}: the row of {self._who} no longer exists, but the run has read it. "
                     f"{_FIX}",
-                    code="data/changed-rows",
+                    code="data/lost-rows",
                 )
 
     def _found(self, number: int) -> Row:
@@ -148,7 +148,7 @@ class SourceRows:
             raise DataError(
                 f"{self._where(at)}: expected a row of {self._who}, a mapping from names to values; got {row!r:.60} "
                 f"({type(row).__name__})",
-                code="data/wrong-type",
+                code="data/row-no-mapping",
             )
         digest = _digest_of(row)
         before = self._digests.setdefault(at, digest)

@@ -48,7 +48,7 @@ def training_parts(
                 raise DataError(
                     f"environment {name} has no split {TRAIN!r}, so there is nothing to train on (its tasks raised "
                     f"KeyError: {error}). Give --data, or an environment with such a split.",
-                    code="data/unknown-split",
+                    code="data/no-training-split",
                 ) from error
         yield MadePart(environment=name, share=share, rows=rows)
 

@@ -105,7 +105,7 @@ class TrainingTrace:
         if len(set(names)) != len(names):
             raise DataError(
                 "training trace: two turns have one node_id; expected a name for each",
-                code="trace/malformed",
+                code="trace/repeated-node",
             )
 
     def as_json(self) -> dict[str, Any]:

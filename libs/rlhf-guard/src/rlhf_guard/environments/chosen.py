@@ -158,10 +158,7 @@ class TaskMakers:
 
 def label_of(environments: Environments | None, task: Task) -> str:
     """Return plugin, name and version of a task's environment, for messages; empty without environments."""
-    if environments is None:
-        return ""
-    registered = environments.of(task).registered
-    return f"{registered.qualified} ({registered.origin})"
+    return "" if environments is None else environments.of(task).registered.label
 
 
 def version_label(registered: Registered[Environment], factory: object) -> str:

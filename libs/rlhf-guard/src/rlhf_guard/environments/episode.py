@@ -10,7 +10,7 @@ from rlhf_config.isolation import IsolationOptions
 from rlhf_core.batch.task import Task
 from rlhf_core.contracts.environment import Action, Observation, StepResult
 from rlhf_core.errors import EnvironmentFailure, RolloutError
-from rlhf_core.problem import Problem
+from rlhf_core.problem import Problem, ProblemKind
 
 from ..processes.variables import with_hint, worker_variables
 from .connection import Connection, RequestFailed
@@ -26,6 +26,15 @@ from .messages import (
 )
 
 ValueT = TypeVar("ValueT")
+
+_CODES = {
+    ProblemKind.RAISED: "environment/raised",
+    ProblemKind.RETURNED: "environment/wrong-answer",
+    ProblemKind.TIMED_OUT: "environment/too-slow",
+    ProblemKind.DIED: "environment/died",
+    ProblemKind.NOT_REACHED: "environment/failed",
+}
+"""Kind of a failure of an environment's code -> the error's code."""
 
 _episodes = itertools.count()
 
@@ -116,7 +125,9 @@ class IsolatedEnvironment:
         if options.isolation in ("process", "venv"):
             problem = with_hint(problem, worker_variables(options.pass_env))
         lines = "".join(f"\n    {line}" for line in problem.where)
-        return EnvironmentFailure(f"{self._where(op)} {problem.text}{lines}")
+        return EnvironmentFailure(
+            f"{self._where(op)} {problem.text}{lines}", code=_CODES[problem.kind]
+        )
 
     def _where(self, op: str) -> str:
         return f"{op} of {self} for task {self._uid}, {self._place},"

@@ -59,7 +59,7 @@ def token_of(path: Path) -> str:
     if len(token) < MIN_TOKEN_LENGTH:
         raise ConfigError(
             f"token file {path}: expected a token of at least {MIN_TOKEN_LENGTH} characters, got {len(token)}",
-            code="environment/token",
+            code="environment/short-token",
         )
     return token
 

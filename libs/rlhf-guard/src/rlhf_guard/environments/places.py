@@ -116,7 +116,7 @@ def read_token(file: str | None) -> str:
         raise ConfigError(
             f"expected a token for the servers of environments in the variable {TOKEN_VARIABLE}, or in a file that "
             "token_file names; got none. rlhf env serve --token-file FILE writes one",
-            code="environment/token",
+            code="environment/no-token",
         )
     return token
 

@@ -109,7 +109,7 @@ class EpisodeServer:
         try:
             answer = {"ok": await self._result(request)}
         except asyncio.CancelledError:  # Nobody waits for the answer, unless this process ends.
-            answer = _problem(ProblemKind.TIMED_OUT, "was cancelled, because the server ends")
+            answer = _problem(ProblemKind.DIED, "was cancelled, because the server ends")
         except WrongReturn as error:
             answer = _problem(ProblemKind.RETURNED, str(error))
         except BaseException as error:

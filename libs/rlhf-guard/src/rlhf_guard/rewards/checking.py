@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any
 
 from rlhf_core.contracts.reward import Reward, RewardRequest, RewardResult
+from rlhf_core.errors import PluginError
 from rlhf_core.problem import Problem, ProblemKind, problem_of, shown
 
 from .outcome import RewardOutcome
@@ -21,6 +22,35 @@ and reward may come from float32."""
 
 class NotANumber(ValueError):
     """A value that is no score; the text describes the value."""
+
+
+def require_score(reward: Reward) -> Reward:
+    """Return the reward, which a user's program may have given as an object of any class.
+
+    Raises:
+        PluginError: it has no method ``score``, or one that takes other arguments than the requests alone.
+    """
+    if not callable(getattr(reward, "score", None)):
+        raise PluginError(
+            f"objects of {type(reward).__name__} have no method score; expected a function of a response, or an "
+            "object with score(self, requests) that returns one RewardResult for each. Of an object that is called "
+            "itself give the method: object.__call__",
+            code="reward/not-a-function",
+        )
+    try:
+        signature = inspect.signature(reward.score)
+    except (TypeError, ValueError):
+        return reward  # what is written in C may say nothing of its arguments
+    try:
+        signature.bind("requests")
+    except TypeError:
+        raise PluginError(
+            f"{type(reward).__name__}.score takes ({', '.join(signature.parameters)}); expected score(self, requests), "
+            "which returns one RewardResult for each request. A function may take parts of a request by name, such "
+            "as response, and so may a bound method that is given in the place of the object",
+            code="reward/wrong-arguments",
+        ) from None
+    return reward
 
 
 async def score_checked(

@@ -18,7 +18,7 @@ from rlhf_core.contracts.reward import Reward, RewardRequest
 from rlhf_core.problem import Problem, ProblemKind, problem_of
 
 from ..processes.marked_json import copied
-from .checking import score_checked
+from .checking import require_score, score_checked
 from .outcome import RewardOutcome
 
 _STOP_LIMIT_S = 0.2
@@ -83,7 +83,7 @@ class WorkerThread:
 
     async def _build(self) -> Problem | None:
         try:
-            self._reward = self._selection.build()
+            self._reward = require_score(self._selection.build())
         except BaseException as error:  # sys.exit() in a user's file is an error of that file
             return problem_of(error)
         return None

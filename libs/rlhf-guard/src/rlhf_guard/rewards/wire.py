@@ -60,7 +60,7 @@ def requests_line(call: int, requests: Sequence[RewardRequest], *, last: bool = 
         "response": [request.response for request in requests],
         "tokens": _pack_ints(request.token_ids for request in requests),
         "num_tokens": [len(request.token_ids) for request in requests],
-        "mask": "".join(_bits(request.action_mask) for request in requests),
+        "mask": _bits(request.action_mask for request in requests),
         "turns": [
             [(turn.start, turn.end, turn.reward, turn.stop, turn.place) for turn in request.turns]
             for request in requests
@@ -204,8 +204,8 @@ def _image(fields: Sequence[Any]) -> SampleImage:
     return SampleImage(folder=folder, span=span)
 
 
-def _bits(mask: Sequence[bool]) -> str:
-    return bytes(mask).translate(_BITS).decode("ascii")
+def _bits(masks: Iterable[Sequence[bool]]) -> str:
+    return b"".join(map(bytes, masks)).translate(_BITS).decode("ascii")
 
 
 def _pack_ints(parts: Iterable[Sequence[int]]) -> str:

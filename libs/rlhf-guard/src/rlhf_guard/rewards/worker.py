@@ -21,7 +21,7 @@ from rlhf_core.problem import problem_of
 from ..processes import marked_json
 from ..processes.inside import end_forked_child, settle
 from . import wire
-from .checking import score_checked
+from .checking import require_score, score_checked
 
 
 def main(descriptor: int) -> int:
@@ -58,8 +58,7 @@ def _calls(lines: Iterable[bytes]) -> Iterator[tuple[int, list[RewardRequest]]]:
 
 def _build(reference: dict[str, Any]) -> Reward:
     ref = ComponentRef(**reference)
-    reward: Reward = load(component=ref.name).build(ref)
-    return reward
+    return require_score(load(component=ref.name).build(ref))
 
 
 def _sender(connection: socket.socket) -> Callable[[bytes], None]:

@@ -55,7 +55,7 @@ def checks_of(hook: str) -> tuple[Check, ...]:
     if hook not in COMPONENT_HOOKS:
         raise ConfigError(
             f"no hook {hook!r}; expected one of {', '.join(COMPONENT_HOOKS)}",
-            code="config/unknown-name",
+            code="plugin/unknown-hook",
         )
     if hook not in _MODULES:
         return ()

@@ -136,12 +136,10 @@ def tensors_of(batch: object) -> dict[str, Tensor]:
         if isinstance(value, Tensor):
             found[item.name] = value
         elif isinstance(value, dict):
-            found |= {f"{item.name}/{key}": one for key, one in value.items() if _is_tensor(one)}
+            found |= {
+                f"{item.name}/{key}": one for key, one in value.items() if isinstance(one, Tensor)
+            }
     return found
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
 
 
 def _draw(name: str, key: int, size: int) -> Tensor:

@@ -32,7 +32,6 @@ _LOG = logging.getLogger(__name__)
 _GRACE_S = 5.0
 """Seconds beyond its clock after which the supervisor itself is killed."""
 _CPU_SIGNALS = (-signal.SIGXCPU, 128 + signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGKILL)
-_BROKEN = 125
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import warnings
 
 from transformers import PreTrainedModel
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, headline
 
 from .fitting import check_fit, check_loaded, peft_model
 from .folder import AdapterFolder
@@ -41,7 +41,7 @@ def put_beside(model: PreTrainedModel, base: str, folder: AdapterFolder) -> PreT
             ).eval()
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ConfigError(
-            f"adapter {folder.path} cannot be read into {base}: {str(error).strip().splitlines()[0]}",
+            f"adapter {folder.path} cannot be read into {base}: {headline(error)}",
             code="adapter/does-not-fit",
         ) from error
     check_loaded(folder, base, wrapped)

@@ -47,7 +47,7 @@ class AdapterFolder:
             raise ConfigError(
                 f"adapter {self.path}: expected the name of its base in {CONFIG}; there is none. Make a plain model: "
                 f"{merge}, and give OUT.",
-                code="adapter/no-base",
+                code="adapter/no-name-of-base",
             )
         if os.path.isabs(self.base) and not os.path.isdir(self.base):
             raise ConfigError(
@@ -102,7 +102,7 @@ def read_adapter(path: str) -> AdapterFolder:
     if not os.path.isdir(path):
         raise ConfigError(
             f"adapter {path}: expected a PEFT folder; there is no such folder",
-            code="adapter/not-peft",
+            code="adapter/no-folder",
         )
     if not (folder / CONFIG).is_file():
         raise ConfigError(
@@ -116,7 +116,7 @@ def read_adapter(path: str) -> AdapterFolder:
             else "it is missing"
         )
         raise ConfigError(
-            f"adapter {path}: expected its weights in {WEIGHTS}; {why}", code="adapter/not-peft"
+            f"adapter {path}: expected its weights in {WEIGHTS}; {why}", code="adapter/no-weights"
         )
     try:
         config = parse_object((folder / CONFIG).read_bytes())

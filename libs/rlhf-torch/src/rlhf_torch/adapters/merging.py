@@ -96,7 +96,7 @@ def refuse_quantized(base: str, config: Any) -> None:
     if is_quantized(config):
         raise ConfigError(
             f"base {base}: its weights are quantized (quantization_config in config.json), and a merge would have to "
-            "round them anew. Give the base that is not quantized.",
+            "round them again. Give the base that is not quantized.",
             code="adapter/quantized-base",
         )
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from rlhf_core import PluginError, RLHFError
 from rlhf_core.contracts import Optimizer, ParameterGroup
 
+from ..training.named_optimizer import class_of
 from .whole_updates import Kept
 
 PROBE = (
@@ -84,12 +85,12 @@ def _check_can_be_cut(optimizer: Optimizer, groups: Sequence[ParameterGroup], wa
     made = _created(optimizer, groups)
     before = [_options(group) for group in made.param_groups]
     _step(made, groups)
-    name = type(optimizer).__name__
+    name = class_of(optimizer)
     if [_options(group) for group in made.param_groups] != before:
         raise PluginError(
             f"{name} needs whole parameters, but counts in its parameter groups instead of its state; ranks have whole "
             f"parameters updated in copies of their group, where such a count is lost. {way_out}",
-            code="optimizer/needs-whole-parameters",
+            code="optimizer/counts-in-groups",
         )
     for _, parameter in (pair for group in groups for pair in group.named_parameters):
         try:

@@ -19,16 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_core import CheckpointError
-from rlhf_core.outside.json_reader import parse_object
 
 from ..ranks.ranks import Ranks
 from ..training.group_options import GroupOptions, changed_options, restore_changed
+from ..training.state_files import STATE, read_state
 from .fragment import Fragment
 from .runs import SavedRun, part_name, read_runs, write_runs
 from .whole_updates import device_of_numbers
 
 FORMAT = 2
-STATE = "state.json"
 _MASTER, _EMA, _OPTIMIZER = "float32", "ema", "optimizer."
 """Kinds of tensors in a run. ``_OPTIMIZER`` is a prefix, which the optimizer's own key follows."""
 
@@ -137,7 +136,7 @@ def load_parts(folder: Path, training: CutTraining) -> None:
     Raises:
         CheckpointError: a file is missing or damaged, or belongs to another model, optimizer or kind of state.
     """
-    state = _read_state(folder)
+    state = read_state(folder)
     _check_fits(state, training, folder)
     restore_changed(training.optimizer, state["groups"], folder)
     masters = training.masters
@@ -178,15 +177,6 @@ def _restore_optimizer(
             if key not in state:
                 state[key] = torch.zeros_like(vector, dtype=tensor.dtype, requires_grad=False)
             run.copy_into(fragment, state[key], kind)
-
-
-def _read_state(folder: Path) -> dict[str, Any]:
-    try:
-        return parse_object((folder / STATE).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{folder / STATE}: cannot be read: {error}", code="checkpoint/unreadable"
-        ) from error
 
 
 def _check_fits(state: Mapping[str, Any], training: CutTraining, folder: Path) -> None:

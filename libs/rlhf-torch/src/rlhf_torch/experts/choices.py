@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, headline
 
 from .family import routers_of, stacks_of
 
@@ -204,7 +204,7 @@ def _try(choices: ExpertChoices, model: PreTrainedModel, asked_by: str) -> None:
             else:
                 (choices.top_k,) = widths
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            problem = str(error).strip().splitlines()[0]
+            problem = headline(error)
         if problem:
             raise ConfigError(_unknown(asked_by, family, problem), code="model/unknown-router")
 

@@ -236,7 +236,7 @@ def _check(routes: NDArray[np.signedinteger], choices: ExpertChoices, role: str)
         raise PluginError(
             f"routes for the {role} of (layers, experts of a token) {shape}; its model has {wanted}. Expected routes "
             "of an engine that serves this model",
-            code="rollout/wrong-routes",
+            code="rollout/routes-of-another-model",
         )
     if not len(routes):
         return
@@ -245,7 +245,7 @@ def _check(routes: NDArray[np.signedinteger], choices: ExpertChoices, role: str)
         raise PluginError(
             f"routes for the {role} name fewer than {wanted[1]} experts of a token in a layer; expected all, or -1 for "
             "each of them",
-            code="rollout/wrong-routes",
+            code="rollout/incomplete-routes",
         )
     largest = routes.max(axis=(0, 2))  # (L,)
     if (wrong := np.flatnonzero(largest >= np.array(choices.num_experts))).size:
@@ -253,7 +253,7 @@ def _check(routes: NDArray[np.signedinteger], choices: ExpertChoices, role: str)
         raise PluginError(
             f"routes for the {role} name expert {largest[layer]} in layer {layer} of those with experts, which has "
             f"{choices.num_experts[layer]}; expected ids from 0 on, or -1 where they are not known",
-            code="rollout/wrong-routes",
+            code="rollout/unknown-expert",
         )
 
 

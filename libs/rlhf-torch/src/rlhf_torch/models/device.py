@@ -43,7 +43,7 @@ def choose_compute_dtype(
             raise ConfigError(
                 "compute_dtype float32 with --model.dtype bfloat16: bfloat16 parameters have 8 bits of precision, and "
                 "float32 matmuls bring none back. Set --model.dtype float32.",
-                code="config/conflict",
+                code="config/float32-of-bfloat16",
             )
         return dtype
     if wanted != "auto":

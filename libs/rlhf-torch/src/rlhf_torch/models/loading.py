@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from rlhf_core import ConfigError, PluginError
+from rlhf_core import ConfigError, PluginError, headline
 from rlhf_core.long_work import told_if_long
 from rlhf_core.outside.json_reader import parse_object
 from rlhf_data import reach_hub
@@ -44,6 +44,7 @@ def load_causal_lm(
     adapt: Adapt | None = None,
     load_options: Mapping[str, Any] | None = None,
     needs_head: bool = True,
+    writes: bool = True,
     reader: PictureReader | None = None,
     rows: int | None = None,
 ) -> CausalLM:
@@ -58,6 +59,7 @@ def load_causal_lm(
         load_options: further arguments of ``from_pretrained``.
         needs_head: False: a folder without the output head, such as that of a reward model, is enough; the head is then
             zeros.
+        writes: False: the model writes no text, so the folder of a reward model is taken where its weights are whole.
         reader: reads images for the model; None: it reads text alone.
         rows: rows that embeddings and output head get where they have fewer; None: their own.
 
@@ -71,6 +73,7 @@ def load_causal_lm(
         trust_remote_code=trust_remote_code,
         load_options=load_options,
         needs_head=needs_head,
+        writes=writes,
         reader=reader,
         rows=rows,
     )
@@ -92,14 +95,15 @@ def load_model(
     trust_remote_code: bool = False,
     load_options: Mapping[str, Any] | None = None,
     needs_head: bool = True,
+    writes: bool = True,
     reader: PictureReader | None = None,
     rows: int | None = None,
 ) -> Loaded:
     """Return the Transformers model of a folder or hub name; arguments are those of ``load_causal_lm``.
 
     Raises:
-        ConfigError: the path cannot be read, is no causal language model, lacks weights, would lose its vision tower,
-            or its files are quantized in a way that is not unpacked.
+        ConfigError: the path cannot be read, is no causal language model, lacks weights, would lose its vision tower
+            or the head of a reward model, or its files are quantized in a way that is not unpacked.
         PluginError: its attention cannot be replaced.
     """
     if (Path(path) / "adapter_config.json").exists():
@@ -131,6 +135,8 @@ def load_model(
         raise _why_not(path, error, trust_remote_code) from error
     if reader is None:
         _refuse_without_its_tower(path, model, trust_remote_code)
+    if writes and needs_head and _judges(model):
+        raise ConfigError(_is_reward_model(path), code="model/is-a-reward-model")
     missing = set(info["missing_keys"])
     head = set() if needs_head else missing & _head_names(model)
     if lacking := sorted(missing - head) + sorted(map(str, info["mismatched_keys"])):
@@ -197,7 +203,7 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
         return dtype
     if dtype not in DTYPES:
         raise ConfigError(
-            f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}", code="config/wrong-type"
+            f"dtype {dtype!r}; expected one of {', '.join(DTYPES)}", code="model/unknown-dtype"
         )
     return DTYPES[dtype]
 
@@ -213,6 +219,24 @@ def _is_adapter(path: str) -> str:
         f"model {path}: expected a whole model; it is an adapter (adapter_config.json), made for the base {base}. Make "
         f"a plain model of both: rlhf merge {base} {path} OUT, and give OUT. Or train it on: --model {base} "
         f"--actor.adapter lora --actor.lora.init_from {path}"
+    )
+
+
+def _judges(model: PreTrainedModel) -> bool:
+    """Return whether a folder says of itself that it scores texts. Where embeddings are the output head, its weights
+    fit a model that writes, but were trained to judge, and the head of the scores would be lost without a word."""
+    kinds = getattr(model.config, "architectures", None) or [""]
+    # Reward models that read images have the class of the plain model; the name of their head tells them.
+    return str(kinds[0]).endswith("ForSequenceClassification") or hasattr(
+        model.config, "value_head_prefix"
+    )
+
+
+def _is_reward_model(path: str) -> str:
+    return (
+        f"model {path}: expected a model that writes text; its config.json says that it is a reward model. "
+        "Give the model that it was made from. To score with it: --reward reward_model "
+        f"--reward.reward_model.path {path}; to train it further: rlhf rm --model {path}"
     )
 
 
@@ -242,7 +266,7 @@ def reads_images(config: Any) -> bool:
 def _why_not(path: str, error: Exception, trust_remote_code: bool) -> ConfigError:
     """Return an error that says in the user's words why a path cannot be loaded."""
     folder = Path(path)
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    first_line = headline(error)
     if folder.is_dir() and not (folder / "config.json").exists():
         found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         return ConfigError(

@@ -115,5 +115,5 @@ def compare_tables(
                 f"{family}: {name} rotates a short sequence differently (by {difference:.2g}) when a longer one is in "
                 "its row: its frequencies depend on the length in a way that the torch backend does not know, and it "
                 "would be trained wrongly. Choose another model.",
-                code="model/rope-changes",
+                code="model/rope-of-row",
             )

@@ -19,7 +19,7 @@ from ..packed.attention import Layout
 from ..packed.embedding_noise import EmbeddingNoise
 from ..packed.rope import PerSequenceRopes
 from ..packed.whole_graph import WholeGraph
-from ..recurrent.sequences import follow_sequences, recurrent_layers
+from ..recurrent.sequences import follow_sequences, recurrent_layers, sequences_of
 from ..vision.pictures import PackedImages
 from .layers import decoder_layers
 
@@ -105,8 +105,10 @@ class CausalLM(nn.Module):
                 f"{type(self.model).__name__} reads text alone, and was given images",
                 code="model/reads-text-alone",
             )
+        self.begin(layout)
         noise = self.noise.of(layout) if self.noise.is_on else nullcontext()
-        with self.autocast(), self.ropes.of(layout), noise:
+        ropes = nullcontext() if self.ropes.limit is None else self.ropes.of(layout)
+        with self.autocast(), ropes, noise:
             if self.whole_graph is not None:
                 return self.whole_graph(input_ids, position_ids, layout)
             output = self.model.base_model(
@@ -117,6 +119,15 @@ class CausalLM(nn.Module):
             )
         hidden: Tensor = output.last_hidden_state.squeeze(0)
         return hidden
+
+    def begin(self, layout: Layout) -> None:
+        """Make what recurrent layers read of a layout.
+
+        Made while a compiled layer is traced, it would change the layout behind the trace, which torch takes for an
+        error of its own.
+        """
+        if self.recurrent:
+            sequences_of(layout)
 
     def use_attention(self, name: str) -> None:
         """Have the model compute attention by another function of Transformers' interface."""

@@ -115,7 +115,7 @@ def refuse_four_bits(spec: RoleSpec, load_options: Mapping[str, Any]) -> None:
             f"model {spec.model_path} of the {spec.role}: its files hold weights in 4 bits (bitsandbytes), which are "
             "trained beside an adapter alone that holds its base so. Choose --actor.adapter qlora, or --critic.adapter "
             "qlora of a critic; or give the model in bfloat16",
-            code="model/quantized",
+            code="model/in-4-bits",
         )
 
 
@@ -130,7 +130,7 @@ def settle_unpacked(path: str, model: PreTrainedModel, dtype: torch.dtype) -> No
             raise ConfigError(
                 f"model {path}: {name} is still {parameter.dtype} after its weights were unpacked, so this way of "
                 "quantization is not known here. Give the model in bfloat16 or float32",
-                code="model/quantized",
+                code="model/still-quantized",
             )
         if parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.to(dtype)
@@ -165,7 +165,7 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"model {path}: its files hold embeddings in fp8 (modules_to_convert of quantization_config), which stay "
             "packed; expected linear layers alone. Give the model in bfloat16",
-            code="model/quantized",
+            code="model/fp8-embeddings",
         )
     tensors = {name: (dtype, shape) for name, dtype, shape in _tensors(path)}
     for name, (dtype, shape) in tensors.items():
@@ -175,14 +175,14 @@ def _require_fp8(path: str, settings: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"model {path}: {name} is in fp8, and Transformers unpacks weights of linear layers alone, each "
                 "expert's among them. Give the model in bfloat16",
-                code="model/quantized",
+                code="model/fp8-outside-linear",
             )
         scales = tensors.get(name + SCALE) or tensors.get(name.removesuffix("weight") + "scale")
         if scales is None:
             raise ConfigError(
                 f"model {path}: {name} is in fp8, and the files have no scales for it; expected {name}{SCALE}. Give "
                 "all files of the model",
-                code="model/weights-missing",
+                code="model/no-scales",
             )
         _require_whole_blocks(path, name, shape, scales[1], settings.get("weight_block_size"))
 
@@ -202,7 +202,7 @@ def _require_whole_blocks(
         raise ConfigError(
             f"model {path}: {name} is {shape[-2]} x {shape[-1]}, no whole number of its blocks of {block[0]} x "
             f"{block[1]} in fp8, which Transformers would unpack wrongly. Give the model in bfloat16",
-            code="model/quantized",
+            code="model/fp8-blocks",
         )
 
 

@@ -141,7 +141,7 @@ class RoleModel(nn.Module):
         state compute each sequence from its first token on."""
         if self.embedding_noise or self.lm.recurrent:
             return False
-        return self.lm.ropes.let_share(lengths)
+        return self.lm.ropes.limit is None or self.lm.ropes.let_share(lengths)
 
     @contextmanager
     def updating(self, seed: int, tokens: int) -> Iterator[None]:
@@ -251,6 +251,7 @@ def build_role_model(
             adapt=partial(_adapted, spec, adapter),
             load_options=adapter.load_options() if adapter else None,
             needs_head=spec.head != "score",
+            writes=spec.head == "lm",
             reader=reader,
             rows=spec.embedding_rows,
         )
@@ -301,6 +302,7 @@ def _on_a_base(
             dtype=spec.dtype,
             trust_remote_code=spec.trust_remote_code,
             load_options=options,
+            writes=spec.head == "lm",
             reader=reader,
             rows=spec.embedding_rows,
         )

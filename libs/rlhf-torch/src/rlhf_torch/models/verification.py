@@ -220,7 +220,7 @@ def _check_windows(witness: _Witness, config: Any, family: str) -> None:
             f"{family}: {len(asking)} of {config.num_hidden_layers} layers asked for the packed sequences; the torch "
             f"backend cannot compute the others, the first is layer {silent[0]} of kind {kinds[silent[0]]}. Choose "
             "another model.",
-            code="model/windows-differ",
+            code="model/layers-not-asked",
         )
     for layer, asked in sorted(witness.windows.items()):
         expected = _window(config, layer)

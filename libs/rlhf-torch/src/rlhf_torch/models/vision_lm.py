@@ -50,6 +50,7 @@ class VisionLM(CausalLM):
             images: images of the row; None: it has none.
         """
         family, model = self.reader.family, self.model
+        self.begin(layout)
         with self.autocast(), self.ropes.of(layout), self.noise.of(layout):
             embed = getattr(family, "token_embeddings", None)
             read = getattr(family, "token_inputs", None)

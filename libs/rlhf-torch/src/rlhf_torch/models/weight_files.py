@@ -35,12 +35,14 @@ def weight_files(path: str) -> list[Path]:
     try:
         names = sorted(set(parse_object(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"model {path}: {INDEX} cannot be read: {error!r}") from error
+        raise ConfigError(
+            f"model {path}: {INDEX} cannot be read: {error!r}", code="model/weights-unreadable"
+        ) from error
     files = {name: model_file(path, name) for name in names}
     if lacking := [name for name, file in files.items() if file is None]:
         raise ConfigError(
             f"model {path}: {INDEX} names {lacking[0]}, which is missing; expected all files of the model",
-            code="model/weights-unreadable",
+            code="model/file-missing",
         )
     return [file for file in files.values() if file is not None]
 
@@ -55,7 +57,7 @@ def stored_weights(path: str, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]
     if not files:
         raise ConfigError(
             f"model {path}: its weights cannot be read: expected {SINGLE} or {INDEX}; there is neither",
-            code="model/weights-unreadable",
+            code="model/no-weights",
         )
     try:
         for file in files:

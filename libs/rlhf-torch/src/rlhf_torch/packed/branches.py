@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .attention import as_matmul_inputs
-from .packing import PackedLayout
+from .packing import PackedLayout, prefers_materialized
 from .score_matrix import (
-    attention_with_sinks,
+    attention_in_parts,
     materialized_attention,
-    prefers_materialized,
     tail_mask,
 )
-from .shared_starts import Copies, Places, lengths_of_kept
+from .shared_starts import Copies, lengths_of_kept
 
 COST_OF_A_BRANCH = 4096
 """Pairs of a query and a key that take as long as a call does: 0.2 ms, backward pass included, with 4 heads of 64."""
@@ -54,14 +53,14 @@ class BranchLayout:
     Args:
         whole: the layout of the whole sequences.
         starts: (b,) leading tokens that each sequence shares with an earlier one.
-        places: of the whole sequences' tokens in the row.
+        place: (F,) index in the row of each token of the whole sequences.
     """
 
     def __init__(
         self,
         whole: PackedLayout,
         starts: NDArray[np.int64],
-        places: Places,
+        place: NDArray[np.int64],
         device: torch.device,
     ) -> None:
         self._whole = whole
@@ -71,10 +70,11 @@ class BranchLayout:
         self._lengths: list[int] = lengths[branches].tolist()
         self._own: list[int] = own[branches].tolist()
         # Sequences that are the beginning of an earlier one have no query, so nobody asks for their keys.
-        self._copies = Copies(places.place[branches.repeat(lengths)], device)
+        self._copies = Copies(place[branches.repeat(lengths)], device)
         self._masks: dict[_Shape, Tensor] = {}
-        self.kept = torch.from_numpy(places.kept).to(device)
-        self.place = torch.from_numpy(places.place).to(device)
+        _, firsts = np.unique(place, return_index=True)
+        self.kept = torch.from_numpy(firsts).to(device)
+        self.place = torch.from_numpy(place).to(device)
 
     def sequence_lengths(self, at_least: int) -> Tensor:
         """Return the length (N,), on the host, of the sequence of each token; ``at_least`` for shorter ones.
@@ -126,11 +126,11 @@ class BranchLayout:
             length = own + window - 1
             key, value = key[:, :, -length:], value[:, :, -length:]
         shape = _Shape(own, length, window if window and window < length else None)
-        if sinks is not None:
+        if sinks is not None or softcap is not None:
             mask = self._mask(shape)
-            return attention_with_sinks(query, key, value, mask, scaling, softcap, sinks)
-        if softcap is not None or prefers_materialized(query, length):
-            return materialized_attention(query, key, value, self._mask(shape), scaling, softcap)
+            return attention_in_parts(query, key, value, mask, scaling, softcap, sinks)
+        if prefers_materialized(query, length):
+            return materialized_attention(query, key, value, self._mask(shape), scaling, None)
         is_causal = own == length and shape.window is None
         return F.scaled_dot_product_attention(
             query,

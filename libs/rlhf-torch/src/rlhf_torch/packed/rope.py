@@ -79,11 +79,8 @@ class PerSequenceRopes:
         _replace(model)
         self._ropes = [m for m in model.modules() if isinstance(m, PerSequenceRope)]
         self._has_refused = False
-
-    @property
-    def limit(self) -> int | None:
+        self.limit: int | None = min((rope.limit for rope in self._ropes), default=None)
         """The largest length up to which no frequency depends on the length; None if none ever does."""
-        return min((rope.limit for rope in self._ropes), default=None)
 
     def are_alike(self, lengths: Iterable[int]) -> bool:
         """Return whether sequences of these lengths get the same frequencies at the same positions."""

@@ -16,10 +16,11 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-MAX_MATERIALIZED = 512
-"""Longest sequence, in tokens, for which the CPU path keeps a whole score matrix; as many scores for fewer queries."""
 MAX_SCORES = 2**26
-"""Number of scores that are in memory at once where heads have sinks: 256 MiB of float32."""
+"""Number of scores that are in memory at once where heads have sinks or scores are capped: 256 MiB of float32."""
+KEPT_SCORES = 2**20
+"""Number of scores of a layer up to which a forward pass keeps them, which is faster: at most 11 MiB with all that
+is kept."""
 
 
 def materialized_attention(
@@ -60,21 +61,22 @@ def materialized_attention(
     return attended
 
 
-def attention_with_sinks(
+def attention_in_parts(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor,
     scaling: float,
     softcap: float | None,
-    sinks: Tensor,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Return ``materialized_attention`` with sinks for one part of the queries after the other, so that ``MAX_SCORES``
-    are in memory; the backward pass computes the scores of each part again."""
+    """Return ``materialized_attention`` for one part of the queries after the other, so that ``MAX_SCORES`` are in
+    memory; the backward pass computes the scores of each part again, but for ``KEPT_SCORES`` of all queries."""
     scores_of_query = query.shape[0] * query.shape[1] * key.shape[2]
     size = max(1, MAX_SCORES // scores_of_query)
     attend = partial(materialized_attention, scaling=scaling, softcap=softcap)
-    if query.shape[2] <= size:
+    keeps_all = scores_of_query * query.shape[2] <= min(KEPT_SCORES, MAX_SCORES)
+    if keeps_all or (query.shape[2] <= size and not torch.is_grad_enabled()):
         return attend(query, key, value, mask, sinks=sinks)
     parts = []
     for part, seen in zip(query.split(size, dim=2), mask.split(size, dim=-2), strict=True):
@@ -103,14 +105,3 @@ def tail_mask(
     steps = torch.arange(length, device=device)
     behind = steps[-queries:, None] - steps  # (Q, T)
     return (behind >= 0) & (behind < (window or length))
-
-
-def prefers_materialized(query: Tensor, longest: int) -> bool:
-    """Return whether keeping the scores of queries (b, H, Q, D_head) with ``longest`` keys each is the faster way."""
-    # The fused CPU kernel's bfloat16 backward takes 4 times as long as plain matmuls (64 x 96 tokens, Zen 5).
-    return (
-        query.device.type == "cpu"
-        and query.dtype == torch.bfloat16
-        and query.requires_grad
-        and query.shape[2] * longest <= MAX_MATERIALIZED**2
-    )

@@ -22,7 +22,6 @@ Axes beyond the project's table:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,20 +34,11 @@ from rlhf_core.objective import on_device
 from .attention import Layout, as_matmul_inputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Places of the ``F`` tokens of whole sequences in a row of ``N`` tokens that has each shared start once."""
-
-    kept: NDArray[np.int64]
-    """(N,) rising indices of the F tokens that are in the row."""
-    place: NDArray[np.int64]
-    """(F,) index in the row of each token."""
-
-
 def places_of(
     offsets: NDArray[np.int64], starts: Sequence[int], sources: Sequence[int]
-) -> Places | None:
-    """Return the places of sequences, each of which may begin with tokens of an earlier one; None if none does.
+) -> NDArray[np.int64] | None:
+    """Return the index (F,) of each token of whole sequences in the row that has each shared start once; None if no
+    sequence begins with tokens of an earlier one.
 
     A sequence's other tokens are its own: they are neighbors in the row, in the order of sequences.
 
@@ -65,7 +55,7 @@ def places_of(
         first, before = int(offsets[row]), int(offsets[source])
         owner[first : first + start] = owner[before : before + start]
     kept = np.flatnonzero(owner == every)
-    return Places(kept=kept, place=np.searchsorted(kept, owner))
+    return np.searchsorted(kept, owner)
 
 
 class _SharedTokens(NamedTuple):
@@ -119,11 +109,15 @@ class Copies:
 
 
 class SharedLayout:
-    """Attention of a row that has each shared start once, computed by the layout of the whole sequences."""
+    """Attention of a row that has each shared start once, computed by the layout of the whole sequences.
 
-    def __init__(self, whole: Layout, places: Places, device: torch.device) -> None:
+    Args:
+        place: (F,) index in the row of each token of the whole sequences.
+    """
+
+    def __init__(self, whole: Layout, place: NDArray[np.int64], device: torch.device) -> None:
         self._whole = whole
-        self.copies = Copies(places.place, device)
+        self.copies = Copies(place, device)
         self.kept = self.copies.kept
         self.place = self.copies.place
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf_core import headline
+
 log = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
@@ -41,7 +43,7 @@ def _kernel(plain: Function, device: torch.device) -> Function | None:
     try:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
     except Exception as error:  # a package for other versions of torch or Triton may raise anything
-        reason = f"flash-linear-attention cannot be imported ({_first_line(error)})"
+        reason = f"flash-linear-attention cannot be imported ({headline(error)})"
     else:
         kernel: Function = chunk_gated_delta_rule
         problem = problem_of(kernel, plain, device)
@@ -79,7 +81,7 @@ def problem_of(kernel: Function, plain: Function, device: torch.device) -> str |
     try:
         found, wanted = (_numbers(each, parts, weights) for each in (by_kernel, one_by_one))
     except Exception as error:  # whatever a kernel raises is a reason not to train with it
-        return f"raises: {_first_line(error)}"
+        return f"raises: {headline(error)}"
     worst = max(
         float((own - other).abs().max() / other.abs().max())
         for own, other in zip(found, wanted, strict=True)
@@ -99,7 +101,3 @@ def _numbers(rule: Callable[..., Tensor], parts: list[Tensor], weights: Tensor) 
         outputs = rule(*leaves)
         gradients = torch.autograd.grad((outputs.float() * weights).sum(), leaves)
     return [each.detach().float() for each in (outputs, *gradients)]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

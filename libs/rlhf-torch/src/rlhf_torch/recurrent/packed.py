@@ -1,4 +1,6 @@
-"""Recurrent layers over packed sequences: each starts from an empty state, whatever lies before it in the row.
+"""Recurrent layers over packed sequences: each starts from a state of its own, whatever lies before it in the row.
+
+The state is empty where a sequence begins, and a given one where its beginning was computed before.
 
 A convolution reads the row with ``W - 1`` zeros before each sequence, as a sequence alone begins; sequences of one
 length are rows of a batch instead. The delta rule of
@@ -41,20 +43,34 @@ class PackedSequences:
         self.device = device
         self._spaces: dict[int, Tensor] = {}
 
-    def convolve(self, layer: int, convolution: Convolution, inputs: Tensor) -> Tensor:
-        """Return the convolution (1, C, N) of inputs (1, C, N), each sequence from its own beginning."""
+    def convolve(
+        self, layer: int, convolution: Convolution, inputs: Tensor, tails: Tensor | None = None
+    ) -> Tensor:
+        """Return the convolution (1, C, N) of inputs (1, C, N), each sequence from its own beginning.
+
+        Args:
+            tails: (b, C, W - 1) inputs before each sequence; None: zeros, as a sequence begins.
+        """
+        gap = convolution.taps - 1
         if self._is_even:
             # As rows of a batch, of which each has its bits whatever the others are.
             rows = inputs[0].unflatten(1, (len(self.lengths), -1)).transpose(0, 1)  # (b, C, T)
+            if tails is not None:
+                rows = torch.cat([tails, rows], dim=2)
             even: Tensor = convolution.function(rows)
+            if tails is not None:
+                even = even[..., gap:]
             return even.transpose(0, 1).flatten(1)[None]
-        gap = convolution.taps - 1
         if gap not in self._spaces:
             numbers = torch.arange(1, len(self.lengths) + 1).repeat_interleave(self.lengths)
             spaced = torch.arange(int(self.offsets[-1])) + gap * numbers
             self._spaces[gap] = on_device(spaced, self.device)
         there = self._spaces[gap]
         row = inputs.new_zeros(1, inputs.shape[1], int(self.offsets[-1]) + gap * len(self.lengths))
+        if tails is not None:
+            first = self.offsets[:-1] + gap * torch.arange(len(self.lengths))  # (b,)
+            spaces = (first[:, None] + torch.arange(gap)).flatten()
+            row[0, :, on_device(spaces, self.device)] = tails.transpose(0, 1).flatten(1)
         convolved: Tensor = convolution.function(row.index_copy(2, there, inputs))
         return convolved.index_select(2, there)
 
@@ -76,17 +92,22 @@ class PackedSequences:
         """``offsets`` on the device: every layer of a pass asks for them."""
         return on_device(self.offsets, self.device)
 
-    def final_states(self, rule: DeltaRule, parts: Parts) -> Computed:
-        """Return the outputs, and the state behind each sequence's last own token."""
+    def final_states(self, rule: DeltaRule, parts: Parts, states: Tensor | None = None) -> Computed:
+        """Return the outputs, and the state behind each sequence's last own token.
+
+        Args:
+            states: (b, H, K, V) before each sequence; None: zeros, as a sequence begins.
+        """
         padding = self._padding
         padded = parts.map(lambda part: padding.pad(part[0]))
         hidden = self._is_padding[..., None]  # (b, T, 1)
-        outputs, states = rule.rows(
+        outputs, behind = rule.rows(
             padded._replace(
                 g=padded.g.masked_fill(hidden, 0.0), beta=padded.beta.masked_fill(hidden, 0.0)
-            )
+            ),
+            states,
         )
-        return Computed(padding.unpad(outputs)[None], states)
+        return Computed(padding.unpad(outputs)[None], behind)
 
     @cached_property
     def _padding(self) -> Padding:

@@ -62,9 +62,15 @@ class DeltaRule:
         kernel = packed_kernel(self.chunked, device)
         return None if kernel is None else partial(kernel, **self.numerics)
 
-    def rows(self, parts: Parts) -> tuple[Tensor, Tensor]:
-        """Return outputs (b, T, H, V) and states (b, H, K, V) of rows that are one sequence each."""
-        return self._both(self.chunked, parts)
+    def rows(self, parts: Parts, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return outputs (b, T, H, V) and states (b, H, K, V) of rows that are one sequence each.
+
+        Args:
+            states: (b, H, K, V) before each row; None: rows are whole sequences, from their beginning.
+        """
+        if states is None:
+            return self._both(self.chunked, parts)
+        return self._both(self.chunked, parts, initial_state=states)
 
     def step(self, parts: Parts, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs (b, 1, H, V) and the states (b, H, K, V) behind one token of each sequence."""

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.contracts import StepPlan, TrainBatch, TrajectoryColumns
+from rlhf_core.contracts import Metrics, StepOutcome, StepPlan, TrainBatch, TrajectoryColumns
 from rlhf_core.objective import ActionScores, HearLosses
+
+_ALL = slice(None)
 
 
 class Pass(NamedTuple):
@@ -79,24 +81,29 @@ class SeenScores:
             return None
         return lambda *told: losses.append(Pass(rows, told))
 
-    @property
-    def logprobs(self) -> NDArray[np.float32] | None:
-        """(sum of A,) in the order of the batch, None if they are not wanted; read once, after the last pass."""
-        return self._column(self._logprobs)
+    def outcome(self, metrics: Metrics, own: slice = _ALL) -> StepOutcome:
+        """Return the outcome of the update, with the columns that are wanted in the order of the batch; called once,
+        after the last pass.
 
-    @property
-    def entropies(self) -> NDArray[np.float32] | None:
-        """(sum of A,) in the order of the batch, None if they are not wanted; read once, after the last pass."""
-        return self._column(self._entropies)
+        Args:
+            own: actions (sum of A,) of the batch that the outcome has.
+        """
 
-    @property
-    def values(self) -> NDArray[np.float32] | None:
-        """(sum of A,) in the order of the batch, None if they are not wanted, or the role has no head; read once, after
-        the last pass."""
-        has_none = self._values == [] and len(self._batch) > 0
-        return None if has_none else self._column(self._values)
+        def part(column: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+            return None if column is None else column[own]
 
-    def losses(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        losses, clipped = self._told()
+        has_no_head = self._values == [] and len(self._batch) > 0
+        return StepOutcome(
+            metrics=metrics,
+            logprobs=part(self._column(self._logprobs)),
+            entropies=part(self._column(self._entropies)),
+            losses=part(losses),
+            clipped=part(clipped),
+            values=None if has_no_head else part(self._column(self._values)),
+        )
+
+    def _told(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
         """Return ``StepOutcome.losses`` and ``StepOutcome.clipped``; None each where no pass told them."""
         if self._losses == [] and not len(self._batch):  # of a rank without rows
             return np.empty(0, dtype=np.float32), np.empty(0, dtype=np.float32)

@@ -121,22 +121,22 @@ def counts_of(part: TrajectoryColumns) -> NDArray[np.float32] | None:
 def _shared(packed: PackedRows, part: TrajectoryColumns, whole: PackedLayout) -> PackedRows:
     """Return packed rows with each shared beginning once, if that saves enough tokens."""
     starts, device = shared_starts(part), whole.device
-    places = places_of(part.token_offsets, starts.lengths.tolist(), starts.sources.tolist())
-    if places is None or not is_worth_it(starts, part):
+    place = places_of(part.token_offsets, starts.lengths.tolist(), starts.sources.tolist())
+    if place is None or not is_worth_it(starts, part):
         return packed
     shared: SharedLayout | BranchLayout
     # Samples of a prompt keep the way by whole sequences, and with it their numbers to the bit.
     is_cheaper = not starts.is_star and branches_are_cheaper(part.num_tokens, starts.lengths)
     if device.type == "cpu" and whole.blocks is None and is_cheaper:
-        shared = BranchLayout(whole, starts.lengths, places, device)
+        shared = BranchLayout(whole, starts.lengths, place, device)
     else:
-        shared = SharedLayout(whole, places, device)
+        shared = SharedLayout(whole, place, device)
     # Tokens of the row that are actions in some sequence, the first such sequence's, and each action among them.
     _, firsts, repeats = np.unique(
-        places.place[np.flatnonzero(part.action_mask)], return_index=True, return_inverse=True
+        place[np.flatnonzero(part.action_mask)], return_index=True, return_inverse=True
     )
     differ = len(firsts) == len(repeats)
-    counts = np.bincount(places.place, packed.counts, minlength=len(places.kept))
+    counts = np.bincount(place, packed.counts)  # (N,) each token of the row is one at least
     first = slice(None) if differ else on_device(firsts, device)
     return replace(
         packed,
@@ -150,7 +150,7 @@ def _shared(packed: PackedRows, part: TrajectoryColumns, whole: PackedLayout) ->
         targets=packed.targets[first],
         repeats=None if differ else on_device(repeats, device),
         counts=counts.astype(np.float32),
-        routes=None if packed.routes is None else _of_first_known(packed.routes, places.place),
+        routes=None if packed.routes is None else _of_first_known(packed.routes, place),
     )
 
 

@@ -17,6 +17,8 @@ class LeavingRole(ScoringBackend):
 
     _device: torch.device
     _state_out: HostMemory
+    _state_arrives = False
+    """True from ``reload`` on until somebody has waited for the state."""
     _weights_out: HostMemory
 
     def _leaves_from(self, device: torch.device) -> None:
@@ -38,8 +40,15 @@ class LeavingRole(ScoringBackend):
         self._state_out.prepare(masters, copies=expected_moments(optimizer))
 
     def _wait_for_state(self) -> None:
+        """Return when the state of training may be read and written.
+
+        Raises:
+            PluginError: it is in host memory.
+        """
         self._require_state()
-        self._state_out.finish_return()
+        if self._state_arrives:
+            self._state_out.finish_return()
+            self._state_arrives = False
 
     def offload(self, *, weights: bool = True, state: bool = True) -> None:
         """Move the state of training and, with ``weights``, the model to host memory; a base that roles share moves
@@ -47,7 +56,8 @@ class LeavingRole(ScoringBackend):
         release_cached(self._device)
         if state and (tensors := self._state_tensors()) is not None:
             self._state_out.take(tensors)
-            self._state_is_out = True
+            # What was arriving has ended in ``take``.
+            self._state_is_out, self._state_arrives = True, False
         if weights and self._open is not None:
             self._weights_out.take(self._weight_tensors(self._open.model))
             self._weights_are_out = True
@@ -58,7 +68,7 @@ class LeavingRole(ScoringBackend):
         self._weights_are_out = False
         if state:
             self._state_out.begin_return()
-            self._state_is_out = False
+            self._state_is_out, self._state_arrives = False, True
 
     def _drop_host_memory(self) -> None:
         self._state_out.close()

@@ -134,7 +134,7 @@ class RoleReader:
         if k > self._num_sampled:
             raise ConfigError(
                 f"the vocabulary of the {self._spec.role} has {self._num_sampled} tokens; {k} of them were asked for",
-                code="config/out-of-range",
+                code="model/small-vocabulary",
             )
 
     def check(self, batch: TrainBatch) -> None:
@@ -151,7 +151,7 @@ class RoleReader:
                 f"the {self._spec.role} is to follow the engine's routes, and the samples have none: the rollout "
                 "executor dropped Completion.expert_routes. Record requests in rlhf_episodes.EpisodeGraph, or leave "
                 "algo.correction.replay_routes out",
-                code="rollout/wrong-routes",
+                code="rollout/no-routes",
             )
 
     def check_ids(self, *token_ids: NDArray[np.int32]) -> None:

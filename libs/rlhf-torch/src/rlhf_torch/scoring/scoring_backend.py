@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core import PluginError
-from rlhf_core.contracts import Statistic, TopTokens, TrajectoryColumns
+from rlhf_core import ConfigError, PluginError
+from rlhf_core.contracts import RoleSpec, Statistic, TopTokens, TrajectoryColumns
 
 from ..models.modeling import CausalLM
 from ..models.role_model import RoleModel
@@ -18,6 +18,7 @@ from .scores import OpenRole
 class ScoringBackend:
     """The calls of ``TrainBackend`` that need no gradient, by the role that ``setup`` of a subclass has opened."""
 
+    _spec: RoleSpec
     _open: OpenRole | None = None
     _weights_are_out = False
     """True between ``offload`` and ``reload``: no tensor of the model may be touched, not even read."""
@@ -44,6 +45,25 @@ class ScoringBackend:
             raise PluginError(
                 "the state of training is in host memory since offload; expected reload before other calls",
                 code="training/offloaded",
+            )
+
+    def _only_scores(self) -> PluginError:
+        """Return the error of a step of a role without an objective."""
+        return PluginError(
+            f"the {self._spec.role} only scores; it has no objective to train on",
+            code="training/role-only-scores",
+        )
+
+    def _require_average(self) -> None:
+        """Raise if the role keeps no moving average.
+
+        Raises:
+            ConfigError: it keeps none.
+        """
+        if self._spec.objective is None or self._spec.ema_decay is None:
+            raise ConfigError(
+                f"the {self._spec.role} keeps no moving average; set --actor.ema",
+                code="training/no-moving-average",
             )
 
     @property

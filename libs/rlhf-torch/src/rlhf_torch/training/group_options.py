@@ -49,7 +49,7 @@ def restore_changed(
         raise CheckpointError(
             f"{where}: its optimizer had {len(saved)} parameter groups, this one has {len(groups)}; resume with the "
             "optimizer of the run that was saved",
-            code="checkpoint/other-run",
+            code="checkpoint/other-groups",
         )
     for group, values in zip(groups, saved, strict=True):
         for key, value in values.items():

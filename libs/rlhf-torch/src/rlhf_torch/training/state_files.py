@@ -71,12 +71,12 @@ def load_state(folder: Path, model: RoleModel, updater: Updater | None) -> None:
     Raises:
         CheckpointError: a file is missing or damaged, or belongs to another model or optimizer.
     """
-    state = _read_json(folder)
+    state = read_state(folder)
     if state.get("format") != FORMAT or state.get("trained") != (updater is not None):
         raise CheckpointError(
             f"{folder / STATE}: expected format {FORMAT}, trained = {updater is not None}; found format "
             f"{state.get('format')}, trained = {state.get('trained')}. It belongs to another role or version.",
-            code="checkpoint/other-run",
+            code="checkpoint/other-role",
         )
     _copy_into(_untied(model.state()), _read(folder, MODEL), folder / MODEL)
     if updater is None:
@@ -156,7 +156,12 @@ def _read(folder: Path, name: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_json(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the numbers of a role's training state, which the file ``STATE`` of its folder has.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
     try:
         return parse_object((folder / STATE).read_bytes())
     except (OSError, ValueError) as error:
@@ -171,13 +176,13 @@ def _copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], path:
         raise CheckpointError(
             f"{path}.safetensors: it holds other tensors than this run's model; the first is {differing[0]}. "
             "Resume with the model and adapter of the run that was saved.",
-            code="checkpoint/other-run",
+            code="checkpoint/other-tensors",
         )
     for name, tensor in target.items():
         if tensor.shape != source[name].shape or tensor.dtype != source[name].dtype:
             raise CheckpointError(
                 f"{path}.safetensors: {name} is {source[name].dtype} {tuple(source[name].shape)}; this run's model has "
                 f"{tensor.dtype} {tuple(tensor.shape)}",
-                code="checkpoint/other-run",
+                code="checkpoint/other-tensors",
             )
         tensor.copy_(source[name])

@@ -20,6 +20,8 @@ from rlhf_core.objective import (
 )
 from rlhf_core.plugins import Plugins
 
+from .named_optimizer import NamedOptimizer
+
 log = logging.getLogger(__name__)
 
 RATE_FACTOR = "rate_factor"
@@ -43,18 +45,19 @@ def trained_parts(spec: RoleSpec, plugins: Plugins) -> TrainedParts:
     objective = build_objective(spec.objective, plugins)
     if isinstance(objective, BuiltValueObjective) and spec.head != "value":
         raise ConfigError(
-            f"the {spec.role} has a value objective but no value head", code="plugin/role-contract"
+            f"the {spec.role} has a value objective but no value head", code="plugin/no-value-head"
         )
     if isinstance(objective, BuiltScoreObjective) != (spec.head == "score"):
         raise ConfigError(
             f"the {spec.role} has the head {spec.head}; a ranking or step-label objective, and no other, needs score",
-            code="plugin/role-contract",
+            code="plugin/wrong-head",
         )
     if spec.optimizer is None:
         raise ConfigError(
-            f"the {spec.role} is trained but has no optimizer", code="plugin/role-contract"
+            f"the {spec.role} is trained but has no optimizer", code="plugin/no-optimizer"
         )
-    return TrainedParts(objective, plugins.build(spec.optimizer))
+    label = plugins.get(spec.optimizer.kind, spec.optimizer.name).label
+    return TrainedParts(objective, NamedOptimizer(plugins.build(spec.optimizer), label))
 
 
 def require_trainable(role: str, names: Collection[str]) -> None:
@@ -102,7 +105,7 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
         raise PluginError(
             f"the optimizer's groups must hold every trainable parameter once; {len(missing)} of {len(names)} are in "
             f"none{', such as ' + min(missing) if missing else ''}, {twice} in several",
-            code="optimizer/contract",
+            code="optimizer/groups",
         )
 
 
@@ -127,7 +130,7 @@ def peak_lrs(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup])
         raise PluginError(
             f"{type(optimizer).__name__}: a parameter group without 'lr', which the schedule scales; set it "
             "in create()",
-            code="optimizer/contract",
+            code="optimizer/no-lr",
         )
     wanted = {float(group.options.get(RATE_FACTOR, 1.0)) for group in groups}
     factors = [float(group.get(RATE_FACTOR, 1.0)) for group in made]
@@ -135,6 +138,6 @@ def peak_lrs(optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup])
         raise PluginError(
             f"{type(optimizer).__name__}: its groups have the factors of learning rates {sorted(set(factors))}; "
             f"expected {sorted(wanted)}. Pass on all options of each ParameterGroup in create()",
-            code="optimizer/contract",
+            code="optimizer/options-lost",
         )
     return [float(group["lr"]) * factor for group, factor in zip(made, factors, strict=True)]

@@ -96,5 +96,5 @@ def _require_trained(
             raise ConfigError(
                 f"--actor.{option} is {rate}, but of the {part} of the {role} nothing is trained. Leave it out."
                 f"{way_out}",
-                code="config/no-effect",
+                code="config/frozen-part",
             )

@@ -113,7 +113,7 @@ class PictureReader:
             raise PluginError(
                 f"{where}: {found} tokens stand for features of images, and its {len(spans)} images have {count}; "
                 "expected as many. Were the images expanded twice, or were some lost?",
-                code="image/tokens-differ",
+                code="image/number-of-tokens",
             )
         # One token more: behind a video its number is not always the largest position plus one.
         positions = self.family.positions(len(tokens) + 1, firsts, pictures)

@@ -22,7 +22,7 @@ from typing import Any
 from rlhf_core.errors import CheckpointError
 from rlhf_core.outside.json_reader import BrokenJson, parse_object
 from rlhf_core.storage.atomic import remove, sync_folder, sync_tree
-from rlhf_core.storage.run_folder import complete, is_checkpoint
+from rlhf_core.storage.run_folder import RESTART, complete, is_checkpoint
 from rlhf_core.storage.writing import writing
 
 SCHEMA = 3
@@ -86,20 +86,21 @@ def read(folder: Path) -> dict[str, Any]:
             code="checkpoint/other-version",
         )
     if problem := _misnamed(folder, manifest):
-        raise CheckpointError(problem, code="checkpoint/unreadable")
+        raise CheckpointError(problem, code="checkpoint/misnamed")
     files = manifest.get("files")
     if not isinstance(files, dict) or "state.json" not in files:
-        raise CheckpointError(f"{folder / MANIFEST}: expected 'files' with the sha256 of each file")
+        problem = f"{folder / MANIFEST}: expected 'files' with the sha256 of each file"
+        raise CheckpointError(problem, code="checkpoint/no-hashes")
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     for name, expected in files.items():
         if name not in found:
             raise CheckpointError(f"{folder}: {name} is missing", code="checkpoint/incomplete")
         if _digest(folder / name) != expected:
-            raise CheckpointError(
-                f"{folder}: {name} is damaged (its sha256 differs from the manifest's)"
-            )
+            problem = f"{folder}: {name} is damaged (its sha256 differs from the manifest's)"
+            raise CheckpointError(problem, code="checkpoint/damaged")
     if extra := found - files.keys() - {MANIFEST}:
-        raise CheckpointError(f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint")
+        problem = f"{folder}: {sorted(extra)[0]} does not belong to the checkpoint"
+        raise CheckpointError(problem, code="checkpoint/stray-file")
     state = _read_json(folder / "state.json")
     if state.get("step") != manifest.get("step"):
         raise CheckpointError(
@@ -117,7 +118,7 @@ def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
     """
     for folder in reversed(complete(root)):
         if problem := misnamed(folder):
-            raise CheckpointError(problem)
+            raise CheckpointError(problem, code="checkpoint/misnamed")
         try:
             return folder, read(folder)
         except CheckpointError as error:
@@ -126,7 +127,7 @@ def newest_valid(root: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def void_later(root: Path, step: int) -> None:
-    """Rename the checkpoints of steps after ``step``, which a run that goes on from ``step`` does again.
+    """Rename the checkpoints of steps after ``step``, which a run that continues from ``step`` does again.
 
     A kill must not bring them back, so they are no longer found; the next ``retain`` removes them. One with another
     step's name stays as it is.
@@ -151,7 +152,8 @@ def retain(root: Path, keep: int, best_steps: Collection[int]) -> None:
             if leftover.suffix in _LEFTOVERS:
                 remove(leftover)
     except OSError as error:
-        raise CheckpointError(f"an older checkpoint cannot be removed: {error}") from error
+        problem = f"an older checkpoint cannot be removed: {error}"
+        raise CheckpointError(problem, code="checkpoint/not-removed") from error
 
 
 def misnamed(folder: Path) -> str:
@@ -189,16 +191,33 @@ def _digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        problem = f"{path} cannot be read: {error}"
+        raise CheckpointError(problem, code="checkpoint/unreadable") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     # os.path answers no where Path would raise, as in a folder that may not be entered.
     if not os.path.isfile(path):
-        raise CheckpointError(f"{path.parent} is not a checkpoint: it has no {path.name}")
+        problem = f"{path.parent} is not a checkpoint: it has no {path.name}"
+        raise CheckpointError(problem, code="checkpoint/missing-file")
     try:
         return parse_object(path.read_bytes())
     except (OSError, BrokenJson) as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error}", code="checkpoint/unreadable"
-        ) from error
+        problem = f"{path} cannot be read: {error}"
+        raise CheckpointError(problem, code="checkpoint/unreadable") from error
+
+
+def how_far_back(step: int, saved_step: int, seconds: float) -> str:
+    """Return what a run loses whose last whole step cannot be saved, and which --resume continues.
+
+    Args:
+        saved_step: the step of the newest checkpoint; 0: there is none.
+        seconds: since that checkpoint, or since the start.
+    """
+    count = step - saved_step
+    again = f"does {count} step{'' if count == 1 else 's'} ({seconds / 60:.1f} minutes) again"
+    if saved_step:
+        how = f"--resume auto continues from step {saved_step} and {again}"
+    else:
+        how = f"no checkpoint was due before, and --resume {RESTART} starts over and {again}"
+    return f"{how}. A smaller --checkpoint.every or --checkpoint.every_minutes loses less"

@@ -52,7 +52,7 @@ class Ledger(AppendedFile):
     """Writer of a run's ledger. Opened for appending; nothing is ever rewritten.
 
     Args:
-        begun: digest of the lines up to the checkpoint that the run goes on from; None: no line belongs to one.
+        begun: digest of the lines up to the checkpoint that the run continues from; None: no line belongs to one.
     """
 
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:

@@ -106,7 +106,7 @@ class RecordFile(AppendedFile):
     """A JSON-lines file whose records carry a ``step``. Lines after ``begun`` are cut off when it is opened.
 
     Args:
-        begun: digest of the lines up to the checkpoint that the run goes on from; None: the file begins anew.
+        begun: digest of the lines up to the checkpoint that the run continues from; None: the file starts over.
     """
 
     def __init__(self, path: Path, begun: RunningDigest | None = None) -> None:

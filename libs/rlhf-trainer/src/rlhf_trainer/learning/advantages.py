@@ -11,17 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core.batch.finite import require_finite
 from rlhf_core.batch.metric import Metric, Metrics
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.batch.turn_credit import turn_credit
-from rlhf_core.called.signatures import answered
-from rlhf_core.contracts.advantage import AdvantageEstimator, Advantages, RewardBatch
+from rlhf_core.contracts.advantage import AdvantageEstimator, RewardBatch
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.errors import NonFiniteError, PluginError
 from rlhf_core.math import group_size, group_std, kl_estimate, pad_columns, unpad
+from rlhf_core.math.turns import turn_credit
 
 from ..rollouts.episodes import GREEDY_REWARD
+from .checks import require_finite
 from .model_outputs import Columns, ModelOutputs
 
 
@@ -33,36 +32,44 @@ def advantages(
     *,
     reward_weights: Mapping[str, float] | None = None,
     with_observations: bool = False,
+    label: str = "--algo.advantage.estimator",
 ) -> tuple[Columns, Metrics]:
     """Return the columns ``advantages`` (and ``returns``, where the estimator gives them), and metrics.
 
     Raises:
         NonFiniteError: the estimator returned NaN or infinity; the message names the first sample.
-        PluginError: it returned another shape or no ``Advantages``, or no returns although it needs values.
+        PluginError: it returned no returns although it needs values, or a metric of a name that the run has.
     """
     columns = outputs.columns
     reward_batch = make_reward_batch(
         batch, outputs, kl, reward_weights=reward_weights, with_observations=with_observations
     )
-    result = answered(estimator(reward_batch), Advantages, "the advantage estimator")
+    result = estimator(reward_batch)
     mask = reward_batch.action_mask
-    _check_shapes(result, mask, needs_returns=reward_batch.values is not None)
+    if reward_batch.values is not None and result.returns is None:
+        raise PluginError(
+            "the advantage estimator needs values but returned no returns for the critic to learn",
+            code="plugin/no-returns",
+        )
     out = {"advantages": _flat(result.advantages, mask)}
     if result.returns is not None:
         out["returns"] = _flat(result.returns, mask)
     for name, column in out.items():
         require_finite(batch, name, column)
-    metrics = group_metrics(reward_batch) | result.metrics
-    metrics["advantage/abs_mean"] = Metric(
-        float(np.abs(out["advantages"]).sum()), len(out["advantages"])
-    )
-    if "returns" in out and "values" in columns:
-        explained = _explained_variance(columns["values"], out["returns"])
-        metrics["critic/explained_variance"] = Metric(explained)
+    metrics = group_metrics(reward_batch)
+    size = np.abs(out["advantages"]).sum()
+    metrics["advantage/abs_mean"] = Metric(float(size), len(out["advantages"]))
+    if "returns" in out and (values := columns.get("values")) is not None:
+        metrics["critic/explained_variance"] = Metric(_explained_variance(values, out["returns"]))
     if kl is not None and reward_batch.kl_penalty is not None:
         penalty = float(reward_batch.kl_penalty.sum()) / -kl.coef
         metrics["kl/ref"] = Metric(penalty, len(out["advantages"]))
-    return out, metrics
+    if taken := sorted(metrics.keys() & result.metrics.keys()):
+        raise PluginError(
+            f"{label}: {taken[0]} is the name of a metric of the run already; choose another one",
+            code="metric/name-taken",
+        )
+    return out, metrics | result.metrics
 
 
 def _explained_variance(values: NDArray[np.float32], returns: NDArray[np.float32]) -> float:
@@ -74,19 +81,6 @@ def _explained_variance(values: NDArray[np.float32], returns: NDArray[np.float32
 def _flat(padded: Tensor, mask: Tensor) -> NDArray[np.float32]:
     column: NDArray[np.float32] = unpad(padded.detach().float(), mask).numpy()
     return column
-
-
-def _check_shapes(result: Advantages, mask: Tensor, *, needs_returns: bool) -> None:
-    for name in ("advantages", "returns"):
-        column = getattr(result, name)
-        if column is not None and column.shape != mask.shape:
-            raise PluginError(
-                f"the advantage estimator returned {name} of shape {tuple(column.shape)}; expected {tuple(mask.shape)}"
-            )
-    if needs_returns and result.returns is None:
-        raise PluginError(
-            "the advantage estimator needs values but returned no returns for the critic to learn"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +111,7 @@ def make_reward_batch(
     def optional(flat: NDArray[np.float32] | None) -> Tensor | None:
         return None if flat is None else padded(flat)
 
-    credit = turn_credit(batch)
-    elsewhere = np.zeros(int(batch.num_actions.sum()), dtype=np.float32)
-    elsewhere[np.cumsum(batch.turn_actions) - 1] = credit.meanwhile
-    elsewhere[batch.action_offsets[1:] - 1] += (batch.reward_at_end - credit.before).astype(
-        np.float32
-    )
+    turns, elsewhere = turn_credit(batch)
     earned, mask = pad_columns(torch.from_numpy(batch.action_rewards), lengths)
     token_rewards = earned + padded(elsewhere)
     steps = torch.from_numpy(batch.step_rows), torch.from_numpy(batch.step_actions)
@@ -143,7 +132,7 @@ def make_reward_batch(
         action_mask=mask,
         group=torch.from_numpy(batch.group),
         episode=torch.from_numpy(batch.episode),
-        turn=padded(np.repeat(credit.number, batch.turn_actions)),
+        turn=padded(np.repeat(turns, batch.turn_actions)),
         truncated=torch.from_numpy(batch.truncated),
         kl_penalty=penalty,
         elsewhere=padded(elsewhere),
@@ -165,7 +154,8 @@ def _require_finite_kl(estimate: Tensor, log_ratio: Tensor, mask: Tensor, label:
         given, found = float(log_ratio[wrong][0]), float(estimate[wrong][0])
         raise NonFiniteError(
             f"{label}: it gave {found} for the log-ratio {given:.6g}; expected a finite estimate in nats. "
-            "Choose another estimator, or have it grow no faster than a line there."
+            "Choose another estimator, or have it grow no faster than a line there.",
+            code="training/kl-not-finite",
         )
 
 

@@ -1,5 +1,5 @@
-"""Checks that end a run which goes wrong: skipped updates, steps without an update, weights that the engine does not
-serve, and a KL penalty that the estimator leaves out.
+"""Checks that end a run which goes wrong: numbers that nothing may be trained on, skipped updates, steps without an
+update, weights that the engine does not serve, and a KL penalty that the estimator leaves out.
 
 With ``algo.kl.mode = reward`` the penalty reaches the policy through the estimator alone. With an estimator that reads
 ``RewardBatch.rewards`` alone a run would train without any penalty, and no metric would say why.
@@ -13,10 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhf_core.batch.metric import Metrics, metric_values
+from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.advantage import AdvantageEstimator, Advantages, RewardBatch
 from rlhf_core.contracts.engine import Engine
 from rlhf_core.contracts.runtime import RoleHandle
@@ -24,6 +27,23 @@ from rlhf_core.errors import CapabilityError, EmptyStepsError, NonFiniteError, R
 from rlhf_guard.concurrency import all_at_once
 
 log = logging.getLogger(__name__)
+
+
+def require_finite(batch: TrajectoryColumns, name: str, column: NDArray[np.float32]) -> None:
+    """Refuse a column (sum of A,) that has NaN or infinity.
+
+    Raises:
+        NonFiniteError: names the first sample and action token.
+    """
+    bad = np.flatnonzero(~np.isfinite(column))
+    if len(bad):
+        row = int(np.searchsorted(batch.action_offsets, bad[0], side="right")) - 1
+        uid = ".".join(map(str, batch.uid[row].tolist()))
+        raise NonFiniteError(
+            f"{name} of sample {uid} is {column[bad[0]]} at action token {bad[0] - batch.action_offsets[row]} "
+            f"({len(bad)} such values in this batch); nothing was trained on it",
+            code="training/value-not-finite",
+        )
 
 
 def count_skipped(before: int, metrics: Metrics, *, role: str, limit: int, look_at: str) -> int:
@@ -45,7 +65,8 @@ def count_skipped(before: int, metrics: Metrics, *, role: str, limit: int, look_
     if in_a_row >= limit:
         raise NonFiniteError(
             f"{in_a_row} updates of the {role} in a row had a gradient that is not finite; its weights are those of "
-            f"the last good update. {_origin(metrics)}Lower its learning rate, or look at {look_at}"
+            f"the last good update. {_origin(metrics)}Lower its learning rate, or look at {look_at}",
+            code="training/gradient-not-finite",
         )
     return in_a_row
 
@@ -130,10 +151,10 @@ async def check_served_weights(engine: Engine, policy: RoleHandle, version: int)
     if served is not None and expected is not None and served != expected:
         raise RolloutError(
             f"after the update to version {version} the engine serves other weights (digest {served[:12]}) than the "
-            f"trainer has ({expected[:12]}); its samples would be off-policy without a warning. Go on from the newest "
-            "checkpoint with --resume auto. If it happens again, the engine loads this model's weights wrongly, and "
-            "--rollout.check_weights false would only hide it.",
-            code="engine/other-weights",
+            f"trainer has ({expected[:12]}); its samples would be off-policy without a warning. Continue from the "
+            "newest checkpoint with --resume auto. If it happens again, the engine loads this model's weights wrongly, "
+            "and --rollout.check_weights false would only hide it.",
+            code="engine/serves-other-weights",
         )
 
 
@@ -205,7 +226,8 @@ def has_penalty_counted(
     raise CapabilityError(
         f"{label}: its advantages are the same with and without the KL penalty, which --algo.kl.mode reward puts "
         "into the rewards of tokens; the run would train without it.\n"
-        "  Set --algo.kl.mode loss, or let the estimator add the penalty, as rlhf_core.math.advantages_at_tokens does."
+        "  Set --algo.kl.mode loss, or let the estimator add the penalty, as rlhf_core.math.advantages_at_tokens does.",
+        code="config/penalty-without-effect",
     )
 
 

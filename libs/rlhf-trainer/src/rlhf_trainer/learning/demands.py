@@ -76,7 +76,10 @@ def demands_of(resolved: Resolved) -> Demands:
         teacher_logprobs="teacher_logprobs" in needs,
         teacher_top_k=run.algo.teacher.top_k if "teacher_top_k" in needs else 0,
         old_statistics=_old_statistics(resolved, needs, recompute=old_from == "recompute"),
-        rollout_logprobs="rollout_logprobs" in needs or old_from == "rollout",
+        # A correction is called with them, also one without a description of what it needs.
+        rollout_logprobs="rollout_logprobs" in needs
+        or old_from == "rollout"
+        or bool(resolved.selections["algo.correction.kind"]),
         rollout_as_old=old_from == "rollout",
         greedy_rewards="greedy_rewards" in needs,
         observations="observations" in needs,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -26,31 +26,17 @@ from rlhf_core.storage.faults import fault_point
 from .advantages import KlPenalty, advantages
 from .checks import count_skipped, require_agreement
 from .demands import Demands
-from .minibatches import Minibatch, minibatches, normalizers_of, prepare
+from .minibatches import (
+    minibatches,
+    normalizers_of,
+    of_rows,
+    prepare,
+    step_data,
+    totals_of,
+)
 from .model_outputs import Columns, ModelOutputs, ask_models, has_logprobs
 from .parts import LearningParts
 from .roles import CRITIC, POLICY
-
-
-@dataclass(slots=True)
-class _Step:
-    """State of one step under way."""
-
-    request: LearnRequest
-    supervised_taken: int
-    skipped_updates: dict[str, int]
-    heard: Columns
-    """(sum of A,) each, which observers alone read."""
-    begun: set[str] = field(default_factory=set)
-    """Roles that have had an update."""
-
-    def hear_losses(self, rows: NDArray[np.int64], outcome: StepOutcome) -> None:
-        """Keep what an update told of its rows, in the place of what an earlier one did."""
-        batch = self.request.batch
-        for name, told in (("loss", outcome.losses), ("clipped", outcome.clipped)):
-            if told is not None:
-                nothing = np.full(int(batch.num_actions.sum()), np.nan, np.float32)
-                self.heard.setdefault(name, nothing)[batch.action_index(rows)] = told
 
 
 class BatchLearner:
@@ -72,6 +58,7 @@ class BatchLearner:
         self._max_mismatch = run.rollout.max_mismatch if is_comparable else None
         self._keeps_columns = resolved.provides("observers.use", HEARS_TOKENS)
         self._kl_label = resolved.one("algo.kl.estimator").label
+        self._label = resolved.one("algo.advantage.estimator").label
         self._reward_weights = {
             selection.name: selection.reward.weight
             for selection in resolved.selections["reward.use"]
@@ -87,18 +74,29 @@ class BatchLearner:
         estimates, metrics = self._estimates(request, outputs)
         estimated = time.perf_counter()
         fault_point("train", request.step)
-        skipped, heard = dict(request.skipped_updates), dict(outputs.heard)
-        step = _Step(request, request.supervised_taken, skipped, heard)
-        trains_policy = not self._demands.critic or request.step > self._run.critic.warmup_steps
-        updated = await self._update(step, outputs, estimates, trains_policy=trains_policy)
+        run, demands, supervised = self._run, self._demands, self._parts.supervised
+        columns = outputs.columns | estimates
+        whole = step_data(batch, columns, outputs.teacher_top, request.judged)
+        updates = minibatches(
+            batch,
+            per_epoch=demands.updates_per_step // run.train.inner_epochs,
+            epochs=run.train.inner_epochs,
+            seed=run.seed,
+            step=request.step,
+            judged=request.judged,
+        )
+        trains_policy = not demands.critic or request.step > run.critic.warmup_steps
+        imitated = supervised.batch_size if supervised is not None and trains_policy else 0
+        skipped, heard = dict[str, int](), dict(outputs.heard)
+        updated = await self._update(request, whole, updates, trains_policy, skipped, heard)
         return LearnOutcome(
             metrics=merge_metrics([metrics, updated]),
             score_s=estimated - started,
             train_s=time.perf_counter() - estimated,
             policy_changed=trains_policy,
-            supervised_taken=step.supervised_taken,
-            skipped_updates=step.skipped_updates,
-            columns=outputs.columns | estimates | step.heard if self._keeps_columns else None,
+            supervised_taken=request.supervised_taken + imitated * len(updates),
+            skipped_updates={**request.skipped_updates, **skipped},
+            columns=columns | heard if self._keeps_columns else None,
         )
 
     def _estimates(self, request: LearnRequest, outputs: ModelOutputs) -> tuple[Columns, Metrics]:
@@ -117,90 +115,86 @@ class BatchLearner:
             penalty,
             reward_weights=self._reward_weights,
             with_observations=self._demands.observations,
+            label=self._label,
         )
         if judged is not None:
             estimates = _placed(estimates, batch, rows)
         return estimates, metrics
 
     async def _update(
-        self, step: _Step, outputs: ModelOutputs, estimates: Columns, *, trains_policy: bool
+        self,
+        request: LearnRequest,
+        whole: TrainBatch,
+        updates: Sequence[NDArray[np.int64]],
+        trains_policy: bool,
+        skipped: dict[str, int],
+        heard: Columns,
     ) -> Metrics:
-        """Do all optimizer updates of one rollout batch. Losses in the metrics are means over these updates."""
-        run, demands, request = self._run, self._demands, step.request
-        batch = request.batch
-        parts: list[Metrics] = []
-        old = None if demands.rollout_as_old else outputs.columns.get("old_logprobs")
+        """Do all optimizer updates of one rollout batch. Losses in the metrics are means over these updates.
+
+        Args:
+            updates: rows of each.
+            skipped: gets, for each role that has an update, how many in a row were skipped.
+            heard: (sum of A,) each, which observers alone read; gets entropies and losses.
+        """
+        run, demands, batch, judged = self._run, self._demands, request.batch, request.judged
+        most, parts = run.rollout.max_new_tokens, list[Metrics]()
+        old = None if demands.rollout_as_old else whole.columns.get("old_logprobs")
         if old is not None:
             parts.append(self._mismatch(batch, old))
-        for index, minibatch in enumerate(
-            minibatches(
-                batch,
-                outputs.columns | estimates,
-                teacher_top=outputs.teacher_top,
-                per_epoch=demands.updates_per_step // run.train.inner_epochs,
-                epochs=run.train.inner_epochs,
-                max_actions=run.rollout.max_new_tokens,
-                seed=run.seed,
-                step=request.step,
-                judged=request.judged,
+        for index, rows in enumerate(updates):
+            is_first, counted = index == 0, rows if judged is None else rows[judged[rows]]
+            plan = StepPlan(
+                normalizers=totals_of(batch, counted, most),
+                sampled_normalizers=None if judged is None else totals_of(batch, rows, most),
+                kl_coef=request.kl_coef if run.algo.kl.mode == "loss" else 0.0,
+                entropy_coef=request.entropy_coef,
+                on_policy=is_first and not demands.rollout_as_old,
             )
-        ):
-            plan = self._plan(minibatch, request)
-            if demands.critic and minibatch.normalizers.num_sequences:
-                outcome = await self._update_role(CRITIC, minibatch.judged_batch, plan, step)
+            if demands.critic and len(counted):
+                data = of_rows(whole, counted)
+                outcome = await self._update_role(CRITIC, data, plan, request, skipped)
                 parts.append(outcome.metrics)
             if trains_policy:
-                seed = seed_of(run.seed, "prepare", request.step, index)
-                data, plan = self._policy_update(minibatch, plan, seed, step)
-                is_whole = minibatch.first and len(data.trajectories) == len(batch) > 0
+                data, plan = self._policy_update(whole, rows, plan, request, index)
+                is_whole = is_first and len(rows) == len(batch) > 0
                 plan = replace(
                     plan,
-                    return_logprobs=minibatch.first and old is None and len(batch) > 0,
-                    return_entropies=is_whole and self._keeps_columns and not step.heard,
+                    return_logprobs=is_first and old is None and len(batch) > 0,
+                    return_entropies=is_whole and self._keeps_columns and not heard,
                     return_losses=self._keeps_columns,
                 )
-                outcome = await self._update_role(POLICY, data, plan, step)
+                outcome = await self._update_role(POLICY, data, plan, request, skipped)
                 parts.append(outcome.metrics)
                 if outcome.entropies is not None:
-                    step.heard["entropy"] = outcome.entropies
-                step.hear_losses(minibatch.rows, outcome)
+                    heard["entropy"] = outcome.entropies
+                _hear_losses(heard, batch, rows, outcome)
                 if outcome.logprobs is not None:
                     parts.append(self._mismatch(data.trajectories, outcome.logprobs))
         return merge_updates(parts)
 
-    def _plan(self, minibatch: Minibatch, request: LearnRequest) -> StepPlan:
-        return StepPlan(
-            normalizers=minibatch.normalizers,
-            sampled_normalizers=minibatch.sampled,
-            kl_coef=request.kl_coef if self._run.algo.kl.mode == "loss" else 0.0,
-            entropy_coef=request.entropy_coef,
-            on_policy=minibatch.first and not self._demands.rollout_as_old,
-        )
-
     def _policy_update(
-        self, minibatch: Minibatch, plan: StepPlan, seed: int, step: _Step
+        self,
+        whole: TrainBatch,
+        rows: NDArray[np.int64],
+        plan: StepPlan,
+        request: LearnRequest,
+        index: int,
     ) -> tuple[TrainBatch, StepPlan]:
         """Return the update with the inputs of the policy's losses beside the rollouts: prepared columns, and responses
         to imitate with their normalizers."""
-        data, supervised = minibatch.batch, self._parts.supervised
-        if self._parts.preparing_loss is not None:
-            prepared = self._prepared(self._parts.preparing_loss, minibatch, seed)
-            data = replace(data, columns={**data.columns, **prepared})
-        if supervised is not None:
-            rows = supervised.take(step.supervised_taken)
-            step.supervised_taken += supervised.batch_size
-            totals = normalizers_of(rows.num_actions, self._run.rollout.max_new_tokens)
-            data = replace(data, supervised=rows)
+        data = of_rows(whole, rows)
+        if (loss := self._parts.preparing_loss) is not None:
+            seed = seed_of(self._run.seed, "prepare", request.step, index)
+            judged = None if request.judged is None else request.judged[rows]
+            columns = {**data.columns, **_prepared(loss, data, judged, seed)}
+            data = replace(data, columns=columns)
+        if (supervised := self._parts.supervised) is not None:
+            given = supervised.take(request.supervised_taken + index * supervised.batch_size)
+            totals = normalizers_of(given.num_actions, self._run.rollout.max_new_tokens)
+            data = replace(data, supervised=given)
             plan = replace(plan, supervised_normalizers=totals)
         return data, plan
-
-    def _prepared(self, loss: PreparingLoss, minibatch: Minibatch, seed: int) -> Columns:
-        rows, trajectories = minibatch.judged, minibatch.batch.trajectories
-        if rows is None:
-            return prepare(loss, minibatch.batch, seed)
-        if not len(rows):
-            return {}
-        return _placed(prepare(loss, minibatch.judged_batch, seed), trajectories, rows)
 
     def _mismatch(self, batch: TrajectoryColumns, logprobs: NDArray[np.float32]) -> Metrics:
         """Return metrics of the difference between the trainer's log-probs, before any update, and the sampler's.
@@ -219,21 +213,47 @@ class BatchLearner:
         return metrics
 
     async def _update_role(
-        self, role: str, data: TrainBatch, plan: StepPlan, step: _Step
+        self,
+        role: str,
+        data: TrainBatch,
+        plan: StepPlan,
+        request: LearnRequest,
+        skipped: dict[str, int],
     ) -> StepOutcome:
-        undo_bytes = 0 if role in step.begun else int(self._run.checkpoint.undo_gib * 2**30)
-        step.begun.add(role)
-        factor = step.request.lr_factors.get(role, 1.0)
+        undo_bytes = 0 if role in skipped else int(self._run.checkpoint.undo_gib * 2**30)
+        factor = request.lr_factors.get(role, 1.0)
         plan = replace(plan, lr_factor=factor, undo_bytes=undo_bytes)
         outcome = await self._roles[role].train_step(data, plan)
-        step.skipped_updates[role] = count_skipped(
-            step.skipped_updates.get(role, 0),
+        skipped[role] = count_skipped(
+            skipped.get(role, request.skipped_updates.get(role, 0)),
             outcome.metrics,
             role=role,
             limit=self._run.train.max_skipped_updates,
-            look_at=f"the samples: rlhf show {self._run.output} --step {step.request.step - 1}",
+            look_at=f"the samples: rlhf show {self._run.output} --step {request.step - 1}",
         )
         return outcome
+
+
+def _hear_losses(
+    heard: Columns, batch: TrajectoryColumns, rows: NDArray[np.int64], outcome: StepOutcome
+) -> None:
+    """Keep what an update told of its rows, in the place of what an earlier one did."""
+    for name, told in (("loss", outcome.losses), ("clipped", outcome.clipped)):
+        if told is not None:
+            nothing = np.full(int(batch.num_actions.sum()), np.nan, np.float32)
+            heard.setdefault(name, nothing)[batch.action_index(rows)] = told
+
+
+def _prepared(
+    loss: PreparingLoss, data: TrainBatch, judged: NDArray[np.bool_] | None, seed: int
+) -> Columns:
+    """Return what a loss prepares of the rows whose rewards count, with 0 at the actions of the others."""
+    if judged is None:
+        return prepare(loss, data, seed)
+    rows = np.flatnonzero(judged)
+    if not len(rows):
+        return {}
+    return _placed(prepare(loss, of_rows(data, rows), seed), data.trajectories, rows)
 
 
 def _placed(columns: Columns, batch: TrajectoryColumns, rows: NDArray[np.int64]) -> Columns:

@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.contracts.backend import (
-    JUDGED,
-    PREPARED,
-    ROW_WEIGHTS,
-    Normalizers,
-    TopTokens,
-    TrainBatch,
-)
+from rlhf_core.contracts import TopTokens, TrainBatch
+from rlhf_core.contracts.backend import JUDGED, PREPARED, ROW_WEIGHTS, Normalizers
 from rlhf_core.contracts.loss import PreparingLoss, StepColumns
 from rlhf_core.errors import PluginError
 from rlhf_core.math import pad_columns, unpad
 from rlhf_core.rng import generator_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Minibatch:
-    """The data of one optimizer update."""
-
-    batch: TrainBatch
-    normalizers: Normalizers
-    """Totals of the rows whose rewards count."""
-    first: bool
-    """True for the first update on a rollout batch, when the policy is still the old policy."""
-    sampled: Normalizers | None = None
-    """Totals of all rows; None: the rewards of all of them count."""
-
-    judged: NDArray[np.int64] | None = None
-    """Numbers of the rows whose rewards count; None: those of all rows do."""
-    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Numbers of its rows in the rollout batch."""
-
-    @property
-    def judged_batch(self) -> TrainBatch:
-        """The rows whose rewards count."""
-        return self.batch if self.judged is None else _of_rows(self.batch, self.judged)
-
-
 def minibatches(
     batch: TrajectoryColumns,
-    columns: Mapping[str, NDArray[np.float32]],
     *,
-    teacher_top: TopTokens | None = None,
     per_epoch: int,
     epochs: int,
-    max_actions: int,
     seed: int,
     step: int,
     judged: NDArray[np.bool_] | None = None,
-) -> Iterator[Minibatch]:
-    """Yield the minibatches of one step.
+) -> list[NDArray[np.int64]]:
+    """Return the numbers of the rows of each minibatch of one step.
 
     With one minibatch per epoch the rows keep their order; otherwise each inner epoch has a new order of episodes,
     drawn from (seed, step, epoch). The rows of an episode are in one minibatch, which counts it as one sequence: so
@@ -68,48 +36,45 @@ def minibatches(
     episodes there are as many empty ones, for what else the updates hold.
 
     Args:
-        columns: (sum of A,) each.
         per_epoch: minibatches of an inner epoch.
         epochs: passes over the batch.
-        max_actions: the longest response that the run allows.
         judged: (B,) True where the rewards of a row's episode count. The others are dealt out beside these, which are
             therefore in the minibatches that they would be in alone. None: all count.
     """
-    first = True
     episode = batch.episode  # (B,)
     num_episodes = int(episode.max(initial=-1)) + 1
-    if num_episodes < len(batch):
-        columns = {**columns, ROW_WEIGHTS: row_weights(batch)}
     counted = np.unique(episode if judged is None else episode[judged])
     others = np.setdiff1d(np.arange(num_episodes), counted)
-    if judged is not None:
-        columns = {**columns, JUDGED: np.repeat(judged, batch.num_actions).astype(np.float32)}
-    whole = TrainBatch(trajectories=batch, columns=columns, teacher_top=teacher_top)
-
-    def totals(part: NDArray[np.int64]) -> Normalizers:
-        rows = np.flatnonzero(np.isin(episode, part))
-        found = normalizers_of(batch.num_actions[rows], max_actions)
-        return replace(found, num_sequences=len(part))
-
+    found: list[NDArray[np.int64]] = []
     for epoch in range(epochs):
         orders = [counted, others]
         if per_epoch > 1:
             draw = generator_of(seed, "minibatch", step, epoch)
             orders = [draw.permutation(order) for order in orders]
-        for part, rest in zip(*(np.array_split(order, per_epoch) for order in orders), strict=True):
-            both = np.concatenate([part, rest])
-            if not len(both) and num_episodes:
-                continue
-            rows = np.flatnonzero(np.isin(episode, both))
-            yield Minibatch(
-                batch=_of_rows(whole, rows),
-                normalizers=totals(part),
-                first=first,
-                sampled=None if judged is None else totals(both),
-                judged=None if judged is None else np.flatnonzero(judged[rows]),
-                rows=rows,
-            )
-            first = False
+        for part in zip(*(np.array_split(order, per_epoch) for order in orders), strict=True):
+            episodes = np.concatenate(part)
+            if len(episodes) or not num_episodes:
+                found.append(np.flatnonzero(np.isin(episode, episodes)))
+    return found
+
+
+def step_data(
+    batch: TrajectoryColumns,
+    columns: Mapping[str, NDArray[np.float32]],
+    teacher_top: TopTokens | None = None,
+    judged: NDArray[np.bool_] | None = None,
+) -> TrainBatch:
+    """Return the data of all updates of a step, of which each has some rows.
+
+    Args:
+        columns: (sum of A,) each.
+        judged: as in ``minibatches``.
+    """
+    if int(batch.episode.max(initial=-1)) + 1 < len(batch):
+        columns = {**columns, ROW_WEIGHTS: row_weights(batch)}
+    if judged is not None:
+        columns = {**columns, JUDGED: np.repeat(judged, batch.num_actions).astype(np.float32)}
+    return TrainBatch(trajectories=batch, columns=columns, teacher_top=teacher_top)
 
 
 def row_weights(batch: TrajectoryColumns) -> NDArray[np.float32]:
@@ -126,7 +91,14 @@ def normalizers_of(num_actions: NDArray[np.int64], max_actions: int) -> Normaliz
     )
 
 
-def _of_rows(batch: TrainBatch, rows: NDArray[np.int64]) -> TrainBatch:
+def totals_of(batch: TrajectoryColumns, rows: NDArray[np.int64], max_actions: int) -> Normalizers:
+    """Return the totals of an update over these rows of a batch, whose sequences are episodes."""
+    found = normalizers_of(batch.num_actions[rows], max_actions)
+    return replace(found, num_sequences=len(np.unique(batch.uid[rows, :3], axis=0)))
+
+
+def of_rows(batch: TrainBatch, rows: NDArray[np.int64]) -> TrainBatch:
+    """Return these rows of the data, in their order."""
     if len(rows) == len(batch.trajectories):
         return batch
     actions, top = batch.trajectories.action_index(rows), batch.teacher_top
@@ -157,7 +129,8 @@ def prepare(loss: PreparingLoss, batch: TrainBatch, seed: int) -> dict[str, NDAr
     for name, column in prepared.items():
         if column.shape != mask.shape:
             raise PluginError(
-                f"{type(loss).__name__} prepared {name!r} of shape {tuple(column.shape)}; expected {tuple(mask.shape)}"
+                f"{type(loss).__name__} prepared {name!r} of shape {tuple(column.shape)}; expected {tuple(mask.shape)}",
+                code="plugin/wrong-shape",
             )
     return {
         PREPARED + name: unpad(column.detach().float(), mask).numpy()

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.batch.finite import require_finite
 from rlhf_core.batch.token_columns import TokenColumns
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.backend import Statistic, TopTokens
 from rlhf_core.contracts.runtime import RoleHandle
 
+from .checks import require_finite
 from .demands import Demands
 from .roles import CRITIC, POLICY, REFERENCE, TEACHER
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_config.resolved import Resolved
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.contracts.advantage import AdvantageEstimator
+from rlhf_core.called.answers import Checked
+from rlhf_core.contracts.advantage import AdvantageEstimator, Advantages
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.contracts.loss import PreparingLoss
 from rlhf_core.media.reader import writing_of
@@ -57,17 +60,22 @@ def learning_parts(
 def _estimator(resolved: Resolved) -> AdvantageEstimator:
     chosen, kl = resolved.one("algo.advantage.estimator"), resolved.run.algo.kl
 
+    def make() -> Any:
+        return Checked(chosen.build(), Advantages, chosen.label)
+
     if kl.mode == "loss" or kl.coef == 0:
-        estimator: AdvantageEstimator = chosen.build()
+        estimator: AdvantageEstimator = make()
         return estimator
-    return PenaltyChecked(chosen.build, f"--estimator {chosen.registered.name}")
+    return PenaltyChecked(make, f"--estimator {chosen.registered.name}")
 
 
 def _kl_estimator(resolved: Resolved) -> KlEstimator | None:
     chosen, kl = resolved.one("algo.kl.estimator"), resolved.run.algo.kl
     if kl.mode != "reward" or kl.coef == 0:
         return None
-    estimator: KlEstimator = chosen.build()
+    # Any: a component is called by position, and its protocol names the argument.
+    checked: Any = Checked(chosen.build(), Tensor, chosen.label)
+    estimator: KlEstimator = checked
     return estimator
 
 

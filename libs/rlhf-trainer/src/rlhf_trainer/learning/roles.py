@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rlhf_config.checks.features import aggregation_of, has_entropy_bonus, prompts_in_flight
 from rlhf_config.files import writable
 from rlhf_config.resolved import Resolved, Selection, TermOptions
-from rlhf_config.run import RunConfig
 from rlhf_core.batch.vocabulary import Vocabulary
 from rlhf_core.component import ComponentRef
 from rlhf_core.contracts.backend import LossTerm, PolicyObjective, RoleSpec, ValueObjective
@@ -76,7 +75,7 @@ def runtime_spec(
         engine_spec=EngineSpec(
             model_path=run.model.path,
             dtype=run.model.dtype,
-            max_length=max_length(run),
+            max_length=run.longest_sequence,
             max_concurrency=max(
                 prompts_in_flight(run.rollout) * run.rollout.n_samples_per_prompt,
                 run.eval.n_samples,
@@ -190,11 +189,6 @@ def critic_role(resolved: Resolved, demands: Demands, total_steps: int) -> RoleS
         max_grad_norm=run.critic.max_norm,
         router_aux_loss=run.critic.router_aux_loss,
     )
-
-
-def max_length(run: RunConfig) -> int:
-    """Return the number of tokens of the longest sequence that a run may produce."""
-    return run.rollout.max_length or run.data.max_prompt_tokens + run.rollout.max_new_tokens
 
 
 def _role(resolved: Resolved, role: str, path: str) -> RoleSpec:

@@ -53,6 +53,7 @@ def _factor(schedule: LrSchedule, point: SchedulePoint, who: str) -> float:
     if not is_number or not math.isfinite(factor) or factor < 0:
         raise ConfigError(
             f"{who}: expected a share of the peak learning rate at update {point.update} of {point.total_updates}, a "
-            f"finite number of at least 0; got {factor!r}. Choose other options of the schedule, or another schedule."
+            f"finite number of at least 0; got {factor!r}. Choose other options of the schedule, or another schedule.",
+            code="config/learning-rate",
         )
     return float(factor)

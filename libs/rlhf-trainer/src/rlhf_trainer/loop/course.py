@@ -133,7 +133,8 @@ class WholeStep:
     extents: Mapping[str, Extent]
     """The length of each record, by file name."""
     changes: Mapping[str, int | None]
-    """``changes_of`` the course: while these are the same, the roles are those of this step too."""
+    """``RoleHandle.changes`` of each saved role, None for one that does not count them: while these are the same, the
+    roles are those of this step too."""
 
 
 def headline_of(course: Course) -> str | None:
@@ -141,13 +142,8 @@ def headline_of(course: Course) -> str | None:
     return getattr(course, "headline", None)
 
 
-def changes_of(course: Course) -> dict[str, int | None]:
-    """Return ``RoleHandle.changes`` of each saved role; None for one that does not count them."""
-    return {name: getattr(role, "changes", None) for name, role in course.saved_roles.items()}
-
-
 async def go_back(course: Course, changes: Mapping[str, int | None]) -> bool:
-    """Return whether the roles are where ``changes_of`` was ``changes``, after undoing what came later if they can."""
+    """Return whether the roles are where ``WholeStep.changes`` was read, after undoing what came later if they can."""
     for name, role in course.saved_roles.items():
         before, undo = changes[name], getattr(role, "undo", None)
         is_there = before == getattr(role, "changes", None)

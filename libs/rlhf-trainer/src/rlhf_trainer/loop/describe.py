@@ -8,7 +8,7 @@ from rlhf_core.contracts.runtime import PlansPlacement
 from rlhf_core.plugins import Plugins
 
 from ..learning.demands import Demands, demands_of
-from ..learning.roles import REFERENCE, is_base_reference, max_length, policy_role, runtime_spec
+from ..learning.roles import REFERENCE, is_base_reference, policy_role, runtime_spec
 from .sleeping import LEAVING, asleep_while_it_learns
 
 
@@ -61,8 +61,7 @@ def describe(resolved: Resolved, plugins: Plugins) -> str:
 def _component(selection: Selection) -> str:
     options = selection.options.model_dump(mode="json", exclude_defaults=True)
     shown = ", ".join(f"{name}={value}" for name, value in options.items())
-    registered = selection.registered
-    return f"{registered.qualified} ({registered.origin})" + (f": {shown}" if shown else "")
+    return selection.registered.label + (f": {shown}" if shown else "")
 
 
 def _role(role: RoleSpec) -> str:
@@ -71,10 +70,8 @@ def _role(role: RoleSpec) -> str:
     kind = "policy" if isinstance(role.objective, PolicyObjective) else "value head"
     optimizer = role.optimizer.name if role.optimizer else "none"
     adapter = f", adapter {role.adapter.name}" if role.adapter else ""
-    return (
-        f"{role.model_path}, {role.dtype}, {kind}{adapter}, {optimizer}, "
-        f"{role.schedule.name or 'constant'} schedule"
-    )
+    schedule = role.schedule.name or "constant"
+    return f"{role.model_path}, {role.dtype}, {kind}{adapter}, {optimizer}, {schedule} schedule"
 
 
 def _step(resolved: Resolved, demands: Demands) -> list[str]:
@@ -97,7 +94,7 @@ def _step(resolved: Resolved, demands: Demands) -> list[str]:
     objective = policy_role(resolved, demands, total_steps=1).objective
     assert isinstance(objective, PolicyObjective)
     return [
-        f"{prompts} prompts x {group} samples = {prompts * group} episodes of up to {max_length(run)} tokens",
+        f"{prompts} prompts x {group} samples = {prompts * group} episodes of up to {run.longest_sequence} tokens",
         *([f"of weights up to {ahead} version(s) old, swapped {swap}"] if ahead else []),
         f"extra passes: {', '.join(passes) or 'none'}",
         f"{demands.updates_per_step} optimizer update(s), steps: {steps}",

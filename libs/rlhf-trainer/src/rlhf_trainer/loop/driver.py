@@ -24,7 +24,7 @@ from rlhf_core.plugins import Plugins
 from rlhf_core.problem import headline
 from rlhf_core.storage.atomic import set_aside
 from rlhf_core.storage.faults import fault_point
-from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete, how_far_back
+from rlhf_core.storage.run_folder import RESTART, RunFolder, claim, complete
 from rlhf_core.storage.writing import reason_of
 from rlhf_guard.concurrency import run_to_its_end
 from rlhf_guard.environments.chosen import versions_of
@@ -41,7 +41,6 @@ from .course import (
     OwnRecord,
     RunKind,
     WholeStep,
-    changes_of,
     go_back,
     headline_of,
 )
@@ -73,7 +72,7 @@ def drive(
 
     Raises:
         RLHFError: the run could not start, or failed; its results so far are in the run folder. The last whole step is
-            saved if the failure left it whole, and ``--resume auto`` goes on from the newest checkpoint.
+            saved if the failure left it whole, and ``--resume auto`` continues from the newest checkpoint.
     """
     folder = RunFolder(Path(resolved.run.output))
     resume = resolved.run.resume.checkpoint is not None
@@ -83,7 +82,7 @@ def drive(
         for caution in resolved.cautions:
             log.warning("%s", caution)
         if resolved.run.resume.checkpoint == RESTART and (earlier := folder.set_run_aside()):
-            log.info("begins anew; the files of the run that was here are kept in %s", earlier)
+            log.info("starts over; the files of the run that was here are kept in %s", earlier)
         loggers = Loggers.of(resolved)
         observers = Observers(build_observers(resolved))
         inputs = input_digests(resolved.inputs)
@@ -158,7 +157,8 @@ class _Run(Generic[RunT, StateT]):
             command=self.resolved.command,
             total_steps=course.total_steps,
             start_step=self.state.step,
-            notes=self.notes.taken(),
+            # Who started the run has printed the choices before anything was built.
+            notes=tuple(n for n in self.notes.taken() if n not in self.resolved.choices),
         )
         keeping = self.config.checkpoint.described(evaluates=headline_of(course) is not None)
         log.info("%s", keeping)  # no note, so in the log alone
@@ -221,7 +221,7 @@ class _Run(Generic[RunT, StateT]):
         """Save what is not saved, and return the result of a run that can be resumed."""
         if self.saved_step != self.state.step:
             await self._save(course, self._whole_step(course))
-        return self._result("interrupted", f"stopped by {reason}; go on with --resume auto")
+        return self._result("interrupted", f"stopped by {reason}; continue with --resume auto")
 
     def _checkpoint_is_due(self) -> bool:
         """Return whether the steps or, without a number of them, the minutes since the last checkpoint are over."""
@@ -240,6 +240,11 @@ class _Run(Generic[RunT, StateT]):
             for path in (self.folder.metrics, self.folder.samples)
         )
         await course.begin(self.point, begun, stack)
+        self.records: dict[str, OwnRecord] = {
+            **course.records,
+            self.folder.metrics.name: self.metrics,
+            self.folder.samples.name: self.samples,
+        }
         if self.point is not None:
             past_end = self.config.resume.past_end
             restore_observers(self.point, self.observers, past_end=past_end)
@@ -304,16 +309,11 @@ class _Run(Generic[RunT, StateT]):
         self.state.observers = self.observers.state()
         return WholeStep(
             state=copy.copy(self.state),
-            extents={name: record.extent for name, record in self._records(course).items()},
-            changes=changes_of(course),
+            extents={name: record.extent for name, record in self.records.items()},
+            changes={
+                name: getattr(role, "changes", None) for name, role in course.saved_roles.items()
+            },
         )
-
-    def _records(self, course: Course) -> dict[str, OwnRecord]:
-        return {
-            **course.records,
-            self.folder.metrics.name: self.metrics,
-            self.folder.samples.name: self.samples,
-        }
 
     async def _save_after(self, error: BaseException, course: Course) -> None:
         """Save the last whole step of a run that failed, if it is not saved and the roles still have it or undo what
@@ -321,7 +321,7 @@ class _Run(Generic[RunT, StateT]):
         step = self.whole.state.step
         if step == self.saved_step or isinstance(error, CheckpointError):
             return
-        fate = how_far_back(step, self.saved_step, time.perf_counter() - self.saved_at)
+        fate = checkpoint.how_far_back(step, self.saved_step, time.perf_counter() - self.saved_at)
         try:
             if not await go_back(course, self.whole.changes):
                 changed = f"step {step + 1} failed when weights may have changed"
@@ -351,7 +351,7 @@ class _Run(Generic[RunT, StateT]):
 
     async def _save(self, course: Course, whole: WholeStep) -> None:
         step = whole.state.step
-        for record in self._records(course).values():
+        for record in self.records.values():
             record.sync()
 
         async def fill(target: Path) -> None:

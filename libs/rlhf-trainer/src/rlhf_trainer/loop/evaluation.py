@@ -24,11 +24,10 @@ from rlhf_core.contracts.functions.eval_metric import EvalEpisodes, EvalMetric
 from rlhf_core.errors import PluginError
 from rlhf_core.rng import eval_seed
 
-from ..rollouts.batch_metrics import named_metrics
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.pool import Player, play_all
 from ..rollouts.prompts import Tasks
-from ..rollouts.samples import sample_texts
+from ..rollouts.reports import named_metrics, sample_texts
 
 EPOCH = -1
 """The epoch in the uids of evaluation samples."""
@@ -156,9 +155,7 @@ def summarize(batches: Sequence[TrajectoryColumns], pass_threshold: float) -> di
     }
 
 
-def _best_segments(
-    batch: TrajectoryColumns,
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def _best_segments(batch: TrajectoryColumns) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Return (E,) the first row of each episode, and (E,) the largest reward of its segments."""
     first = np.unique(batch.episode, return_index=True)[1]
     rewards = np.full(len(first), -np.inf)
@@ -216,14 +213,17 @@ def measured(
         if not isinstance(values, Mapping):
             raise PluginError(
                 f"{where}: it returned {values!r:.60} ({type(values).__name__}); expected numbers by name, such as "
-                '{"share": 0.5}'
+                '{"share": 0.5}',
+                code="metric/wrong-answer",
             )
         for name, value in values.items():
             if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise PluginError(f"{where}: expected a name without spaces, got {name!r}")
+                problem = f"{where}: expected a name without spaces, got {name!r}"
+                raise PluginError(problem, code="metric/malformed-name")
             if name in taken or name in found:
                 raise PluginError(
-                    f"{where}: {name!r} is the name of another metric already; choose another one"
+                    f"{where}: {name!r} is the name of another metric already; choose another one",
+                    code="metric/name-taken",
                 )
             found[name] = _number(value, f"{where}: {name}")
     return found
@@ -236,7 +236,8 @@ def _number(value: Any, what: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise PluginError(
-            f"{what} is {value!r}; expected a finite number. A metric leaves out what these episodes do not define."
+            f"{what} is {value!r}; expected a finite number. A metric leaves out what these episodes do not define.",
+            code="metric/not-finite",
         )
     return number
 

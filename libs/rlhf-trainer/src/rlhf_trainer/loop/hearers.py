@@ -211,7 +211,8 @@ def build_observers(resolved: ResolvedOptions[Any]) -> list[WatchingObserver]:
         if not isinstance(observer, Observer):
             raise PluginError(
                 f"--observers.use {label}: expected an observer, got {type(observer).__name__}; derive it from "
-                "rlhf_core.contracts.Observer"
+                "rlhf_core.contracts.Observer",
+                code="observer/wrong-kind",
             )
         found.append(WatchingObserver(name=registered.qualified, label=label, observer=observer))
     return found
@@ -238,10 +239,12 @@ class Observers:
             return
         if event not in ASKED or not isinstance(answer, EndRun):
             expected = "EndRun or None" if event in ASKED else "None"
-            raise PluginError(f"expected {expected} from {event}, got {answer!r:.200}")
+            problem = f"expected {expected} from {event}, got {answer!r:.200}"
+            raise PluginError(problem, code="observer/wrong-answer")
         reason = " ".join(str(answer.reason).split())
         if not reason:
-            raise PluginError(f"expected a reason from {event}, got an empty one")
+            problem = f"expected a reason from {event}, got an empty one"
+            raise PluginError(problem, code="observer/no-reason")
         if self.ending is None:
             self.ending = Ending(name=watching.name, message=f"ended by {watching.label}: {reason}")
 
@@ -255,7 +258,7 @@ class Observers:
         return found
 
     def load(self, states: Mapping[str, Any], restoring: Callable[[str], Any]) -> None:
-        """Give observers their states. Those without one, which joined the run now, begin anew.
+        """Give observers their states. Those without one, which joined the run now, start over.
 
         Args:
             restoring: returns a context in which an error of the observer, by its label, is translated.

@@ -25,25 +25,25 @@ log = logging.getLogger(__name__)
 
 
 async def restore_roles(
-    point: ResumePoint[Any],
-    resolved: ResolvedOptions[Any],
-    roles: Mapping[str, SavedRole],
+    point: ResumePoint[Any], resolved: ResolvedOptions[Any], roles: Mapping[str, SavedRole]
 ) -> None:
     """Load the state of each role that checkpoints hold.
 
     Raises:
         ResumeError: the checkpoint lacks a role that the run has, or a backend cannot take its state back.
     """
-    backend = resolved.one("backend.name")
+    backend = resolved.one("backend.name").registered.label
     for name, role in roles.items():
         folder = point.path / name
         if not folder.is_dir():
             raise ResumeError(
                 f"{point.path} has no {name}, which this run needs: it was made by a run without one. "
-                "Choose the components of that run, or start a new run in another --output."
+                "Choose the components of that run, or start a new run in another --output.",
+                code="resume/missing-state",
             )
-        optimizer = resolved.one("critic.optim" if name == CRITIC else "actor.optim")
-        with _named(f"the {name} of {_owner(backend)} with {_owner(optimizer)}", folder):
+        chosen = resolved.one("critic.optim" if name == CRITIC else "actor.optim")
+        optimizer = chosen.registered.label
+        with _named(f"the {name} of {backend} with {optimizer}", folder):
             await role.load(folder)
 
 
@@ -71,7 +71,7 @@ def restore_components(
     if sampler is not None:
         parts.append(("prompt sampler", resolved.one("data.sampler"), sampler, state.sampler))
     for kind, selection, part, saved in parts:
-        with _named(f"the {kind} {_owner(selection)}", point.path / "state.json"):
+        with _named(f"the {kind} {selection.registered.label}", point.path / "state.json"):
             part.load_state_dict(saved)
 
 
@@ -79,7 +79,7 @@ def restore_observers(point: ResumePoint[Any], observers: Observers, *, past_end
     """Give the observers their states, and decide whether a run goes on that an observer ended.
 
     Args:
-        past_end: True: it goes on, and the observer that ended it begins anew.
+        past_end: True: it goes on, and the observer that ended it starts over.
 
     Raises:
         ResumeError: an observer cannot take its state back.
@@ -87,11 +87,11 @@ def restore_observers(point: ResumePoint[Any], observers: Observers, *, past_end
     state = point.state
     if state.end and not past_end:
         log.warning(
-            "the run was %s. Nothing of it is left to do; --resume.past_end goes on with it",
+            "the run was %s. Nothing of it is left to do; --resume.past_end continues it",
             state.end,
         )
     elif state.end:
-        log.info("going on with a run that was %s", state.end)
+        log.info("continuing a run that was %s", state.end)
         state.observers.pop(state.ended_by, None)
         state.end = state.ended_by = ""
     source = point.path / "state.json"
@@ -103,7 +103,8 @@ def _named(who: str, source: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise ResumeError(f"{who} cannot take its state back: {error}") from error
+        problem = f"{who} cannot take its state back: {error}"
+        raise ResumeError(problem, code="resume/state-refused") from error
     except RLHFError:
         raise  # such as a dead rank: its message names its place already
     except Exception as error:  # a plugin may raise anything
@@ -111,9 +112,6 @@ def _named(who: str, source: Path) -> Iterator[None]:
         log.info("%s cannot take its state back", who, exc_info=True)
         raise ResumeError(
             f"{who} cannot take its state back from {source}: {type(error).__name__}: {error}. "
-            "Install the version that the checkpoint was made with (plugins.json in the run folder has it)."
+            "Install the version that the checkpoint was made with (plugins.json in the run folder has it).",
+            code="resume/state-refused",
         ) from error
-
-
-def _owner(selection: Selection) -> str:
-    return f"{selection.registered.qualified} ({selection.registered.origin})"

@@ -1,4 +1,4 @@
-"""Resuming: the checkpoint that a run goes on from, checked against its configuration, its records and its ledger."""
+"""Resuming: the checkpoint that a run continues from, checked against its configuration, its records and its ledger."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ResumePoint(Generic[StateT]):
     made_with: Record
     """Plugins and libraries of the run that saved it."""
     records: Mapping[str, RunningDigest]
-    """File name -> digest of the beginning of that record, up to the checkpoint. Records without one begin anew."""
+    """File name -> digest of the beginning of that record, up to the checkpoint. Records without one start over."""
     damaged: tuple[str, ...] = ()
     """Names of damaged records, which the run sets aside before it goes on."""
 
@@ -74,7 +74,7 @@ class ResumePoint(Generic[StateT]):
 def find_resume_point(
     resolved: ResolvedOptions[Any], folder: RunFolder, rules: ResumeRules[StateT]
 ) -> ResumePoint[StateT] | None:
-    """Return the checkpoint to go on from, or None to start at the beginning.
+    """Return the checkpoint to continue from, or None to start at the beginning.
 
     Raises:
         ResumeError: the named checkpoint, or each one of the folder, is missing or damaged, or the records disagree
@@ -101,7 +101,7 @@ def find_resume_point(
     except ResumeError:
         raise
     except CheckpointError as error:
-        raise ResumeError(str(error), code="resume/no-checkpoint") from error
+        raise ResumeError(str(error), code="resume/unusable-checkpoint") from error
 
 
 def _understood(
@@ -143,7 +143,7 @@ def _newest(folder: RunFolder) -> tuple[Path, dict[str, Any]] | None:
         raise ResumeError(
             f"{folder.checkpoints}: expected a checkpoint without damage; all are damaged, each as reported above. "
             "Start a new run in another --output.",
-            code="resume/damaged",
+            code="resume/all-damaged",
         )
     if found is None and (problem := folder.no_checkpoint()):
         raise ResumeError(problem, code="resume/no-checkpoint")
@@ -161,15 +161,15 @@ def _point(
     if path.resolve().parent != folder.checkpoints.resolve():
         if folder.is_used():
             raise ResumeError(
-                f"--output {folder.root}: a run is there already, and {path} is another run's. Add --resume auto to go "
-                "on with the run that is there, or choose another folder.",
-                code="output/run-exists",
+                f"--output {folder.root}: a run is there already, and {path} is another run's. Add --resume auto to "
+                "continue that run, or choose another folder.",
+                code="output/two-runs",
             )
         return ResumePoint(path=path, state=state, made_with=saved.made_with, records={})
     checked = check_records(folder, saved.records, rules.records)
     if checked.damaged and resolved.run.resume.damaged_records == "refuse":
         raise ResumeError(
-            _damage_and_choices(folder, path, checked, rules.records), code="resume/damaged"
+            _damage_and_choices(folder, path, checked, rules.records), code="resume/records-changed"
         )
     rules.check_books(folder, state, {name: read.extent() for name, read in checked.whole.items()})
     return ResumePoint(
@@ -187,12 +187,12 @@ def _damage_and_choices(
     """Return the error text: the damage of each record, and each way to go on."""
     damage = "".join(f"\n  {name} {what}" for name, what in checked.damaged.items())
     older = _older_that_agrees(folder, path, records)
-    agrees = f"  --resume {older}   goes on from a checkpoint that the records agree with\n"
+    agrees = f"  --resume {older}   continues from a checkpoint that the records agree with\n"
     return (
         f"{folder.root}: the records are not as the checkpoint {path.name} left them:{damage}\n"
-        f"Put back what is lost, or go on with:\n{agrees if older else ''}"
+        f"Put back what is lost, or continue with:\n{agrees if older else ''}"
         f"  --resume {path} --resume.damaged_records set-aside   keeps what is damaged as NAME.damaged, "
-        "and begins these files anew"
+        "and starts these files over"
     )
 
 
@@ -235,7 +235,8 @@ def _compare(
         if _is_under(key, binding):
             raise ConfigError(
                 f"--{key} is {after.get(key)!r}, but the checkpoint {path} was made with {before.get(key)!r}. "
-                f"Set it back, or start a new run in another --output."
+                f"Set it back, or start a new run in another --output.",
+                code="resume/option-changed",
             )
     if changed:
         changes = ", ".join(f"{key} {before.get(key)!r} -> {after.get(key)!r}" for key in changed)

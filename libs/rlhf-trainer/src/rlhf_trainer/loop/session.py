@@ -23,7 +23,7 @@ from rlhf_core.contracts.reward import RewardShaper, SampleFilter
 from rlhf_core.contracts.runtime import Placement, RoleHandle, RuntimeSpec
 from rlhf_core.errors import ConfigError
 from rlhf_core.media.reader import writing_of
-from rlhf_core.plugins import Plugins
+from rlhf_core.plugins import Plugins, require_methods
 from rlhf_core.rng import sample_seed
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.drawn_images import DrawnImages
@@ -35,12 +35,13 @@ from rlhf_data.made.tasks import MadeTasks
 from rlhf_data.tasks import check_held_out, load_eval_sets, load_task_set
 from rlhf_data.tokenizer import describe_ends, eos_token_ids, load_tokenizer
 from rlhf_guard.environments.chosen import Environments, TaskMakers, environments_of
+from rlhf_guard.parts import NamedExecutor, NamedFilter, NamedShaper
 from rlhf_guard.rewards.panel import RewardPanel
 
 from ..learning.demands import Demands, demands_of
 from ..learning.learner import BatchLearner
 from ..learning.parts import learning_parts
-from ..learning.roles import max_length, notes_on_templates, run_vocabulary, runtime_spec
+from ..learning.roles import notes_on_templates, run_vocabulary, runtime_spec
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import drawn_images, image_reader
 from ..rollouts.prompts import CheckedSampler, PromptsOfTasks, Tasks
@@ -70,7 +71,8 @@ class Session:
     source: RolloutSource
     evaluator: Evaluator | None
     learner: Learner
-    sleeping: Sleeping
+    sleeping: Sleeping | None
+    """None: engine and roles are both there all the time."""
     rows: SourceRows | None = None
     """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
     sampler: PromptSampler | None = None
@@ -114,12 +116,15 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     eval_metrics = _eval_metrics(resolved, eval_sets)
     total_steps = total_steps_of(resolved, tasks)
     sampler = _sampler(resolved, tasks)
-    runtime = resolved.one("runtime.name").build()
+    chosen = resolved.one("runtime.name")
+    runtime = require_methods("rlhf_runtimes", chosen.registered, chosen.build())
     # A runtime whose processes play groups scores them there, and reports a bad reward itself.
     scored_here = not getattr(runtime, "plays_groups", False)
     score = await _start_rewards(resolved, stack) if scored_here else None
-    executor: RolloutExecutor = resolved.one("rollout.executor").build()
-    shapers = [chosen.build() for chosen in resolved.selections.get("reward.shapers", ())]
+    player = resolved.one("rollout.executor")
+    executor = NamedExecutor(player.build(), player.label)
+    shaping = resolved.selections.get("reward.shapers", ())
+    shapers = [NamedShaper(chosen.build(), chosen.label) for chosen in shaping]
     parts = learning_parts(resolved, demands, tokenizer)
     spec = with_sleep(
         resolved, _spec(resolved, demands, tokenizer, vocabulary, total_steps), plugins
@@ -130,7 +135,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     assert engine is not None, "the spec has an engine"
 
     played_with = RolloutParts(executor, renderer, environments, images)
-    context = played_with.context(engine, run.rollout.params(), max_length(run))
+    context = played_with.context(engine, run.rollout.params(), run.longest_sequence)
     evaluator = _evaluator(run, eval_sets, executor, placement.groups, context, score, eval_metrics)
     source = _source(resolved, demands, executor, context, score, placement, shapers)
     stack.push_async_callback(source.close)
@@ -146,18 +151,21 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
         source=source,
         evaluator=evaluator,
         learner=placement.learner or BatchLearner(resolved, demands, placement.roles, parts),
-        sleeping=Sleeping(
-            engine,
-            placement.roles,
-            spec.moving_roles,
-            leaving=spec.leaving,
-            adapted=resolved.optional("actor.adapter") is not None,
-        ),
+        sleeping=_sleeping(resolved, spec, placement.roles, engine),
         rows=rows,
         sampler=sampler,
         shapers=shapers,
         drawn=drawn_images(run, images),
     )
+
+
+def _sleeping(
+    resolved: Resolved, spec: RuntimeSpec, roles: Mapping[str, RoleHandle], engine: Engine
+) -> Sleeping | None:
+    if not spec.moving_roles:
+        return None
+    adapted = resolved.optional("actor.adapter") is not None
+    return Sleeping(engine, roles, spec.moving_roles, leaving=spec.leaving, adapted=adapted)
 
 
 def _spec(
@@ -190,7 +198,7 @@ def _eval_metrics(resolved: Resolved, eval_sets: Collection[str]) -> list[NamedM
     """Build the metrics of evaluations, and refuse a best metric, or an interval, that no evaluation gives."""
     run, metrics = resolved.run, metrics_of(resolved.selections["eval.metrics"])
     for problem in best_metric_problems(run, eval_sets):
-        raise ConfigError(problem, code="metric/unknown")
+        raise problem
     if run.eval.every and not eval_sets:
         raise ConfigError(
             f"eval.every is {run.eval.every}, but there is nothing to evaluate on: {' and '.join(run.env.use)} makes "
@@ -273,7 +281,8 @@ def _source(
     shapers: Sequence[RewardShaper],
 ) -> RolloutSource:
     rollout = resolved.run.rollout
-    filters = [chosen.build() for chosen in resolved.selections.get("rollout.filters", ())]
+    filtering = resolved.selections.get("rollout.filters", ())
+    filters = [NamedFilter(chosen.build(), chosen.label) for chosen in filtering]
     episodes = EpisodeRunner(
         executor=executor,
         context=context,

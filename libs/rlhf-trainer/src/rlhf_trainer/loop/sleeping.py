@@ -16,16 +16,11 @@ from pathlib import Path
 
 from rlhf_config.resolved import Resolved
 from rlhf_core.capabilities import PLANS_MEMORY
+from rlhf_core.contracts import RoleHandle, RuntimeSpec
 from rlhf_core.contracts.backend import Leaving
-from rlhf_core.contracts.engine import Engine, WeightSync
+from rlhf_core.contracts.engine import Engine
 from rlhf_core.contracts.layout import ENGINE
-from rlhf_core.contracts.runtime import (
-    MemoryPlanner,
-    PlansPlacement,
-    RoleHandle,
-    RuntimeSpec,
-    SleepAdvice,
-)
+from rlhf_core.contracts.runtime import MemoryPlanner, PlansPlacement, SleepAdvice
 from rlhf_core.errors import ConfigError, RLHFError
 from rlhf_core.plugins import Plugins
 from rlhf_core.storage.faults import fault_point
@@ -41,7 +36,7 @@ TOTAL = "moves_s"
 
 
 class Sleeping:
-    """Has the engine awake or the roles loaded, as the caller says; without ``moving`` both are there all the time.
+    """Has the engine awake or the roles loaded, as the caller says.
 
     Args:
         moving: names of the roles that make room while the engine generates.
@@ -53,7 +48,7 @@ class Sleeping:
         self,
         engine: Engine,
         roles: Mapping[str, RoleHandle],
-        moving: Sequence[str] = (),
+        moving: Sequence[str],
         *,
         leaving: Leaving = "all",
         adapted: bool = False,
@@ -71,15 +66,8 @@ class Sleeping:
         room for; after an update the weights alone are here."""
         self._seconds: dict[str, float] = {}
 
-    @property
-    def on(self) -> bool:
-        """Whether engine and roles take their memory one after the other."""
-        return bool(self._moving)
-
     async def for_engine(self, version: int) -> None:
         """Return when the engine may generate, with the policy's weights, which are ``version``."""
-        if not self.on:
-            return
         if not self._awake and not self._has_weights:
             await self.deliver(version)
         if self._loaded is not False:
@@ -93,8 +81,6 @@ class Sleeping:
 
     async def for_roles(self, step: int) -> None:
         """Return when the roles may compute. Nothing may be in flight in the engine."""
-        if not self.on:
-            return
         if self._awake:
             with self._timed("sleep_s"):
                 await self._engine.sleep()
@@ -107,36 +93,30 @@ class Sleeping:
             self._loaded = True
 
     async def for_update(self) -> None:
-        """Return when an engine has room for weights of its own: of the roles, which are loaded, only theirs are here.
+        """Return when an engine, which is given weights next, has room for its own: of the roles, which are loaded,
+        only theirs are here.
 
         The rest leaves with the memory that an allocator would keep for the next batch: a role that has just trained
         leaves no room.
         """
-        if not self.on or self._awake or self._engine.shares_weights or self._loaded is None:
+        self._has_weights = True
+        if self._awake or self._engine.shares_weights or self._loaded is None:
             return
         with self._timed("offload_s"):
             await self._make_room(weights=False)
         self._loaded = None
 
-    async def deliver(self, version: int) -> WeightSync | None:
+    async def deliver(self, version: int) -> None:
         """Hand the policy's weights to the engine, asleep or not. The roles are loaded."""
         await self.for_update()
-        synced = await self._engine.update_weights(version, self._roles[POLICY].weights())
-        self._has_weights = True
-        return synced
+        await self._engine.update_weights(version, self._roles[POLICY].weights())
 
-    def saved(
-        self, roles: Mapping[str, RoleHandle], step: int
-    ) -> Mapping[str, RoleHandle | LoadedRole]:
+    def saved(self, roles: Mapping[str, RoleHandle], step: int) -> Mapping[str, LoadedRole]:
         """Return the roles as those who write or read their files see them: loaded before each call."""
-        if not self.on:
-            return roles
         return {name: LoadedRole(self, role, step) for name, role in roles.items()}
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase since the last call; empty where nothing sleeps."""
-        if not self.on:
-            return {}
+        """Return the seconds of each phase since the last call."""
         taken, self._seconds = self._seconds, {}
         return {phase: taken.get(phase, 0.0) for phase in PHASES} | {TOTAL: sum(taken.values())}
 
@@ -225,7 +205,8 @@ def asleep_while_it_learns(resolved: Resolved, spec: RuntimeSpec, leaving: Leavi
         raise ConfigError(
             f"runtime.sleep is {resolved.run.runtime.sleep}, but no role shares accelerators with an engine: its "
             "memory would be given back to nobody. Leave --runtime.sleep out, or let them share: leave "
-            "--runtime.ray.colocate out."
+            "--runtime.ray.colocate out.",
+            code="config/sleep-without-sharing",
         )
     assert spec.engine_spec is not None
     roles = {

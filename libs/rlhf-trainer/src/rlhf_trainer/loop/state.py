@@ -105,7 +105,7 @@ def initial_state(run: RunConfig) -> LoopState:
 
 def adopt_options(state: LoopState, run: RunConfig, changed: Collection[str]) -> None:
     """Let a resumed run's state follow its options: a coefficient that nothing adapts is the option's, and an adapted
-    one begins anew at an option that was changed.
+    one starts over at an option that was changed.
 
     Args:
         changed: paths of the options that differ from the checkpoint's.

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
+from rlhf_core.errors import PluginError
 from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
 from rlhf_core.storage.faults import fault_point
 
 from ..durable.ledger import Ledger
 from ..learning.checks import EmptySteps, check_served_weights
 from ..learning.roles import POLICY
-from ..rollouts.pool import WorkDone
 from ..rollouts.prompts import Cursor
-from ..rollouts.samples import sample_texts
+from ..rollouts.reports import sample_texts
 from .course import FinishedStep
 from .session import Session
 from .state import LoopState
@@ -48,10 +48,12 @@ class Trainer:
             EmptyStepsError: too many steps in a row had no update.
         """
         step, run, session = self.state.step + 1, self._run, self.session
-        clock, before = _Clock(), session.source.work_done
+        sleeping = session.sleeping
+        clock, (busy_s, num_tokens) = _Clock(), session.source.work_done
 
-        await session.sleeping.for_engine(self.state.version)
-        rollouts = await session.source.take(
+        if sleeping is not None:
+            await sleeping.for_engine(self.state.version)
+        draw = await session.source.take(
             step,
             self.cursor,
             run.rollout.batch_size,
@@ -60,22 +62,31 @@ class Trainer:
             ledger=self.ledger,
             steps_left=session.total_steps - step,
         )
-        clock.record("generate_s", rollouts.generate_s)
-        clock.record("reward_s", rollouts.reward_s)
+        clock.record("generate_s", draw.generate_s)
+        clock.record("reward_s", draw.reward_s)
         clock.lap()
 
         fault_point("model_outputs", step)
-        metrics = [rollouts.metrics]
-        batch = rollouts.batch
+        metrics = [draw.metrics]
+        batch = draw.batch
         columns = None
-        to_learn = rollouts.to_learn(trains_unjudged=session.demands.trains_unjudged)
+        to_learn = draw.to_learn(trains_unjudged=session.demands.trains_unjudged)
         if to_learn is None:
             metrics.append({"train/empty_batch": Metric(1, reduction="sum")})
         else:
             await session.source.hold_to_train()
             clock.lap("hold_s")
-            await self._make_room(step)
+            if sleeping is not None:
+                # What was started beside the batch may still be ending.
+                await session.source.hold()
+                await sleeping.for_roles(step)
             outcome = await session.learner.learn(self._request(step, *to_learn))
+            if taken := sorted(draw.metrics.keys() & outcome.metrics.keys()):
+                raise PluginError(
+                    f"{', '.join(taken)}: a metric of the estimator or of a loss has the name of one of the run's; "
+                    "choose another name",
+                    code="metric/name-taken",
+                )
             metrics.append(outcome.metrics)
             columns = outcome.columns
             self._take_over(outcome)
@@ -83,23 +94,11 @@ class Trainer:
             clock.record("train_s", outcome.train_s)
             clock.lap()
 
-            await session.source.hold()
-            clock.lap("hold_s")
-            await session.sleeping.for_update()
-            clock.lap()
-            synced = await session.sleeping.deliver(self.state.version)
-            clock.lap("sync_s")
-            if run.rollout.check_weights:
-                await check_served_weights(
-                    session.engine, session.roles[POLICY], self.state.version
-                )
-                clock.lap("check_s")
-            await session.source.release(self.state.version)
-            if synced is not None:
-                clock.record("sync_gib_per_s", synced.num_bytes / 2**30 / synced.seconds)
+            await self._deliver(clock)
 
-        for phase, seconds in session.sleeping.take_seconds().items():
-            clock.record(phase, seconds)
+        if sleeping is not None:
+            for phase, seconds in sleeping.take_seconds().items():
+                clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
         learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
         self._empty_steps.note(step, values, updated=learned)
@@ -107,12 +106,31 @@ class Trainer:
         self._adapt_kl(values, batch)
         self._adapt_entropy_bonus(values)
         self._remember(step)
-        timing = clock.timing(batch, session.source.work_done - before)
+        busy_after_s, num_after = session.source.work_done
+        timing = clock.timing(batch, busy_after_s - busy_s, num_after - num_tokens)
         self.state.seconds += timing["step_s"]
         samples = []
         if batch is not None:
             samples = sample_texts(batch, run.log.samples, session.renderer, columns)
         return FinishedStep(metrics=values, timing=timing, samples=samples)
+
+    async def _deliver(self, clock: _Clock) -> None:
+        """Hand the new weights to the engine, while no group is being played."""
+        run, session, version = self._run, self.session, self.state.version
+        await session.source.hold()
+        clock.lap("hold_s")
+        if session.sleeping is not None:
+            await session.sleeping.for_update()
+            clock.lap()
+        policy = session.roles[POLICY]
+        synced = await session.engine.update_weights(version, policy.weights())
+        clock.lap("sync_s")
+        if run.rollout.check_weights:
+            await check_served_weights(session.engine, policy, version)
+            clock.lap("check_s")
+        await session.source.release(version)
+        if synced is not None:
+            clock.record("sync_gib_per_s", synced.num_bytes / 2**30 / synced.seconds)
 
     def _remember(self, step: int) -> None:
         """Put what the next step depends on into the state."""
@@ -128,13 +146,6 @@ class Trainer:
         self.state.lengths = session.source.lengths.to_json()
         # Copies: components may go on with what they have given out.
         self.state.shapers = [deepcopy(shaper.state_dict()) for shaper in session.shapers]
-
-    async def _make_room(self, step: int) -> None:
-        """Have the engine give its memory to the roles, if this run has them take turns."""
-        if self.session.sleeping.on:
-            # What was started beside the batch may still be ending.
-            await self.session.source.hold()
-            await self.session.sleeping.for_roles(step)
 
     def _request(
         self, step: int, batch: TrajectoryColumns, judged: NDArray[np.bool_] | None
@@ -208,21 +219,24 @@ class _Clock:
             self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def timing(self, batch: TrajectoryColumns | None, generated: WorkDone) -> dict[str, float]:
+    def timing(
+        self, batch: TrajectoryColumns | None, busy_s: float, num_generated: int
+    ) -> dict[str, float]:
         """Return seconds, shares and rates of the step.
 
         Args:
-            generated: work that the engine did during the step, for it or for later steps.
+            busy_s: time during the step in which a group was being played, for it or for later steps.
+            num_generated: tokens of the groups that ended meanwhile.
         """
         step_s = time.perf_counter() - self._start
         waited_s = sum(self._seconds.get(phase, 0.0) for phase in WAITING)
         seconds = self._seconds | {
             "step_s": step_s,
-            "engine_idle_share": max(0.0, 1 - generated.seconds / step_s),
+            "engine_idle_share": max(0.0, 1 - busy_s / step_s),
             "trainer_idle_share": min(1.0, waited_s / step_s),
         }
-        if generated.num_tokens:
-            seconds["generate_tokens_per_s"] = generated.num_tokens / max(generated.seconds, 1e-9)
+        if num_generated:
+            seconds["generate_tokens_per_s"] = num_generated / max(busy_s, 1e-9)
         if batch is not None:
             trained = int(batch.num_tokens.sum())
             seconds["train_tokens_per_s"] = trained / max(seconds["train_s"], 1e-9)

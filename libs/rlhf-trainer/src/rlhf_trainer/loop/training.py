@@ -61,7 +61,8 @@ class TrainingCourse:
         # Reference and teacher never change and are loaded anew.
         roles = self._session.roles.items()
         saved = {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
-        return self._session.sleeping.saved(saved, self.state.step)
+        sleeping = self._session.sleeping
+        return saved if sleeping is None else sleeping.saved(saved, self.state.step)
 
     @property
     def records(self) -> Mapping[str, OwnRecord]:
@@ -100,7 +101,9 @@ class TrainingCourse:
         check_epoch(self.state, len(session.tasks))
         if point is not None:
             await restore_roles(point, session.resolved, self.saved_roles)
-            await session.sleeping.deliver(self.state.version)
+            if session.sleeping is not None:
+                await session.sleeping.for_update()
+            await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
             session.source.lengths.load(self.state.lengths)
             restore_components(
                 point,
@@ -151,7 +154,8 @@ class TrainingCourse:
         evaluator = self._session.evaluator
         if evaluator is None:
             return None
-        await self._session.sleeping.for_engine(self.state.version)
+        if self._session.sleeping is not None:
+            await self._session.sleeping.for_engine(self.state.version)
         evaluation = await evaluator.run(self.state.step)
         for sample in evaluation.samples:
             self._eval_samples.write({"step": self.state.step, **sample})
@@ -178,7 +182,7 @@ def check_books(folder: RunFolder, state: LoopState, records: Mapping[str, Exten
     """Compare the groups that are in flight by the state with those that the ledger has neither trained nor dropped.
 
     Args:
-        records: the records that go on, by file name; a ledger that begins anew is not compared.
+        records: the records that go on, by file name; a ledger that starts over is not compared.
 
     Raises:
         CheckpointError: they differ.
@@ -193,16 +197,13 @@ def check_books(folder: RunFolder, state: LoopState, records: Mapping[str, Exten
         raise CheckpointError(
             f"{folder.ledger} does not balance at step {state.step}: group {group}, which should be {expected}, was "
             f"planned {balance.planned[group]}, trained {balance.trained[group]} and dropped "
-            f"{balance.dropped[group]} times"
+            f"{balance.dropped[group]} times",
+            code="checkpoint/unbalanced-ledger",
         )
 
 
 async def _open(
-    resolved: Resolved,
-    plugins: Plugins,
-    folder: RunFolder,
-    state: LoopState,
-    stack: AsyncExitStack,
+    resolved: Resolved, plugins: Plugins, folder: RunFolder, state: LoopState, stack: AsyncExitStack
 ) -> TrainingCourse:
     return TrainingCourse(await open_session(resolved, plugins, stack), state, folder)
 

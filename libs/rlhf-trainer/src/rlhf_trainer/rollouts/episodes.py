@@ -31,6 +31,7 @@ from rlhf_core.errors import RolloutError, first_error
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.media.sample_image import sample_images
 from rlhf_data.chat.template_kwargs import renderer_of
+from rlhf_data.source import TEMPLATE_KWARGS
 from rlhf_guard.environments.chosen import Environments
 from rlhf_guard.rewards.panel import SampleScore
 
@@ -79,13 +80,15 @@ def check_episodes(
         raise RolloutError(
             f"the rollout executor returned episodes {sorted(map(str, found))} and left out "
             f"{sorted(map(str, left_out))} for task {task.uid}; expected {len(samples)} of them in one or the other, "
-            f"{task.uid} with sample {samples[0]} to {samples[-1]}"
+            f"{task.uid} with sample {samples[0]} to {samples[-1]}",
+            code="rollout/wrong-episodes",
         )
     for trajectory in trajectories:
         if not trajectory.turns:
             raise RolloutError(
                 f"the rollout executor returned {trajectory.uid} without a single action token; expected at least one, "
-                "for there is nothing else to train on. Leave such segments out."
+                "for there is nothing else to train on. Leave such segments out.",
+                code="rollout/no-action-token",
             )
 
 
@@ -101,10 +104,7 @@ class EpisodeRequests(Sequence[RewardRequest]):
     """
 
     def __init__(
-        self,
-        groups: Sequence[PlayedGroup],
-        renderer: Renderer,
-        images: ImageReader | None = None,
+        self, groups: Sequence[PlayedGroup], renderer: Renderer, images: ImageReader | None = None
     ) -> None:
         self._played = [(group.task, one) for group in groups for one in group.scored]
         self._renderer = renderer
@@ -181,7 +181,8 @@ def rewarded(group: PlayedGroup, scores: Sequence[SampleScore]) -> list[Trajecto
         if twice := row.rewards.keys() & score.rewards.keys():
             raise RolloutError(
                 f"{row.uid}: both the environment and --reward give a reward named {min(twice)!r}; expected different "
-                "names. Rename the environment's."
+                "names. Rename the environment's.",
+                code="reward/name-taken",
             )
         given = score.reward or 0.0
         rows.append(
@@ -268,9 +269,12 @@ class EpisodeRunner:
             RolloutError: an episode failed, or the executor returned other episodes than it was asked for.
         """
         left_out: dict[Uid, str] = {}
+        renderer = self.context.renderer
+        if task.row.get(TEMPLATE_KWARGS) is not None:
+            renderer = renderer_of(task.row, renderer)
         context = replace(
             self.context,
-            renderer=renderer_of(task.row, self.context.renderer),
+            renderer=renderer,
             sampling=self._settings[with_logprobs].sampling,
             seed=partial(self._seed_of, task),
             drop=left_out.__setitem__,

@@ -25,9 +25,7 @@ def image_reader(resolved: ResolvedOptions[Any]) -> ImageReader | None:
         ConfigError: the model does not fit what was chosen to read images for it.
     """
     selection, spec = resolved.optional(SLOT), image_reader_spec(resolved)
-    if selection is None or spec is None:
-        return None
-    return _reader(spec, selection.build())
+    return None if selection is None or spec is None else _reader(spec, selection.build())
 
 
 def image_reader_spec(resolved: ResolvedOptions[Any]) -> ImageReaderSpec | None:

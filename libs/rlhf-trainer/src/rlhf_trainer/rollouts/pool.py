@@ -1,24 +1,24 @@
 """Pool of groups in the making: started in order, at most ``concurrency`` at a time, and taken when they are complete.
 
 A group waits for a slot, is played, is scored, and stays in the pool until it is taken or discarded. While the pool is
-held, no group starts; the source holds it while weights change.
+held, no group starts; the source holds it while weights change. Rewards are asked while other groups are being played:
+all groups that wait when a call ends go into the next call together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rlhf_core.batch.task import Task
 from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer
 from rlhf_core.storage.faults import fault_point
 
 from .episodes import EpisodeRunner
-from .reward_queue import RewardQueue
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -44,19 +44,49 @@ class PooledGroup:
         return self.task.uid.epoch, self.task.uid.prompt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkDone:
-    """Work of a pool since it was made; the difference of two is the work between them."""
+GroupT = TypeVar("GroupT")
+ScoredT = TypeVar("ScoredT")
 
-    seconds: float
-    """Time during which at least one group was being played."""
-    num_tokens: int
-    """Action tokens of all groups whose episodes have ended."""
 
-    def __sub__(self, earlier: WorkDone) -> WorkDone:
-        return WorkDone(
-            seconds=self.seconds - earlier.seconds, num_tokens=self.num_tokens - earlier.num_tokens
-        )
+class RewardQueue(Generic[GroupT, ScoredT]):
+    """Collects groups while a call is under way, and sends them off with the next one.
+
+    Args:
+        score: returns one result per group, in order.
+    """
+
+    def __init__(self, score: Callable[[Sequence[GroupT]], Awaitable[Sequence[ScoredT]]]) -> None:
+        self._score = score
+        self._waiting: list[tuple[GroupT, asyncio.Future[ScoredT]]] = []
+        self._calls: asyncio.Task[None] | None = None
+
+    async def put(self, group: GroupT) -> ScoredT:
+        """Return the result of ``score`` for this group, or raise the error of the call that the group was in."""
+        scored: asyncio.Future[ScoredT] = asyncio.get_running_loop().create_future()
+        self._waiting.append((group, scored))
+        if self._calls is None or self._calls.done():
+            self._calls = asyncio.create_task(self._work())
+        return await scored
+
+    async def close(self) -> None:
+        """End the call that is under way."""
+        if self._calls is not None:
+            self._calls.cancel()
+            await asyncio.gather(self._calls, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            try:
+                results = await self._score([group for group, _ in waiting])
+            except Exception as error:  # raised where the groups of this call are waited for
+                for _, scored in waiting:
+                    if not scored.done():
+                        scored.set_exception(error)
+                continue
+            for (_, scored), result in zip(waiting, results, strict=True):
+                if not scored.done():
+                    scored.set_result(result)
 
 
 class Player:
@@ -131,10 +161,11 @@ class Pool:
         return len(self._playing)
 
     @property
-    def work_done(self) -> WorkDone:
-        """Work so far, with the time of the groups that are being played."""
+    def work_done(self) -> tuple[float, int]:
+        """Seconds so far in which at least one group was being played, and action tokens of groups whose episodes have
+        ended."""
         now = time.perf_counter() - self._busy_since if self._playing else 0.0
-        return WorkDone(seconds=self._busy_s + now, num_tokens=self._num_tokens)
+        return self._busy_s + now, self._num_tokens
 
     def add(self, tasks: Sequence[Task], step: int, *, order: Sequence[int] | None = None) -> None:
         """Plan one group for each task; each starts as soon as it has a slot.

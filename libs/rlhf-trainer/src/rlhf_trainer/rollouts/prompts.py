@@ -44,13 +44,10 @@ class Cursor:
     ) -> None:
         self._tasks = tasks
         self._epochs = epochs
-        self._repeats = sampler is not None
         self._last_epochs = dict(last_epochs or {})
         self.taken = taken
-        if sampler is None:
-            sampler = EpochOrder()
-            sampler.begin(PromptsOfTasks(tasks, seed))
         self._sampler = sampler
+        self._order = EpochOrder(PromptsOfTasks(tasks, seed))
 
     def take(
         self, count: int, *, step: int = 1, in_flight: frozenset[int] = frozenset()
@@ -68,17 +65,28 @@ class Cursor:
             count = min(count, self._epochs * len(self._tasks) - self.taken)
         if count <= 0:
             return []
-        request = DrawRequest(count=count, taken=self.taken, step=step, in_flight=in_flight)
-        return [self._task(index) for index in self._sampler.draw(request)]
+        if self._sampler is None:
+            drawn: Sequence[int] = [self._order.at(self.taken + number) for number in range(count)]
+        else:
+            drawn = self._sampler.draw(
+                DrawRequest(count=count, taken=self.taken, step=step, in_flight=in_flight)
+            )
+        return [self._task(index) for index in drawn]
 
-    def note(self, results: Sequence[PromptResult]) -> None:
-        """Let the sampler know what became of prompts."""
-        self._sampler.note(results)
+    def note(self, groups: Sequence[TrajectoryColumns], step: int) -> None:
+        """Let a sampler know what became of prompts.
+
+        Args:
+            groups: episodes of one prompt each, with the rewards as they were given.
+            step: the step that took them.
+        """
+        if self._sampler is not None:
+            self._sampler.note(prompt_results(groups, step))
 
     @property
     def sampler_state(self) -> dict[str, Any]:
-        """State of the sampler, for checkpoints."""
-        return self._sampler.state_dict()
+        """State of the sampler, for checkpoints; empty without one."""
+        return {} if self._sampler is None else self._sampler.state_dict()
 
     @property
     def last_epochs(self) -> dict[int, int]:
@@ -89,7 +97,7 @@ class Cursor:
 
     def _task(self, index: int) -> Task:
         epoch = self.taken // len(self._tasks)
-        if self._repeats:
+        if self._sampler is not None:
             epoch = max(epoch, self._last_epochs.get(index, -1) + 1)
             self._last_epochs[index] = epoch
         self.taken += 1
@@ -97,25 +105,14 @@ class Cursor:
 
 
 class EpochOrder:
-    """See ``contracts.PromptSampler``. The n-th draw is a function of n alone, so there is no state."""
+    """Order without a sampler: each prompt once an epoch. A draw is a function of its number, so there is no state."""
 
-    def begin(self, prompts: PromptSet) -> None:
+    def __init__(self, prompts: PromptSet) -> None:
         self._prompts = prompts
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
-    def draw(self, request: DrawRequest) -> Sequence[int]:
-        return [self._at(request.taken + number) for number in range(request.count)]
-
-    def note(self, results: Sequence[PromptResult]) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
-
-    def _at(self, number: int) -> int:
+    def at(self, number: int) -> int:
+        """Return the prompt of a draw, counted from 0."""
         epoch, position = divmod(number, len(self._prompts))
         if self._order is None or self._order[0] != epoch:
             self._order = epoch, self._prompts.order(epoch)
@@ -229,7 +226,8 @@ class CheckedSampler:
         if not isinstance(given, Iterable):
             raise PluginError(
                 f"{self._who}: expected {request.count} prompts for step {request.step}, got {given!r:.60}. draw() has "
-                "to return a list of indices of prompts."
+                "to return a list of indices of prompts.",
+                code="plugin/no-list-of-prompts",
             )
         with self._asking("draw"):
             drawn = list(given)
@@ -237,7 +235,8 @@ class CheckedSampler:
             raise PluginError(
                 f"{self._who}: expected {request.count} prompts for step {request.step}, got "
                 f"{len(drawn) or 'none'}. draw() has to return as many indices as it is asked for; the run has "
-                f"{len(self._indices)} prompts, and each may be drawn again."
+                f"{len(self._indices)} prompts, and each may be drawn again.",
+                code="plugin/number-of-prompts",
             )
         return [self._checked(index, request.step) for index in drawn]
 
@@ -259,20 +258,23 @@ class CheckedSampler:
     def _checked(self, index: Any, step: int) -> int:
         if isinstance(index, bool) or not isinstance(index, int | np.integer):
             raise PluginError(
-                f"{self._who}: expected indices of prompts for step {step}, whole numbers; got {index!r}"
+                f"{self._who}: expected indices of prompts for step {step}, whole numbers; got {index!r}",
+                code="plugin/no-index",
             )
         position = int(np.searchsorted(self._indices, index))
         if position == len(self._indices) or self._indices[position] != index:
             raise PluginError(
                 f"{self._who}: expected indices of prompts for step {step}, from PromptSet.indices; no prompt has the "
                 f"index {index}. There are {len(self._indices)}, from {self._indices[0]} to {self._indices[-1]}; "
-                "rows that were skipped or held out have none."
+                "rows that were skipped or held out have none.",
+                code="plugin/unknown-index",
             )
         self._run = self._run + 1 if index == self._last else 1
         self._last = int(index)
         if self._run > LONGEST_RUN and len(self._indices) > 1:
             raise PluginError(
                 f"{self._who}: drew prompt {index} {self._run} times in a row, up to step {step}; the run has "
-                f"{len(self._indices)} prompts. To train on one prompt, give a data set with one row."
+                f"{len(self._indices)} prompts. To train on one prompt, give a data set with one row.",
+                code="plugin/repeated-prompt",
             )
         return self._last

@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rlhf_core.batch.metric import Metric, Metrics
+from rlhf_core.batch.metric import Metric, Metrics, merge_metrics
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.executor import FinishedGroup
 from rlhf_core.contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 
 from ..durable.ledger import Groups, Ledger, groups_of
-from .batch_metrics import batch_metrics, groups_by_version, staleness_metrics
 from .episodes import EpisodeRunner
-from .prompts import Cursor, prompt_results
-from .samples import UNSHAPED
+from .prompts import Cursor
+from .reports import UNSHAPED, batch_metrics, staleness_metrics
 
 Key = tuple[int, int]
 """(epoch, prompt) of a group."""
 
 
-@dataclass(frozen=True, slots=True)
+_NONE = np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
 class Draw:
-    """One step's request for prompts, and what has come of it so far."""
+    """One step's request for prompts, and what has come of it: in parts while groups arrive, and then as a batch."""
 
     step: int
     cursor: Cursor
@@ -34,9 +37,38 @@ class Draw:
     steps_left: int
     kept: list[TrajectoryColumns] = field(default_factory=list)
     """Groups to train on."""
-    unjudged: list[TrajectoryColumns] = field(default_factory=list)
-    """Groups that a judge dropped, which train what needs no advantages."""
-    metrics: list[Metrics] = field(default_factory=list)
+    dropped_by_judges: list[TrajectoryColumns] = field(default_factory=list)
+    """Groups that were dropped for their rewards, and train what needs no advantages."""
+    metric_parts: list[Metrics] = field(default_factory=list)
+    """Metrics of what has come so far, which ``finish`` merges into ``metrics``."""
+    batch: TrajectoryColumns | None = None
+    """The batch to train on; None when every group was dropped."""
+    unjudged: TrajectoryColumns | None = None
+    """The groups that judges dropped, as one batch; None: there are none."""
+    metrics: Metrics = field(default_factory=dict)
+    generate_s: float = 0.0
+    """Time that the step spent waiting for generation."""
+    reward_s: float = 0.0
+    """Time that the step spent waiting for rewards after that."""
+
+    def to_learn(
+        self, *, trains_unjudged: bool
+    ) -> tuple[TrajectoryColumns, NDArray[np.bool_] | None] | None:
+        """Return the rows to learn from, and (B,) whether their rewards count, None where all do; None: nothing came.
+
+        Args:
+            trains_unjudged: rows whose rewards do not count train something. Without that there are none of them: a
+                step of which no row is left may still imitate given responses.
+        """
+        if self.unjudged is None or (self.batch is not None and not trains_unjudged):
+            return None if self.batch is None else (self.batch, None)
+        if not trains_unjudged:
+            return self.unjudged.select(_NONE), _NONE.astype(bool)
+        if self.batch is None:
+            return self.unjudged, np.zeros(len(self.unjudged), dtype=bool)
+        whole = TrajectoryColumns.concatenate([self.batch, self.unjudged])
+        kept = set(self.batch.uids())
+        return whole, np.array([uid in kept for uid in whole.uids()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +92,31 @@ class Settling:
         The cursor learns the results of all that were scored.
         """
         scored = self._scored(groups, draw)
-        draw.cursor.note(prompt_results(scored, draw.step))
+        draw.cursor.note(scored, draw.step)
         return self._shape_and_filter(scored, draw) if scored else 0
 
     def write_off(self, groups: Groups, reason: str, draw: Draw) -> None:
         """Record whole groups as dropped."""
         draw.ledger.dropped(draw.step, groups, reason=reason)
-        draw.metrics.append(
+        draw.metric_parts.append(
             {f"filter/dropped_groups/{reason}": Metric(len(groups), reduction="sum")}
         )
 
-    def trained(self, batch: TrajectoryColumns, draw: Draw, *, max_staleness: int) -> Metrics:
-        """Record the batch as trained on, and return its metrics.
+    def finish(self, draw: Draw, *, max_staleness: int) -> None:
+        """Join what has come of the draw, and record its batch as trained on.
 
         Raises:
             RolloutError: a token is staler than the bound allows.
         """
-        metrics = staleness_metrics(batch, draw.version, max_staleness)
-        for version, groups in groups_by_version(batch).items():
+        draw.metrics = merge_metrics(draw.metric_parts)
+        draw.batch, draw.unjudged = _join(draw.kept), _join(draw.dropped_by_judges)
+        draw.kept, draw.dropped_by_judges = [], []  # a step need not hold its rows twice
+        if draw.batch is None:
+            return
+        draw.metrics |= staleness_metrics(draw.batch, draw.version, max_staleness)
+        for version, groups in groups_by_version(draw.batch).items():
             draw.ledger.trained(draw.step, groups, version=version)
-        return metrics | batch_metrics(batch)
+        draw.metrics |= batch_metrics(draw.batch)
 
     def _scored(
         self, groups: Sequence[tuple[Key, FinishedGroup]], draw: Draw
@@ -98,17 +135,21 @@ class Settling:
         for reason, counts in left_out.items():
             draw.ledger.dropped(draw.step, counts, reason=reason)
             name = f"filter/dropped_episodes/{reason}"
-            draw.metrics.append({name: Metric(sum(counts.values()), reduction="sum")})
+            draw.metric_parts.append({name: Metric(sum(counts.values()), reduction="sum")})
         return [finished.batch for _, finished in groups if finished.batch is not None]
 
     def _shape_and_filter(self, scored: Sequence[TrajectoryColumns], draw: Draw) -> int:
+        batch = TrajectoryColumns.concatenate(scored)
+        if not self.shapers and not self.filters:
+            draw.kept.append(batch)
+            return 0
         info = RolloutInfo(
             step=draw.step,
             version=draw.version,
             max_new_tokens=self.episodes.context.sampling.max_new_tokens,
             max_length=self.episodes.context.max_length,
         )
-        batch = self._shape(TrajectoryColumns.concatenate(scored), info, draw)
+        batch = self._shape(batch, info, draw)
         if not self.filters:
             draw.kept.append(batch)
             return 0
@@ -124,7 +165,7 @@ class Settling:
             )
             if reason is not None:
                 if any(by is judge for judge in self.judges):
-                    draw.unjudged.append(one)
+                    draw.dropped_by_judges.append(one)
                 keep[rows] = False
                 num_dropped += 1
                 self.write_off(groups_of(one.uids()), reason, draw)
@@ -139,5 +180,23 @@ class Settling:
             batch = replace(batch, metrics={**batch.metrics, UNSHAPED: batch.total_reward})
         for shaper in self.shapers:
             batch, metrics = shaper.shape(batch, info)
-            draw.metrics.append(metrics)
+            draw.metric_parts.append(metrics)
         return batch
+
+
+def _join(parts: Sequence[TrajectoryColumns]) -> TrajectoryColumns | None:
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else TrajectoryColumns.concatenate(parts)
+
+
+def groups_by_version(batch: TrajectoryColumns) -> dict[int, Groups]:
+    """Return the groups of a batch by the version of their oldest token."""
+    group = batch.group
+    oldest_of_group = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(oldest_of_group, group, batch.oldest_version)
+    found: dict[int, Groups] = {}
+    for version in np.unique(oldest_of_group).tolist():
+        rows = np.flatnonzero(oldest_of_group[group] == version)
+        found[version] = groups_of(batch.select(rows).uids())
+    return found

@@ -6,13 +6,12 @@ If generation may run ahead, prompts of later steps are started meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlhf_core.batch.metric import Metric, Metrics, merge_metrics
+from rlhf_core.batch.metric import Metric
 from rlhf_core.batch.task import Task
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.engine import Engine
@@ -20,47 +19,15 @@ from rlhf_core.contracts.executor import GroupPlayer
 from rlhf_core.contracts.reward import RewardShaper, SampleFilter
 
 from ..durable.ledger import Ledger
-from .batch_metrics import LEFT_OVER, STALE, LengthEstimates
 from .episodes import EpisodeRunner
-from .pool import Player, Pool, PooledGroup, WorkDone
+from .pool import Player, Pool, PooledGroup
 from .prompts import Cursor
 from .settling import Draw, Settling
 
-_NONE = np.empty(0, dtype=np.int64)
-
-
-@dataclass(slots=True, kw_only=True)
-class Rollouts:
-    """One step's batch to train on, and how it came about."""
-
-    batch: TrajectoryColumns | None
-    """The batch; None when every group was dropped."""
-    unjudged: TrajectoryColumns | None = None
-    """Groups that were dropped for their rewards, and train what needs no advantages; None: there are none."""
-    metrics: Metrics = field(default_factory=dict)
-    generate_s: float = 0.0
-    """Time that the step spent waiting for generation."""
-    reward_s: float = 0.0
-    """Time that the step spent waiting for rewards after that."""
-
-    def to_learn(
-        self, *, trains_unjudged: bool
-    ) -> tuple[TrajectoryColumns, NDArray[np.bool_] | None] | None:
-        """Return the rows to learn from, and (B,) whether their rewards count, None where all do; None: nothing came.
-
-        Args:
-            trains_unjudged: rows whose rewards do not count train something. Without that there are none of them: a
-                step of which no row is left may still imitate given responses.
-        """
-        if self.unjudged is None or (self.batch is not None and not trains_unjudged):
-            return None if self.batch is None else (self.batch, None)
-        if not trains_unjudged:
-            return self.unjudged.select(_NONE), _NONE.astype(bool)
-        if self.batch is None:
-            return self.unjudged, np.zeros(len(self.unjudged), dtype=bool)
-        whole = TrajectoryColumns.concatenate([self.batch, self.unjudged])
-        kept = set(self.batch.uids())
-        return whole, np.array([uid in kept for uid in whole.uids()])
+STALE = "stale"
+"""Reason for dropping a group that would be too old for the next step; a filter of plugins gives the same reason."""
+LEFT_OVER = "left_over"
+"""Reason for dropping a group that no step is left for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +55,7 @@ class RolloutSource:
     start.
 
     Args:
-        judges: those of the filters whose dropped groups still train what needs no advantages (``Rollouts.unjudged``).
+        judges: those of the filters whose dropped groups still train what needs no advantages (``Draw.unjudged``).
     """
 
     def __init__(
@@ -115,8 +82,8 @@ class RolloutSource:
         return [group.key for group in self._pool.groups]
 
     @property
-    def work_done(self) -> WorkDone:
-        """Work of generation so far."""
+    def work_done(self) -> tuple[float, int]:
+        """See ``Pool.work_done``."""
         return self._pool.work_done
 
     def restore(self, tasks: Sequence[Task], step: int, version: int) -> None:
@@ -134,17 +101,17 @@ class RolloutSource:
         version: int,
         ledger: Ledger,
         steps_left: int = 0,
-    ) -> Rollouts:
-        """Return a batch of ``num_prompts`` groups, or fewer when the data or the refills ran out.
+    ) -> Draw:
+        """Return a draw with a batch of ``num_prompts`` groups, or fewer when the data or the refills ran out.
 
         Args:
             version: version of the policy's weights that the engine serves.
             steps_left: number of steps after this one, for which prompts may be started ahead.
         """
         try:
-            return await self._take(
-                Draw(step, cursor, num_prompts, version, ledger, steps_left), max_refills
-            )
+            draw = Draw(step, cursor, num_prompts, version, ledger, steps_left)
+            await self._take(draw, max_refills)
+            return draw
         except BaseException:
             await self.close()
             raise
@@ -183,8 +150,7 @@ class RolloutSource:
         """Stop all groups in flight."""
         await self._pool.close()
 
-    async def _take(self, draw: Draw, max_refills: int) -> Rollouts:
-        rollouts = Rollouts(batch=None)
+    async def _take(self, draw: Draw, max_refills: int) -> None:
         self._pool.release(draw.version)
         missing = draw.num_prompts
         spare = self._ahead.spare_prompts
@@ -192,7 +158,7 @@ class RolloutSource:
         draws = 0
         while missing and draws <= max_refills:
             self._fill(missing + max(spare, ahead), draw)
-            groups = await self._wait(missing, missing + spare, rollouts)
+            groups = await self._wait(missing, missing + spare, draw)
             if not groups:
                 break
             draws += 1
@@ -200,18 +166,13 @@ class RolloutSource:
         await self._drop_left_over(draw)
         self._fill(ahead, draw)
         if self._settling.filters:
-            draw.metrics.append({"filter/refills": Metric(max(draws - 1, 0), reduction="sum")})
+            draw.metric_parts.append({"filter/refills": Metric(max(draws - 1, 0), reduction="sum")})
         if self._ahead.max_staleness:
             in_flight = len(self._pool.groups)
-            draw.metrics.append({"rollout/in_flight": Metric(in_flight, reduction="sum")})
-        rollouts.metrics = merge_metrics(draw.metrics)
-        rollouts.batch = _join(draw.kept)
-        rollouts.unjudged = _join(draw.unjudged)
-        if rollouts.batch is not None:
-            bound = self._ahead.max_staleness
-            rollouts.metrics |= self._settling.trained(rollouts.batch, draw, max_staleness=bound)
-            self.lengths.note(rollouts.batch)
-        return rollouts
+            draw.metric_parts.append({"rollout/in_flight": Metric(in_flight, reduction="sum")})
+        self._settling.finish(draw, max_staleness=self._ahead.max_staleness)
+        if draw.batch is not None:
+            self.lengths.note(draw.batch)
 
     def _fill(self, target: int, draw: Draw) -> None:
         """Start prompts until ``target`` groups are in the making, or the data ends."""
@@ -227,14 +188,14 @@ class RolloutSource:
             part = tasks[start : start + draw.num_prompts]
             self._pool.add(part, draw.step, order=self.lengths.longest_first(part))
 
-    async def _wait(self, count: int, among: int, rollouts: Rollouts) -> list[PooledGroup]:
+    async def _wait(self, count: int, among: int, draw: Draw) -> list[PooledGroup]:
         started = time.perf_counter()
         groups = await self._pool.take(count, among=among)
         ended = time.perf_counter()
         # Groups that were generated before the step began to wait cost it no time.
         generated = max([started, *(group.generated_at or started for group in groups)])
-        rollouts.generate_s += generated - started
-        rollouts.reward_s += ended - generated
+        draw.generate_s += generated - started
+        draw.reward_s += ended - generated
         return groups
 
     async def _drop_left_over(self, draw: Draw) -> None:
@@ -251,7 +212,30 @@ class RolloutSource:
             self._settling.write_off(counts, reason, draw)
 
 
-def _join(parts: Sequence[TrajectoryColumns]) -> TrajectoryColumns | None:
-    if not parts:
-        return None
-    return parts[0] if len(parts) == 1 else TrajectoryColumns.concatenate(parts)
+class LengthEstimates:
+    """Mean number of action tokens of each prompt's episodes when it was last finished."""
+
+    def __init__(self) -> None:
+        self._mean: dict[int, int] = {}
+
+    def note(self, batch: TrajectoryColumns) -> None:
+        """Remember the lengths of finished groups."""
+        group = batch.group
+        totals = np.bincount(group, weights=batch.num_actions)
+        first = np.unique(batch.episode, return_index=True)[1]  # (E,) a row of each episode
+        means = totals / np.bincount(group[first])
+        prompts = batch.uid[np.unique(group, return_index=True)[1], 1]
+        self._mean.update(zip(prompts.tolist(), means.round().astype(int).tolist(), strict=True))
+
+    def longest_first(self, tasks: Sequence[Task]) -> list[int]:
+        """Return indices of ``tasks``: known ones by falling length, then those never seen, in the order given."""
+        return sorted(
+            range(len(tasks)), key=lambda index: -self._mean.get(tasks[index].uid.prompt, 0)
+        )
+
+    def to_json(self) -> dict[str, int]:
+        return {str(prompt): mean for prompt, mean in self._mean.items()}
+
+    def load(self, values: Mapping[str, int]) -> None:
+        """Take over the values that ``to_json`` returned."""
+        self._mean = {int(prompt): mean for prompt, mean in values.items()}

@@ -13,21 +13,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from rlhf_core.batch.task import Task
+from rlhf_core.contracts import Generator, Renderer, RolloutContext, RolloutExecutor
 from rlhf_core.contracts.engine import SamplingParams
-from rlhf_core.contracts.executor import (
-    FinishedGroup,
-    Generator,
-    GroupSettings,
-    Renderer,
-    RolloutContext,
-    RolloutExecutor,
-)
+from rlhf_core.contracts.executor import FinishedGroup, GroupSettings
 from rlhf_core.contracts.reward import RewardRequest
 from rlhf_core.contracts.runtime import RolloutSpec
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.plugins import Plugins
 from rlhf_data.chat.template_kwargs import renderer_of
 from rlhf_guard.environments.chosen import Environments, label_of, open_environments
+from rlhf_guard.parts import NamedExecutor
 
 if TYPE_CHECKING:
     from rlhf_guard.rewards.panel import RewardPanel, SampleScore
@@ -90,8 +85,9 @@ def open_rollouts(spec: RolloutSpec, plugins: Plugins) -> RolloutParts:
 
     tokenizer = load_tokenizer(spec.tokenizer_path, trust_remote_code=spec.trust_remote_code)
     images = open_image_reader(spec.images, plugins)
+    label = plugins.get(spec.executor.kind, spec.executor.name).label
     return RolloutParts(
-        executor=plugins.build(spec.executor),
+        executor=NamedExecutor(plugins.build(spec.executor), label),
         renderer=TokenizerRenderer(
             tokenizer,
             control_words=spec.control_words,
@@ -131,7 +127,7 @@ class QueuedRewards:
     """Rewards of this process that score in one call what several groups ask while another call is under way."""
 
     def __init__(self, panel: RewardPanel) -> None:
-        from .reward_queue import RewardQueue
+        from .pool import RewardQueue
 
         self._panel = panel
         self._queue: RewardQueue[Requests, Scores] = RewardQueue(self._score_together)

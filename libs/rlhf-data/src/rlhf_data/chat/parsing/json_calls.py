@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def read_call(text: str, number: int) -> ToolCall | str:
-    """Return the call that a JSON object is, its arguments as they are written; a reason if it is none.
+    """Return the call in a JSON object, with its arguments as written; a reason if the object is not a call.
 
     Args:
         number: index of the call in its answer, of which its id is made.

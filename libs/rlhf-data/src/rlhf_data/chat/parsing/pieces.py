@@ -34,7 +34,7 @@ class CallsRead:
         return cls([], [], [])
 
     def add(self, read: ToolCall | str) -> None:
-        """Add a call, or the reason why it is none."""
+        """Add a call, or the reason why the text is not a call."""
         (self.calls if isinstance(read, ToolCall) else self.malformed).append(read)  # type: ignore[arg-type]
 
 

@@ -99,7 +99,7 @@ def said_fields(message: Message) -> list[str]:
 
 
 def unknown_fields(message: Message) -> Iterator[tuple[str, SaidText]]:
-    """Yield each field of a message that is none of the usual ones, with the first text that it has."""
+    """Yield each unusual field of a message, with the first text in it."""
     for field in message.keys() - _OTHER_FIELDS:
         text = next((text for text in _leaves(message[field]) if text.strip()), None)
         if text is not None:

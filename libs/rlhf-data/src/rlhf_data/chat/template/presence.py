@@ -75,7 +75,8 @@ class Presence:
         """
         missing = _missing(messages, tools, text, first)
         if missing is None:
-            shape = (reply, first, _shape_of_tools(tools), *map(_shape_of, messages))
+            of_tools = tuple("function" in tool for tool in tools)
+            shape = (reply, first, of_tools, *map(_shape_of, messages))
             if shape not in self._shapes:
                 if len(self._shapes) >= _MAX_SHAPES:
                     self._shapes.clear()
@@ -145,10 +146,6 @@ def _shape_of_call(call: Any) -> Any:
         "function" in call if isinstance(call, Mapping) else None,
         type(function.get("arguments")),
     )
-
-
-def _shape_of_tools(tools: Tools) -> tuple[bool, ...]:
-    return tuple("function" in tool for tool in tools)
 
 
 def _stand_in(message: Message, index: int) -> Message:

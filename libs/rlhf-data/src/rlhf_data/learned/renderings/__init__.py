@@ -1,1 +1,1 @@
-"""Conversations that two models read, each in a rendering of its own."""
+"""Conversations that two models read, each in its own rendering."""

@@ -96,7 +96,7 @@ def _require_own_names(entries: Sequence[str]) -> None:
 def _require_rows(rows: LearnedRows, option: str) -> None:
     if left_out := [one.name for one in rows.sets if one.end == one.first]:
         raise DataError(
-            f"{option}: no row of the set {left_out[0]!r} is left to use", code="data/no-rows"
+            f"{option}: no row of the set {left_out[0]!r} is left to use", code="data/none-left"
         )
 
 

@@ -57,7 +57,7 @@ class TokenCache:
         self._entry = folder / key
 
     def find(self) -> tuple[StoredColumns, Mapping[str, Any]] | None:
-        """Return the sequences of the entry and the account that was kept with them; None where there is no entry.
+        """Return the sequences of the entry and the counts stored with them; None without an entry.
 
         Raises:
             DataError: the entry is damaged.

@@ -1,1 +1,1 @@
-"""Checks of environments: their episodes, rewards, tasks and manners, and a search for answers that earn too much."""
+"""Checks of environments: their episodes, rewards, tasks and resources, and a search for answers that earn too much."""

@@ -22,7 +22,7 @@ PROCESS_LIMIT_S = 300.0
 """Seconds after which the other process counts as one that hangs."""
 
 
-def can_be_elsewhere(subject: Subject) -> bool:
+def runs_elsewhere(subject: Subject) -> bool:
     """Return whether another process can import the environment by a name."""
     return subject.origin is not None and place_of(subject.origin.component.factory) is not None
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from rlhf_core.batch.task import Message, Task
@@ -21,6 +22,7 @@ from rlhf_core.contracts.environment import (
     StepResult,
     ToolCall,
 )
+from rlhf_core.media.parts import image_parts, is_seen, plain_messages
 
 from ...fake_renderer import FakeRenderer
 
@@ -28,6 +30,8 @@ MAX_TURNS = 200
 """Turns in which an episode has to end by itself."""
 STEP_LIMIT_S = 60.0
 """Seconds after which a call of an environment counts as one that hangs, also on a busy machine."""
+IMAGE = "[image]"
+"""Word in the place of an image in what players read."""
 ORACLE = "oracle"
 """Column of a row with a right answer: text, or one text for each turn."""
 
@@ -57,6 +61,8 @@ class CheckedEpisode:
 
     read: list[str]
     """Texts that the policy read."""
+    seen: list[str] = field(default_factory=list)
+    """Digest of each image that the policy saw."""
     rewards: list[float] = field(default_factory=list)
     """Reward of each turn, and of the whole episode at the end, if the environment judges it."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -66,14 +72,19 @@ class CheckedEpisode:
     written: list[Written] = field(default_factory=list)
 
     @property
+    def observed(self) -> list[str]:
+        """Texts that the policy read, then the digests of what it saw."""
+        return [*self.read, *self.seen]
+
+    @property
     def reward(self) -> float:
         """All of it."""
         return math.fsum(self.rewards)
 
 
 def course_of(episode: CheckedEpisode) -> list[str]:
-    """Return what was read and earned as texts, in which NaN is itself."""
-    return [*map(repr, episode.read), *map(repr, episode.rewards)]
+    """Return what was read, seen and earned as texts, in which NaN is itself."""
+    return [*map(repr, episode.observed), *map(repr, episode.rewards)]
 
 
 async def played(
@@ -90,7 +101,7 @@ async def played(
             f"reset returned {shown(first)}; expected an Observation"
         )
         situation = Situation(environment=environment, task=task, read=[_first_text(first, task)])
-        episode = CheckedEpisode(read=situation.read)
+        episode = CheckedEpisode(read=situation.read, seen=_digests(first))
         while not episode.ended and episode.turns < turns:
             situation.turn = episode.turns
             written = await within(player(situation), "the player")
@@ -105,6 +116,7 @@ async def played(
             episode.ended = bool(result.done)
             if not episode.ended:
                 situation.read.append(text_of(result.observation))
+                episode.seen += _digests(result.observation)
         if isinstance(environment, RewardsEpisodes):
             judged = await within(environment.episode_rewards(), "episode_rewards")
             episode.rewards.append(math.fsum(judged.values()))
@@ -152,7 +164,7 @@ def action_of(written: Written, turn: int, stop: Stop = Stop.EOS) -> Action:
 
 
 def text_of(observation: Observation) -> str:
-    """Return what the policy reads of an observation."""
+    """Return what the policy reads of an observation. An image stands there as one word: no player sees it."""
     if observation.messages:
         return "\n".join(map(_content, observation.messages))
     if observation.token_ids is not None:
@@ -211,7 +223,16 @@ def _first_text(first: Observation, task: Task) -> str:
 
 def _content(message: Message) -> str:
     content = message.get("content")
+    if isinstance(content, list | tuple) and any(map(is_seen, content)):
+        content = [IMAGE if is_seen(part) else part for part in content]
     return content if isinstance(content, str) else json.dumps(content, default=str)
+
+
+def _digests(observation: Observation) -> list[str]:
+    """Return what tells an observation's images apart, whatever they were given as; Pillow's repr has an address."""
+    seen = image_parts(plain_messages(observation.messages))
+    texts = (json.dumps(part, default=str, sort_keys=True) for part in seen)
+    return [f"image {sha256(text.encode()).hexdigest()}" for text in texts]
 
 
 def prompt_of(row: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[Message, ...]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rlhf_core.batch.task import Task
 
 from ..subject import Subject
-from .elsewhere import can_be_elsewhere, played_elsewhere
+from .elsewhere import played_elsewhere
 from .material import (
     FEW_TASKS,
     environment_of,
@@ -48,7 +48,8 @@ def is_deterministic(subject: Subject) -> bool:
 def check_episode_determinism(subject: Subject) -> None:
     """The same task, seed and answers give the same observations and the same end."""
     for what, first, again in _repeated(subject):
-        assert again.read == first.read, f"{what}: {_difference(first.read, again.read)}"
+        before, after = first.observed, again.observed
+        assert after == before, f"{what}: {_difference(before, after)}"
         ends = (first.turns, first.ended), (again.turns, again.ended)
         assert ends[0] == ends[1], f"{what}: (turns, ended) are {ends[0]}, then {ends[1]}"
 
@@ -56,7 +57,7 @@ def check_episode_determinism(subject: Subject) -> None:
 def check_verifier_determinism(subject: Subject) -> None:
     """Episodes that went the same way earn the same rewards."""
     for what, first, again in _repeated(subject):
-        if (first.read, first.turns) == (again.read, again.turns):
+        if (first.observed, first.turns) == (again.observed, again.turns):
             assert repr(again.rewards) == repr(first.rewards), (
                 f"{what}: rewards are {first.rewards}, then {again.rewards}"
             )
@@ -105,11 +106,6 @@ def check_another_process_plays_the_same(subject: Subject) -> None:
         )
         if near == again:
             assert course == near, f"task {task.uid.prompt}: {_difference(near, course)}"
-
-
-def runs_elsewhere(subject: Subject) -> bool:
-    """Return whether another process can import the environment by a name."""
-    return can_be_elsewhere(subject)
 
 
 async def _played(

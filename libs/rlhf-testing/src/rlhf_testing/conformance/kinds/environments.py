@@ -4,6 +4,7 @@ from its rows, and other answers from here."""
 from __future__ import annotations
 
 from ..environments.answers import check_malformed_actions
+from ..environments.elsewhere import runs_elsewhere
 from ..environments.hacks import (
     check_no_claim_wins,
     check_no_constant_answer_wins,
@@ -27,7 +28,6 @@ from ..environments.repeating import (
     check_rows_stay_as_they_are,
     check_verifier_determinism,
     is_deterministic,
-    runs_elsewhere,
 )
 from ..environments.results import (
     check_results_are_well_formed,

@@ -25,9 +25,9 @@ def enter() -> bool:
             return False
         return True
     # The user keeps its number; groups cannot be given up in order to reach what they exclude.
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{uid} {uid} 1")
-    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    write("/proc/self/setgroups", "deny")
+    write("/proc/self/uid_map", f"{uid} {uid} 1")
+    write("/proc/self/gid_map", f"{gid} {gid} 1")
     return True
 
 
@@ -37,12 +37,13 @@ def bound_processes(most: int) -> bool:
     It does not go below some 300, which are few enough to be counted and killed.
     """
     try:
-        _write("/proc/sys/kernel/pid_max", str(max(310, most + 10)))
+        write("/proc/sys/kernel/pid_max", str(max(310, most + 10)))
     except OSError:
         return False
     return True
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
+    """Write a file of the kernel's."""
     with open(path, "w", encoding="ascii") as file:
         file.write(text)

@@ -34,7 +34,12 @@ def check_no_prompt_for_ever(subject: Subject) -> None:
         draws = Draws(subject.make())
         for _ in range(20):
             drawn = draws(4)
-            draws.sampler.note([_with_reward(result, reward) for result in draws.results(drawn)])
+            draws.sampler.note(
+                [
+                    replace(result, rewards=(reward,) * len(result.rewards))
+                    for result in draws.results(drawn)
+                ]
+            )
         assert len(set(draws.drawn)) > 1, f"80 draws of prompt {draws.drawn[0]}"
 
 
@@ -131,10 +136,6 @@ def _global_generators(seed: int) -> Iterator[None]:
     finally:
         random.setstate(state)
         np.random.set_state(state_of_numpy)
-
-
-def _with_reward(result: PromptResult, reward: float) -> PromptResult:
-    return replace(result, rewards=(reward,) * len(result.rewards))
 
 
 CHECKS: Sequence[Check] = (

@@ -73,6 +73,9 @@ class AnsweringBackend:
             time.sleep(POLL_S)
         return -answer(self._role, batch)
 
+    def train_step(self, batch: Any, plan: Any) -> None:
+        """Train nothing."""
+
     def save(self, folder: Path) -> None:
         """Raise an error of the core."""
         raise DataError(f"the {self._role} saves nothing today")
@@ -100,6 +103,10 @@ class SilentEngine:
     """Generates nothing, in a process of its own for all that roles know."""
 
     shares_weights = False
+
+    async def generate(self, request: Any) -> list[Any]:
+        """Return nothing."""
+        return []
 
     async def start(self, spec: EngineSpec, source: Any) -> None:
         """Start nothing."""

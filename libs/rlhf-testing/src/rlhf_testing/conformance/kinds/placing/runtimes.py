@@ -86,6 +86,9 @@ class _WrittenEngine:
         if self._parts.breaks == "engine":
             raise RuntimeError("no memory for a cache")
 
+    async def generate(self, request: Any) -> list[Any]:
+        return []
+
     async def close(self) -> None:
         self.closed += 1
 

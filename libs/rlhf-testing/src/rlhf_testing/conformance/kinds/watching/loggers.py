@@ -91,7 +91,7 @@ def check_every_end_is_taken(subject: Subject) -> None:
     """A run may end at any step, in each of the three ways, with a message or without one."""
     for result in (
         _result(steps=0),
-        _result("interrupted", 1, "stopped by SIGTERM; go on with --resume auto"),
+        _result("interrupted", 1, "stopped by SIGTERM; continue with --resume auto"),
         _result("failed", 1, "x" * 2000),
     ):
         with _run_folder() as folder:

@@ -1,4 +1,5 @@
-"""A few rollouts of each step as text, for ``samples.jsonl``, ``rlhf show`` and observers."""
+"""Records of a rollout batch: its metrics (rewards, lengths, staleness, and what its samples report), and a
+few of its samples as text, for ``samples.jsonl``, ``rlhf show`` and observers."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_core.batch.metric import Metric, Metrics
 from rlhf_core.batch.ragged import offsets_of
 from rlhf_core.batch.sample_tokens import Learned, learned_of, tokens_entry
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.executor import Renderer
+from rlhf_core.errors import RolloutError
 from rlhf_core.media.videos import place_in_video
 from rlhf_core.storage.run_folder import MEDIA as MEDIA_FOLDER
 
@@ -22,6 +25,88 @@ UNSHAPED = "unshaped_reward"
 
 POLICY, ENVIRONMENT = "policy", "environment"
 """Who wrote a part of a response."""
+
+
+def batch_metrics(batch: TrajectoryColumns) -> Metrics:
+    """Return means over samples, and totals. A metric that only some samples report is averaged over those.
+
+    A sample is an episode: length = sum over its rows, truncated = any of them, reward and metrics = mean over them.
+    """
+    episode = batch.episode
+    rewards = per_episode(batch.total_reward, episode)
+    lengths = np.bincount(episode, weights=batch.num_actions)
+    truncated = np.bincount(episode, weights=batch.truncated) > 0
+    count = len(lengths)
+    metrics = {
+        "reward/mean": Metric(float(rewards.sum()), count),
+        "reward/std": Metric(float(rewards.std())),
+        "response/length_mean": Metric(float(lengths.sum()), count),
+        "response/length_max": Metric(float(lengths.max()), reduction="max"),
+        "response/truncated": Metric(float(truncated.sum()), count),
+        "rollout/tokens": Metric(float(batch.num_tokens.sum()), reduction="sum"),
+        "rollout/samples": Metric(float(count), reduction="sum"),
+    }
+    if count < len(batch):
+        metrics["rollout/rows"] = Metric(float(len(batch)), reduction="sum")
+    return metrics | named_metrics(batch)
+
+
+def named_metrics(batch: TrajectoryColumns) -> Metrics:
+    """Return ``reward/NAME`` for each reward, and ``rollout/NAME`` for each metric that rewards, the environment and
+    the executor report, as means over the episodes that have it."""
+    metrics: Metrics = {}
+    named = {f"reward/{name}": column for name, column in batch.rewards.items()}
+    named |= {f"rollout/{name}": column for name, column in batch.metrics.items()}
+    for name, column in named.items():
+        present = ~np.isnan(column)
+        values = per_episode(
+            column[present], np.unique(batch.episode[present], return_inverse=True)[1]
+        )
+        metrics[name] = Metric(float(values.sum()), len(values))
+    return metrics
+
+
+def per_episode(values: NDArray[np.float32], episode: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (E,) the mean of the values of each episode's rows, in float64.
+
+    Args:
+        values: (B,)
+        episode: (B,) dense index 0..E-1.
+    """
+    rows = np.bincount(episode)
+    # Weights of a single row are not divided, so that its number stays as it is.
+    sums = np.bincount(episode, weights=values.astype(np.float64))
+    return np.asarray(np.where(rows > 1, sums / np.maximum(rows, 1), sums), dtype=np.float64)
+
+
+def staleness_metrics(batch: TrajectoryColumns, version: int, max_staleness: int) -> Metrics:
+    """Return mean and maximum over action tokens, and the share of tokens at each staleness up to the bound.
+
+    Raises:
+        RolloutError: a token is older than the bound allows, because the engine served outdated weights.
+    """
+    oldest = version - int(batch.oldest_version.min())
+    if oldest > max_staleness:
+        row = int(batch.oldest_version.argmin())
+        uid = ".".join(map(str, batch.uid[row].tolist()))
+        raise RolloutError(
+            f"sample {uid} has a token of weights {oldest} versions old, expected at most {max_staleness} "
+            "(--rollout.max_staleness): the engine served older weights than the last ones that it was given. "
+            "Continue from the newest checkpoint with --resume auto; if it happens again, the engine loses updates",
+            code="rollout/stale-weights",
+        )
+    if not max_staleness:
+        return {}
+    counts, widest = batch.version_counts, batch.version_counts.shape[1]
+    staleness = version - batch.oldest_version[:, None] - np.arange(widest)  # (B, W)
+    count = float(counts.sum())
+    metrics: Metrics = {
+        "rollout/staleness_mean": Metric(float((staleness * counts).sum()), count),
+        "rollout/staleness_max": Metric(float(oldest), reduction="max"),
+    }
+    for age in range(max_staleness + 1):
+        metrics[f"rollout/staleness_{age}"] = Metric(float(counts[staleness == age].sum()), count)
+    return metrics
 
 
 def sample_texts(
