@@ -67,7 +67,7 @@ def rlhf_runtimes() -> list[Component[Any]]:
             name="local",
             config=LocalRuntimeConfig,
             factory="rlhf_plugin_local.runtime:LocalRuntime",
-            summary="everything in one process, by direct calls",
+            summary="runs everything in one process, by direct calls",
             provides=frozenset({IN_PROCESS, RUNTIME_SEES, UNDOES_UPDATES}),
         )
     ]

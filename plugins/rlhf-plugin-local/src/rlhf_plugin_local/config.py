@@ -18,6 +18,6 @@ class LocalRuntimeConfig(Config):
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads of torch; unset: OMP_NUM_THREADS, else 1 if each model's weight files have 4 MiB at "
-        "most, else one per available core. Results are equal to the bit for an equal number of threads only",
+        description="CPU threads of torch, whose number changes results by rounding. Unset: OMP_NUM_THREADS, else 1 "
+        "if each model's weight files have at most 4 MiB, else one per available core",
     )

@@ -40,31 +40,37 @@ class LocalRole:
     """A backend of this process as a ``RoleHandle``.
 
     Args:
-        thread: computes the calls of all roles, one after the other, so that the event loop goes on meanwhile. None:
-            calls block the event loop, and nothing can see weights or module halfway through one.
+        thread: computes the calls of all roles, one after the other, so that the event loop goes on meanwhile and reads
+            what rewards and environments answer, whose deadlines do not stand still. None: calls block the event loop,
+            and nothing can see weights or module halfway through one.
+        shares_weights: an engine computes with the backend's own tensors. Only passes and updates go to the thread
+            then, since the run lets no such engine generate beside them; other calls block the event loop.
     """
 
-    def __init__(self, backend: TrainBackend, thread: Executor | None = None) -> None:
+    def __init__(
+        self, backend: TrainBackend, thread: Executor | None = None, *, shares_weights: bool = False
+    ) -> None:
         self._backend = backend
         self._thread = thread
+        self._shares_weights = shares_weights
         self._steps = self._loads = 0
 
     async def logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        return await self._call(lambda: self._backend.logprobs(batch))
+        return await self._computed(lambda: self._backend.logprobs(batch))
 
     async def base_logprobs(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        return await self._call(lambda: self._backend.base_logprobs(batch))
+        return await self._computed(lambda: self._backend.base_logprobs(batch))
 
     async def values(self, batch: TrajectoryColumns) -> NDArray[np.float32]:
-        return await self._call(lambda: self._backend.values(batch))
+        return await self._computed(lambda: self._backend.values(batch))
 
     async def statistics(
         self, batch: TrajectoryColumns, names: Sequence[Statistic]
     ) -> dict[Statistic, NDArray[np.float32]]:
-        return await self._call(lambda: self._backend.statistics(batch, names))
+        return await self._computed(lambda: self._backend.statistics(batch, names))
 
     async def top_tokens(self, batch: TrajectoryColumns, k: int) -> TopTokens:
-        return await self._call(lambda: self._backend.top_tokens(batch, k))
+        return await self._computed(lambda: self._backend.top_tokens(batch, k))
 
     @property
     def changes(self) -> int:
@@ -75,7 +81,7 @@ class LocalRole:
 
     async def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         self._steps += 1
-        return await self._call(lambda: self._backend.train_step(batch, plan))
+        return await self._computed(lambda: self._backend.train_step(batch, plan))
 
     async def undo(self, changes: int) -> bool:
         """See ``RoleHandle``."""
@@ -101,10 +107,16 @@ class LocalRole:
     async def reload(self) -> None:
         await self._call(self._backend.reload)
 
+    async def _computed(self, call: Callable[[], Result]) -> Result:
+        """Return what a pass or an update returns, before which the run holds generation with the same tensors."""
+        return await _called(call, self._thread)
+
     async def _call(self, call: Callable[[], Result]) -> Result:
-        if self._thread is None:
-            return call()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        if not self._shares_weights:
+            return await _called(call, self._thread)
+        # A pass or an update whose caller was cancelled may still compute with the same tensors.
+        await _called(lambda: None, self._thread)
+        return call()
 
     def weights(self) -> WeightSource:
         """The backend itself: the engine may share its module."""
@@ -135,10 +147,13 @@ class LocalRuntime:
             else:
                 backend.setup(role, plugins)
         engine = await self._start_engine(spec, plugins)
-        if spec.overlaps and engine is not None and not engine.shares_weights:
+        shares = False
+        if spec.overlaps and engine is not None:
+            shares = engine.shares_weights
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="roles")
         roles: Mapping[str, RoleHandle] = {
-            name: LocalRole(backend, self._thread) for name, backend in self._backends.items()
+            name: LocalRole(backend, self._thread, shares_weights=shares)
+            for name, backend in self._backends.items()
         }
         return Placement(roles=roles, engine=engine)
 
@@ -167,3 +182,9 @@ class LocalRuntime:
                 backend.close()
             self._engine = None
             self._backends.clear()
+
+
+async def _called(call: Callable[[], Result], thread: Executor | None) -> Result:
+    if thread is None:
+        return call()
+    return await asyncio.get_running_loop().run_in_executor(thread, call)

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     Metrics,
     RoleSpec,
@@ -113,10 +112,7 @@ class TorchBackend(LeavingRole):
     def train_step(self, batch: TrainBatch, plan: StepPlan) -> StepOutcome:
         """Do one optimizer step; a gradient that is not finite is dropped and counted."""
         if self._updater is None:
-            raise PluginError(
-                f"the {self._spec.role} only scores; it has no objective to train on",
-                code="training/role-only-scores",
-            )
+            raise self._only_scores()
         self._require_state()
         trajectories = batch.trajectories
         self._role.reader.check(batch)
@@ -127,21 +123,14 @@ class TorchBackend(LeavingRole):
             [trajectories, batch.supervised],
             objective.rows_per_unit,
         )
-        self._state_out.finish_return()  # until here nothing has needed it
+        if self._state_arrives:  # until here nothing has needed it
+            self._wait_for_state()
         if plan.undo_bytes and self._undo is not None:
             self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
         update = self._updater.update(plan.lr_factor)
         metrics = update_metrics(self._spec.role, batch, parts, update, self._model.routing)
-        losses, clipped = seen.losses()
-        return StepOutcome(
-            metrics=metrics,
-            logprobs=seen.logprobs,
-            entropies=seen.entropies,
-            losses=losses,
-            clipped=clipped,
-            values=seen.values,
-        )
+        return seen.outcome(metrics)
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun."""
@@ -290,12 +279,9 @@ class TorchBackend(LeavingRole):
             ConfigError: ``ema`` is asked for and none is kept.
         """
         self._wait_for_state()
-        averages = self._updater.ema if self._updater is not None else {}
-        if ema and not averages:
-            raise ConfigError(
-                f"the {self._spec.role} keeps no moving average; set --actor.ema",
-                code="training/no-moving-average",
-            )
+        if ema:
+            self._require_average()
+        averages = self._updater.ema if ema and self._updater is not None else {}
         weights = dict(self._model.named_weights())
         with holding(weights, averages) if ema else nullcontext():
             export_model(

@@ -17,13 +17,12 @@ from torch import Tensor
 from rlhf_core.contracts import SamplingParams
 from rlhf_torch.models.vision_lm import VisionLM
 
-from .cache import KVCache, round_up, storage_dtype
-from .decode import DecodeLayout
-from .next_token.drawing import DrawKind, draw_rows
+from .cache import DecodeLayout, KVCache, round_up, storage_dtype
 from .next_token.guides import Guide
-from .prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from .next_token.sampling import DrawKind, draw_rows
+from .prefill import ROW_MULTIPLE, CacheWriter, PackedPrompts, PrefillLayout, distinct
 from .routes import CachedRoutes
-from .sequence import FLOATS, INTEGERS, Finished, Prompt, Sequence
+from .sequence import FLOATS, INTEGERS, Finished, Prompt, Sequence, outcome_of
 from .states import DecodeSequences, PrefillSequences, RecurrentStates
 
 if TYPE_CHECKING:
@@ -127,15 +126,15 @@ class Batch:
         self._cache.reserve(max(lengths) + 1)
         packed = PackedPrompts.pack(prompts, self._device, self._reader)
         starts = [packed.starts[prompt] for prompt in owner]
-        targets = CacheTargets.of(starts, lengths, first, self._device)
-        states, dtype = self._states, self.lm.compute_dtype
+        writer = CacheWriter.of(starts, lengths, first, self._cache, self.lm.compute_dtype)
+        states = self._states
         carried = PrefillSequences(packed, states, owner, first) if states else None
-        layout = PrefillLayout(packed, targets, self._cache, dtype, carried)
+        layout = PrefillLayout(packed, writer, carried)
         hidden = self._hidden(packed.tokens, packed.rope_positions, layout, packed.images)  # (N, D)
         if self._routes:
             self._routes.reserve(self._cache.capacity)
-            where = self._cache.index(1, targets.rows, targets.positions)
-            self._routes.write(where, targets.source)
+            where = self._cache.index(1, writer.rows, writer.positions)
+            self._routes.write(where, writer.source)
         last = [
             start + len(prompt.token_ids) - 1
             for start, prompt in zip(packed.starts, prompts, strict=True)
@@ -289,7 +288,7 @@ class Batch:
                 self._states.erase(row)
         read = len(sequence.prompt_ids) + count - 1  # all but the last
         routes = self._routes.read([row], read) if self._routes else None
-        return Finished.of(sequence, tokens, logprobs, self._eos_token_ids, routes)
+        return sequence, outcome_of(sequence, tokens, logprobs, self._eos_token_ids, routes)
 
     def _release(self, rows: list[int]) -> None:
         """Free rows, closing the gaps with the last active ones."""

@@ -16,53 +16,55 @@ if TYPE_CHECKING:
 class EmbeddedEngineConfig(Config):
     """Who decodes together, and from whose weights."""
 
-    slots: int = Field(256, ge=1, le=8192, description="sequences decoded together at most")
+    slots: int = Field(
+        256, ge=1, le=8192, description="largest number of sequences that are decoded together"
+    )
     block: int = Field(
         16,
         ge=8,
         le=4096,
         multiple_of=8,
-        description="tokens by which the part of the KV cache that is read grows",
+        description="number of tokens by which the part of the KV cache that is read grows, a multiple of 8",
     )
     prefill_tokens: int = Field(
         8192,
         ge=1,
-        description="prompt tokens that one prefill pass computes, without those of a history that is in the cache; a "
-        "longer prompt is one pass",
+        description="largest number of prompt tokens in one prefill pass, not counting a history in the cache; a "
+        "longer prompt is a pass of its own",
     )
     share_prefixes: bool = Field(
         True,
-        description="compute equal prompts that are admitted together once; where decoding is resident, also compute "
-        "of a prompt only what follows a history that is still in the cache",
+        description="compute equal prompts that start together once; with resident decoding also compute only the "
+        "part of a prompt behind a history that is still in the cache",
     )
     decode: Literal["auto", "resident", "stepwise"] = Field(
         "auto",
-        description="resident: the state of sequences stays on the device, which samples several tokens between two "
-        "looks of the host, on a GPU by captured graphs; stepwise: the host looks at each; auto: resident on GPUs",
+        description="resident: the device samples several tokens before the host looks at them, on a GPU by captured "
+        "graphs; stepwise: the host looks at each token; auto: resident on GPUs",
     )
     kv_cache_gib: float | None = Field(
         None,
         gt=0,
-        description="memory of keys and values when decoding is resident; sequences wait where it does not hold "
-        "`slots` of them [default: what they need, at most 0.3 of the GPU's]",
+        description="GiB of keys and values with resident decoding, also of histories that wait for a later turn; if "
+        "they do not suffice for `slots` sequences, sequences wait; unset: what `slots` need, at most 0.3 of the GPU",
     )
     compile: bool = Field(
         True,
-        description="torch.compile the layers that a GPU decodes with, when decoding is resident",
+        description="use torch.compile for the layers that a GPU decodes with in resident decoding",
     )
     weights: Literal["shared", "copy"] = Field(
         "shared",
-        description="use the trainer's own tensors where it lives in this process, or keep a copy of all of them, as "
-        "an engine in another process has it",
+        description="shared: use the trainer's own tensors if it is in this process; copy: keep a copy of all of "
+        "them, as an engine in another process does",
     )
     overlap: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="with rollout.max_staleness, generate while the trainer of this process computes: in a thread and "
-        "a GPU stream of the engine's own, from a copy of the weights as it computes with them, which each update "
-        "renews. never: generation waits where it shares weights; auto: where that was measured as faster",
+        description="with rollout.max_staleness, generate beside the trainer of this process, from a copy of the "
+        "weights that each update renews. never: generation waits if it shares weights; auto: where that was "
+        "measured as faster",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="where a copy of the weights lives; shared weights stay where they are"
+        "auto", description="device of a copy of the weights; shared weights stay where they are"
     )
 
     def needed_by_options(self) -> frozenset[str]:

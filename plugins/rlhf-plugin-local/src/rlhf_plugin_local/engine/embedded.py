@@ -1,7 +1,7 @@
 """The engine as the loop sees it: coroutines that wait for one synchronous batch to be stepped.
 
-The step runs in the thread of the event loop, not in a worker: the model is the trainer's own, and nothing may change
-its weights or its mode halfway through a forward pass. Between two steps the loop runs whatever else is ready
+The step runs in the thread of the event loop, not in a worker: the model is the trainer's own, and the run holds
+generation before a pass or an update computes with it. Between two steps the loop runs whatever else is ready
 (rewards, environments, executors), which therefore waits for at most one step.
 
 Where the engine generates beside training, with weights of its own, the step runs in its ``OwnLane``. What changes the
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
@@ -23,7 +22,7 @@ from rlhf_torch.models.vision_lm import VisionLM
 
 from .batch import Batch
 from .beside.decision import is_beside_training
-from .beside.lanes import EventLoopLane, OwnLane
+from .beside.lanes import EventLoopLane, OwnLane, driving
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
 from .next_token.guides import Guide, GuideMaker
@@ -44,16 +43,6 @@ class EmbeddedState(StrEnum):
     PAUSED = "paused"
     ASLEEP = "asleep"
     CLOSED = "closed"
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A ``generate`` in flight."""
-
-    request: GenerationRequest
-    future: asyncio.Future[list[Completion]]
-    done: dict[int, Completion] = field(default_factory=dict)
-    """By sample."""
 
 
 class EmbeddedEngine:
@@ -77,8 +66,8 @@ class EmbeddedEngine:
         self._batch: Batch | ResidentBatch
         self._decode: Decode | None = None
         self._guides: GuideMaker | None = None
-        self._calls: dict[int, _Call] = {}
-        """In flight, by number, in order of arrival."""
+        self._calls: dict[int, list[Sequence]] = {}
+        """Sequences of each ``generate`` in flight, by number, in order of arrival."""
         self._num_calls = 0
         self._queue: deque[Sequence] = deque()
         """Not in the batch yet."""
@@ -110,7 +99,8 @@ class EmbeddedEngine:
         if wrong := [token for token in spec.eos_token_ids if not 0 <= token < lm.vocab_size]:
             raise ConfigError(
                 f"end-of-sequence ids {wrong} are outside of the model's vocabulary of {lm.vocab_size}; the tokenizer "
-                f"of {spec.model_path} does not belong to its weights"
+                f"of {spec.model_path} does not belong to its weights",
+                code="model/end-token-unknown",
             )
         lm.ropes.require_constant(spec.max_length, spec.model_path)
         with self._lane.entered():
@@ -162,22 +152,22 @@ class EmbeddedEngine:
             )
         guides = [self._guide(request) for _ in request.seeds]
         number = self._num_calls = self._num_calls + 1
-        call = _Call(request, asyncio.get_running_loop().create_future())
-        self._calls[number] = call
-        self._queue.extend(
+        self._calls[number] = sequences = [
             Sequence(
                 request=request,
                 call=number,
                 sample=sample,
                 limit=limit,
+                outcome=asyncio.get_running_loop().create_future(),
                 watcher=self._watcher(request),
                 guide=guide,
             )
             for sample, guide in enumerate(guides)
-        )
+        ]
+        self._queue.extend(sequences)
         self._drive()
         try:
-            return await call.future
+            return await asyncio.gather(*(sequence.outcome for sequence in sequences))
         except asyncio.CancelledError:
             self._withdraw(number)
             raise
@@ -194,9 +184,8 @@ class EmbeddedEngine:
             "update_weights", EmbeddedState.SERVING, EmbeddedState.PAUSED, EmbeddedState.ASLEEP
         )
         if self._state is EmbeddedState.SERVING and self._calls:
-            raise RolloutError(
-                f"update_weights while {len(self._calls)} requests run ({self._uids()}); call pause first"
-            )
+            problem = f"update_weights while {len(self._calls)} requests run ({self._uids()}); call pause first"
+            raise RolloutError(problem, code="engine/wrong-state")
         async with self._turn:
             with self._lane.taking_over():
                 self._weights.update(source)
@@ -219,9 +208,8 @@ class EmbeddedEngine:
         """Free the KV cache. Requests are refused until ``wake``."""
         self._require("sleep", EmbeddedState.SERVING, EmbeddedState.PAUSED)
         if self._calls:
-            raise RolloutError(
-                f"sleep while {len(self._calls)} requests are in flight ({self._uids()}); wait for them first"
-            )
+            problem = f"sleep while {len(self._calls)} requests are in flight ({self._uids()}); wait for them first"
+            raise RolloutError(problem, code="engine/wrong-state")
         self._state = EmbeddedState.ASLEEP
         async with self._turn:
             with self._lane.entered():
@@ -249,10 +237,9 @@ class EmbeddedEngine:
 
     def _require(self, what: str, *states: EmbeddedState) -> None:
         if self._state not in states:
-            raise RolloutError(
-                f"{what}: the engine is {self._state.value}; expected it to be "
-                f"{' or '.join(state.value for state in states)}"
-            )
+            expected = " or ".join(state.value for state in states)
+            problem = f"{what}: the engine is {self._state.value}; expected it to be {expected}"
+            raise RolloutError(problem, code="engine/wrong-state")
 
     def _is_closed(self) -> bool:
         return self._state is EmbeddedState.CLOSED
@@ -274,7 +261,7 @@ class EmbeddedEngine:
             raise RequestError(
                 f"request {request.uid} asks for an answer of a given form, which the embedded engine enforces only "
                 "where the host looks at each token; run with --engine.embedded.decode stepwise",
-                code="engine/form-unsupported",
+                code="engine/form-on-device",
             )
         if self._guides is None:
             spec = self._spec
@@ -289,7 +276,7 @@ class EmbeddedEngine:
     def _drive(self) -> None:
         """Have the batch stepped as long as there is work."""
         if self._driver is None or self._driver.done():
-            self._driver = asyncio.get_running_loop().create_task(self._run())
+            self._driver = driving(self._run())
 
     async def _run(self) -> None:
         while self._state is EmbeddedState.SERVING and self._calls:
@@ -311,8 +298,8 @@ class EmbeddedEngine:
             return False
         if self._is_closed():
             return False
-        for item in finished:
-            self._deliver(item)
+        for sequence, outcome in finished:
+            self._deliver(sequence, outcome)
         self._drop_unwanted()
         return True
 
@@ -354,17 +341,17 @@ class EmbeddedEngine:
             wave.append(self._queue.popleft())
         return wave
 
-    def _deliver(self, item: Finished) -> None:
-        call = self._calls.get(item.sequence.call)
-        if call is None or call.future.done():
+    def _deliver(self, sequence: Sequence, outcome: Completion | RolloutError) -> None:
+        if sequence.outcome.done():
             return
-        if isinstance(item.outcome, RolloutError):
-            self._withdraw(item.sequence.call)
-            call.future.set_exception(item.outcome)
+        if isinstance(outcome, RolloutError):
+            self._withdraw(sequence.call)
+            sequence.outcome.set_exception(outcome)
             return
-        call.done[item.sequence.sample] = item.outcome
-        if len(call.done) == len(call.request.seeds):
-            call.future.set_result([call.done[sample] for sample in range(len(call.done))])
+        sequence.outcome.set_result(outcome)
+        if all(one.outcome.done() for one in self._calls.get(sequence.call, ())):
+            # Before the caller hears of it, so that no further step is made for it.
+            self._calls.pop(sequence.call, None)
 
     def _withdraw(self, number: int) -> None:
         """Forget the sequences of one call."""
@@ -383,18 +370,19 @@ class EmbeddedEngine:
     def _fail(self, reason: str, cause: Exception | None) -> None:
         """Fail every request in flight; the engine takes new ones afterwards."""
         uids = self._uids()
-        for call in self._calls.values():
-            if not call.future.done():
-                error = RolloutError(f"request {call.request.uid}: {reason} (in flight: {uids})")
+        for sequence in (one for sequences in self._calls.values() for one in sequences):
+            if not sequence.outcome.done():
+                problem = f"request {sequence.request.uid}: {reason} (in flight: {uids})"
+                error = RolloutError(problem, code="engine/request-failed")
                 error.__cause__ = cause
-                call.future.set_exception(error)
+                sequence.outcome.set_exception(error)
         self._queue.clear()
         self._unwanted.clear()
         with self._lane.entered():
             self._batch.clear()
 
     def _uids(self, most: int = 8) -> str:
-        uids = [str(call.request.uid) for call in self._calls.values()]
+        uids = [str(sequences[0].request.uid) for sequences in self._calls.values()]
         return ", ".join(uids[:most]) + (
             f" and {len(uids) - most} more" if len(uids) > most else ""
         )

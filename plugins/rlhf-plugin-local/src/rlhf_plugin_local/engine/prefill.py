@@ -18,7 +18,7 @@ from rlhf_torch.packed.packing import Blocks, PackedLayout
 from rlhf_torch.recurrent.sequences import Sequences
 from rlhf_torch.vision.pictures import PackedImages, PictureReader, packed_images
 
-from .cache import round_up
+from .cache import KVCache, round_up
 from .sequence import Prompt
 
 ROW_MULTIPLE = 8
@@ -79,7 +79,7 @@ class PackedPrompts:
         Args:
             reader: reads images; None: the model reads text alone.
             known: (P,) leading tokens of each prompt that are in the cache already and not in the row, fewer than all;
-                None: 0 each. For a model that reads text alone.
+                None: 0 each. A prompt with images has 0.
 
         Raises:
             PluginError: the tokens of an image are not those of the model's processor.
@@ -100,7 +100,8 @@ class PackedPrompts:
             tokens.extend(ids[-1:] * (length - len(ids)))
             positions.extend(range(known[prompt], known[prompt] + length))
         own_positions = torch.tensor(positions, device=device)
-        seen = _seen([(starts[one], prompts[one]) for one in order], lengths, reader, device)
+        placed = [(starts[one], prompts[one], known[one]) for one in order]
+        seen = _seen(placed, lengths, reader, device)
         return cls(
             tokens=torch.tensor(tokens, device=device),
             positions=own_positions,
@@ -133,7 +134,7 @@ class _Seen(NamedTuple):
 
 
 def _seen(
-    prompts: Sequence[tuple[int, Prompt]],
+    prompts: Sequence[tuple[int, Prompt, int]],
     padded_lengths: Sequence[int],
     reader: PictureReader | None,
     device: torch.device,
@@ -141,17 +142,22 @@ def _seen(
     """Return positions and images of packed prompts, for a model that reads images.
 
     Args:
-        prompts: each with the index of its first token, in the order of the row.
+        prompts: each with the index of its first token in the row and the number of leading tokens that are not there,
+            in the order of the row.
     """
     if reader is None:
         return None
     rows = [
-        (first, reader.row(prompt.token_ids, prompt.media, "a prompt")) for first, prompt in prompts
+        (first, reader.row(prompt.token_ids, prompt.media, "a prompt"))
+        for first, prompt, _ in prompts
+    ]
+    computed = [
+        row.positions[..., known:] for (_, row), (*_, known) in zip(rows, prompts, strict=True)
     ]
     positions = [
         # Padding may stand anywhere: no token looks at it.
-        torch.nn.functional.pad(row.positions, (0, padded - row.positions.shape[-1]))
-        for (_, row), padded in zip(rows, padded_lengths, strict=True)
+        torch.nn.functional.pad(own, (0, padded - own.shape[-1]))
+        for own, padded in zip(computed, padded_lengths, strict=True)
     ]
     return _Seen(
         torch.cat(positions, dim=-1).to(device),
@@ -159,30 +165,6 @@ def _seen(
         packed_images(rows, device),
         reader.blocks(rows, sum(padded_lengths), device),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheTargets:
-    """Places in the cache for ``M`` tokens of the packed row."""
-
-    source: Tensor
-    """(M,) index of each token in the packed row."""
-    rows: Tensor
-    """(M,) row of the cache for each token."""
-    positions: Tensor
-    """(M,) position of each token in its row of the cache."""
-
-    @classmethod
-    def of(
-        cls, starts: Sequence[int], lengths: Sequence[int], first_row: int, device: torch.device
-    ) -> CacheTargets:
-        """Send prompt i, which begins at ``starts[i]``, to row ``first_row + i``; starts may repeat."""
-        length = torch.tensor(lengths)
-        rows = torch.repeat_interleave(torch.arange(first_row, first_row + len(lengths)), length)
-        ends = length.cumsum(0)
-        positions = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends - length, length)
-        source = torch.repeat_interleave(torch.tensor(starts), length) + positions
-        return cls(source=source.to(device), rows=rows.to(device), positions=positions.to(device))
 
 
 def distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], list[int]]:
@@ -200,23 +182,59 @@ def distinct(prompts: Iterable[Prompt], *, share: bool) -> tuple[list[Prompt], l
 
 
 class CacheWriter:
-    """Sends keys and values of the packed row to the cache, rounded as the trainer's attention rounds them."""
+    """Sends keys and values of ``M`` tokens of the packed row to the cache, rounded as the trainer's attention rounds
+    them.
+
+    Args:
+        source: (M,) index of each token in the packed row.
+        rows: (M,) row of the cache for each token.
+        positions: (M,) position of each token in its row of the cache.
+    """
 
     def __init__(
-        self, targets: CacheTargets, cache: KeyValueStore, compute_dtype: torch.dtype
+        self,
+        cache: KeyValueStore,
+        compute_dtype: torch.dtype,
+        *,
+        source: Tensor,
+        rows: Tensor,
+        positions: Tensor,
     ) -> None:
-        self._targets = targets
+        self.source, self.rows, self.positions = source, rows, positions
         self._cache = cache
         self._compute_dtype = compute_dtype
         self._index: dict[int, Tensor] = {}
 
+    @classmethod
+    def of(
+        cls,
+        starts: Sequence[int],
+        lengths: Sequence[int],
+        first_row: int,
+        cache: KVCache,
+        compute_dtype: torch.dtype,
+    ) -> CacheWriter:
+        """Send prompt i, which begins at ``starts[i]``, to row ``first_row + i``; starts may repeat."""
+        length, device = torch.tensor(lengths), cache.device
+        rows = torch.repeat_interleave(torch.arange(first_row, first_row + len(lengths)), length)
+        ends = length.cumsum(0)
+        positions = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends - length, length)
+        source = torch.repeat_interleave(torch.tensor(starts), length) + positions
+        return cls(
+            cache,
+            compute_dtype,
+            source=source.to(device),
+            rows=rows.to(device),
+            positions=positions.to(device),
+        )
+
     def write(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Store what of keys and values (1, H_kv, N, K) the cache is to have."""
-        targets, num_heads = self._targets, key.shape[1]
+        num_heads = key.shape[1]
         if num_heads not in self._index:
-            self._index[num_heads] = self._cache.index(num_heads, targets.rows, targets.positions)
+            self._index[num_heads] = self._cache.index(num_heads, self.rows, self.positions)
         keys, values = (
-            part[0].transpose(0, 1)[targets.source].to(self._compute_dtype) for part in (key, value)
+            part[0].transpose(0, 1)[self.source].to(self._compute_dtype) for part in (key, value)
         )  # (M, H_kv, K)
         self._cache.write(layer, keys, values, self._index[num_heads])
 
@@ -234,13 +252,11 @@ class PrefillLayout:
     def __init__(
         self,
         prompts: PackedPrompts,
-        targets: CacheTargets,
-        cache: KeyValueStore,
-        compute_dtype: torch.dtype,
+        writer: CacheWriter,
         sequences: Sequences | None = None,
     ) -> None:
         self.sequences = sequences
-        self._writer = CacheWriter(targets, cache, compute_dtype)
+        self._writer = writer
         device = prompts.tokens.device
         parts = prompts.computed_together()
         self.sizes = [sum(part) for part in parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -41,6 +42,8 @@ class Sequence:
     """Index of its seed in the request, from 0."""
     limit: int
     """New tokens at most: what the request allows and the model's length leaves."""
+    outcome: asyncio.Future[Completion]
+    """Completion, or the error in its place, for the call that waits."""
     watcher: StopWatcher | None = None
     guide: Guide | None = None
     """Keeps the answer within the request's grammar."""
@@ -85,51 +88,45 @@ class Sequence:
         return versions
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A sequence that left the batch, and what became of it."""
+Finished = tuple[Sequence, Completion | RolloutError]
+"""A sequence that left the batch, and what became of it."""
 
-    sequence: Sequence
-    outcome: Completion | RolloutError
 
-    @classmethod
-    def of(
-        cls,
-        sequence: Sequence,
-        tokens: NDArray[np.int32],
-        logprobs: NDArray[np.float32],
-        eos_token_ids: Collection[int],
-        routes: NDArray[np.signedinteger] | None = None,
-    ) -> Finished:
-        """Return the completion of these tokens (A,), or the error of one whose last log-prob (A,) is not a number, or
-        whose grammar leads where the model has no token to go on with."""
-        guide = sequence.guide
-        if guide is not None and guide.is_stuck:
-            return cls(sequence, _stuck(sequence, len(tokens)))
-        if not np.isfinite(logprobs[-1]):
-            return cls(sequence, _not_finite(sequence, len(tokens)))
-        if int(tokens[-1]) in eos_token_ids:
-            stop = Stop.EOS
-        elif sequence.watcher is not None and sequence.watcher.found:
-            stop = Stop.STRING
-        else:
-            stop = Stop.LENGTH
-        completion = Completion(
-            token_ids=tokens,
-            logprobs=logprobs,
-            weight_version=sequence.weight_version(len(tokens)),
-            stop=stop,
-            allowed_mass=None if guide is None else np.array(guide.masses, dtype=np.float32),
-            expert_routes=routes,
-        )
-        return cls(sequence, completion)
+def outcome_of(
+    sequence: Sequence,
+    tokens: NDArray[np.int32],
+    logprobs: NDArray[np.float32],
+    eos_token_ids: Collection[int],
+    routes: NDArray[np.signedinteger] | None = None,
+) -> Completion | RolloutError:
+    """Return the completion of these tokens (A,), or the error of one whose last log-prob (A,) is not a number, or
+    whose grammar leads where the model has no token to go on with."""
+    guide = sequence.guide
+    if guide is not None and guide.is_stuck:
+        return _stuck(sequence, len(tokens))
+    if not np.isfinite(logprobs[-1]):
+        return _not_finite(sequence, len(tokens))
+    if int(tokens[-1]) in eos_token_ids:
+        stop = Stop.EOS
+    elif sequence.watcher is not None and sequence.watcher.found:
+        stop = Stop.STRING
+    else:
+        stop = Stop.LENGTH
+    return Completion(
+        token_ids=tokens,
+        logprobs=logprobs,
+        weight_version=sequence.weight_version(len(tokens)),
+        stop=stop,
+        allowed_mass=None if guide is None else np.array(guide.masses, dtype=np.float32),
+        expert_routes=routes,
+    )
 
 
 def _stuck(sequence: Sequence, count: int) -> RequestError:
     return RequestError(
         f"request {sequence.request.uid}: no token of the model can be token {count} of an answer of this form; its "
         "vocabulary lacks what the form asks for",
-        code="engine/form-unsupported",
+        code="engine/form-without-tokens",
     )
 
 

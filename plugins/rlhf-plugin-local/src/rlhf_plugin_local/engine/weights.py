@@ -97,7 +97,7 @@ class ServedWeights:
             raise RolloutError(
                 "the engine shares the weights of the module that it was started with; the source of this update has "
                 + ("another one" if module is not None else "no module in this process"),
-                code="engine/other-weights",
+                code="engine/other-module",
             )
         self._source = source
         self._follow()
@@ -181,7 +181,7 @@ def _copy_buckets(lm: CausalLM, source: WeightSource) -> None:
                 raise RolloutError(
                     f"weight {name} of shape {tuple(tensor.shape)} does not fit the engine's model ({expected}): "
                     "trainer and engine were started from different models",
-                    code="engine/other-weights",
+                    code="engine/weights-of-other-shape",
                 )
             state[name].copy_(tensor)
             missing.discard(state[name].data_ptr())
@@ -189,7 +189,7 @@ def _copy_buckets(lm: CausalLM, source: WeightSource) -> None:
     if lacking := [name for name, tensor in state.items() if tensor.data_ptr() in missing]:
         raise RolloutError(
             f"the trainer sent no {lacking[0]} ({len(lacking)} weights are missing)",
-            code="engine/other-weights",
+            code="engine/weights-missing",
         )
 
 

@@ -30,7 +30,7 @@ def is_beside_training(
     if config.overlap == "always":
         if obstacle is not None:
             raise ConfigError(
-                f"--engine.embedded.overlap always: {obstacle}", code="config/conflict"
+                f"--engine.embedded.overlap always: {obstacle}", code="engine/no-overlap"
             )
         return True
     return obstacle is None and _gains(config, module, device)

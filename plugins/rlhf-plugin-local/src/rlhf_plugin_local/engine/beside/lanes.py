@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,7 +20,8 @@ alike. A token has hundreds of small kernels, each of which would wait for a lar
 class EventLoopLane:
     """The thread of the event loop and the trainer's stream.
 
-    A call blocks the event loop, so that nobody can change weights or mode of the model halfway through one.
+    A call blocks the event loop. Where roles compute in a thread of their own (``RuntimeSpec.overlaps``), the run holds
+    generation before they do.
     """
 
     async def call(self, function: Callable[[], Result]) -> Result:
@@ -85,3 +86,19 @@ class OwnLane(EventLoopLane):
     def close(self) -> None:
         """End the thread after the call that is under way."""
         self._thread.shutdown(cancel_futures=True)
+
+
+def driving(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task for which nobody waits. An interrupt in it leaves the event loop by itself, so that the task's own
+    copy is no exception that was forgotten, whose traceback asyncio would print behind the end of the run."""
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(_take_interrupt)
+    return task
+
+
+def _take_interrupt(task: asyncio.Task[None]) -> None:
+    # Reading an exception marks it as taken, so any but an interrupt is handed on here.
+    if not task.cancelled() and isinstance(task.exception(), Exception):
+        task.get_loop().call_exception_handler(
+            {"message": "the engine's work failed", "exception": task.exception(), "task": task}
+        )

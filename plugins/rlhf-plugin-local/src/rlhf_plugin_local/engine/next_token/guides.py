@@ -120,7 +120,7 @@ class GuideMaker:
         if problem := matcher.get_error():
             raise RequestError(
                 f"the form of the answer cannot be read: {problem[:200].strip()}",
-                code="engine/form-unsupported",
+                code="engine/form-unreadable",
             )
         return Guide(matcher, self._num_tokens)
 

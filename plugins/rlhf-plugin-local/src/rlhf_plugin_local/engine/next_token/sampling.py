@@ -1,4 +1,5 @@
-"""From logits to tokens: truncation, the draw, and the log-probability of what was drawn.
+"""From logits to tokens: truncation, the draw, and the log-probability of what was drawn, for rows whose sampling may
+ask for different things.
 
 Axes: ``R`` rows (one sequence each), ``V`` vocabulary. Everything here is row by row: a row's result does not depend
 on the other rows.
@@ -6,9 +7,14 @@ on the other rows.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+
+from rlhf_core.contracts import SamplingParams
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -211,3 +217,59 @@ def argmax(logits: Float[Tensor, "r v"]) -> tuple[Int64[Tensor, " r"], Float[Ten
     """Return the most probable tokens and their log-probabilities under softmax(logits)."""
     tokens = logits.argmax(dim=-1, keepdim=True)  # (R, 1)
     return tokens.squeeze(1), logits.log_softmax(dim=-1).gather(1, tokens).squeeze(1)
+
+
+class DrawKind(NamedTuple):
+    """The operations that a draw needs beyond a sample from softmax(logits); those that no row needs are left out."""
+
+    some_greedy: bool = False
+    """Some rows take the most probable token."""
+    all_greedy: bool = False
+    tempered: bool = False
+    """Some rows divide their logits."""
+    truncated: bool = False
+    """Some rows keep only probable tokens."""
+    delayed: bool = False
+    """Some rows may not end before a certain number of tokens."""
+
+    @classmethod
+    def of(cls, kinds: Collection[SamplingParams]) -> DrawKind:
+        """Return the operations that rows of these parameters need."""
+        greedy = [kind.temperature == 0 for kind in kinds]
+        return cls(
+            some_greedy=any(greedy),
+            all_greedy=all(greedy),
+            tempered=any(kind.temperature not in (0, 1) for kind in kinds),
+            truncated=any(kind.truncates for kind in kinds),
+            delayed=any(kind.min_new_tokens for kind in kinds),
+        )
+
+
+def draw_rows(
+    logits: Tensor, rows: Mapping[str, Tensor], kind: DrawKind, is_eos: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return tokens (R,) and their log-probabilities (R,) under what they were drawn from.
+
+    Args:
+        logits: (R, V) float32.
+        rows: (R,) each: index, min_new, seed, temperature (0 is greedy), top_k, top_p, min_p.
+        is_eos: (V,) true for end-of-sequence tokens.
+    """
+    index = rows["index"]
+    if kind.delayed:
+        early = (index < rows["min_new"])[:, None]  # (R, 1)
+        logits = logits.masked_fill(early & is_eos, -torch.inf)
+    if kind.all_greedy:
+        return argmax(logits)
+    is_greedy = rows["temperature"] == 0
+    scaled = logits
+    if kind.tempered:
+        scaled = logits / torch.where(is_greedy, 1.0, rows["temperature"])[:, None]
+    if kind.truncated:
+        scaled = truncate(scaled, rows["top_k"], rows["top_p"], rows["min_p"])
+    tokens, logprobs = draw(scaled, rows["seed"], index)
+    if kind.some_greedy:
+        best, best_logprobs = argmax(logits)
+        tokens = torch.where(is_greedy, best, tokens)
+        logprobs = torch.where(is_greedy, best_logprobs, logprobs)
+    return tokens, logprobs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,19 +18,22 @@ from rlhf_core.contracts import SamplingParams
 from rlhf_torch.models.vision_lm import VisionLM
 
 from ..cache import round_up, storage_dtype
-from ..next_token.drawing import DrawKind
-from ..prefill import ROW_MULTIPLE, CacheTargets, PackedPrompts, PrefillLayout, distinct
+from ..next_token.sampling import DrawKind
+from ..prefill import ROW_MULTIPLE, CacheWriter, PackedPrompts, PrefillLayout, distinct
 from ..routes import CachedRoutes
-from ..sequence import Finished, Prompt, Sequence
+from ..sequence import Finished, Prompt, Sequence, outcome_of
 from ..states import PrefillSequences, RecurrentStates
 from .bursts import BurstLength
+from .ends import KeptEnds
 from .graphs import GraphedSteps, Steps, graph_sizes
-from .histories import CachedHistories
+from .histories import Beginning, CachedHistories, Ended
 from .paged_cache import PagedCache
 from .pages import PAGE, PagePool, pages_of
-from .resumed import Resumed, ResumedPrefill
+from .resumed import ResumedPrefill
 from .rows import DeviceRows, Look
+from .state_pages import StatePages
 from .step import TokenStep
+from .wave import Wave
 
 if TYPE_CHECKING:
     from rlhf_torch.experts.choices import ExpertChoices
@@ -47,39 +50,6 @@ class _Seat:
     """Tokens that it had at the latest look."""
     is_broken: bool = False
     """True if its pages may hold what is not a number."""
-
-
-class _Wave(NamedTuple):
-    """Sequences that are admitted together."""
-
-    prompts: list[Prompt]
-    """(P,) to compute."""
-    owner: list[int]
-    """Number of each sequence's prompt."""
-    known: list[int]
-    """(P,) leading tokens that are in the cache already."""
-
-    def ends(self, packed: PackedPrompts) -> list[int]:
-        """Return where in the row each sequence's prompt ends; a few more fill up a multiple."""
-        new = [
-            len(prompt.token_ids) - known
-            for prompt, known in zip(self.prompts, self.known, strict=True)
-        ]
-        last = [packed.starts[prompt] + new[prompt] - 1 for prompt in self.owner]
-        return last + last[-1:] * (-len(last) % ROW_MULTIPLE)
-
-    def targets(
-        self, packed: PackedPrompts, firsts: list[int], first_row: int, device: torch.device
-    ) -> CacheTargets:
-        """Send the tokens of each prompt from its sequence's ``firsts`` on to the sequence's row."""
-        source, rows, positions = [], [], []
-        for number, (prompt, first) in enumerate(zip(self.owner, firsts, strict=True)):
-            own = torch.arange(first, len(self.prompts[prompt].token_ids))
-            source.append(packed.starts[prompt] + own - self.known[prompt])
-            rows.append(torch.full_like(own, first_row + number))
-            positions.append(own)
-        joined = [torch.cat(part).to(device) for part in (source, rows, positions)]
-        return CacheTargets(source=joined[0], rows=joined[1], positions=joined[2])
 
 
 class ResidentBatch:
@@ -120,12 +90,17 @@ class ResidentBatch:
         dtype = storage_dtype(lm.compute_dtype, device)
         self._cache = PagedCache(num_rows, pages_of(max_length), num_pages, dtype, device)
         self._pool = PagePool(num_pages)
-        self._histories = CachedHistories(self._pool)
         self._rows = DeviceRows(num_rows, max_length, device)
         self._eos_token_ids = frozenset(eos_token_ids)
         is_eos = torch.zeros(lm.vocab_size, dtype=torch.bool, device=device)
         is_eos[list(eos_token_ids)] = True
         self._states = RecurrentStates(num_rows, device) if lm.recurrent else None
+        self._state_pages = StatePages(self._states, self._cache) if self._states else None
+        self._histories: CachedHistories | KeptEnds = (
+            KeptEnds(self._pool, self._cache, self._state_pages)
+            if self._state_pages
+            else CachedHistories(self._pool)
+        )
         self._routes = CachedRoutes(choices, num_pages, device) if choices else None
         self._step = TokenStep(lm, self._rows, self._cache, is_eos, self._states, self._routes)
         self._steps = (
@@ -134,8 +109,9 @@ class ResidentBatch:
             else Steps(self._step)
         )
         self._reader = lm.reader if isinstance(lm, VisionLM) else None
-        # Ids do not tell images apart, and pages have no state at their ends.
-        self._keeps_histories = share_prefixes and self._reader is None and not lm.recurrent
+        # Beside an image whose tokens see each other a prompt is computed whole.
+        looks_ahead = self._reader is not None and self._reader.family.looks_ahead
+        self._keeps_histories = share_prefixes and not looks_ahead
         self._seats: list[_Seat] = []
         """(R,) by row."""
         self._kinds: Counter[SamplingParams] = Counter()
@@ -156,7 +132,7 @@ class ResidentBatch:
 
     def num_new(self, prompt: Prompt) -> int:
         """Return the number of a prompt's tokens that no history has, and that have to be computed."""
-        return len(prompt.token_ids) - PAGE * len(self._known(prompt))
+        return len(prompt.token_ids) - self._known(prompt).length
 
     def has_room(self, pages: int) -> bool:
         """Return whether so many pages are free, histories given up for them."""
@@ -180,30 +156,25 @@ class ResidentBatch:
             self._steps.check_weights()
         first = len(self._seats)
         prompts, owner = distinct([s.prompt for s in sequences], share=self._share_prefixes)
-        known = [self._known(prompt) for prompt in prompts]
-        seats, firsts = self._seat(sequences, owner, known)
-        # From here on an error finds the pages with their holders, who give them back.
-        self._seats += seats
-        self._kinds.update(sequence.sampling for sequence in sequences)
-        wave = _Wave(prompts, owner, [len(pages) * PAGE for pages in known])
-        packed = PackedPrompts.pack(prompts, self.lm.device, self._reader, wave.known)
-        self._cache.seat(first, [seat.pages for seat in seats])
+        wave = self._seat(sequences, prompts, owner)
+        packed = PackedPrompts.pack(prompts, self.lm.device, self._reader, wave.known_lengths)
+        self._cache.seat(first, wave.pages)
         self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
-        targets = wave.targets(packed, firsts, first, self.lm.device)
-        states = self._states
-        carried = PrefillSequences(packed, states, owner, first) if states else None
-        seated = {prompt: first + number for number, prompt in reversed([*enumerate(owner)])}
-        layout = self._prefill(packed, targets, known, seated, carried)
+        self._go_on(wave)
+        writer = wave.writer(packed, self._cache, self.lm.compute_dtype)
+        layout = self._prefill(wave, packed, writer)
         hidden = self._step.hidden(
             packed.tokens, packed.rope_positions, layout, packed.images
         )  # (N, D)
         if self._routes:
             self._routes.reserve(PAGE)
-            places = self._cache.index(1, targets.rows, targets.positions)
-            self._routes.write(places, targets.source)
+            places = self._cache.index(1, writer.rows, writer.positions)
+            self._routes.write(places, writer.source)
         ends = hidden[torch.tensor(wave.ends(packed), device=self.lm.device)]
         rows = slice(first, len(self._seats))
         self._step.draw(ends, rows, DrawKind.of(self._kinds))
+        if self._states and self._keeps_histories:
+            self._histories.keep(wave.stopped_by_text(sequences))
         return self._collect()
 
     @torch.no_grad()
@@ -233,22 +204,24 @@ class ResidentBatch:
         if self._routes:
             self._routes.clear()
 
-    def _known(self, prompt: Prompt) -> list[int]:
-        """Return the pages that hold the beginning of a prompt already."""
-        return self._histories.find(prompt.token_ids) if self._keeps_histories else []
+    def _known(self, prompt: Prompt) -> Beginning:
+        """Return the beginning of a prompt that is in the cache already."""
+        # Ids do not tell images apart.
+        if prompt.media or not self._keeps_histories:
+            return Beginning()
+        return self._histories.find(prompt.token_ids)
 
-    def _seat(
-        self, sequences: list[Sequence], owner: list[int], known: list[list[int]]
-    ) -> tuple[list[_Seat], list[int]]:
-        """Return seats with pages for each sequence, and of each the first position whose key it has to get: those
-        before stand in pages that are in the cache, or that another sequence of the prompt fills.
+    def _seat(self, sequences: list[Sequence], prompts: list[Prompt], owner: list[int]) -> Wave:
+        """Give sequences seats with pages, and return them as a wave: the first pages of each stand in the cache, or
+        another sequence of the prompt fills them.
 
         Args:
+            prompts: to compute.
             owner: number of each sequence's prompt.
-            known: of each prompt, the pages of its beginning that are in the cache.
         """
-        filled = dict(enumerate(known))
-        seats, firsts = [], []
+        known = [self._known(prompt) for prompt in prompts]
+        filled = [list(each.pages[: each.length // PAGE]) for each in known]
+        seats, num_shared = [], []
         for sequence, prompt in zip(sequences, owner, strict=True):
             shared = filled[prompt]
             self._pool.hold(shared)
@@ -257,32 +230,44 @@ class ResidentBatch:
                 filled[prompt] = pages[: len(sequence.prompt_ids) // PAGE]
             sequence.versions.append((0, self.version))
             seats.append(_Seat(sequence, pages))
-            firsts.append(len(shared) * PAGE)
-        return seats, firsts
+            num_shared.append(len(shared))
+        first = len(self._seats)
+        # From here on an error finds the pages with their holders, who give them back.
+        self._seats += seats
+        self._kinds.update(sequence.sampling for sequence in sequences)
+        return Wave(
+            prompts=prompts,
+            owner=owner,
+            known=known,
+            pages=[seat.pages for seat in seats],
+            num_shared=num_shared,
+            first_row=first,
+        )
+
+    def _go_on(self, wave: Wave) -> None:
+        """Give sequences their own copies of what they change: the page in which a beginning ends, and the state."""
+        if copies := wave.copies():
+            source, target, filled = zip(*copies, strict=True)
+            self._cache.copy(source, target, filled)
+            if self._routes:
+                pages = [torch.tensor(part, device=self.lm.device) for part in (source, target)]
+                self._routes.move(pages[0], pages[1], used=PAGE)
+        if self._state_pages and (states := wave.resumed_states):
+            seated = wave.seated
+            self._state_pages.load([seated[prompt] for prompt in states], [*states.values()])
 
     def _prefill(
-        self,
-        packed: PackedPrompts,
-        targets: CacheTargets,
-        known: list[list[int]],
-        seated: dict[int, int],
-        carried: PrefillSequences | None,
+        self, wave: Wave, packed: PackedPrompts, writer: CacheWriter
     ) -> PrefillLayout | ResumedPrefill:
-        """Return the attention of a wave of prompts.
-
-        Args:
-            known: of each prompt, the pages of its beginning that are in the cache.
-            seated: of each prompt, the row of its first sequence.
-        """
-        if not any(known):
-            return PrefillLayout(packed, targets, self._cache, self.lm.compute_dtype, carried)
-        resumed = [
-            Resumed(length=length, pages=known[prompt], num_new=num_new, row=seated[prompt])
-            for prompt, length, num_new in zip(
-                packed.order, packed.padded_lengths, packed.lengths, strict=True
-            )
-        ]
-        return ResumedPrefill(resumed, targets, self._cache, self.lm.compute_dtype)
+        """Return the attention of a wave of prompts."""
+        carried = None
+        if self._states:
+            rows = {prompt: wave.seated[prompt] for prompt in wave.resumed_states}
+            carried = PrefillSequences(packed, self._states, wave.owner, wave.first_row, rows)
+        if not any(wave.known_lengths):
+            return PrefillLayout(packed, writer, carried)
+        compute_dtype = self.lm.compute_dtype
+        return ResumedPrefill(wave.resumed(packed), writer, self._cache, compute_dtype, carried)
 
     def _collect(self) -> list[Finished]:
         """Look at the rows, and release those that have finished."""
@@ -290,7 +275,7 @@ class ResidentBatch:
         stops = self._stops(look)
         rows = [row for row, alive in enumerate(look.alive) if not alive or row in stops]
         counts = [stops.get(row, int(look.counts[row])) for row in rows]
-        finished = self._finished(rows, counts) if rows else []
+        finished = self._finished(rows, counts, look) if rows else []
         for seat, count in zip(self._seats, look.counts, strict=True):
             seat.count = int(count)
         self._release(rows)
@@ -309,23 +294,37 @@ class ResidentBatch:
                 stops[row] = stop
         return stops
 
-    def _finished(self, rows: list[int], counts: list[int]) -> list[Finished]:
-        """Return what became of rows, each with so many tokens."""
+    def _finished(self, rows: list[int], counts: list[int], look: Look) -> list[Finished]:
+        """Return what became of rows, each with so many tokens, and keep what a later turn may go on from."""
         tokens, logprobs = self._rows.tokens(rows, max(counts))
-        finished = []
+        finished, ended = [], []
         for row, count, *written in zip(rows, counts, tokens, logprobs, strict=True):
             seat = self._seats[row]
             own_tokens, own_logprobs = (part[:count].copy() for part in written)
             read = len(seat.sequence.prompt_ids) + count - 1  # all but the last
             routes = self._routes.read(seat.pages, read) if self._routes else None
-            item = Finished.of(seat.sequence, own_tokens, own_logprobs, self._eos_token_ids, routes)
-            seat.is_broken = isinstance(item.outcome, RolloutError)
-            # A sequence that began under other weights has keys of theirs.
-            if self._keeps_histories and not seat.is_broken and len(seat.sequence.versions) == 1:
-                # The last token has not been read.
-                self._histories.keep([*seat.sequence.prompt_ids, *own_tokens[:-1]], seat.pages)
-            finished.append(item)
+            outcome = outcome_of(
+                seat.sequence, own_tokens, own_logprobs, self._eos_token_ids, routes
+            )
+            seat.is_broken = isinstance(outcome, RolloutError)
+            # A sequence that began under other weights has keys of theirs, and a state is that behind the last token
+            # which the device has read.
+            is_history = len(seat.sequence.versions) == 1 and not (
+                seat.sequence.prompt.media or (self._states and count < look.counts[row])
+            )
+            if self._keeps_histories and is_history and not seat.is_broken:
+                ended.append(self._left(row, [*seat.sequence.prompt_ids, *own_tokens[:-1]]))
+            finished.append((seat.sequence, outcome))
+        self._histories.keep(ended)
         return finished
+
+    def _left(self, row: int, read: list[int]) -> Ended:
+        """Return what a row leaves behind, without the pages behind the tokens that it has read: those are free now."""
+        pages = self._seats[row].pages
+        used = pages_of(len(read))
+        self._pool.release(pages[used:])
+        del pages[used:]
+        return Ended(read, pages, row)
 
     def _release(self, rows: list[int]) -> None:
         """Free rows, closing the gaps with the last active ones."""

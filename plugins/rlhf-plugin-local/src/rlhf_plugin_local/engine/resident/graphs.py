@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf_core import headline
 from rlhf_torch.models.layers import compile_layers
 
-from ..next_token.drawing import DrawKind
+from ..next_token.sampling import DrawKind
 from .step import TokenStep
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class GraphedSteps(Steps):
                 "%s cannot be captured as a CUDA graph, so that each token waits for the host, which is several times "
                 "slower for small models: %s",
                 type(self._step.lm.model).__name__,
-                str(error).strip().splitlines()[0],
+                headline(error),
             )
             return None
         self._pool = graph.pool()

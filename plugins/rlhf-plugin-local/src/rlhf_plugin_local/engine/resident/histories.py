@@ -8,12 +8,35 @@ change, all histories go.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 
 from .pages import PAGE, PagePool
+
+
+class Beginning(NamedTuple):
+    """The part of a prompt that is in the cache already."""
+
+    length: int = 0
+    """Number of its tokens."""
+    pages: Sequence[int] = ()
+    """Pages of its keys and values. The last one may be filled in part."""
+    state: Sequence[int] = ()
+    """Pages that have the state behind it; empty: the model carries none."""
+
+
+class Ended(NamedTuple):
+    """A sequence that has ended, as a history to go on from."""
+
+    token_ids: Sequence[int]
+    """Tokens that the model has read."""
+    pages: Sequence[int]
+    """Pages of their keys and values."""
+    row: int
+    """Row of the batch that has the state behind the tokens."""
 
 
 class CachedHistories:
@@ -31,28 +54,25 @@ class CachedHistories:
     def __len__(self) -> int:
         return len(self._pages)
 
-    def find(self, token_ids: Sequence[int]) -> list[int]:
-        """Return the pages that hold the longest known beginning of a prompt; at least one token is left to compute."""
+    def find(self, token_ids: Sequence[int]) -> Beginning:
+        """Return the longest known beginning of a prompt; at least one token is left to compute."""
         found = []
-        for digest in _digests(token_ids[:-1]):
+        for digest in digests(token_ids, _page_ends(len(token_ids) - 1)):
             if (page := self._pages.get(digest)) is None:
                 break
             found.append(page)
             self._pages.move_to_end(digest)
-        return found
+        return Beginning(len(found) * PAGE, found)
 
-    def keep(self, token_ids: Sequence[int], pages: Sequence[int]) -> None:
-        """Hold the full pages of a sequence.
-
-        Args:
-            token_ids: those whose keys and values the pages have.
-            pages: of the sequence; what is behind the tokens is not kept.
-        """
-        for digest, page in zip(_digests(token_ids), pages, strict=False):
-            if digest not in self._pages:
-                self._pool.hold([page])
-                self._pages[digest] = page
-            self._pages.move_to_end(digest)
+    def keep(self, ended: Iterable[Ended]) -> None:
+        """Hold the full pages of sequences."""
+        for one in ended:
+            ends = _page_ends(len(one.token_ids))
+            for digest, page in zip(digests(one.token_ids, ends), one.pages, strict=False):
+                if digest not in self._pages:
+                    self._pool.hold([page])
+                    self._pages[digest] = page
+                self._pages.move_to_end(digest)
 
     def make_room(self, pages: int) -> bool:
         """Give up histories, the least recently used first, until so many pages are free; False if they never are."""
@@ -66,10 +86,17 @@ class CachedHistories:
         self.make_room(self._pool.num_pages)
 
 
-def _digests(token_ids: Sequence[int]) -> Iterator[bytes]:
-    """Yield the digest of the tokens up to the end of each full page."""
+def _page_ends(num_tokens: int) -> range:
+    """Return where full pages end."""
+    return range(PAGE, num_tokens + 1, PAGE)
+
+
+def digests(token_ids: Sequence[int], ends: Iterable[int]) -> Iterator[bytes]:
+    """Yield the digest of the tokens up to each of ``ends``, which rise."""
     running = blake2b(digest_size=16)
     tokens = np.asarray(token_ids, dtype=np.int32)
-    for end in range(PAGE, len(tokens) + 1, PAGE):
-        running.update(tokens[end - PAGE : end].tobytes())
+    start = 0
+    for end in ends:
+        running.update(tokens[start:end].tobytes())
         yield running.digest()
+        start = end

@@ -1,6 +1,6 @@
 """Keys and values in pages, and for each row of the batch the list of its pages.
 
-Axes: ``S`` rows, ``B`` pages of a row at most, ``M`` tokens that are written, ``K`` head dimension.
+Axes: ``S`` rows, ``B`` pages of a row at most, ``M`` tokens that are written, or pages, ``K`` head dimension.
 """
 
 from __future__ import annotations
@@ -80,14 +80,45 @@ class PagedCache:
     def erase(self, pages: Sequence[int]) -> None:
         """Set pages to zeros: what is not a number would get past the mask of their next holder."""
         which = torch.tensor(pages, device=self.device)
-        for store in (*self.keys.values(), *self.values.values()):
+        for store in self._stores():
             store[which] = 0
+
+    def copy(self, source: Sequence[int], target: Sequence[int], used: Sequence[int]) -> None:
+        """Copy the first ``used`` positions of each page of ``source`` onto one of ``target``, and erase the others."""
+        from_pages, to_pages, filled = (
+            torch.tensor(part, device=self.device) for part in (source, target, used)
+        )
+        unused = torch.arange(PAGE, device=self.device) >= filled[:, None]  # (M, PAGE)
+        for store in self._stores():
+            store[to_pages] = store[from_pages].masked_fill(unused[:, None, :, None], 0.0)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page in all layers that have written; 0 before."""
+        return sum(part.shape[1] for part in self._bytes())
+
+    def write_bytes(self, pages: Tensor, content: Tensor) -> None:
+        """Fill pages (M,) with bytes (M, page_bytes), which are no keys and values until the pages are erased."""
+        parts = self._bytes()
+        for part, own in zip(parts, content.split([p.shape[1] for p in parts], dim=1), strict=True):
+            part.index_copy_(0, pages, own)
+
+    def read_bytes(self, pages: Tensor) -> Tensor:
+        """Return the bytes (M, page_bytes) of pages (M,)."""
+        return torch.cat([part.index_select(0, pages) for part in self._bytes()], dim=1)
 
     def clear(self) -> None:
         """Free the memory of keys and values."""
         self.keys.clear()
         self.values.clear()
         self.table.fill_(SCRATCH)
+
+    def _stores(self) -> list[Tensor]:
+        return [*self.keys.values(), *self.values.values()]
+
+    def _bytes(self) -> list[Tensor]:
+        """Return (num_pages, bytes) of each store: views."""
+        return [store.flatten(1).view(torch.uint8) for store in self._stores()]
 
     def _empty(self, num_heads: int, head_dim: int) -> Tensor:
         # Zeros, not garbage: masked positions enter products with probability 0, and 0 * nan is nan.

@@ -45,7 +45,8 @@ class PagePool:
         """
         if count > len(self._free):
             raise RolloutError(
-                f"{count} pages of the cache were asked for, and {len(self._free)} of {self.num_pages} are free"
+                f"{count} pages of the cache were asked for, and {len(self._free)} of {self.num_pages} are free",
+                code="engine/pages-missing",
             )
         pages = [self._free.pop() for _ in range(count)]
         for page in pages:

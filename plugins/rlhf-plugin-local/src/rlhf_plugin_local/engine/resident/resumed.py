@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_torch.packed.packing import has_varlen_kernel
-from rlhf_torch.packed.score_matrix import attention_with_sinks, materialized_attention, tail_mask
+from rlhf_torch.packed.score_matrix import attention_in_parts, tail_mask
 from rlhf_torch.packed.varlen import Extents, varlen_attention
+from rlhf_torch.recurrent.sequences import Sequences
 
-from ..prefill import CacheTargets, CacheWriter
+from ..prefill import CacheWriter
 from .paged_cache import PagedCache
-from .pages import PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,13 @@ class Resumed:
     length: int
     """Tokens of it in the row, those that fill up a multiple among them."""
     pages: Sequence[int]
-    """Pages of its beginning, all of them full; empty where nothing is known."""
+    """Pages of its beginning; empty where nothing is known."""
+    known: int
+    """Number of its tokens in ``pages``."""
     num_new: int
     """Tokens of it in the row that are its own."""
     row: int
     """Row of the cache whose pages get the new tokens."""
-
-    @property
-    def known(self) -> int:
-        """Number of its tokens in ``pages``."""
-        return PAGE * len(self.pages)
 
 
 class ResumedPrefill:
@@ -51,18 +48,21 @@ class ResumedPrefill:
     Args:
         prompts: in the order of the row.
         compute_dtype: what keys, values and queries are rounded to, as the trainer's attention does.
+        sequences: what recurrent layers ask; None: the model has none.
     """
 
     def __init__(
         self,
         prompts: Sequence[Resumed],
-        targets: CacheTargets,
+        writer: CacheWriter,
         cache: PagedCache,
         compute_dtype: torch.dtype,
+        sequences: Sequences | None = None,
     ) -> None:
+        self.sequences = sequences
         self.cache = cache
         self.compute_dtype = compute_dtype
-        self._writer = CacheWriter(targets, cache, compute_dtype)
+        self._writer = writer
         self._lengths = [prompt.length for prompt in prompts]
         self._pages = [
             torch.tensor(prompt.pages, dtype=torch.int64, device=cache.device) for prompt in prompts
@@ -93,9 +93,9 @@ class ResumedPrefill:
             return self._all.attend(layer, query, scaling, sliding_window)
         split = (part.split(self._lengths, dim=2) for part in (query, key, value))
         outputs = []
-        for pages, own_query, own_key, own_value in zip(self._pages, *split, strict=True):
-            all_keys = self._with_beginning(self.cache.keys[layer], pages, own_key)
-            all_values = self._with_beginning(self.cache.values[layer], pages, own_value)
+        for number, (own_query, own_key, own_value) in enumerate(zip(*split, strict=True)):
+            all_keys = self._with_beginning(self.cache.keys[layer], number, own_key)
+            all_values = self._with_beginning(self.cache.values[layer], number, own_value)
             mask = self._mask(own_query.shape[2], all_keys.shape[2], sliding_window)
             parts = (own_query, all_keys, all_values)
             outputs.append(_attention(*parts, mask, scaling, softcap, sinks))
@@ -105,12 +105,13 @@ class ResumedPrefill:
     def _all(self) -> _AllPrompts:
         return _AllPrompts(self._prompts, self.cache)
 
-    def _with_beginning(self, store: Tensor, pages: Tensor, own: Tensor) -> Tensor:
+    def _with_beginning(self, store: Tensor, number: int, own: Tensor) -> Tensor:
         """Return the keys or values (1, H_kv, T, K) of a whole prompt."""
-        if not len(pages):
+        pages, known = self._pages[number], self._prompts[number].known
+        if not known:
             return own
         beginning = store[pages].transpose(0, 1).flatten(1, 2)[None]  # (1, H_kv, pages * PAGE, K)
-        return torch.cat([beginning.to(own.dtype), own], dim=2)
+        return torch.cat([beginning[:, :, :known].to(own.dtype), own], dim=2)
 
     def _mask(self, own: int, length: int, window: int | None) -> Tensor:
         """Return (m, T): True where the query may see the key; the last query is at the last key."""
@@ -168,10 +169,8 @@ def _attention(
 ) -> Tensor:
     """softmax(cap(scaling q k^T) + mask) v for query (1, H, m, K), key and value (1, H_kv, T, K)."""
     with torch.autocast(query.device.type, enabled=False):
-        if sinks is not None:
-            return attention_with_sinks(query, key, value, mask, scaling, softcap, sinks)
-        if softcap is not None:
-            return materialized_attention(query, key, value, mask, scaling, softcap)
+        if sinks is not None or softcap is not None:
+            return attention_in_parts(query, key, value, mask, scaling, softcap, sinks)
         groups = query.shape[1] // key.shape[1]
         # No fused GPU kernel takes a mask and lets heads share keys.
         key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))

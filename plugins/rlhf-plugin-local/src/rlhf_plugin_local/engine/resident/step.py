@@ -9,7 +9,7 @@ from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.attention import Layout
 from rlhf_torch.vision.pictures import PackedImages
 
-from ..next_token.drawing import DrawKind, draw_rows
+from ..next_token.sampling import DrawKind, draw_rows
 from ..routes import CachedRoutes
 from ..states import DecodeSequences, RecurrentStates
 from .attention import PagedDecode
@@ -47,7 +47,10 @@ class TokenStep:
         """Sample one token for each of the first rows."""
         rows = slice(0, num_rows)
         row = self.rows.columns(rows)
-        carried = DecodeSequences(self.states, num_rows) if self.states else None
+        carried = None
+        if self.states:
+            # A row that has finished feeds its last token until the host looks; its state is not to read that.
+            carried = DecodeSequences(self.states, num_rows, alive=row["alive"] > 0)
         layout = PagedDecode(self.cache, row["position"], self.lm.compute_dtype, carried)
         places = row["position"] + row["shift"]
         hidden = self.hidden(row["token"], places, layout)  # (R, D)
