@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rlhf_cli.runs import PlannedRun, planned
-from rlhf_config import Layer, resolve
+from rlhf_config import Layer, resolve, visible_accelerators
 from rlhf_core.contracts import Accelerator, MemoryOptions, SleepAdvice
 from rlhf_core.plugins import Plugins
 
@@ -22,12 +21,10 @@ from .run_prediction import predicted_run
 
 PREDICTED = "train"
 """Command whose runs can be predicted."""
-QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 NAMED = {"H200": "h200", "H100": "h100", "A100": "a100-80", "L40S": "l40s"}
 """Part of a GPU's name in its driver -> its name in the table of GPUs."""
 USABLE = 0.99
 """Share of the memory that the driver counts which programs can use, for a GPU that is in no table."""
-TIMEOUT_S = 20.0
 
 
 class PlanCommand:
@@ -94,28 +91,22 @@ def advice_on(gpu: GpuSpec, config: Mapping[str, Any], plugins: Plugins) -> Slee
 
 
 def gpu_here() -> GpuSpec | None:
-    """Return the first GPU of this machine by its driver's words; None where there is none."""
-    try:
-        said = subprocess.run(QUERY, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = said.stdout.splitlines()
-    return gpu_of(lines[0]) if lines else None
+    """Return the first GPU that this process sees; None where there is none, or its memory is not known."""
+    return next(map(gpu_of, visible_accelerators()), None)
 
 
-def gpu_of(line: str) -> GpuSpec | None:
-    """Return the GPU of a line ``NAME, MEMORY in MiB``; None if it is none."""
-    name, _, memory = line.rpartition(",")
-    if not memory.strip().isdecimal():
+def gpu_of(accelerator: Accelerator) -> GpuSpec | None:
+    """Return a GPU by its driver's words; None if its memory is not known."""
+    name, memory_gib = accelerator.name, accelerator.memory_gib
+    if memory_gib is None:
         return None
-    memory_gib = int(memory) / 1024
     known = next((GPUS[ours] for theirs, ours in NAMED.items() if theirs in name), None)
     # A part of a name may stand for several sizes, and a GPU may be cut into parts.
     if known is not None and abs(known.memory_gib - memory_gib) < 0.05 * known.memory_gib:
         return known
     return replace(
         known or GPUS["h100"],
-        name=name.strip(),
+        name=name,
         memory_gib=USABLE * memory_gib,
         source="memory as its driver counts it",
     )

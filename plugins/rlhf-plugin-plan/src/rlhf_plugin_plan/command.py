@@ -7,9 +7,9 @@ import json
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from typing import NoReturn
 
 from rlhf_cli.runs import PlannedRun, read_run
+from rlhf_config import FlagParser
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.contracts import Accelerator
@@ -26,20 +26,14 @@ from .report import as_json, render
 from .run_prediction import Predicted, predicted_run, replaced
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf plan: {message}", code="usage/command-line")
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's own flags; all other flags belong to the run."""
-    own = _Parser(
+    own = FlagParser(
         prog="rlhf plan",
         description="Predict memory and seconds of a run, and say whether the run fits. The command takes all flags of "
         "rlhf train: -c FILE, and flags that override the file. rlhf plan MODEL needs none of them.",
-        allow_abbrev=False,
     )
-    own.add_argument("--gpu", default="h200", help=f"one of {', '.join(GPUS)} (h200)")
+    own.add_argument("--gpu", default="h200", help=f"one of {', '.join(GPUS)} (default h200)")
     own.add_argument(
         "--gpus",
         metavar="NxGPU",
@@ -47,15 +41,17 @@ def parser() -> argparse.ArgumentParser:
         "fits them, and its command",
     )
     own.add_argument(
-        "--nodes", type=int, help="number of machines; unset: as many GPUs as the run takes"
+        "--nodes",
+        type=int,
+        help="number of machines that must have room for the run; unset: as many as the run takes",
     )
-    own.add_argument("--gpus-per-node", type=int, help="number of GPUs of each machine (8)")
+    own.add_argument("--gpus-per-node", type=int, help="number of GPUs of each machine (default 8)")
     own.add_argument(
         "--model-config",
         action="append",
         default=[],
         metavar="[ROLE=]FILE",
-        help="config.json, for models that are not on this machine",
+        help="config.json of a model that is not on this machine; ROLE=FILE for the model of one role",
     )
     own.add_argument(
         "--prompt-tokens", type=int, help="number of tokens of each prompt; unset: the longest"
@@ -163,7 +159,7 @@ def _cluster(nodes: int | None, gpus_per_node: int | None) -> ClusterSize | None
     for flag, value in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
         if value is not None and value < 1:
             raise ConfigError(
-                f"{flag} {value}: expected a positive number", code="usage/command-line"
+                f"{flag} {value}: expected a positive number", code="usage/not-positive"
             )
     if nodes is None and gpus_per_node is None:
         return None

@@ -16,7 +16,7 @@ from rlhf_core.contracts import MemoryOptions
 from .machine import assumptions as assumed
 from .machine.hardware import GIB
 from .memory.engines import VLLM
-from .memory.roles import DEEPSPEED, FSDP, TORCH
+from .memory.planned_roles import DEEPSPEED, FSDP, TORCH
 from .memory.sleep import TURNS
 from .prediction import Prediction
 

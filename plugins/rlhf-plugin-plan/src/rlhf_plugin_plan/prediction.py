@@ -22,12 +22,12 @@ from .memory.placement import (
     check_engine,
     place,
 )
-from .memory.roles import Adapted, PlannedRole, planned_role
+from .memory.planned_roles import Adapted, PlannedRole, planned_role
 from .memory.sleep import ProcessShares, SleepPeaks, sleep_peaks
 from .memory.training_memory import role_memory
 from .memory.workload import Workload
 from .model.configs import Shapes
-from .seconds.phases import Step, moves_phase, phases_of, step_of
+from .seconds.phases import Step, first_passes_s, moves_phase, phases_of, step_of
 from .seconds.schedules import Schedule, schedules
 from .seconds.setting import Phase, Setting
 
@@ -47,7 +47,9 @@ class SleepChoice:
     leaving: Leaving
     """Parts of the roles that leave while the engine generates, if it does."""
     seconds: float
-    """Seconds of a step in which bytes move to host memory and back, if it does."""
+    """Seconds of a step in which nothing else is done while bytes move to host memory and back, if it does."""
+    beside_s: float
+    """Seconds in which bytes come back beside passes: the first optimizer step waits for what takes longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def predict(
     """Return the prediction of a run on GPUs of one model.
 
     Args:
-        adapted: see ``memory.roles.Adapted``.
+        adapted: see ``memory.planned_roles.Adapted``.
 
     Raises:
         ConfigError: the configuration cannot run on any GPU: numbers do not divide, or options contradict each other.
@@ -123,6 +125,8 @@ def predict(
         roles=roles,
     )
     phases = phases_of(setting) if served.kv_tokens >= workload.length else ()
+    passes_s = first_passes_s(phases, planned.demands.updates_per_step)
+    sleep = replace(sleep, seconds=sleep.seconds + max(0.0, sleep.beside_s - passes_s))
     if sleep.on and phases:
         phases = (*phases, moves_phase(sleep.seconds))
     ahead = planned.run.rollout.max_staleness > 0 and not placement.colocated
@@ -161,7 +165,7 @@ def require_sane(workload: Workload, longest: int) -> None:
             f"--prompt-tokens {workload.prompt_tokens} and --response-tokens {workload.response_tokens} together "
             f"exceed the longest sequence of the run, {longest} tokens. Ask about fewer, or set --rollout.max_length "
             f"{workload.length}",
-            code="config/out-of-range",
+            code="plan/too-long",
         )
 
 
@@ -180,15 +184,20 @@ def with_sleep(
         raise ConfigError(
             f"runtime.sleep is {option}, but no role shares a GPU with an engine: its memory would be given back to "
             "nobody. Leave --runtime.sleep out, or let them share: leave --runtime.ray.colocate out.",
-            code="config/conflict",
+            code="config/sleep-without-sharing",
         )
     possible = bool(shared) and not planned.run.rollout.max_staleness
     needed = any(memory.awake > (1 - assumed.SPARE) * gpu.memory for memory in shared)
     on = option in ASLEEP or (option == "auto" and possible and needed)
     leaving = ASLEEP[option] if option in ASLEEP else _least_that_fits(shared, gpu)
-    moved = max((memory.choices[leaving].moved for memory in shared), default=0.0)
+    peaks = [memory.choices[leaving] for memory in shared]
+    rate = 1e9 * gpu.host_gb_s
     choice = SleepChoice(
-        option=option, on=on, leaving=leaving, seconds=moved / (1e9 * gpu.host_gb_s)
+        option=option,
+        on=on,
+        leaving=leaving,
+        seconds=max((each.moved - each.beside for each in peaks), default=0.0) / rate,
+        beside_s=max((each.beside for each in peaks), default=0.0) / rate,
     )
     return tuple(replace(memory, sleeps=on, leaving=leaving) for memory in gpus), choice
 
@@ -237,6 +246,7 @@ def _shares(process: ProcessMemory) -> ProcessShares:
     }
     weights = sum(memory.resident.get("weights", 0.0) for memory in process.roles.values())
     resident = sum(memory.resident_bytes for memory in process.roles.values())
+    emptied = sum(memory.resident.get("gradients", 0.0) for memory in process.roles.values())
     work = max((memory.transient_bytes for memory in process.roles.values()), default=0.0)
     fixed = sum(process.parts.get(name, 0.0) for name in ("CUDA context", "collectives"))
     return ProcessShares(
@@ -246,6 +256,7 @@ def _shares(process: ProcessMemory) -> ProcessShares:
         work=work,
         engine=engine,
         is_engine=not process.roles,
+        emptied=emptied,
     )
 
 
@@ -278,7 +289,9 @@ def _process_memory(
     if "policy" in process.roles and not process.engine:
         parts |= {f"engine: {part}": size for part, size in served.in_trainer.items()}
     torch_peak = sum(parts.values()) if in_process or "CUDA context" not in served.parts else 0.0
+    # Torch counts what graphs hold as reserved, and as allocated only while they are captured.
     if torch_peak:
+        torch_peak -= parts.get("engine: CUDA graphs", 0.0)
         parts["fragmentation"] = assumed.FRAGMENTATION * torch_peak
         parts["CUDA context"] = assumed.CONTEXT
     if any(roles[name].ranks > 1 for name in process.roles):

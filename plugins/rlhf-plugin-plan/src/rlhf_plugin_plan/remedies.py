@@ -11,7 +11,7 @@ from rlhf_core import ConfigError
 
 from .machine.hardware import GIB
 from .memory.engines import VLLM
-from .memory.roles import DEEPSPEED, FSDP, TORCH
+from .memory.planned_roles import DEEPSPEED, FSDP, TORCH
 from .prediction import ASLEEP, Prediction
 
 Flags = tuple[str, ...]

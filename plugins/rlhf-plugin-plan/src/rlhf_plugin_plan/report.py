@@ -178,8 +178,8 @@ def _sleep(prediction: Prediction) -> Iterator[str]:
             yield f"{phase:24}{asleep / GIB:>16.1f}{peaks.awake[phase] / GIB:>16.1f}"
         host = prediction.gpu.host_gb_s
         yield (
-            f"sleep would move {peaks.moved / GIB:.1f} GiB a step, both ways counted: {sleep.seconds:.2f} s at "
-            f"{host:g} GB/s to host memory (assumed)"
+            f"sleep would move {peaks.moved / GIB:.1f} GiB a step, both ways counted, {peaks.beside / GIB:.1f} of them "
+            f"beside passes: {sleep.seconds:.2f} s at {host:g} GB/s to host memory (assumed)"
         )
         yield f"runtime.sleep is {sleep.option}: {TURNS[sleep.leaving] if sleep.on else 'nothing sleeps'}"
         yield ""

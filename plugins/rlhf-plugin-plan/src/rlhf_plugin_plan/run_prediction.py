@@ -13,10 +13,10 @@ from rlhf_core.contracts import RoleSpec
 from .machine.hardware import GpuSpec
 from .memory.placement import ClusterSize
 from .memory.workload import Workload
-from .model.activations import Precision
 from .model.adapters import AdaptedModels, AdapterCounts
-from .model.configs import configs_of, shapes_of
-from .model.shapes import ModelShape
+from .model.configs import configs_of
+from .model.precision import Precision
+from .model.shapes import ModelShape, read_shape
 from .prediction import Prediction, predict, require_sane
 
 Predicted = Callable[[Sequence[str]], tuple[PlannedRun, Prediction]]
@@ -48,7 +48,7 @@ def predicted_run(
     def adapted(spec: RoleSpec, precision: Precision) -> AdapterCounts:
         return models.counts(spec, configs[spec.role], precision)
 
-    shapes = shapes_of(configs)
+    shapes = {role: read_shape(path) for role, path in configs.items()}
     workload = replace(
         workload,
         image_tokens=_image_tokens(planned, shapes["policy"], workload, own.image_tokens),
@@ -79,7 +79,7 @@ def _workload(planned: PlannedRun, prompt: int | None, response: int | None) -> 
     for flag, value in (("--prompt-tokens", prompt), ("--response-tokens", response)):
         if value is not None and value < 1:
             raise ConfigError(
-                f"{flag} {value}: expected a positive number", code="usage/command-line"
+                f"{flag} {value}: expected a positive number", code="usage/not-positive"
             )
     longest_prompt = min(planned.run.data.max_prompt_tokens, planned.max_length - 1)
     used = prompt or longest_prompt
@@ -104,18 +104,18 @@ def _spread(workload: Workload, planned: PlannedRun, own: argparse.Namespace) ->
     if not 0 < spread <= _WIDEST:
         raise ConfigError(
             f"--response-spread {spread:g}: expected a number above 0 and up to {_WIDEST:g}",
-            code="usage/command-line",
+            code="plan/response-spread",
         )
     if own.prompt_tokens is None:
         raise ConfigError(
             f"--response-spread {spread:g}: how long prompts are is not known. Give it with --prompt-tokens 256",
-            code="usage/command-line",
+            code="plan/unknown-prompt-length",
         )
     if own.response_tokens is None:
         raise ConfigError(
             f"--response-spread {spread:g}: the mean length of responses is not known. Give it with "
             "--response-tokens 2000",
-            code="usage/command-line",
+            code="plan/unknown-response-length",
         )
     longest = min(planned.run.rollout.max_new_tokens, planned.max_length - workload.prompt_tokens)
     return replace(workload, spread=spread, longest_response=longest)
@@ -130,7 +130,9 @@ def _image_tokens(
         ConfigError: the given number is none that a prompt can have, or the run's model reads text alone.
     """
     reader = bool(planned.selections.get("model.vision"))
-    sees = reader and policy.tower is not None
+    sees = reader and policy.tower_parameters > 0
+    if given is None and planned.run.data.image_key == "":
+        return 0
     if given is None:
         return _largest_image(planned, policy, workload.prompt_tokens) if sees else 0
     if not sees:
@@ -154,6 +156,5 @@ def _image_tokens(
 def _largest_image(planned: PlannedRun, policy: ModelShape, longest: int) -> int:
     (vision,) = planned.selections["model.vision"]
     pixels = getattr(vision.options, "max_pixels", None)
-    assert policy.tower is not None
-    largest = policy.tower.image_tokens(pixels)
+    largest = None if policy.vision is None else policy.vision.image_tokens(pixels)
     return longest if largest is None else min(longest, largest)

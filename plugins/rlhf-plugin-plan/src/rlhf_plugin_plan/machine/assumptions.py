@@ -71,6 +71,15 @@ CHUNK_SCORING_SCALED = 10
 """Bytes of one logit as in ``CHUNK_SCORING`` at another temperature than 1: logits before and after the division by
 the temperature in float32, and the head's product."""
 
+SCORES_FORWARD = 13 * 2**26
+"""Bytes of the scores of some queries in a pass without gradients where no kernel computes attention, for the 2^26
+scores that the backends hold at once. Measured on a CPU: 12.5 to 12.9 bytes a score, with sinks and capped, in bfloat16
+and in float32."""
+
+SCORES_BACKWARD = 21 * 2**26
+"""The same in the backward pass, which makes them again, and their gradients. Measured on a CPU: with sinks 20.5 bytes
+a score in bfloat16 and 20.8 in float32; capped 14.5 and 16.8, for which this is too much."""
+
 LIVE_PARAMETERS = 10**9
 """Largest number of parameters that stage 3 keeps collected: DeepSpeed's default of ``stage3_max_live_parameters``."""
 

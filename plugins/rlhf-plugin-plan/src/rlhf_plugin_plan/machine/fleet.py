@@ -39,7 +39,7 @@ def find_fleet(text: str) -> Fleet:
         raise ConfigError(
             f"--gpus {text[:200]}: expected a number and a GPU, such as 4xa100-80, or a memory, such as 8x24GB. GPUs: "
             f"{', '.join(GPUS)}",
-            code="plan/unknown-gpu",
+            code="plan/malformed-fleet",
         )
     if memory is None:
         return Fleet(gpu=GPUS[name], count=int(count))

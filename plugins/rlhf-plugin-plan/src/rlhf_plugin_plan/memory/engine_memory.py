@@ -87,7 +87,7 @@ class EngineMemory:
 
 def kv_bytes(shape: ModelShape, width: float) -> float:
     """Return the bytes of one token in the KV cache: ``2 L K`` numbers of ``width`` bytes in layers with attention."""
-    return 2 * shape.attention_layers * shape.kv_width * width
+    return shape.kv_numbers * width
 
 
 def stage_parameters(shape: ModelShape, stages: int) -> float:

@@ -218,6 +218,6 @@ def _count(args: dict[str, object], name: str, unset: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(
             f"engine.vllm.args.{name} is {value!r}; expected a positive integer",
-            code="config/out-of-range",
+            code="plan/engine-argument",
         )
     return value

@@ -23,7 +23,8 @@ class ProcessMemory:
     parts: Parts
     """Bytes of all roles' resident parts, the engine, the largest moment of one role, and the fixed allowances."""
     torch_peak: float
-    """Bytes of the trainer's tensors alone, as ``torch.cuda.max_memory_allocated`` counts them; 0 for vLLM."""
+    """Bytes of the tensors of the trainer and of the embedded engine alone, as ``torch.cuda.max_memory_allocated``
+    counts them; 0 for vLLM."""
 
     @property
     def total(self) -> float:

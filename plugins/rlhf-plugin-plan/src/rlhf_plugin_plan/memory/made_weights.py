@@ -6,8 +6,8 @@ each pass: the sums are kept for the backward pass like activations, and have gr
 
 from __future__ import annotations
 
-from ..model.activations import Precision
 from ..model.adapters import AdapterCounts
+from ..model.precision import Precision
 from ..model.shapes import ModelShape
 
 

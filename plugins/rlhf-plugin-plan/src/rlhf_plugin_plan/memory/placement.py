@@ -120,7 +120,7 @@ def place(
             f"the run takes {placement.gpus} GPUs ({_describe(placement)}), but --nodes and --gpus-per-node give "
             f"{cluster.nodes} x {cluster.gpus_per_node}. Lower runtime.ray.ranks or runtime.ray.engines, let more "
             "roles share GPUs with runtime.ray.colocate, or raise --nodes or --gpus-per-node.",
-            code="plan/does-not-divide",
+            code="plan/number-of-gpus",
         )
     return placement
 
@@ -136,7 +136,7 @@ def check_engine(shape: ModelShape, engine: PlannedEngine) -> None:
         raise ConfigError(
             f"engine.vllm.args.tensor_parallel_size is {tensor}, which does not divide the model's {shape.heads} "
             f"attention heads. Expected one of {_divisors(shape.heads)}.",
-            code="plan/does-not-divide",
+            code="plan/heads",
         )
     if shape.kv_heads % tensor and tensor % shape.kv_heads:
         raise ConfigError(
@@ -167,7 +167,7 @@ def _require_several(planned: PlannedRun, ranks: Mapping[str, int]) -> None:
         raise ConfigError(
             f"{', '.join(many)}: --backend {backend.registered.name} trains in one process only; choose a backend that "
             f"provides {SEVERAL_RANKS!r}, such as deepspeed",
-            code="plan/does-not-divide",
+            code="plan/one-process",
         )
 
 
@@ -214,14 +214,14 @@ def _kinds_of(part: Colocation, counts: Mapping[str, int], engine: PlannedEngine
         raise ConfigError(
             f"an engine of {engine.gpus} GPUs (tensor x pipeline x data_parallel_size) cannot share GPUs with "
             f"{others}: leave the engine out of runtime.ray.colocate",
-            code="plan/does-not-divide",
+            code="plan/large-engine",
         )
     if part.gpus >= 1 and part.gpus != wanted:
         what = "tensor x pipeline x data_parallel_size" if wanted > 1 else "one rank"
         raise ConfigError(
             f"runtime.ray.gpus_per gives {' + '.join(part.names)} {part.gpus:g} GPUs a process, but {what} takes "
             f"{wanted}. Set --runtime.ray.gpus_per.{part.names[0]} {wanted}.",
-            code="plan/does-not-divide",
+            code="plan/gpus-per-process",
         )
     per_gpu = max(1, int(1 / part.gpus)) if part.gpus < 1 else 1
     kinds = []
@@ -259,7 +259,7 @@ def _require_whole_bundles(parts: Sequence[Colocation], cluster: ClusterSize | N
                 f"{' + '.join(part.names)} takes {part.gpus:g} GPUs a process, which does not divide the "
                 f"{cluster.gpus_per_node} GPUs of a machine: some would stand idle. Choose a tensor_parallel_size that "
                 f"divides {cluster.gpus_per_node}.",
-                code="plan/does-not-divide",
+                code="plan/idle-gpus",
             )
 
 

@@ -46,6 +46,9 @@ class ProcessShares:
     """Parts of the engine, if the process is or holds one, and of the trainer for the engine."""
     is_engine: bool
     """Whether the process is an engine and nothing else."""
+    emptied: float = 0.0
+    """Bytes of the state whose values nobody reads again, such as gradients that were applied: they leave without a
+    copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class SleepPeaks:
     """Peak of each phase if nothing sleeps."""
     moved: float
     """Bytes that a step moves to host memory and back, both ways counted."""
+    beside: float
+    """Bytes of these that come back beside the next passes, which do not need them: the state."""
 
 
 def sleep_peaks(
@@ -76,18 +81,19 @@ def sleep_peaks(
     """
     asleep = dict.fromkeys(PHASES, 0.0)
     awake = dict.fromkeys(PHASES, 0.0)
-    moved = 0.0
+    moved = beside = 0.0
     for process in processes:
         for phase in PHASES:
             asleep[phase] += _asleep(process, phase, shares_weights=shares_weights, leaving=leaving)
             awake[phase] += _awake(process, phase)
-        leaves = process.state if leaving != "nothing" else 0.0
+        leaves = process.state - process.emptied if leaving != "nothing" else 0.0
+        beside += leaves
         if leaving == "all" and not shares_weights:
             leaves += process.weights
         if process.is_engine and keeps_in_host:
             leaves += sum(process.engine.get(name, 0.0) for name in SERVED)
         moved += 2 * leaves
-    return SleepPeaks(asleep=asleep, awake=awake, moved=moved)
+    return SleepPeaks(asleep=asleep, awake=awake, moved=moved, beside=beside)
 
 
 def _asleep(process: ProcessShares, phase: str, *, shares_weights: bool, leaving: Leaving) -> float:

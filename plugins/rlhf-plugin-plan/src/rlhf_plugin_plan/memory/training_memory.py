@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from ..machine import assumptions as assumed
 from ..model.activations import (
-    Precision,
     adapted_layer_bytes,
     attention_bytes,
     checkpoint_bytes,
@@ -25,102 +24,21 @@ from ..model.activations import (
     tower_scoring_bytes,
     weight_gradient_bytes,
 )
-from ..model.adapters import AdapterCounts
-from ..model.shapes import ModelShape
 from .made_weights import is_quantized, kept_sums, largest_sums, made_weights
+from .role import (
+    MicroBatch,
+    Role,
+    outside_of_layers,
+    trained_outside_of_layers,
+    trained_parameters,
+    trained_tower,
+    updated_parameters,
+    weight_bytes,
+)
+from .sharing import Sharing
 
 Parts = Mapping[str, float]
 """Bytes of each part, by the part's name in the report."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
-    """Properties of a role on which its memory depends."""
-
-    name: str
-    """Name of the role."""
-    shape: ModelShape
-    """Shape of the model on one rank: ``ModelShape.part`` if ranks share every matrix."""
-    precision: Precision
-    """Types of parameters and matmuls."""
-    trained: bool
-    """Whether the role is trained."""
-    has_head: bool
-    """Whether the role computes logits; a critic does not."""
-    optimizer_bytes: float = 8.0
-    """Bytes of optimizer state of one parameter of the layers."""
-    optimizer_table_bytes: float = 8.0
-    """Bytes of optimizer state of one parameter of embeddings and head."""
-    scores: bool = True
-    """Whether the role makes passes without gradients."""
-    average: bool = False
-    """Whether the role keeps a moving average of its weights."""
-    recompute: bool = False
-    """Whether the backward pass recomputes each layer."""
-    compiled: bool = False
-    """Whether layers are compiled, which fuses operations so that fewer results are kept."""
-    chunk: int = assumed.GPU_CHUNK
-    """Number of action tokens whose logits are in memory at once."""
-    scales_logits: bool = False
-    """Whether the temperature differs from 1."""
-    fused_head: bool = True
-    """Whether one kernel reads the head's product, forwards and backwards; not in distillation over several tokens."""
-    frozen_tower: bool = False
-    """Whether the vision tower is not trained."""
-    replays: bool = False
-    """Whether tokens go to the experts that the engine chose."""
-    adapter: AdapterCounts | None = None
-    """The adapter that is trained beside the fixed weights of the role; None: the weights themselves are trained."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
-    """State that the ranks of a role share, as DeepSpeed's options; stage 0 with one rank for the torch backend."""
-
-    stage: int = 0
-    """ZeRO stage, 0 to 3."""
-    ranks: int = 1
-    """Number N of ranks among which ZeRO shares; ranks that share every matrix count as one."""
-    offload_optimizer: bool = False
-    """Whether float32 weights and optimizer state are in host memory."""
-    offload_parameters: bool = False
-    """Whether the shared weights of stage 3 are in host memory."""
-    reduce_bucket: int = 0
-    """Number of float32 elements of one bucket of gradients."""
-    overlap: bool = False
-    """Whether gradients are summed during the backward pass, which takes a second bucket."""
-    in_passing: bool = False
-    """Whether gradients travel in their own type while the backward pass goes on, and the sum goes to the ranks that
-    update it at the end: stage 2, with whole matrices and with state on the GPU."""
-    live_parameters: int = assumed.LIVE_PARAMETERS
-    """Largest number of parameters that stage 3 keeps collected."""
-    masters_only: bool = False
-    """Whether trained weights are float32 at stage 3, without a rounded copy beside them: the ``fsdp`` backend."""
-
-    def part(self, stage: int) -> float:
-        """Return the part of a state that one rank has, if ranks share the state from ``stage`` on: 1 / N or 1."""
-        return 1.0 / self.ranks if self.stage >= stage else 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """The largest micro-batch of an update, on one rank."""
-
-    tokens: int
-    """Number of tokens."""
-    actions: int
-    """Number of action tokens."""
-    several: bool
-    """Whether an update has several micro-batches, so that gradients and activations exist at the same time."""
-    repeated: int = 0
-    """Number of the tokens that belong to a prompt of another sequence too; only attention computes them again."""
-    image_tokens: int = 0
-    """Number of features of the micro-batch's images, each image once."""
-
-    @property
-    def computed(self) -> int:
-        """Number of tokens that the layers compute."""
-        return self.tokens - self.repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,59 +81,33 @@ def moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Mapping[str, Par
     return {name: _clean(parts) for name, parts in _moments(role, sharing, batch)}
 
 
-def trained_parameters(role: Role) -> int:
-    """Return the number of parameters that the optimizer updates: the adapter's, or else all but a critic's unused
-    output head and a frozen vision tower; a projector beside it is trained all the same."""
-    if role.adapter is not None:
-        return role.adapter.trained
-    unused = role.shape.head_weights if not role.has_head and not role.shape.tied else 0
-    return role.shape.parameters - unused - role.shape.tower_parameters + _trained_tower(role)
-
-
-def _trained_tower(role: Role) -> int:
-    """Return the number of parameters that are trained as a whole: of a vision tower, and of a projector beside it."""
-    if role.adapter is not None:
-        return 0
-    return role.shape.projector_parameters if role.frozen_tower else role.shape.tower_parameters
-
-
-def weight_bytes(role: Role) -> float:
-    """Return the bytes of all weights of a role on one rank: base and adapter."""
-    width, shape = role.precision.weight_bytes, role.shape
-    weights = float(width * shape.parameters)
-    if role.adapter is not None:
-        weights += width * role.adapter.trained
-        if role.adapter.linear_weight_bytes is not None:
-            weights += (role.adapter.linear_weight_bytes - width) * shape.linear_weights
-    return weights
-
-
 def _resident(role: Role, sharing: Sharing) -> Parts:
-    """Return the resident parts: weights, float32 copies, optimizer state, average; at stage 3 also gradients."""
+    """Return the resident parts: weights, float32 copies, optimizer state, average; of ZeRO stage 3 also gradients."""
     width, shape = role.precision.weight_bytes, role.shape
+    trained = trained_parameters(role) if role.trained else 0
     weights = weight_bytes(role) * sharing.part(3)
-    if sharing.stage == 3:
-        own = sharing.masters_only and role.trained and role.adapter is None
-        weights = 0.0 if sharing.offload_parameters or own else weights
+    if sharing.layerwise:
+        weights += (4.0 - width) * trained * sharing.part(3)
+    elif sharing.stage == 3:
+        weights = 0.0 if sharing.offload_parameters else weights
         if role.has_head:
             weights += width * shape.head_weights
     parts = {"weights": weights}
     if not role.trained:
         return parts
-    trained = trained_parameters(role)
     on_gpu = 0.0 if sharing.offload_optimizer else sharing.part(1)
     # DeepSpeed's optimizers keep float32 copies of float32 weights too.
-    copied = width == 2 or sharing.stage >= 1
-    tables = trained - shape.layer_parameters - shape.hidden - _trained_tower(role)
+    copied = (width == 2 or sharing.stage >= 1) and not sharing.layerwise
+    tables = trained - shape.layer_parameters - shape.hidden - trained_tower(role)
     if role.adapter is not None:
         tables = role.adapter.tables
-    inner = trained - tables
+    inner = updated_parameters(role, sharing) - tables
     parts["float32 copies"] = 4.0 * trained * on_gpu if copied else 0.0
     parts["optimizer state"] = on_gpu * (
         role.optimizer_bytes * inner + role.optimizer_table_bytes * tables
     )
     parts["moving average"] = 4.0 * trained * on_gpu if role.average else 0.0
-    if sharing.stage == 3 and not sharing.offload_optimizer:
+    if sharing.stage == 3 and not sharing.offload_optimizer and not sharing.layerwise:
         parts["gradients"] = 4.0 * trained * sharing.part(2)
     return parts
 
@@ -223,13 +115,14 @@ def _resident(role: Role, sharing: Sharing) -> Parts:
 def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[str, Parts]]:
     shape = role.shape
     if role.scores:
-        yield "scoring", {**_scoring(role, batch), **_collected(role, sharing)}
-    if shape.tower is not None and batch.image_tokens:
-        reading = float(tower_scoring_bytes(shape.tower, batch.image_tokens, role.precision))
+        scores = _scores(role, assumed.SCORES_FORWARD)
+        yield "scoring", {**_scoring(role, batch), **scores, **_collected(role, sharing)}
+    if shape.vision is not None and batch.image_tokens:
+        reading = float(tower_scoring_bytes(shape.vision, batch.image_tokens, role.precision))
         yield "reading images", {"vision tower": reading, **_collected(role, sharing)}
     if not role.trained:
         return
-    trained = trained_parameters(role)
+    trained = updated_parameters(role, sharing)
     gradients = _gradients(role, sharing)
     common = {
         "gradients": gradients if batch.several or sharing.in_passing else 0.0,
@@ -244,6 +137,7 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
         casts = float(role.precision.compute_bytes * role.shape.linear_weights)
         yield "end of the forward pass", {**common, **kept, "weights cast to bfloat16": casts}
     working = {"layer being worked on": _layer_work(role, batch), **_weight_work(role)}
+    working |= _scores(role, assumed.SCORES_BACKWARD)
     working["gradients on their way"] = _traveling(role, sharing)
     head_gradient = _trained_head(role) * role.precision.weight_bytes
     yield "backward", {**common, **kept, **working, "gradient of the head": head_gradient}
@@ -251,16 +145,28 @@ def _moments(role: Role, sharing: Sharing, batch: MicroBatch) -> Iterator[tuple[
     # added to the sum. The gradients of a single micro-batch become the sum one after the other and are freed.
     adds = role.precision.weight_bytes == 2 and sharing.stage < 2 and batch.several
     own = {"gradients of a micro-batch": 2.0 * trained if adds else 0.0}
+    if sharing.layerwise and role.adapter is None:
+        # Those of embeddings and head come last, whole and once more in float32, in which they are summed.
+        each = 4.0 + role.precision.weight_bytes
+        own = {"gradients on their way": each * trained_outside_of_layers(role)}
     yield "end of a micro-batch", {**common, "gradients": gradients, **own}
     flat = {"flat copy of the gradients": gradients if sharing.stage == 2 else 0.0}
     yield "update", {**common, "gradients": gradients, **flat}
 
 
+def _scores(role: Role, size: int) -> Parts:
+    """Return the scores of some queries as a part, where attention has them in memory."""
+    measured = role.shape.measured
+    holds = measured is not None and measured.counts.holds_scores
+    return {"scores of some queries": float(size) if holds else 0.0}
+
+
 def _gradients(role: Role, sharing: Sharing) -> float:
-    """Return the bytes of the float32 sums over micro-batches; at stage 3 they are a resident part instead."""
-    if sharing.stage == 3 or (sharing.offload_optimizer and sharing.stage == 2):
+    """Return the bytes of the float32 sums over micro-batches; of ZeRO stage 3 they are a resident part instead."""
+    resident = sharing.stage == 3 and not sharing.layerwise
+    if resident or (sharing.offload_optimizer and sharing.stage == 2):
         return 0.0
-    return 4.0 * trained_parameters(role) * sharing.part(2)
+    return 4.0 * updated_parameters(role, sharing) * sharing.part(2)
 
 
 def _buckets(sharing: Sharing) -> float:
@@ -280,6 +186,7 @@ def _collected(role: Role, sharing: Sharing) -> Parts:
     if sharing.stage != 3:
         return {}
     live = min(sharing.live_parameters, role.shape.layer_parameters)
+    live += outside_of_layers(role) if sharing.layerwise else 0
     return {"weights of other ranks": float(role.precision.weight_bytes * live)}
 
 
@@ -291,8 +198,13 @@ def _kept(role: Role, batch: MicroBatch) -> Parts:
         layers = shape.layers * float(batch.computed) * checkpoint_bytes(shape, precision)
     is_cast = precision.casts and not role.recompute and not is_quantized(role.adapter)
     casts = float(precision.compute_bytes * shape.linear_weights) if is_cast else 0.0
-    last = last_norm_bytes(shape, precision, fixed=role.adapter is not None)
-    tower = float(tower_bytes(shape.tower, batch.image_tokens, precision))
+    last = last_norm_bytes(
+        shape,
+        precision,
+        fixed=role.adapter is not None,
+        outside=None if role.adapter is None else role.adapter.outside,
+    )
+    tower = float(tower_bytes(shape.vision, batch.image_tokens, precision))
     return {
         "activations": layers,
         "activations of the vision tower": 0.0 if role.frozen_tower else tower,

@@ -11,34 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .measured_towers import MeasuredTower
 from .plain_towers import PlainTowerShape
+from .precision import Precision
 from .shapes import ModelShape
 from .towers import TowerShape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """Types of a role's parameters and of its matmuls."""
-
-    parameters: str
-    """Type of the parameters, ``float32`` or ``bfloat16``."""
-    compute: str
-    """Type of the matmuls, ``float32`` or ``bfloat16``."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of one parameter."""
-        return 4 if self.parameters == "float32" else 2
-
-    @property
-    def compute_bytes(self) -> int:
-        """Bytes of one element of a matmul's inputs and output."""
-        return 4 if self.compute == "float32" else 2
-
-    @property
-    def casts(self) -> bool:
-        """Whether weights are cast in every pass (autocast)."""
-        return self.parameters != self.compute
 
 
 def layer_bytes(
@@ -65,6 +42,8 @@ def layer_bytes(
             backward pass computes silu(gate) again; norms of queries and keys keep their input alone. Otherwise without
             effect.
     """
+    if shape.measured is not None:
+        return shape.measured.kept(precision).layers[layer]
     d, q, k = shape.hidden, shape.query_width, shape.kv_width
     width = precision.compute_bytes
     if compiled and precision.parameters == "bfloat16":
@@ -90,7 +69,7 @@ def layer_bytes(
         mixer = recurrent.kept(width, casts=precision.casts)
         return norms + mixer + feed_forward + NORM_NUMBERS
     attention = attention_bytes(shape, precision)
-    attention += (3 if width == 2 else 4) * width * q if shape.gated else 0
+    attention += (2 if width == 2 else 3) * width * q if shape.gated else 0
     if shape.qk_norm:
         normalized = 4 if shape.float_norms else width
         attention += (2 if fuses else 4 + normalized) * (q + k)
@@ -131,8 +110,10 @@ class AdaptedLayer:
     """Number of the layer, of which some families have several kinds."""
     sums: int = 0
     """Number of weights in stacks of experts to which the adapter adds factors in each pass."""
-    own: int
+    own: float
     """Bytes of one token that the adapter's own operations keep: products with the first factor, casts, masks."""
+    is_whole: bool = False
+    """Whether ``own`` is all that the layer keeps, as in families without closed forms."""
 
 
 def adapted_layer_bytes(
@@ -146,6 +127,8 @@ def adapted_layer_bytes(
     Args:
         compiled: see ``layer_bytes``. An array that the adapter keeps is taken to be kept by compiled layers too.
     """
+    if layer.is_whole:
+        return layer.own
     d, q, k = shape.hidden, shape.query_width, shape.kv_width
     fuses = compiled and precision.parameters == "bfloat16"
     normalized = 4 if precision.parameters == "float32" else 2
@@ -168,7 +151,7 @@ def adapted_layer_bytes(
         mixer += width * layer.attention * recurrent.heads * recurrent.value
         return norms + mixer + feed_forward + NORM_NUMBERS + layer.own
     attention = attention_bytes(shape, precision)
-    attention += (2 if width == 2 else 3) * width * q if shape.gated else 0
+    attention += (1 if width == 2 else 2) * width * q if shape.gated else 0
     attention += width * q if shape.gated and layer.attention else 0
     if shape.qk_norm:
         attention += (2 if fuses else 4) * (q + k) + 4 * (shape.heads + shape.kv_heads)
@@ -201,16 +184,20 @@ def _statistics(shape: ModelShape) -> int:
 
 
 def tower_bytes(
-    tower: TowerShape | PlainTowerShape | None, image_tokens: int, precision: Precision
+    tower: TowerShape | PlainTowerShape | MeasuredTower | None,
+    image_tokens: int,
+    precision: Precision,
 ) -> float:
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 
     Counted as a decoder layer with kv_heads = heads, minus up to two casts of a norm's output, and minus two
     feed-forward arrays where there is no gate; a merger or projector keeps its normalized input and what its matmuls
-    and GELU read. It is not recomputed. Not measured.
+    and GELU read. A counted tower keeps what its own code does. It is not recomputed. Not measured.
     """
-    if tower is None:
+    if tower is None or not image_tokens:
         return 0
+    if isinstance(tower, MeasuredTower):
+        return tower.kept_bytes(image_tokens, precision)
     layer = ModelShape(
         hidden=tower.hidden,
         layers=1,
@@ -229,9 +216,11 @@ def tower_bytes(
 
 
 def tower_scoring_bytes(
-    tower: TowerShape | PlainTowerShape, image_tokens: int, precision: Precision
-) -> int:
+    tower: TowerShape | PlainTowerShape | MeasuredTower, image_tokens: int, precision: Precision
+) -> float:
     """Return the bytes of images with this many features at the widest point of a pass without gradients."""
+    if isinstance(tower, MeasuredTower):
+        return tower.widest_bytes(image_tokens, precision)
     each = precision.compute_bytes * tower.ffn_matrices * tower.ffn
     each += (2 * precision.weight_bytes + precision.compute_bytes) * tower.hidden
     return tower.patches(image_tokens) * each
@@ -242,17 +231,25 @@ def attention_bytes(shape: ModelShape, precision: Precision) -> int:
     return precision.compute_bytes * (2 * shape.query_width + 2 * shape.kv_width)
 
 
-def checkpoint_bytes(shape: ModelShape, precision: Precision) -> int:
+def checkpoint_bytes(shape: ModelShape, precision: Precision) -> float:
     """Return the bytes of one token that a recomputed layer keeps: the layer's input."""
+    if shape.measured is not None:
+        return shape.measured.kept(precision).checkpoint
     return precision.weight_bytes * shape.hidden
 
 
-def last_norm_bytes(shape: ModelShape, precision: Precision, *, fixed: bool = False) -> int:
+def last_norm_bytes(
+    shape: ModelShape, precision: Precision, *, fixed: bool = False, outside: float | None = None
+) -> float:
     """Return the bytes of one token behind the layers: last norm, hidden states at predictors and their gradient.
 
     Args:
         fixed: the norm is not trained, so its normalized input is not kept.
+        outside: what is kept outside of the layers under an adapter, of a family without closed forms.
     """
+    if shape.measured is not None:
+        kept = shape.measured.kept(precision).outside if outside is None else outside
+        return kept + 2 * precision.weight_bytes * shape.hidden
     norm = 12 if precision.parameters == "float32" else 8
     norm -= precision.weight_bytes if fixed else 0
     return (norm + 2 * precision.weight_bytes) * shape.hidden
@@ -270,14 +267,19 @@ def layer_backward_bytes(shape: ModelShape, precision: Precision) -> int:
 
 
 def weight_gradient_bytes(shape: ModelShape, precision: Precision) -> int:
-    """Return the bytes of the gradient of a layer's largest matrix (D, F), in the types of matmul and parameter; of
-    experts, of the larger of both stacks, in the type of the parameters."""
+    """Return the bytes of the gradient of a layer's largest matrix, in the types of matmul and parameter, or of its
+    largest stack of experts, in the type of the parameters.
+
+    The largest matrix is (D, F), and the larger of both stacks has two thirds of the experts' weights; both are counted
+    in a family without closed forms.
+    """
     width = precision.weight_bytes + (precision.compute_bytes if precision.casts else 0)
-    dense = width * shape.hidden * shape.ffn
-    if shape.experts is None:
-        return dense
-    stack = 2 * shape.experts.stacked(shape.hidden) // 3
-    return max(dense, precision.weight_bytes * stack)
+    matrix, stack = shape.hidden * shape.ffn, 0
+    if shape.measured is not None:
+        matrix, stack = shape.measured.counts.largest_matrix, shape.measured.counts.largest_stack
+    elif shape.experts is not None:
+        stack = 2 * shape.experts.stacked(shape.hidden) // 3
+    return max(width * matrix, precision.weight_bytes * stack)
 
 
 def scoring_bytes(shape: ModelShape, precision: Precision) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,13 @@ from rlhf_core.contracts import ModelAdapter, RoleSpec
 from rlhf_core.outside.json_reader import read_object
 from rlhf_core.plugins import Plugins
 
-from .activations import AdaptedLayer, Precision
+from .activations import AdaptedLayer
+from .measured import SEEING as SEEING_MEASURED
+from .measured import TEXT, Measured
+from .precision import Precision
 from .quantized import linear_weight_bytes
 from .seeing import SEEING
+from .without_numbers import storage, without_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -76,6 +79,8 @@ class AdapterCounts:
     """Bytes of one weight of the base's linear layers if they are quantized; None: they have the run's dtype."""
     layers: tuple[AdaptedLayer, ...] = ()
     """Layers through which gradients flow: from the first one in which something is trained on."""
+    outside: float | None = None
+    """Bytes of a token that are kept outside of the layers, of a family without closed forms."""
 
 
 class UncountedAdapter(Exception):
@@ -165,6 +170,14 @@ def count(
         if p.dim() > 1 and any(key.startswith(f"{each}.") for each in linear)
     }
     head, tables = _of_tables(model)
+    values = read_object(_file(config), "a model's config.json")
+    outside = None
+    if values.get("model_type") in (*TEXT, *SEEING_MEASURED):
+        found = Measured(values, str(config)).kept_under(adapter, precision)
+        outside = found.outside
+        kept = [_whole_layer(number, own) for number, own in enumerate(found.layers) if own]
+    else:
+        kept = list(_layers(adapter, model, linear, stacks, precision))
     sends_factors = is_served and adapter.served_rank is not None
     return AdapterCounts(
         name=name,
@@ -176,7 +189,8 @@ def count(
         largest=max((p.numel() for p in matrices.values()), default=0),
         factors=_size(dict(adapter.factors(model))) if sends_factors else 0,
         linear_weight_bytes=linear_weight_bytes(adapter.load_options()),
-        layers=tuple(_layers(adapter, model, linear, stacks, precision)),
+        layers=tuple(kept),
+        outside=outside,
     )
 
 
@@ -189,10 +203,14 @@ def _plain_model(config: Path, dtype: str) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    file = config / "config.json" if config.is_dir() else config
+    file = _file(config)
     values = read_object(file, "a model's config.json")
     family = values.pop("model_type")
-    kind = AutoModelForImageTextToText if family in SEEING else AutoModelForCausalLM
+    kind = (
+        AutoModelForImageTextToText
+        if family in (*SEEING, *SEEING_MEASURED)
+        else AutoModelForCausalLM
+    )
     try:
         with torch.device("meta"):
             described = AutoConfig.for_model(family, **values)
@@ -202,8 +220,24 @@ def _plain_model(config: Path, dtype: str) -> Any:
         raise ConfigError(
             f"{file}: expected the config.json of a model of the family {family}, which Transformers refuses: "
             f"{reason[0].strip()[:300]}",
-            code="plan/unknown-model",
+            code="plan/refused-config",
         ) from error
+
+
+def _file(config: Path) -> Path:
+    return config / "config.json" if config.is_dir() else config
+
+
+def _whole_layer(number: int, own: float) -> AdaptedLayer:
+    return AdaptedLayer(
+        first_norm=False,
+        second_norm=False,
+        attention=True,
+        product=False,
+        number=number,
+        own=own,
+        is_whole=True,
+    )
 
 
 def _size(tensors: Mapping[str, Tensor]) -> int:
@@ -231,7 +265,7 @@ def _layers(
         0 if any("embed_tokens" in key for key in trained) else min(adapted, default=len(layers))
     )
     found: dict[str, tuple[int, bool]] = {}
-    with adapter.training(model, 0), _without_numbers(precision):
+    with adapter.training(model, 0), without_numbers(precision):
         for number in layers[begins:]:
             inside = [key for key in linear if f".layers.{number}." in key]
             own = 0
@@ -301,47 +335,13 @@ def _kept(module: nn.Module, inputs: int, tokens: int, dtype: str) -> tuple[int,
     found: dict[int, Tensor] = {}  # held, so that no storage comes twice
 
     def note(tensor: Tensor) -> Tensor:
-        found[_storage(tensor)] = tensor
+        found[storage(tensor)] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         output = torch.func.functional_call(module, given, (x,))
     del output
     for parameter in given.values():
-        found.pop(_storage(parameter), None)
-    keeps_input = found.pop(_storage(x), None) is not None
+        found.pop(storage(parameter), None)
+    keeps_input = found.pop(storage(x), None) is not None
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values()), keeps_input
-
-
-def _storage(tensor: Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata  # without numbers there is no data_ptr
-    return address
-
-
-@contextmanager
-def _without_numbers(precision: Precision) -> Iterator[None]:
-    """Return a context in which new tensors have no numbers and are on a CPU, which has autocast. Dropout computes as
-    on a GPU: its mask takes one byte an element."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.overrides import TorchFunctionMode
-
-    class DropoutOfGpus(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            del types
-            if func is torch.nn.functional.dropout:
-                return _dropout(*args, **(kwargs or {}))
-            return func(*args, **(kwargs or {}))
-
-    casts = torch.autocast("cpu", torch.bfloat16, enabled=precision.casts, cache_enabled=False)
-    with FakeTensorMode(allow_non_fake_inputs=True), casts, DropoutOfGpus():
-        yield
-
-
-def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    import torch
-
-    del inplace
-    return torch.native_dropout(x, p, True)[0] if training and p else x

@@ -9,22 +9,10 @@ from rlhf_cli.runs import PlannedRun
 from rlhf_core import ConfigError
 from rlhf_core.outside.json_reader import parse_object
 
-from .shapes import ModelShape, read_shape
+from .shapes import ModelShape
 
 Shapes = Mapping[str, ModelShape]
 """Shape of the model of each role, by role."""
-
-
-def shapes_of(configs: Mapping[str, Path]) -> Shapes:
-    """Return the shape of each role's model.
-
-    Args:
-        configs: as ``configs_of`` returns them.
-
-    Raises:
-        ConfigError: a config.json cannot be read.
-    """
-    return {name: read_shape(path) for name, path in configs.items()}
 
 
 def configs_of(planned: PlannedRun, given: Sequence[str]) -> Mapping[str, Path]:
@@ -61,7 +49,7 @@ def _by_role(given: Sequence[str], roles: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(
                 f"--model-config {text}: this run has no role {role!r}; expected FILE, or ROLE=FILE with one of "
                 f"{', '.join(roles)}",
-                code="usage/command-line",
+                code="usage/unknown-role",
             )
         files[role] = Path(file)
     return files

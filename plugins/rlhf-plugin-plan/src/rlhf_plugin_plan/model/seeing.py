@@ -104,8 +104,8 @@ def tower_of_config(
     if isinstance(config.get("vision_feature_layer"), list):
         raise ConfigError(
             f"{source}: vision_feature_layer names several layers; rlhf plan knows towers whose features are of one. "
-            "The run itself may work all the same.",
-            code="plan/unknown-model",
+            "The run itself may still work.",
+            code="plan/several-feature-layers",
         )
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         number(key)
@@ -113,7 +113,7 @@ def tower_of_config(
         if not vision.get(key):
             raise ConfigError(
                 f"{source}: vision_config: {key} is {vision.get(key)!r}; expected a size",
-                code="plan/unknown-model",
+                code="plan/vision-size",
             )
     filled = {**family.seen, **vision}
     return family.tower({"mm_tokens_per_image": 256, **config}, filled, out)

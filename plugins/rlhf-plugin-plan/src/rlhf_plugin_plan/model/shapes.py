@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rlhf_core import ConfigError
 from rlhf_core.outside.json_reader import read_object
 
-from . import experts, recurrent
+from . import experts, measured, recurrent
 from .experts import ExpertsShape
+from .measured import Measured
+from .measured_towers import MeasuredTower
 from .plain_towers import PlainTowerShape
 from .recurrent import RecurrentShape
 from .seeing import SEEING, text_config, tower_of_config
@@ -73,7 +77,9 @@ class ModelShape:
     recurrent: RecurrentShape | None = None
     """Layers of linear attention; None: all layers have attention."""
     tower: TowerShape | PlainTowerShape | None = None
-    """The part that reads pixels; None: the model reads text alone."""
+    """The part that reads pixels, in closed form; None: the model reads text alone, or is counted."""
+    measured: Measured | None = field(default=None, compare=False)
+    """The model without numbers, of a family without closed forms; None: numbers follow from those above."""
 
     @property
     def query_width(self) -> int:
@@ -111,6 +117,8 @@ class ModelShape:
     @property
     def linear_weights(self) -> int:
         """Number of the layers' weights that multiply every token: ``L (D (2 Q + 2 K) + 3 D F)`` in a dense model."""
+        if self.measured is not None:
+            return self.measured.counts.linear_weights
         queries = (3 if self.gated else 2) * self.query_width
         total = self.attention_layers * self.hidden * (queries + 2 * self.kv_width)
         total += self.dense_layers * 3 * self.hidden * self.ffn
@@ -141,6 +149,8 @@ class ModelShape:
     def joined_weights(self) -> int:
         """Number of the layers' weights in matrices that read an input of several: ``L D (Q + 2 K + 2 F)`` in a dense
         model. Those of linear attention and of experts are not joined."""
+        if self.measured is not None:
+            return self.measured.counts.joined_weights
         queries = (2 if self.gated else 1) * self.query_width
         attention = self.attention_layers * (queries + 2 * self.kv_width)
         return self.hidden * (attention + self.dense_layers * 2 * self.ffn)
@@ -156,9 +166,31 @@ class ModelShape:
         Args:
             width: bytes of one element of a matmul's input.
         """
+        if self.measured is not None:
+            exact, others = self.measured.state_numbers
+            return 4 * exact + width * others
         if self.recurrent is None:
             return 0
         return len(self.recurrent.layers) * self.recurrent.state_bytes(width)
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether something but keys and values goes from token to token, so that prompts are not shared."""
+        return self.state_bytes(2) > 0
+
+    @property
+    def kv_numbers(self) -> int:
+        """Number of one token's keys and values in all layers: ``2 L K``."""
+        if self.measured is not None:
+            return self.measured.counts.keys
+        return 2 * self.attention_layers * self.kv_width
+
+    @property
+    def pair_numbers(self) -> int:
+        """Number of products of a query with a key in all layers, and as many with a value: ``L Q``."""
+        if self.measured is not None:
+            return self.measured.counts.queries
+        return self.query_width * self.attention_layers
 
     def factor_weights(self, rank: int, ranks: int = 1) -> float:
         """Return the number of weights on one of T ranks in factors of one rank R beside every matrix of one layer.
@@ -181,6 +213,8 @@ class ModelShape:
     @property
     def layer_parameters(self) -> int:
         """Number of parameters of all layers, norms and biases included."""
+        if self.measured is not None:
+            return self.measured.counts.layer_parameters
         small = (self.query_width + 2 * self.kv_width) if self.qkv_bias else 0
         small += self.hidden if self.output_bias else 0
         small += 2 * self.ffn + self.hidden if self.ffn_bias else 0
@@ -194,6 +228,8 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """Number of all parameters: embeddings, layers, last norm, the head if it is not tied, and the vision tower."""
+        if self.measured is not None:
+            return self.measured.counts.parameters
         table = self.vocab * self.hidden
         head = 0 if self.tied else self.head_weights
         return self.layer_parameters + self.hidden + table + head + self.tower_parameters
@@ -201,11 +237,21 @@ class ModelShape:
     @property
     def tower_parameters(self) -> int:
         """Number of parameters of the vision tower and of a projector beside it, if there is one."""
+        if self.measured is not None:
+            return self.measured.counts.tower
         return self.tower.parameters if self.tower is not None else 0
+
+    @property
+    def vision(self) -> TowerShape | PlainTowerShape | MeasuredTower | None:
+        """The tower whose passes are predicted, by closed forms or counted; None: there is none, or no form of its
+        images is known."""
+        return self.tower if self.measured is None else self.measured.tower
 
     @property
     def projector_parameters(self) -> int:
         """Number of parameters of a projector beside the vision tower, which is trained with the text model."""
+        if self.measured is not None:
+            return self.measured.counts.projector
         return self.tower.projector_parameters if self.tower is not None else 0
 
     def part(self, ranks: int) -> ModelShape:
@@ -246,10 +292,13 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
         ConfigError: the family is not modeled, a key is missing, or the key heads do not divide the attention heads.
     """
     family = config.get("model_type")
+    if family in (*measured.TEXT, *measured.SEEING):
+        return _measured_shape(config, source)
     if family not in FAMILIES:
         raise ConfigError(
-            f"{source}: model_type {family!r} is not modeled; rlhf plan knows {', '.join(FAMILIES)}. The run itself "
-            "may work all the same.",
+            f"{source}: model_type {family!r} is not modeled; rlhf plan knows "
+            f"{', '.join((*FAMILIES, *measured.TEXT, *measured.SEEING))}. The run itself "
+            "may still work.",
             code="plan/unknown-model",
         )
 
@@ -264,7 +313,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     if heads % kv_heads:
         raise ConfigError(
             f"{source}: {heads} attention heads cannot share {kv_heads} key and value heads",
-            code="plan/unknown-model",
+            code="plan/unequal-heads",
         )
     biased = bool(config.get("attention_bias", False)) and family in _BIASED
     layers = number("num_hidden_layers")
@@ -294,12 +343,38 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     )
 
 
+def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
+    """Return the shape of a family without closed forms, whose numbers are counted in Transformers' model."""
+    model = _measured_model(json.dumps(config, sort_keys=True), source)
+    text = model.text
+    width = text.get("intermediate_size") or text.get("ffn_dim") or 4 * text["hidden_size"]
+    heads = text["num_attention_heads"]
+    return ModelShape(
+        hidden=text["hidden_size"],
+        layers=text["num_hidden_layers"],
+        heads=heads,
+        kv_heads=text.get("num_key_value_heads") or heads,
+        head_dim=model.counts.widest_queries // heads,
+        ffn=max(width) if isinstance(width, list) else width,
+        vocab=model.vocab,
+        tied=model.is_tied,
+        experts=model.experts(),
+        measured=model,
+    )
+
+
+@lru_cache(maxsize=8)
+def _measured_model(config: str, source: str) -> Measured:
+    """Return a model that is counted once, however many predictions compare choices of the run's options."""
+    return Measured(json.loads(config), source)
+
+
 def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape of an image-text model; its text model is in ``text_config``, or beside ``vision_config``."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         raise ConfigError(
-            f"{source}: vision_config is {vision!r}; expected an object", code="plan/unknown-model"
+            f"{source}: vision_config is {vision!r}; expected an object", code="plan/vision-config"
         )
     text = shape_of(text_config(config), source)
 
@@ -313,6 +388,6 @@ def _number(config: Mapping[str, Any], key: str, source: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(
-            f"{source}: {key} is {value!r}; expected a positive integer", code="plan/unknown-model"
+            f"{source}: {key} is {value!r}; expected a positive integer", code="plan/not-positive"
         )
     return value

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..memory.engine_memory import BYTES
+from ..memory.role import (
+    outside_of_layers,
+    trained_outside_of_layers,
+    trained_parameters,
+    weight_bytes,
+)
 from .setting import Phase, Setting
 from .work import head_exchange_bytes, matrix_exchange_bytes, slice_exchange_bytes
 
@@ -43,6 +49,37 @@ def role_exchange(setting: Setting, name: str, *, scored: bool) -> Iterator[Phas
         name=f"exchange {name} layers",
         limit_s=sent / setting.link(group),
         measured_s=None,
+        bound="links between GPUs, if nothing overlaps",
+    )
+
+
+def layerwise_exchange(setting: Setting, name: str, beside_s: float) -> Phase:
+    """Return the phase in which the ranks of a trained role collect weights and sum gradients, one layer at a time.
+
+    A layer's weights come while the layer before is computed, and its gradients leave beside the next one's backward
+    pass. So seconds count where nothing is computed beside them: for the weights outside of layers and the first
+    layer's at the beginning of a micro-batch, for a layer's gradients and those outside of layers at its end, and for
+    what takes longer than all passes.
+
+    Args:
+        beside_s: seconds of the step's passes.
+    """
+    planned = setting.roles[name]
+    role, sharing = planned.role, planned.sharing
+    width, rest = role.precision.weight_bytes, outside_of_layers(role)
+    trained = trained_parameters(role)
+    share = (sharing.ranks - 1) / sharing.ranks
+    passes = setting.planned.demands.updates_per_step * planned.micro_batches
+    weights = weight_bytes(role) - width * rest
+    sent = share * (sharing.collections * weights + width * rest + 4.0 * trained)
+    outside = trained_outside_of_layers(role)
+    alone = share * (weights / role.shape.layers + width * rest)
+    alone += share * 4.0 * ((trained - outside) / role.shape.layers + outside)
+    link = setting.link(sharing.ranks)
+    return Phase(
+        name=f"exchange {name}",
+        limit_s=passes * sent / link,
+        measured_s=passes * alone / link + max(0.0, passes * (sent - alone) / link - beside_s),
         bound="links between GPUs, if nothing overlaps",
     )
 

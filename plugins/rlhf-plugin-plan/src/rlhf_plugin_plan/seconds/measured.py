@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..machine.hardware import find_gpu
 from ..model.activations import AdaptedLayer
@@ -18,8 +18,19 @@ from .work import Decoding, sequences, training_flops
 
 Kind = Literal["trained", "fixed", "quantized"]
 """Weights of the model: trained themselves, or fixed beside an adapter, perhaps in fewer bits."""
-Rows = tuple[tuple[float, float], ...]
-"""Pairs (number of parameters, share of the limit) by rising number of parameters."""
+
+
+class Row(NamedTuple):
+    """Share of the limit that one model reached."""
+
+    parameters: float
+    share: float
+    width: int
+    """Numbers of a hidden state, D."""
+
+
+Rows = tuple[Row, ...]
+"""Rows by rising number of parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,8 @@ class Measured:
     """Further microseconds for each request that runs in the step."""
     host_us_logprobs: float
     """Further microseconds for a request that returns log-probs."""
+    captured_layer_us: float
+    """Microseconds that a decoding step of the engine ``embedded`` takes for each layer beyond the limit."""
 
     def training_share(
         self,
@@ -57,14 +70,25 @@ class Measured:
 
         Falls back to full training where no adapter was measured, and to layers that keep their activations where no
         recomputed ones were: the same kernels run, one pass more.
+
+        What layers as they are take beside compiled ones is results that are written and read between products: bytes
+        by the width D, where products take operations by its square. So outside of the models that were measured it is
+        ``(1 / share - 1 / share compiled) D`` that is that of the nearest.
         """
-        rows = next(
-            found
+        again, kind = next(
+            (again, kind)
             for kind in (weights, "trained")
             for again in (recompute, False)
-            if (found := self.training.get((again, compiled, kind)))
+            if self.training.get((again, compiled, kind))
         )
-        return between(rows, shape.parameters)
+        rows = self.training[again, compiled, kind]
+        if compiled or rows[0].parameters <= shape.parameters <= rows[-1].parameters:
+            return between(rows, shape.parameters)
+        nearest = rows[0] if shape.parameters < rows[0].parameters else rows[-1]
+        fused = self.training[False, True, kind]
+        beside = 1 / nearest.share - 1 / between(fused, nearest.parameters)
+        found = 1 / between(fused, shape.parameters) + beside * nearest.width / shape.hidden
+        return 1 / found
 
     def training_seconds(self, passes_s: float, layers: int, micro_batches: float) -> float:
         """Return the seconds of a step's forward and backward passes, in so many micro-batches.
@@ -90,15 +114,21 @@ class Measured:
         host = 1e-3 * self.host_ms * done.steps + of_request * done.requests
         return max(host, done.seconds / self.decode_share)
 
+    def captured_seconds(self, done: Decoding, layers: int) -> float:
+        """Return the seconds of decoding steps of the engine ``embedded``: the kernels of a layer wait for each other,
+        whatever they read."""
+        return done.seconds + 1e-6 * self.captured_layer_us * layers * done.steps
 
-def between(rows: Sequence[tuple[float, float]], size: float) -> float:
-    """Return the value at ``size``: linear in log(size) between two rows, and outside of all rows the nearest row's."""
-    below = max((row for row in rows if row[0] <= size), default=rows[0])
-    above = min((row for row in rows if row[0] >= size), default=rows[-1])
-    if below[0] >= above[0]:
-        return below[1]
-    part = math.log(size / below[0]) / math.log(above[0] / below[0])
-    return below[1] + part * (above[1] - below[1])
+
+def between(rows: Sequence[Row], size: float) -> float:
+    """Return the share at ``size`` parameters: linear in log(size) between two rows, and outside of all rows the
+    nearest row's."""
+    below = max((row for row in rows if row.parameters <= size), default=rows[0])
+    above = min((row for row in rows if row.parameters >= size), default=rows[-1])
+    if below.parameters >= above.parameters:
+        return below.share
+    part = math.log(size / below.parameters) / math.log(above.parameters / below.parameters)
+    return below.share + part * (above.share - below.share)
 
 
 @cache
@@ -107,7 +137,7 @@ def load() -> Measured:
     data = tomllib.loads(files(__package__).joinpath("measured.toml").read_text(encoding="utf-8"))
     flops = find_gpu(data["gpu"]).flops("bfloat16")
 
-    shares: dict[tuple[bool, bool, Kind], list[tuple[float, float]]] = {}
+    shares: dict[tuple[bool, bool, Kind], list[Row]] = {}
     for row in data["training"]:
         kind = row["recompute"], row.get("compiled", False), row.get("weights", "trained")
         shares.setdefault(kind, []).append(_share(row, data["models"], flops))
@@ -117,6 +147,7 @@ def load() -> Measured:
         exchange_share=data["exchange"]["share"],
         passing_share=data["exchange"]["in_passing"],
         layer_s=_layer_seconds(data["micro_batches"], data["models"]),
+        captured_layer_us=data["embedded"]["layer_us"],
         **data["vllm"],
     )
 
@@ -131,16 +162,15 @@ def _layer_seconds(rows: Sequence[dict[str, Any]], models: dict[str, dict[str, A
     return mean
 
 
-def _share(
-    row: dict[str, Any], models: dict[str, dict[str, Any]], flops: float
-) -> tuple[float, float]:
+def _share(row: dict[str, Any], models: dict[str, dict[str, Any]], flops: float) -> Row:
     shape = shape_of(models[row["model"]], row["model"])
     work = sequences(row["sequences"], row["prompt_tokens"], row["response_tokens"])
     again = row["sequences"] - row.get("prompts", row["sequences"])
     work = replace(work, tokens=work.tokens - again * row["prompt_tokens"])
     adapter = _all_layers(shape, row["rank"]) if "rank" in row else None
     limit = training_flops(shape, work, recompute=row["recompute"], adapter=adapter) / flops
-    return float(shape.parameters), limit / (work.tokens / row["tokens_per_second"])
+    share = limit / (work.tokens / row["tokens_per_second"])
+    return Row(float(shape.parameters), share, shape.hidden)
 
 
 def _all_layers(shape: ModelShape, rank: int) -> AdapterCounts:

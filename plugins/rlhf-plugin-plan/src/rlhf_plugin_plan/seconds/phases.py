@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from ..machine import assumptions as assumed
 from ..memory.engine_memory import BYTES, kv_bytes
-from ..memory.roles import PlannedRole, keeps_groups
-from ..memory.training_memory import Role, trained_parameters, weight_bytes
+from ..memory.planned_roles import PlannedRole, keeps_groups
+from ..memory.role import Role, trained_parameters, weight_bytes
 from . import measured
-from .exchange import ENGINE_EXCHANGE, engine_exchange, role_exchange
+from .exchange import ENGINE_EXCHANGE, engine_exchange, layerwise_exchange, role_exchange
 from .setting import Phase, Setting
 from .work import (
+    Decoding,
     EngineRates,
     PassTokens,
     decode,
@@ -52,8 +53,22 @@ def phases_of(setting: Setting) -> tuple[Phase, ...]:
 GENERATION = ("prefill", "decode", ENGINE_EXCHANGE)
 """Names of the phases in which the engines work."""
 SYNC = "weight sync"
+PASSES = "matmuls"
+"""Bound of the phases in which models compute whole sequences."""
+TRAINING = "train "
+"""Beginning of the names of the phases of passes with gradients; the rest is the role's name."""
 BASE_PASS = "reference log-probs"
 """Name of the phase in which a policy with an adapter computes what its base computes."""
+
+
+def first_passes_s(phases: Sequence[Phase], updates: int) -> float:
+    """Return the seconds of the roles' passes before their first optimizer step, at measured rates.
+
+    Args:
+        updates: optimizer steps of each role, among which training passes are split evenly.
+    """
+    passes = (phase for phase in phases if phase.bound == PASSES and phase.name not in GENERATION)
+    return sum(_at_rates(p) / (updates if p.name.startswith(TRAINING) else 1) for p in passes)
 
 
 def moves_phase(seconds: float) -> Phase:
@@ -62,7 +77,7 @@ def moves_phase(seconds: float) -> Phase:
         name="sleep and wake",
         limit_s=seconds,
         measured_s=None,
-        bound="host memory over PCIe, both ways in turn",
+        bound="host memory over PCIe; state comes back beside the passes",
     )
 
 
@@ -130,7 +145,7 @@ def _generation(setting: Setting) -> Iterator[Phase]:
         name="prefill",
         limit_s=prefill,
         measured_s=prefill / share if vllm else None,
-        bound="matmuls",
+        bound=PASSES,
     )
     done = decode(
         shape,
@@ -142,10 +157,18 @@ def _generation(setting: Setting) -> Iterator[Phase]:
     yield Phase(
         name="decode",
         limit_s=done.seconds,
-        measured_s=data.decoding_seconds(done, logprob_share(setting)) if vllm else None,
+        measured_s=decoding_seconds(setting, done),
         bound="GPU memory: weights and KV cache",
     )
     yield from engine_exchange(setting, prefills * work.prompt_tokens + done.requests)
+
+
+def decoding_seconds(setting: Setting, done: Decoding) -> float:
+    """Return the seconds of decoding steps at the rates that were measured of the run's engine."""
+    data = measured.load()
+    if setting.engine.vllm is not None:
+        return data.decoding_seconds(done, logprob_share(setting))
+    return data.captured_seconds(done, setting.roles["policy"].shape.layers)
 
 
 def engine_rates(setting: Setting) -> EngineRates:
@@ -176,7 +199,7 @@ def _scoring(setting: Setting, name: str, role: str) -> Phase:
     share = measured.load().training_share(
         planned.shape, recompute=False, weights=_weights_of(planned.role)
     )
-    return Phase(name=name, limit_s=limit, measured_s=limit / share, bound="matmuls")
+    return Phase(name=name, limit_s=limit, measured_s=limit / share, bound=PASSES)
 
 
 def _training(setting: Setting, name: str) -> Iterator[Phase]:
@@ -201,7 +224,7 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
     seconds = measured.load().training_seconds(
         limit / share, role.shape.layers, updates * planned.micro_batches
     )
-    yield Phase(name=f"train {name}", limit_s=limit, measured_s=seconds, bound="matmuls")
+    yield Phase(name=f"{TRAINING}{name}", limit_s=limit, measured_s=seconds, bound=PASSES)
     trained = trained_parameters(role)
     moved = optimizer_bytes(trained * sharing.part(1), assumed.OPTIMIZER_TRAFFIC)
     rate = 1e9 * setting.gpu.host_gb_s if sharing.offload_optimizer else setting.gpu.bandwidth
@@ -211,6 +234,9 @@ def _training(setting: Setting, name: str) -> Iterator[Phase]:
         measured_s=None,
         bound="host memory" if sharing.offload_optimizer else "GPU memory",
     )
+    if sharing.layerwise:
+        yield layerwise_exchange(setting, name, seconds)
+        return
     # Below stage 3 the ranks collect what an update has changed.
     changed = role.adapter is not None and sharing.stage < 3
     sent = gradient_bytes(

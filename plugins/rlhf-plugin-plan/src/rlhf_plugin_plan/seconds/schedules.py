@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from . import measured
-from .phases import GENERATION, SYNC, concurrency, engine_rates, logprob_share
+from .phases import GENERATION, SYNC, concurrency, decoding_seconds, engine_rates
 from .setting import Phase, Setting
 from .work import Decoding, attention_flops, decode, decode_step_seconds, forward_flops, prompts
 
@@ -165,9 +164,7 @@ class _Copy:
         )
 
     def _at_rates(self, done: Decoding) -> float:
-        if self.setting.engine.vllm is None:
-            return done.seconds
-        return measured.load().decoding_seconds(done, logprob_share(self.setting))
+        return decoding_seconds(self.setting, done)
 
 
 def described(found: Sequence[Schedule]) -> Iterator[str]:

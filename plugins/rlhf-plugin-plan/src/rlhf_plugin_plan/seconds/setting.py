@@ -11,7 +11,7 @@ from rlhf_cli.runs import PlannedRun
 from ..machine.hardware import GpuSpec
 from ..memory.engines import PlannedEngine
 from ..memory.placement import ClusterSize, PlannedPlacement
-from ..memory.roles import PlannedRole
+from ..memory.planned_roles import PlannedRole
 from ..memory.workload import Workload
 
 

@@ -51,7 +51,7 @@ def prompts(num: int, prompt: int) -> PassTokens:
 
 def attention_flops(shape: ModelShape, pairs: int) -> int:
     """Return the operations of attention: ``4 Q L`` for each pair, where L are layers with attention."""
-    return 4 * shape.query_width * shape.attention_layers * pairs
+    return 4 * shape.pair_numbers * pairs
 
 
 def state_flops(shape: ModelShape, tokens: int) -> int:
@@ -75,7 +75,7 @@ def forward_flops(
 
 def tower_flops(shape: ModelShape, work: PassTokens) -> int:
     """Return the operations of a forward pass of the vision tower; 0 without one."""
-    return 0 if shape.tower is None else work.images * shape.tower.flops(work.image_tokens)
+    return 0 if shape.vision is None else work.images * shape.vision.flops(work.image_tokens)
 
 
 def _text_flops(

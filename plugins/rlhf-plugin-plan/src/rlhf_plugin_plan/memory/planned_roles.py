@@ -16,10 +16,11 @@ from rlhf_core import ConfigError
 from rlhf_core.contracts import ComponentRef, RoleSpec
 
 from ..machine import assumptions as assumed
-from ..model.activations import Precision
 from ..model.adapters import AdapterCounts, UncountedAdapter
+from ..model.precision import Precision
 from ..model.shapes import ModelShape
-from .training_memory import MicroBatch, Role, Sharing
+from .role import MicroBatch, Role
+from .sharing import Sharing
 from .workload import Workload
 
 TORCH, DEEPSPEED, FSDP = "local:torch", "deepspeed:deepspeed", "fsdp:fsdp"
@@ -71,10 +72,8 @@ def planned_role(
     backend = run.spec.backend
     options = backend.options
     _note_options(backend, notes)
-    if options.get("compile") and spec.dtype != "bfloat16":
-        _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
-    if options.get("deep_compile"):
-        _note(notes, "backend.deepspeed.deep_compile: planned like layers that are not compiled")
+    _note_compiled(spec, options, notes)
+    _note_family(spec, shape, options, workload, notes)
     trained = spec.objective is not None
     states = _optimizer_bytes(spec.optimizer, notes) if trained else (0.0, 0.0)
     slices, parts = _groups(backend, shape, ranks, spec)
@@ -96,6 +95,7 @@ def planned_role(
         scales_logits=spec.temperature != 1.0,
         fused_head=not run.demands.teacher_top_k,
         frozen_tower=spec.vision is None or spec.vision.parts.freeze_tower,
+        idle_tower=not workload.image_tokens,
         replays=spec.replays_routes,
         adapter=_adapter(spec, precision, adapted, notes),
     )
@@ -103,18 +103,15 @@ def planned_role(
     if trained:
         rows = min(rows, run.run.train.batch_size or rows)
     together = slices * parts
-    if ranks // together > rows:
-        raise ConfigError(
-            f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have no "
-            f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size.",
-            code="plan/does-not-divide",
-        )
+    _require_rows(spec, ranks, rows, together)
     budget = run.run.train.max_tokens_per_micro_batch
     batch, count = largest_micro_batch(
         -(-rows * together // ranks),
         _dealt(workload, ranks // together),
         budget * slices,
-        share_prompts=bool(options.get("share_prompts")) and slices == 1 and not shape.recurrent,
+        share_prompts=bool(options.get("share_prompts"))
+        and slices == 1
+        and not shape.carries_state,
     )
     if slices > 1:
         batch = replace(
@@ -148,10 +145,38 @@ def _adapter(
         return None
 
 
+def _require_rows(spec: RoleSpec, ranks: int, rows: int, together: int) -> None:
+    if ranks // together > rows:
+        raise ConfigError(
+            f"runtime.ray.ranks.{spec.role} is {ranks}, but a pass has {rows} sequences: some ranks would have no "
+            f"sequence. Lower runtime.ray.ranks.{spec.role}, or raise train.batch_size or rollout.batch_size.",
+            code="plan/empty-ranks",
+        )
+
+
+def _note_compiled(spec: RoleSpec, options: Mapping[str, Any], notes: list[str]) -> None:
+    if options.get("compile") and spec.dtype != "bfloat16":
+        _note(notes, "backend.torch.compile: its savings are modeled for --model.dtype bfloat16")
+    if options.get("deep_compile"):
+        _note(notes, "backend.deepspeed.deep_compile: planned like layers that are not compiled")
+
+
+def _note_family(
+    spec: RoleSpec, shape: ModelShape, options: Any, workload: Workload, notes: list[str]
+) -> None:
+    """Append notes on what is not modeled of a family without closed forms."""
+    if shape.measured is None:
+        return
+    if options.get("compile"):
+        _note(notes, f"{spec.role}: compiled layers of this family are planned as they are")
+    if shape.tower_parameters and shape.vision is None and workload.image_tokens:
+        _note(notes, f"{spec.role}: passes of this family's vision tower are not modeled")
+
+
 def _note_options(backend: ComponentRef, notes: list[str]) -> None:
     """Append notes on options of the backend that change memory or time and are not modeled."""
     if backend.name == FSDP:
-        text = "backend.fsdp: not measured; memory by its arithmetic, seconds as ZeRO stage 3"
+        text = "backend.fsdp: by its arithmetic; seconds were compared with one run (docs/performance.md)"
         _note(notes, text)
     elif backend.name not in (TORCH, DEEPSPEED):
         _note(notes, f"--backend {backend.name} is not modeled; planned as the torch backend")
@@ -180,6 +205,12 @@ def _groups(
     slices: int = backend.options["sequence_parallel"]
     parts: int = backend.options["tensor_parallel"] if spec.objective is not None else 1
     of_ranks = f"ranks of the {spec.role}", ranks
+    if parts > 1 and shape.measured is not None:
+        raise ConfigError(
+            f"backend.deepspeed.tensor_parallel is {parts}; the {spec.role} is of a family of which one rank's part is "
+            "not modeled. Plan it with 1. The run itself may still work.",
+            code="plan/not-modeled",
+        )
     _require_divides("sequence_parallel", slices, of_ranks, ("attention heads", shape.heads))
     _require_divides(
         "tensor_parallel",
@@ -315,16 +346,15 @@ def _sharing(backend: ComponentRef, shape: ModelShape, ranks: int, *, trained: b
     options = backend.options
     if backend.name == FSDP:
         # One layer is computed while the next one is collected, and one's gradients travel beside the next one's.
-        layer = shape.layer_parameters // shape.layers
+        layer, again = shape.layer_parameters // shape.layers, options["reshard_after_forward"]
         return Sharing(
             stage=3,
             ranks=ranks,
             reduce_bucket=layer if trained else 0,
             overlap=True,
-            live_parameters=2 * layer
-            if options["reshard_after_forward"]
-            else shape.layer_parameters,
-            masters_only=True,
+            live_parameters=2 * layer if again else shape.layer_parameters,
+            layerwise=True,
+            collections=2 if again else 1,
         )
     if backend.name != DEEPSPEED:
         return Sharing(ranks=ranks)
