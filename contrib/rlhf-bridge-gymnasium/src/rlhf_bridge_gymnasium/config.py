@@ -29,21 +29,25 @@ class GymnasiumConfig(Config):
     )
     without_action: Literal["end", "noop"] = Field(
         "end",
-        description="an answer that names no action: end: ends the episode, whose rewards add up to least_reward; "
-        "noop: plays the action noop",
+        description="what an answer that names no action does. end: it ends the episode, whose rewards then add up "
+        "to least_reward; noop: it plays the action noop",
     )
     least_reward: float | None = Field(
         None,
         ge=-1e9,
         le=1e9,
-        description="least that an episode of the game can earn; unset: known from the game, for games that say it",
+        description="least reward that an episode of the game can earn; unset: the bridge knows it for some games, "
+        "and asks for it for others",
     )
-    noop: str = Field("", description="noop: word of the action that an answer without one plays")
+    noop: str = Field(
+        "",
+        description="word of the action that an answer without an action plays, with without_action = noop",
+    )
     no_action_reward: float = Field(
         -0.1,
         ge=-1e6,
         le=0.0,
-        description="reward of an answer that names no action, on top of what without_action earns",
+        description="reward that is added for an answer that names no action",
     )
 
     @model_validator(mode="after")

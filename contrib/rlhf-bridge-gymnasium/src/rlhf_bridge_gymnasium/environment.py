@@ -126,14 +126,14 @@ def _actions(game: gymnasium.Env[Any, Any], config: GymnasiumConfig) -> tuple[in
     if not isinstance(space, gymnasium.spaces.Discrete):
         raise ConfigError(
             f"{config.id}: expected discrete actions, which text can name; got {space}",
-            code="environment/unsuitable",
+            code="environment/actions-not-discrete",
         )
     first, count = int(space.start), int(space.n)
     words = list(config.actions) or [str(number) for number in range(first, first + count)]
     if len({word.lower() for word in words}) != count:
         raise ConfigError(
             f"{config.id} has {count} actions; expected as many different words in actions, got {words}",
-            code="environment/unsuitable",
+            code="environment/number-of-actions",
         )
     return first, words
 
@@ -144,7 +144,7 @@ def _noop(words: list[str], config: GymnasiumConfig) -> int:
     if not found:
         raise ConfigError(
             f"env.gymnasium.noop: expected one of {', '.join(words)}, the actions of {config.id}; got {config.noop!r}",
-            code="environment/unsuitable",
+            code="environment/unknown-action",
         )
     return found[0]
 

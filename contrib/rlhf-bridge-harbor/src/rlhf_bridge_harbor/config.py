@@ -15,7 +15,7 @@ class HarborConfig(Config):
     train: tuple[str, ...] = Field(
         (), description="task folders to train on, or folders of them: those with a task.toml"
     )
-    eval: tuple[str, ...] = Field((), description="the same, to evaluate on")
+    eval: tuple[str, ...] = Field((), description="task folders to evaluate on, given like train")
     engine: str = Field(
         "", description="program that builds and runs containers, such as docker or podman"
     )
@@ -41,25 +41,30 @@ class HarborConfig(Config):
         60.0, gt=0, allow_inf_nan=False, description="seconds for each command; it is then killed"
     )
     output_chars: int = Field(
-        8_000, ge=1, le=10_000_000, description="characters of a command's output that are shown"
+        8_000,
+        ge=1,
+        le=10_000_000,
+        description="largest number of characters of a command's output that the policy reads",
     )
     processes: int = Field(
         256,
         ge=2,
         le=10_000,
-        description="processes of a command at once, in the sandbox of this machine",
+        description="largest number of processes of a command, in the sandbox of this machine",
     )
     file_mib: int = Field(
         256,
         ge=1,
         le=65_536,
-        description="largest file that is written, in the sandbox of this machine",
+        description="largest file that a command may write, in MiB, in the sandbox of this machine",
     )
     reward_key: str = Field(
-        "", description="the reward, where reward.json has several numbers and none is named reward"
+        "",
+        description="name of the number in reward.json that is the reward, if it has several and none is named "
+        "reward",
     )
     missing_reward: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="reward if the verifier writes none in its time; unset: that is an error of the environment",
+        description="reward if the verifier writes none in its time; unset: this is an error of the environment",
     )

@@ -43,7 +43,7 @@ def read_recipe(path: Path | None) -> Recipe:
         except ValueError as error:
             raise DataError(
                 f"{path}: expected a line that can be read, got {line!r:.200} ({error})",
-                code="environment/malformed-task",
+                code="environment/dockerfile-line",
             ) from error
     return recipe
 

@@ -203,7 +203,7 @@ class HarborBridge:
         return named_rewards(raw) if raw is not None else None
 
     def _named(self, error: RolloutError) -> RolloutError:
-        return RolloutError(f"{self._task.label if self._task else 'Harbor'}: {error}")
+        return error.with_text(f"{self._task.label if self._task else 'Harbor'}: {error}")
 
 
 def _require_machine(task: HarborFolder, config: HarborConfig) -> None:
@@ -215,7 +215,7 @@ def _require_machine(task: HarborFolder, config: HarborConfig) -> None:
     """
     if config.engine and config.host:
         raise ConfigError(
-            "harbor: expected one of engine and host, got both", code="config/conflict"
+            "harbor: expected one of engine and host, got both", code="environment/engine-and-host"
         )
     if config.engine:
         if not task.image and task.dockerfile is None:
@@ -229,7 +229,7 @@ def _require_machine(task: HarborFolder, config: HarborConfig) -> None:
         raise DataError(
             f"{task.label}, {task.path}: needs {wanted}, and there is no engine for containers. Give engine (docker, "
             "podman), or host = true to run it in a sandbox of this machine with this machine's programs",
-            code="environment/unsupported-task",
+            code="environment/no-container-engine",
         )
 
 

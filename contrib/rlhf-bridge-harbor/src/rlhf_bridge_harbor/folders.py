@@ -59,7 +59,7 @@ def task_folders(paths: Iterable[str]) -> list[Path]:
         if not below:
             raise DataError(
                 f"{given}: expected a task folder of Harbor, or a folder of such; found no task.toml",
-                code="environment/malformed-task",
+                code="environment/no-task-folder",
             )
         found += below
     return found
@@ -79,7 +79,7 @@ def read_folder(path: Path, values: Mapping[str, str]) -> HarborFolder:
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: expected a task of Harbor with task.toml ({error})",
-            code="environment/malformed-task",
+            code="environment/no-task-file",
         ) from error
     version = str(fields.get("schema_version") or fields.get("version") or "(none)")
     name = str(_table(path, fields, "task").get("name") or path.name)
@@ -90,12 +90,13 @@ def read_folder(path: Path, values: Mapping[str, str]) -> HarborFolder:
         instruction = (path / "instruction.md").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{label}: expected instruction.md ({error})", code="environment/malformed-task"
+            f"{label}: expected instruction.md ({error})",
+            code="environment/task-without-instruction",
         ) from error
     if not (path / "tests" / "test.sh").is_file():
         raise DataError(
             f"{label}: expected tests/test.sh, which writes the reward",
-            code="environment/malformed-task",
+            code="environment/task-without-test",
         )
     verifier = _table(path, fields, "verifier")
     return HarborFolder(
@@ -146,7 +147,7 @@ def _refuse(path: Path, label: str, fields: Mapping[str, Any]) -> None:
     if wanted:
         raise DataError(
             f"{label}, {path}: needs {' and '.join(wanted)}, which this bridge does not have",
-            code="environment/unsupported-task",
+            code="environment/task-needs-more",
         )
 
 
@@ -155,7 +156,7 @@ def _table(path: Path, fields: Mapping[str, Any], name: str) -> Mapping[str, Any
     if not isinstance(found, dict):
         raise DataError(
             f"{path}/task.toml: expected a table [{name}], got {found!r:.100}",
-            code="environment/malformed-task",
+            code="environment/task-table",
         )
     return found
 
@@ -165,7 +166,7 @@ def _number(label: str, table: Mapping[str, Any], name: str, default: float) -> 
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise DataError(
             f"{label}: {name} is {value!r:.100}; expected a number above 0",
-            code="environment/malformed-task",
+            code="environment/task-number",
         )
     return float(value)
 
@@ -174,7 +175,7 @@ def _variables(label: str, table: Mapping[str, Any], values: Mapping[str, str]) 
     found = table.get("env", {})
     if not isinstance(found, dict):
         raise DataError(
-            f"{label}: env is {found!r:.100}; expected a table", code="environment/malformed-task"
+            f"{label}: env is {found!r:.100}; expected a table", code="environment/task-table"
         )
 
     def value(match: re.Match[str]) -> str:
@@ -182,7 +183,7 @@ def _variables(label: str, table: Mapping[str, Any], values: Mapping[str, str]) 
         if name not in values and default is None:
             raise DataError(
                 f"{label}: asks for the host's variable {name}; expected it in the option variables",
-                code="environment/unsupported-task",
+                code="environment/variable-of-host",
             )
         return values.get(name, default or "")
 

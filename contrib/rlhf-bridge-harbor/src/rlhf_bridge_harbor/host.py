@@ -191,7 +191,7 @@ def _copy(context: Path, source: str, root: Path, target: str, label: str) -> No
     if not found.is_relative_to(context.resolve()) or not found.exists():
         raise DataError(
             f"{label}: environment/Dockerfile copies {source!r}; expected a path beside it",
-            code="environment/unsupported-task",
+            code="environment/copies-from-outside",
         )
     into = root / target.strip("/")
     if found.is_dir():

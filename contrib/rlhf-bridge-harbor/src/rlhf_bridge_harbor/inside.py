@@ -64,9 +64,9 @@ def main() -> NoReturn:
 def leave(uid: int, gid: int) -> None:
     """Enter namespaces of its own, as the root of them."""
     unshare(NEW_NAMESPACES)
-    write("/proc/self/setgroups", "deny")
-    write("/proc/self/uid_map", f"0 {uid} 1")
-    write("/proc/self/gid_map", f"0 {gid} 1")
+    namespaces.write("/proc/self/setgroups", "deny")
+    namespaces.write("/proc/self/uid_map", f"0 {uid} 1")
+    namespaces.write("/proc/self/gid_map", f"0 {gid} 1")
 
 
 def watch(first: int) -> int:
@@ -170,12 +170,6 @@ def mount(source: str | None, target: str, kind: str | None, flags: int) -> None
         call("mount", *given, ctypes.c_ulong(flags), None)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}: mount {source} at {target}") from error
-
-
-def write(path: str, text: str) -> None:
-    """Write a file of the kernel's."""
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)
 
 
 def broken(error: OSError) -> NoReturn:

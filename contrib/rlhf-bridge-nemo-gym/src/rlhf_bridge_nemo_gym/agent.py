@@ -54,7 +54,7 @@ def nemo_gym_agent(
                 answer = (await client.post("/run", _named(row, name))).fields("/run")
             return _outcome(answer)
         except RolloutError as error:
-            raise RolloutError(f"{client.label}: {error}") from error
+            raise error.with_text(f"{client.label}: {error}") from error
         finally:
             await client.close()
 

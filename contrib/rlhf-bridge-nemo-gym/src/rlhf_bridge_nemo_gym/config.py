@@ -12,14 +12,17 @@ from rlhf_core import Config
 class NemoGymConfig(Config):
     """Options of ``nemo_gym``."""
 
-    url: str = Field(min_length=1, description="the resources server: http://HOST:PORT")
+    url: str = Field(min_length=1, description="address of the resources server: http://HOST:PORT")
     train: tuple[str, ...] = Field(
         (), description="JSONL files in NeMo Gym's format, with the tasks to train on"
     )
-    eval: tuple[str, ...] = Field((), description="the same, with the tasks to evaluate on")
+    eval: tuple[str, ...] = Field(
+        (), description="JSONL files in the same format, with the tasks to evaluate on"
+    )
     protocol: Literal["auto", "verify", "step"] = Field(
         "auto",
-        description="/seed_session and /verify, or /reset and /step; auto: what the server's OpenAPI description lists",
+        description="protocol of the server: /seed_session and /verify, or /reset and /step; auto: the one that its "
+        "OpenAPI description lists",
     )
     label: str = Field(
         "", description="name and version of the environment for messages, such as blackjack@1.2"

@@ -136,7 +136,7 @@ class NemoGymBridge:
             raise ConfigError(
                 f"{self._client.label} has neither /verify nor /reset and /step; expected a resources server. An agent "
                 "server (/run) is for the executor endpoint",
-                code="environment/unsuitable",
+                code="environment/agent-server",
             )
         return True
 
@@ -198,7 +198,7 @@ class NemoGymBridge:
         try:
             yield
         except RolloutError as error:
-            raise RolloutError(f"{self._client.label}: {error}") from error
+            raise error.with_text(f"{self._client.label}: {error}") from error
 
 
 def _observed(answer: Fields) -> list[Fields]:

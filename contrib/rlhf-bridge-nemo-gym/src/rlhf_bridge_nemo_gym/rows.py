@@ -30,7 +30,7 @@ def gym_rows(paths: Iterable[str], split: str) -> Sequence[Mapping[str, Any]]:
             text = Path(path).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{path}: expected a JSONL file of NeMo Gym ({error})", code="data/malformed-file"
+                f"{path}: expected a JSONL file of NeMo Gym ({error})", code="data/unreadable-tasks"
             ) from error
         for number, line in enumerate(text.splitlines(), start=1):
             if line.strip():
@@ -65,7 +65,7 @@ def _checked(line: str, where: str) -> dict[str, Any]:
         raise DataError(
             f"{where}: expected an object with responses_create_params and its input "
             f"({type(error).__name__}: {error})",
-            code="data/malformed-file",
+            code="data/malformed-task",
         ) from error
     return dict(row)
 

@@ -90,13 +90,13 @@ def action_form(schema: object, config: OpenEnvConfig) -> ActionForm:
             raise ConfigError(
                 f"action_field = {config.action_field!r}: expected one of the fields of an action, which are "
                 f"{', '.join(properties) or 'none'}; or action = json",
-                code="environment/unsuitable",
+                code="environment/unknown-action-field",
             )
         return ActionForm(kind="text", field=name, schema=properties[name])
     if kind == "tools" and not is_tools:
         raise ConfigError(
             "action = tools: the server's actions are no calls of tools",
-            code="environment/unsuitable",
+            code="environment/actions-no-tools",
         )
     shown = {key: value for key, value in whole.items() if key in ("$defs", "required")}
     return ActionForm(kind=kind, field="", schema={**shown, "properties": properties})

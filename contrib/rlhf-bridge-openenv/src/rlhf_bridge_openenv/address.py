@@ -66,7 +66,7 @@ def address_of(url: str, bearer_file: str) -> Address:
         raise ConfigError(
             f"url = {url!r} with bearer_file: the token would be sent unencrypted to another machine; expected "
             "https://, or a tunnel to 127.0.0.1",
-            code="environment/token",
+            code="environment/token-unencrypted",
         )
     return Address(
         secure=secure,
@@ -82,12 +82,13 @@ def _token(file: str) -> str:
         token = Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"bearer_file {file}: expected a file with a token ({error})", code="environment/token"
+            f"bearer_file {file}: expected a file with a token ({error})",
+            code="environment/token-file",
         ) from error
     if not token or not token.isascii() or not token.isprintable():
         raise ConfigError(
             f"bearer_file {file}: expected one token of printable ASCII characters",
-            code="environment/token",
+            code="environment/token-characters",
         )
     return token
 

@@ -14,32 +14,36 @@ class OpenEnvConfig(Config):
     """Options of ``openenv``. One of ``url``, ``app`` and ``command`` says where the server is."""
 
     url: str = Field(
-        "", description="a running server: http://HOST:PORT, or https://HOST/PATH behind a proxy"
+        "",
+        description="address of a running server: http://HOST:PORT, or https://HOST/PATH behind a proxy",
     )
     app: str = Field(
         "",
-        description="a server to start with the run: MODULE:NAME of its application, such as echo_env.server.app:app",
+        description="application of a server that the run starts, as MODULE:NAME, such as echo_env.server.app:app",
     )
     command: tuple[str, ...] = Field(
         (),
-        description="a server to start with the run, by its own words; {port} stands for the port at 127.0.0.1 at "
-        "which it has to listen",
+        description="words of a command that starts a server; {port} is replaced by the port at 127.0.0.1 at which "
+        "it has to listen",
     )
     server_python: str = Field(
         "",
         description="interpreter of app, or a virtual environment's folder; unset: the interpreter of the bridge",
     )
-    server_folder: str = Field("", description="folder in which a server is started")
+    server_folder: str = Field("", description="folder in which the run starts a server")
     server_variables: dict[str, str] = Field(
         default_factory=dict,
         description="further variables of a started server: --env.openenv.server_variables.NAME VALUE",
     )
     server_restarts: int = Field(
-        3, ge=0, le=1000, description="times that a started server that died is started again"
+        3,
+        ge=0,
+        le=1000,
+        description="number of times that a started server is started again after it died",
     )
     bearer_file: str = Field(
         "",
-        description="file with a bearer token for a running server, which a proxy before it wants",
+        description="file with a bearer token that a proxy before a running server asks for",
     )
     reset: TypedTable = Field(
         default_factory=dict,
@@ -47,7 +51,7 @@ class OpenEnvConfig(Config):
     )
     splits: dict[str, str] = Field(
         default_factory=dict,
-        description="the server's name of a split of the run, where it is another: --env.openenv.splits.eval test",
+        description="names that the server has for splits of the run, if they differ: --env.openenv.splits.eval test",
     )
     action: Literal["auto", "text", "json", "tools"] = Field(
         "auto",
@@ -64,13 +68,14 @@ class OpenEnvConfig(Config):
     )
     instructions: str = Field(
         "",
-        description="words before the first observation; unset: how to write an action, if it is not text",
+        description="text before the first observation; unset: it explains how to write an action, if that is not "
+        "text",
     )
     max_turns: int = Field(100, ge=1, le=10_000, description="largest number of the policy's turns")
     malformed_reward: float = Field(
         0.0,
         allow_inf_nan=False,
-        description="reward of an answer that is no action, or that the server refuses as none",
+        description="reward of an answer that is no action, or that the server refuses as an action",
     )
     least_reward: float | None = Field(
         None,
@@ -81,8 +86,8 @@ class OpenEnvConfig(Config):
     )
     step_errors: Literal["fail", "show"] = Field(
         "fail",
-        description="a step that raises in the server: fail is an error of the environment, show tells the policy, as "
-        "of a malformed action",
+        description="what happens if a step raises in the server. fail: it is an error of the environment; show: the "
+        "policy reads it, like a malformed action",
     )
     answer_s: float = Field(
         120.0, gt=0, allow_inf_nan=False, description="seconds for each answer of the server"
@@ -94,7 +99,7 @@ class OpenEnvConfig(Config):
         600.0,
         ge=0,
         allow_inf_nan=False,
-        description="seconds in which a server that has no room for another session is tried again",
+        description="seconds for which the run keeps trying a server that has no room for another session",
     )
     max_message_mib: float = Field(
         16.0, gt=0, le=1024, description="largest answer of the server, in MiB"

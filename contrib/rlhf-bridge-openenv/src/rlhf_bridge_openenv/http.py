@@ -61,10 +61,14 @@ def request(address: Address, method: str, path: str, limits: Limits, body: Any 
             raw = _read(answer, limits.max_bytes)
     except (OSError, http.client.HTTPException) as error:
         if late.is_set() or isinstance(error, TimeoutError):
-            said = f"did not answer {method} {path} within {limits.answer_s:g} s"
-        else:
-            said = f"broke off its answer to {method} {path} ({type(error).__name__}: {error})"
-        raise RolloutError(said, code="environment/refused") from error
+            raise RolloutError(
+                f"did not answer {method} {path} within {limits.answer_s:g} s",
+                code="environment/too-slow",
+            ) from error
+        raise RolloutError(
+            f"broke off its answer to {method} {path} ({type(error).__name__}: {error})",
+            code="environment/unreachable",
+        ) from error
     finally:
         timer.cancel()
         connection.close()

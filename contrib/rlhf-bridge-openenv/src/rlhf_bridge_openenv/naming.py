@@ -18,7 +18,7 @@ def named(label: str) -> Iterator[None]:
     try:
         yield
     except RolloutError as error:
-        raise RolloutError(f"{label}: {error}") from error
+        raise error.with_text(f"{label}: {error}") from error
     except OSError as error:
         raise RolloutError(
             f"{label}: cannot be reached ({type(error).__name__}: {error})",

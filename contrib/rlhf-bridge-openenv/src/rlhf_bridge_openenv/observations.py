@@ -63,7 +63,7 @@ def shown(fields: Mapping[str, Any], show: Sequence[str]) -> str:
     if show and not any(name in fields for name in show):
         raise RolloutError(
             f"show = {list(show)}: the observation has none of them; its fields are {', '.join(fields)}",
-            code="environment/wrong-answer",
+            code="environment/nothing-to-show",
         )
     kept = {name: fields[name] for name in wanted if fields.get(name) is not None}
     if len(kept) == 1 and isinstance(only := next(iter(kept.values())), str):

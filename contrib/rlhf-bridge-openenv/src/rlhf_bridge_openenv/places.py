@@ -29,12 +29,12 @@ class OpenEnvPlace:
         if len(given) != 1:
             raise ConfigError(
                 f"openenv: expected one of url, app and command; got {' and '.join(given) or 'none'}",
-                code="config/conflict",
+                code="environment/several-places",
             )
         if config.bearer_file and not config.url:
             raise ConfigError(
                 "openenv: bearer_file is for a running server; expected url beside it",
-                code="config/conflict",
+                code="environment/token-without-url",
             )
         self.limits = Limits(
             answer_s=config.answer_s, max_bytes=int(config.max_message_mib * 2**20)

@@ -126,7 +126,8 @@ class StartedServer:
                     code="environment/too-slow",
                 )
             try:
-                if request(address, "GET", "/health", _health_limits(left)).status == 200:
+                limits = Limits(answer_s=left, max_bytes=2**20)
+                if request(address, "GET", "/health", limits).status == 200:
                     self._address = address
                     return
             except (OSError, RolloutError):
@@ -179,10 +180,6 @@ def stop_servers() -> None:
         _SERVERS.clear()
     for server in servers:
         server.stop()
-
-
-def _health_limits(left_s: float) -> Limits:
-    return Limits(answer_s=left_s, max_bytes=2**20)
 
 
 def _interpreter(path: str) -> str:

@@ -30,5 +30,5 @@ class ReasoningGymConfig(Config):
     tag: str = Field(
         "answer",
         pattern=r"[A-Za-z][A-Za-z0-9_]*|",
-        description="tag around the answer that is scored, as in <answer>7</answer>; empty: the whole text is",
+        description="tag around the answer that is scored, as in <answer>7</answer>; empty: the whole text is scored",
     )

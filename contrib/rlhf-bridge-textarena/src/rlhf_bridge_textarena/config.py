@@ -23,13 +23,16 @@ class TextArenaConfig(Config):
         description="moves of the other players, drawn at random by the episode's seed; unset: the policy plays alone",
     )
     num_players: int = Field(
-        1, ge=1, le=15, description="players of the game, the policy first; 1 to play alone"
+        1,
+        ge=1,
+        le=15,
+        description="number of players of the game, of which the policy is the first; 1: it plays alone",
     )
     max_turns: int = Field(100, ge=1, le=10_000, description="largest number of the policy's turns")
     unfinished_reward: float = Field(
         -1.0,
         ge=-1e6,
         le=1e6,
-        description="reward of a game that max_turns ends; games give -1 to who loses, so that stalling earns no more",
+        description="reward of a game that max_turns ends; -1, the reward of a lost game, makes stalling useless",
     )
     wins_only: bool = Field(False, description="count the game's rewards below 0 as 0")

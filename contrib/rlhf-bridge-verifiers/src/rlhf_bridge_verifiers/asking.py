@@ -79,7 +79,7 @@ class Asking:
             raise RolloutError(
                 "the harness offered other tools than at first; expected the same ones in a whole episode, since the "
                 "policy has read them",
-                code="environment/unsuitable",
+                code="environment/tools-changed",
             )
         self.tools = tools
 

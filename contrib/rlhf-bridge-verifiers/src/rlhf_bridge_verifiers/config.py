@@ -19,7 +19,9 @@ class VerifiersConfig(Config):
         description="options of the taskset: --env.verifiers.kwargs.KEY VALUE",
     )
     eval_tasks: int = Field(
-        0, ge=0, description="tasks at the taskset's start that are evaluated on, not trained on"
+        0,
+        ge=0,
+        description="number of tasks, the first of the taskset, for evaluation instead of training",
     )
     harness: str = Field(
         "",
@@ -41,5 +43,6 @@ class VerifiersV0Config(Config):
         description="package of an environment with load_environment, or MODULE:CLASS of one of the library's own",
     )
     kwargs: TypedTable = Field(
-        default_factory=dict, description="its arguments: --env.verifiers_v0.kwargs.KEY VALUE"
+        default_factory=dict,
+        description="arguments of the environment: --env.verifiers_v0.kwargs.KEY VALUE",
     )

@@ -76,7 +76,7 @@ class Handover(Generic[OutcomeT]):
             raise RolloutError(
                 "the environment asked a second question before the first was answered; expected one conversation. "
                 "Play such an environment as an agent, whose requests may stand side by side",
-                code="environment/unsuitable",
+                code="environment/two-questions",
             )
         new = _after(self._known, conversation)
         self._answer = asyncio.get_running_loop().create_future()
@@ -103,7 +103,7 @@ def _after(known: Sequence[Message], conversation: Sequence[Message]) -> list[Me
         raise RolloutError(
             "the environment rewrote its conversation between two questions; expected one that only grows. Play "
             "such an environment as an agent, whose requests may fork",
-            code="environment/unsuitable",
+            code="environment/rewrote-history",
         )
     return list(conversation[len(known) :])
 
@@ -122,7 +122,7 @@ def plain(message: Any) -> Message:
         if any(part.get("type") != "text" for part in parts):
             raise RolloutError(
                 "the environment showed something other than text; expected text alone",
-                code="environment/unsuitable",
+                code="environment/shows-no-text",
             )
         kept["content"] = "".join(str(part["text"]) for part in parts)
     return kept

@@ -95,7 +95,7 @@ class PolicyServer:
         problem = f"the harness asked at /v1/{route}; expected one that asks for chat completions"
         asking = self._asking(request)
         if asking is not None:
-            asking.refuse(RolloutError(problem))
+            asking.refuse(RolloutError(problem, code="environment/no-chat-completion"))
         return _problem(problem, 400)
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -59,9 +59,12 @@ class VerifiersV0Bridge:
         async def run(ask: Ask) -> Any:
             try:
                 return await self._scored(given, ask)
+            except RolloutError as error:
+                raise RolloutError(f"{self._title}: {error}", code=error.code) from error
             except Exception as error:  # Environments and rubrics raise anything.
-                kind = "" if isinstance(error, RolloutError) else f"{type(error).__name__}: "
-                raise RolloutError(f"{self._title}: {kind}{error}") from error
+                raise RolloutError(
+                    f"{self._title}: {type(error).__name__}: {error}", code="environment/raised"
+                ) from error
 
         self._handover = Handover(run)
         messages = await self._handover.question()

@@ -36,13 +36,13 @@ class ClipCovConfig(Config):
         1.0,
         ge=0.0,
         le=1e6,
-        description="these tokens are drawn among those with a covariance above this, in nats times advantage",
+        description="smallest covariance of tokens that may lose their gradient, in nats times advantage",
     )
     cov_high: float = Field(
         5.0,
         gt=0.0,
         le=1e6,
-        description="upper end of that range: the few tokens beyond keep their gradient",
+        description="largest covariance of tokens that may lose their gradient; the few tokens beyond keep it",
     )
     clip_low: float = Field(
         1.0, gt=0.0, le=1.0, description="the ratio counts down to 1 - clip_low; 1: no lower bound"

@@ -23,51 +23,56 @@ class MultiTurnConfig(Config):
         None,
         ge=1,
         le=10_000_000,
-        description="tokens that the policy may write in all turns of an episode; none: any number",
+        description="largest number of tokens that the policy may write in all turns of an episode; none: no limit",
     )
     end_at_cut_turn: bool = Field(
         False,
-        description="end an episode where a turn was cut off at rollout.max_new_tokens; else it is answered",
+        description="end an episode at a turn that was cut off at rollout.max_new_tokens; false: the environment "
+        "answers it",
     )
     history: Literal["as_sampled", "as_template"] = Field(
         "as_sampled",
-        description="how a chat's earlier turns are read: as they were sampled, or as the template shows a history "
-        "(without thoughts, say), which forks the episode there",
+        description="how the policy reads earlier turns of a chat: as they were sampled, or as the template renders "
+        "them (for example without thoughts), which forks the episode",
     )
     last_images: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description="images that a turn shows, the last ones of the episode; where one moves out, the episode forks, "
-        "and the turn is a row of its own; unset: all of them",
+        description="number of images that a turn shows, the last ones of the episode; leaving one out forks the "
+        "episode, so that the turn is a row of its own; unset: all",
     )
     older_image: str = Field(
         "[earlier image]",
         max_length=1000,
-        description="last_images: text in the place of each older image",
+        description="text in place of each older image that last_images leaves out",
     )
     environment_timeout_s: float = Field(
         300.0,
         gt=0.0,
-        description="seconds for each call of an environment, which fails if it takes longer",
+        description="seconds for each call of an environment; a longer call fails, see on_error",
     )
     turn_timeout_s: float | None = Field(
         None,
         gt=0.0,
-        description="seconds for each turn, the policy's answer and the environment's, after which the episode ends",
+        description="seconds for each turn, the policy's answer and the environment's together, after which the "
+        "episode ends; unset: no limit",
     )
     episode_timeout_s: float | None = Field(
-        None, gt=0.0, description="seconds for a whole episode, after which it ends"
+        None,
+        gt=0.0,
+        description="seconds for a whole episode, after which it ends; unset: no limit",
     )
     on_error: Literal["fail", "drop", "value"] = Field(
         "fail",
-        description="when an environment fails: end the run, leave out the episode, or end it with error_reward",
+        description="what happens if an environment fails: fail ends the run, drop leaves out the episode, value "
+        "ends it with error_reward",
     )
     error_reward: float = Field(
         0.0,
         ge=-1e6,
         le=1e6,
-        description="on_error value: added to the reward of the last turn before the failure",
+        description="number that on_error = value adds to the reward of the last turn before the failure",
     )
 
     @model_validator(mode="after")
@@ -99,7 +104,10 @@ class EchoDigitsConfig(Config):
     num_digits: int = Field(
         4, ge=2, le=10, description="number of possible digits, from 0 to num_digits - 1"
     )
-    num_turns: int = Field(4, ge=1, le=1000, description="digits to echo, one a turn")
+    num_turns: int = Field(
+        4, ge=1, le=1000, description="number of digits to echo, one in each turn"
+    )
     credit: Literal["turn", "end"] = Field(
-        "turn", description="turn: each turn has its own reward; end: the last turn has them all"
+        "turn",
+        description="turn: each turn gets its own reward; end: the last turn gets the rewards of all turns",
     )

@@ -166,7 +166,8 @@ class Episode:
             if observation.token_ids is None:
                 raise
             raise unreadable(observation, error) from error
-        check_sampled(uid, completion.token_ids, context)
+        if context.images is not None:
+            check_sampled(uid, completion.token_ids, context.images)
         self._last = self._graph.add(prompt, completion, media=media)
         self.num_turns += 1
         return self._action(turn, prompt, completion)

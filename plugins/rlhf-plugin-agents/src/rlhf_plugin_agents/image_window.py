@@ -53,7 +53,7 @@ class ImageWindow:
             raise EnvironmentFailure(
                 f"an observation has frames of a video, and rollout.multi_turn.last_images {self.last} leaves out "
                 "single images; give the frames as images, or leave the option out",
-                code="environment/unusable-image",
+                code="environment/frames-in-window",
             )
 
     def _begin(self, token_ids: Sequence[int], place: int, behind: int) -> int:
@@ -79,14 +79,14 @@ def window_of(config: MultiTurnConfig, context: RolloutContext) -> ImageWindow |
         raise ConfigError(
             f"rollout.multi_turn.last_images {config.last_images}: the policy reads text alone, so no image is ever "
             "left out. Set --model.vision, or leave the option out",
-            code="config/conflict",
+            code="config/no-images-to-leave-out",
         )
     most = context.images.desk.limits.max_images
     if config.last_images > most:
         raise ConfigError(
             f"rollout.multi_turn.last_images {config.last_images}: a sequence has at most data.max_images {most}. Set "
             f"it to {most} or less, or raise --data.max_images",
-            code="config/out-of-range",
+            code="config/window-too-large",
         )
     tokens = context.images.tokens
     return ImageWindow(

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from rlhf_core import EnvironmentFailure, RolloutError
 from rlhf_core.contracts import Observation, RolloutContext, Uid
-from rlhf_core.media import Expanded, MediaProblem, MediaRef, image_parts, without_images
+from rlhf_core.media import (
+    Expanded,
+    ImageReader,
+    MediaProblem,
+    MediaRef,
+    image_parts,
+    without_images,
+)
 
 
 def admitted(observation: Observation, context: RolloutContext) -> Observation:
@@ -60,17 +67,15 @@ def expanded(
     return Expanded(tuple(token_ids), ())
 
 
-def check_sampled(uid: Uid, token_ids: NDArray[np.int32], context: RolloutContext) -> None:
+def check_sampled(uid: Uid, token_ids: NDArray[np.int32], images: ImageReader) -> None:
     """Refuse an answer with a token that stands for images: nobody could tell it from an image's own.
 
     Raises:
         RolloutError: the engine sampled one.
     """
-    if context.images is None:
-        return
-    if wrong := set(context.images.tokens.never_sampled) & set(token_ids.tolist()):
+    if wrong := set(images.tokens.never_sampled) & set(token_ids.tolist()):
         raise RolloutError(
             f"{uid}: the engine sampled token {min(wrong)}, which stands for an image; expected an engine that never "
             "samples it",
-            code="engine/wrong-answer",
+            code="engine/sampled-image",
         )

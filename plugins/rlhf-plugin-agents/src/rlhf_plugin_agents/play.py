@@ -87,7 +87,7 @@ class Play:
 
     def located(self, failure: EnvironmentFailure, call: str) -> EnvironmentFailure:
         """Return a failure with uid, turn and environment in its message."""
-        return EnvironmentFailure(f"{self._where(call)}: {failure}")
+        return failure.with_text(f"{self._where(call)}: {failure}")
 
     async def _guard(
         self, call: str, method: Callable[..., Awaitable[ResultT]], *arguments: object
@@ -122,7 +122,7 @@ class Play:
         if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
             raise EnvironmentFailure(
                 f"{self._where(call)} gave {what} = {named!r:.200}; expected numbers by name",
-                code="environment/wrong-answer",
+                code="environment/not-numbers",
             )
         return {name: self._finite(call, name, value) for name, value in named.items()}
 
@@ -131,7 +131,7 @@ class Play:
         if not isinstance(number, Real) or not math.isfinite(number):
             raise EnvironmentFailure(
                 f"{self._where(call)} gave {name} = {value!r:.200}; expected one finite number",
-                code="environment/wrong-answer",
+                code="environment/not-a-number",
             )
         return float(number)
 
@@ -139,7 +139,7 @@ class Play:
         if abs(reward) > MAX_REWARD:
             raise EnvironmentFailure(
                 f"{self._where(call)} gave the reward {reward:g}; expected at most {MAX_REWARD:g}",
-                code="environment/wrong-answer",
+                code="environment/reward-too-large",
             )
 
     def _error(self, call: str, error: BaseException) -> EnvironmentFailure:

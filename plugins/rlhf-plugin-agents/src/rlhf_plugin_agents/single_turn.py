@@ -11,8 +11,8 @@ import numpy as np
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, RolloutContext, Task, Trajectory
-from rlhf_core.media import MediaProblem
-from rlhf_episodes import EpisodeGraph
+from rlhf_core.media import MediaProblem, MediaSpan
+from rlhf_episodes import single_answer
 
 from .budgets import limited
 from .config import SingleTurnConfig
@@ -41,10 +41,10 @@ class SingleTurn:
                 "the environment writes the first observation",
                 code="rollout/no-prompt",
             )
-        try:
-            prompt_ids, media = expanded(task.prompt_ids, task.media, context)
-        except MediaProblem as problem:
-            raise RolloutError(f"{task.uid}: {problem}") from problem
+        prompt_ids: tuple[int, ...] = task.prompt_ids
+        media: tuple[MediaSpan, ...] = ()
+        if task.media or context.images is not None:
+            prompt_ids, media = _with_images(task, context)
         room = context.max_length - len(prompt_ids)
         if room <= 0:
             raise RolloutError(
@@ -52,13 +52,16 @@ class SingleTurn:
                 f"{context.max_length}; raise --rollout.max_length or lower --data.max_prompt_tokens",
                 code="rollout/prompt-too-long",
             )
+        sampling = context.sampling
+        if not sampling.min_new_tokens <= sampling.max_new_tokens <= room:
+            sampling = limited(sampling, room)
         completions = await context.engine.generate(
             GenerationRequest(
                 uid=task.uid._replace(sample=samples[0]),
                 prompt_ids=prompt_ids,
                 media=media,
                 seeds=tuple(context.seed(sample, 0) for sample in samples),
-                sampling=limited(context.sampling, room),
+                sampling=sampling,
             )
         )
         if len(completions) != len(samples):
@@ -70,9 +73,20 @@ class SingleTurn:
         prompt = np.array(prompt_ids, dtype=np.int32)
         for sample, completion in zip(samples, completions, strict=True):
             uid = task.uid._replace(sample=sample)
-            check_sampled(uid, completion.token_ids, context)
+            if context.images is not None:
+                check_sampled(uid, completion.token_ids, context.images)
             one_token = context.sampling.max_new_tokens == 1
-            graph = EpisodeGraph(uid, one_token_turns=one_token)
-            graph.add(prompt, completion, media=media)
-            trajectories += graph.trajectories()
+            trajectories += single_answer(
+                uid, prompt, completion, one_token_turns=one_token, media=media
+            )
         return trajectories
+
+
+def _with_images(
+    task: Task, context: RolloutContext
+) -> tuple[tuple[int, ...], tuple[MediaSpan, ...]]:
+    """Return the task's prompt with all tokens of its images, and their places."""
+    try:
+        return expanded(task.prompt_ids, task.media, context)
+    except MediaProblem as problem:
+        raise RolloutError(f"{task.uid}: {problem}", code="image/unusable") from problem

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -17,17 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf_core import ConfigError, PluginError
-from rlhf_core.contracts import (
-    RoleSpec,
-    StepOutcome,
-    StepPlan,
-    TrainBatch,
-    TrajectoryColumns,
-)
-from rlhf_core.objective import (
-    BuiltObjective,
-)
+from rlhf_core.contracts import RoleSpec, StepOutcome, StepPlan, TrainBatch, TrajectoryColumns
+from rlhf_core.objective import BuiltObjective
 from rlhf_core.plugins import Plugins
 from rlhf_torch.heads.action_head import default_chunk
 from rlhf_torch.models.buckets import buckets_of
@@ -162,7 +153,7 @@ class DeepSpeedBackend(ScoringBackend):
         """
         training, objective = self._training, self._objective
         if training is None or objective is None:
-            raise PluginError(f"the {self._spec.role} only scores; it has no objective to train on")
+            raise self._only_scores()
         self._require_state()
         together = group_batch(batch, self._group)
         whole = together.batch
@@ -193,19 +184,7 @@ class DeepSpeedBackend(ScoringBackend):
             sum_=self._ranks.sum_,
             is_first=self._ranks.is_first,
         )
-        seen = found.seen
-        logprobs, entropies, values, losses, clipped = (
-            None if column is None else column[together.own]
-            for column in (seen.logprobs, seen.entropies, seen.values, *seen.losses())
-        )
-        return StepOutcome(
-            metrics=metrics,
-            logprobs=logprobs,
-            entropies=entropies,
-            losses=losses,
-            clipped=clipped,
-            values=values,
-        )
+        return found.seen.outcome(metrics, together.own)
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun; a collective call.
@@ -219,13 +198,7 @@ class DeepSpeedBackend(ScoringBackend):
         return True
 
     def _gradient(
-        self,
-        training: Training,
-        batch: TrainBatch,
-        plan: StepPlan,
-        tokens: int,
-        *,
-        recovers: bool,
+        self, training: Training, batch: TrainBatch, plan: StepPlan, tokens: int, *, recovers: bool
     ) -> UpdateLosses:
         """Compute the gradient of an update, and return its losses with what they leave behind."""
         assert self._losses is not None
@@ -346,22 +319,17 @@ class DeepSpeedBackend(ScoringBackend):
 
         Raises:
             ConfigError: ``ema`` is true and the role keeps no moving average.
-            PluginError: ``ema`` is true and the role is not trained.
         """
         self._wait_for_state()
-        if ema and self._spec.ema_decay is None:
-            raise ConfigError(f"the {self._spec.role} keeps no moving average; set --actor.ema")
-        with self._holding_average() if ema else nullcontext():
+        if ema:
+            self._require_average()
+        training = self._training
+        with training.holding_average() if ema and training is not None else nullcontext():
             weights = self._served().items() if self._model.adapter is None else None
             shared = any(hasattr(parameter, "ds_id") for parameter in self._model.parameters())
             export_role(
                 self._model, weights, self._spec, folder, self._ranks, whole if shared else None
             )
-
-    def _holding_average(self) -> AbstractContextManager[None]:
-        if self._training is None:
-            raise PluginError(f"the {self._spec.role} is not trained and has no moving average")
-        return self._training.holding_average()
 
     def _wait_for_state(self) -> None:
         self._require_state()

@@ -60,7 +60,8 @@ class DeepSpeedConfig(ComputeOptions):
     )
     compile: bool = Field(
         False,
-        description="torch.compile each layer; the plan does for 50 steps or more; stages 0 to 2",
+        description="use torch.compile for each layer, in stages 0 to 2; rlhf plan turns it on for runs of 50 steps "
+        "or more",
     )
     deep_compile: bool = Field(
         False,
@@ -76,8 +77,8 @@ class DeepSpeedConfig(ComputeOptions):
         1,
         ge=1,
         le=1024,
-        description="number of ranks that compute each sequence together, a slice of its tokens each; divides the "
-        "number of ranks and of the model's attention heads. A micro-batch holds as many times more tokens",
+        description="number of ranks that compute each sequence together, a slice of its tokens each; a micro-batch "
+        "holds as many times more tokens. It divides the number of ranks and of attention heads",
     )
     tensor_parallel: int = Field(
         1,

@@ -18,13 +18,13 @@ class EndpointConfig(Config):
     """Options of ``endpoint``."""
 
     agent: str = Field(
-        description="function or coroutine that plays an episode, as FILE.py:NAME or package.module:NAME, called with "
-        "an AgentContext; or command, which runs rollout.endpoint.command",
+        description="function or coroutine that plays an episode with an AgentContext, as FILE.py:NAME or "
+        "package.module:NAME; or the word command, which runs rollout.endpoint.command",
     )
     command: tuple[str, ...] = Field(
         (),
-        description="words of the command that plays an episode where agent is command, with {base_url}, {root_url}, "
-        "{api_key}, {model}, {seed}, {task} (a JSON file) and {prompt} filled in",
+        description="words of the command that plays an episode if agent is command; {base_url}, {root_url}, "
+        "{api_key}, {model}, {seed}, {task} (a JSON file) and {prompt} are filled in",
     )
     pass_env: tuple[str, ...] = Field(
         (),
@@ -33,62 +33,73 @@ class EndpointConfig(Config):
     )
     reward_from: Literal["agent", "rewards"] = Field(
         "agent",
-        description="who judges an episode: what the agent returns (a command: its last line), or --reward alone",
+        description="agent: the reward is what the agent returns (a command: its last line); rewards: --reward alone "
+        "gives it",
     )
     on_error: Literal["fail", "drop", "value"] = Field(
         "fail",
-        description="an agent that raises, dies or tells no outcome: end the run, leave its episode out of its group, "
-        "or train on what it did with error_reward as its reward",
+        description="what happens if an agent raises, dies or returns nothing: fail ends the run, drop leaves out "
+        "the episode, value trains on it with error_reward",
     )
     error_reward: float = Field(
-        0.0, ge=-1e6, le=1e6, description="on_error value: the reward of the episode"
+        0.0,
+        ge=-1e6,
+        le=1e6,
+        description="reward of an episode whose agent failed, with on_error = value",
     )
     models: tuple[str, ...] = Field(
         ("policy",),
         min_length=1,
-        description="names of the model that the policy answers to; *: any name",
+        description="model names in requests that the policy answers to; *: any name",
     )
     overrides: Literal["refuse", "ignore"] = Field(
         "refuse",
-        description="a request that asks for another temperature or penalties, which the run decides since it trains "
-        "on what is sampled, for a form that the engine does not enforce, or that has a field which nothing reads",
+        description="what happens to parts of a request that the run decides (temperature, penalties), that the "
+        "engine does not enforce (a form) or that nothing reads: refuse the request, or ignore them",
     )
     thoughts: Literal["as_sent", "keep"] = Field(
         "as_sent",
-        description="thoughts that a client or the template leaves out of the history: as_sent forks and reads them no "
-        "more, keep goes on with the tokens that were sampled",
+        description="thoughts that a client or the chat template leaves out of the history. as_sent: the policy no "
+        "longer reads them, and the episode forks; keep: it reads the tokens that were sampled",
     )
     max_requests: int = Field(
         256,
         ge=1,
         le=100_000,
-        description="answers of the policy after which an episode's requests are refused",
+        description="largest number of the policy's answers in an episode; further requests are refused",
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="tokens that the policy may write in an episode; no limit when unset",
+        description="largest number of tokens that the policy may write in an episode; unset: no limit",
     )
-    max_n: int = Field(16, ge=1, le=1024, description="answers that one request may ask for")
+    max_n: int = Field(
+        16, ge=1, le=1024, description="largest number of answers that one request may ask for"
+    )
     max_episodes: int = Field(
         256,
         ge=1,
         le=100_000,
-        description="agents that run at the same time in one process; others wait",
+        description="largest number of agents that run at the same time in one process; others wait",
     )
     max_concurrency: int = Field(
         64,
         ge=1,
         le=10_000,
-        description="requests of one episode that the engine computes at once; others wait",
+        description="largest number of requests of one episode that the engine computes at once; others wait",
     )
     max_connections: int = Field(
-        4096, ge=1, le=100_000, description="open connections of all episodes of one process"
+        4096,
+        ge=1,
+        le=100_000,
+        description="largest number of open connections of all episodes in one process",
     )
-    max_body_mib: float = Field(16.0, gt=0.0, le=1024.0, description="MiB of the largest request")
+    max_body_mib: float = Field(
+        16.0, gt=0.0, le=1024.0, description="largest size of a request, in MiB"
+    )
     trace_folder: Path | None = Field(
         None,
-        description="folder for a file of each episode in the form of OpenEnv's TrainingTrace; none when unset",
+        description="folder for a file of each episode in the form of OpenEnv's TrainingTrace; unset: no files",
     )
     request_timeout_s: float = Field(
         600.0, gt=0.0, description="seconds for the engine to answer one request"

@@ -23,6 +23,8 @@ ADVICE = {
     ForkCause.DROPPED: "If that is not meant, have it keep the history whole.",
     ForkCause.OTHER: "If that is not meant, have it keep what changes from turn to turn out of earlier messages.",
     ForkCause.TOOLS: "Have it send the same tools, in the same order, with each request.",
+    ForkCause.SPECIAL: "A policy that has learned to chat writes none. To train on the tokens as they are, set "
+    "--rollout.endpoint.thoughts keep.",
     ForkCause.TEMPLATE: "Set --rollout.endpoint.thoughts keep, or choose a template that shows turns as they were.",
 }
 """Remedy of each cause."""

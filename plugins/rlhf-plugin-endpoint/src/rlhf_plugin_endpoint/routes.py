@@ -215,7 +215,10 @@ class Routes:
         if route == "/v1/responses":
             said: Sequence[Message] = request.messages[1 if body.get("instructions") else 0 :]
             (answer,) = answers
-            self._session.responses[response_id(answer)] = (*said, message_of(answer))
+            # As the client got it, for results name calls so.
+            calls = tuple(replace(call, id=f"call_{call.id}") for call in answer.tool_calls)
+            got = message_of(replace(answer, tool_calls=calls))
+            self._session.responses[response_id(answer)] = (*said, got)
 
     def _model(self, body: Mapping[str, Any]) -> str:
         names = self._options.models

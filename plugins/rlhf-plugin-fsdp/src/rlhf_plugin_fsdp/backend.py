@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import (
     RoleSpec,
     StepOutcome,
@@ -119,10 +118,7 @@ class FsdpBackend(LeavingRole):
         """
         training, losses = self._training, self._losses
         if training is None or losses is None:
-            raise PluginError(
-                f"the {self._spec.role} only scores; it has no objective to train on",
-                code="training/role-only-scores",
-            )
+            raise self._only_scores()
         self._require_state()
         with self._ranks.together():
             self._role.reader.check(batch)
@@ -133,7 +129,8 @@ class FsdpBackend(LeavingRole):
             compute_gradient(training, found.works, self._ranks, recovers=False)
         with self._ranks.together():
             found.require_whole()
-        self._state_out.finish_return()  # until here nothing has needed it
+        if self._state_arrives:  # until here nothing has needed it
+            self._wait_for_state()
         if plan.undo_bytes and self._undo is not None:
             self._undo.keep(self.updates_begun, plan.undo_bytes)
         self.updates_begun += 1
@@ -147,15 +144,7 @@ class FsdpBackend(LeavingRole):
             sum_=self._ranks.sum_,
             is_first=self._ranks.is_first,
         )
-        of_actions, clipped = found.seen.losses()
-        return StepOutcome(
-            metrics=metrics,
-            logprobs=found.seen.logprobs,
-            entropies=found.seen.entropies,
-            losses=of_actions,
-            clipped=clipped,
-            values=found.seen.values,
-        )
+        return found.seen.outcome(metrics)
 
     def undo(self, updates_begun: int) -> bool:
         """Go back to the state before the update that was kept when so many had begun; each rank its part."""
@@ -250,13 +239,9 @@ class FsdpBackend(LeavingRole):
             ConfigError: ``ema`` is true and the role keeps no moving average.
         """
         self._wait_for_state()
-        training = self._training
-        if ema and (training is None or self._spec.ema_decay is None):
-            raise ConfigError(
-                f"the {self._spec.role} keeps no moving average; set --actor.ema",
-                code="training/no-moving-average",
-            )
-        model = self._model
+        if ema:
+            self._require_average()
+        model, training = self._model, self._training
         with training.holding_average() if ema and training is not None else nullcontext():
             export_role(
                 model,

@@ -12,6 +12,6 @@ class FsdpConfig(ComputeOptions):
 
     reshard_after_forward: bool = Field(
         True,
-        description="drop a layer's collected weights after its forward pass and collect them again for the backward "
-        "pass: less memory. false: they stay for the backward pass, which saves a third of the communication",
+        description="drop a layer's collected weights after its forward pass, which takes less memory; false: keep "
+        "them for the backward pass, which saves a third of the communication",
     )

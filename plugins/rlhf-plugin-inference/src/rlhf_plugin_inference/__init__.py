@@ -37,7 +37,7 @@ def rlhf_commands() -> list[Component[Any]]:
         Component(
             name="merge",
             factory="rlhf_plugin_inference.merge.command:merge",
-            summary="Make a plain model of a base and a PEFT adapter.",
+            summary="Merge a PEFT adapter into its base model.",
             extra="peft",
         ),
     ]

@@ -23,17 +23,18 @@ def rlhf_commands() -> list[Component[Any]]:
         Component(
             name="doctor",
             factory="rlhf_plugin_lab.doctor.command:main",
-            summary="Say from a run's records why it does not learn, or has collapsed, and what to change.",
+            summary="Say from a run's records why it does not learn or has collapsed, and what to change.",
         ),
         Component(
             name="audit",
             factory="rlhf_plugin_lab.audit.command:main",
-            summary="Say from recorded tokens why log-probs of sampler and trainer differ, by a plain forward.",
+            summary="Find out why log-probs of sampler and trainer differ, by computing those of recorded "
+            "tokens again.",
         ),
         Component(
             name="replay",
             factory="rlhf_plugin_lab.replay.command:main",
-            summary="Train steps of a run again: to the bit, or with options changed on the same samples.",
+            summary="Train steps of a run again: to the bit, or with changed options on the same samples.",
         ),
     ]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rlhf_config import FlagParser
 from rlhf_core import ConfigError
 from rlhf_core.storage import written_whole
 
-from .flags import FlagParser
 from .paper.contents import Contents, contents_of
 from .paper.html import page
 from .recorded.replay_note import with_replayed
@@ -20,14 +19,13 @@ from .serving import serve
 _START = b"<!DOCTYPE html>"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf view",
         description="Show runs as one page: curves, the options that differ, rollouts side by side, episodes by turns, "
         "tokens where they are recorded. The page asks nobody for anything. Without --export it is served on "
         "127.0.0.1, at an address that holds a token, until Ctrl-C.",
-        allow_abbrev=False,
     )
     own.add_argument(
         "runs",
@@ -58,9 +56,11 @@ def parser() -> argparse.ArgumentParser:
         "--max-mb",
         type=int,
         default=256,
-        help="largest size of the page's data in MB (256); the page says what is left out",
+        help="largest size of the page's data, in MB (default 256); the page says what is left out",
     )
-    own.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; 0: a free one (0)")
+    own.add_argument(
+        "--port", type=int, default=0, help="port of 127.0.0.1; 0: a free one (default 0)"
+    )
     return own
 
 
@@ -73,10 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     """
     own = parser().parse_args(list(arguments))
     if own.max_mb < 1:
-        raise ConfigError(f"--max-mb {own.max_mb}: expected 1 or more", code="usage/command-line")
+        raise ConfigError(f"--max-mb {own.max_mb}: expected 1 or more", code="usage/megabytes")
     if not 0 <= own.port <= 65535:
         raise ConfigError(
-            f"--port {own.port}: expected a number from 0 to 65535", code="usage/command-line"
+            f"--port {own.port}: expected a number from 0 to 65535", code="usage/port"
         )
     wanted = _wanted(own.steps)
     if own.export_traces is not None:
@@ -84,13 +84,13 @@ def main(arguments: Sequence[str]) -> int:
 
         if own.export is not None:
             raise ConfigError(
-                f"--export-traces {own.export_traces}: expected no page beside it; leave --export out",
-                code="usage/command-line",
+                f"--export-traces {own.export_traces}: it cannot be combined with --export; leave --export out",
+                code="usage/page-beside-traces",
             )
         if len(own.runs) > 1:
             raise ConfigError(
                 f"--export-traces {own.export_traces}: expected one run, got {len(own.runs)}; export them one by one",
-                code="usage/command-line",
+                code="usage/several-runs",
             )
         export_traces(own.runs[0], own.export_traces, wanted)
         return 0
@@ -132,7 +132,7 @@ def _require_replaceable(path: Path) -> None:
     """
     problem = why_not_replaceable(path, _START, "page")
     if problem is not None:
-        raise ConfigError(f"--export {path}: {problem}", code="output/cannot-create")
+        raise ConfigError(f"--export {path}: {problem}", code="output/not-exported")
 
 
 def _wanted(text: str | None) -> Callable[[int], bool]:
@@ -153,7 +153,7 @@ def _wanted(text: str | None) -> Callable[[int], bool]:
         ):
             raise ConfigError(
                 f"--steps {text}: expected steps and spans of steps, such as 1,10,100-200; got {part!r}",
-                code="usage/command-line",
+                code="usage/spans-of-steps",
             )
         spans.append((int(first), int(last) if dash else int(first)))
     return lambda step: any(first <= step <= last for first, last in spans)

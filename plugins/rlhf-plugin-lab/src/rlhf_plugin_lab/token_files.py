@@ -48,7 +48,7 @@ FORM: dict[str, Any] = {
 class TokensConfig(Config):
     """Size of the files."""
 
-    every: int = Field(1, ge=1, description="steps between two files")
+    every: int = Field(1, ge=1, description="number of steps between two files")
     max_tokens: int = Field(
         1_000_000,
         ge=1,

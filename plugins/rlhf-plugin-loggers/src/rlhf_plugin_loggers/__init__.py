@@ -65,7 +65,7 @@ def rlhf_commands() -> list[Component[Any]]:
         Component(
             name="curve",
             factory="rlhf_plugin_loggers.curve_command:draw",
-            summary="Draw the learning curves of runs again.",
+            summary="Redraw the learning curves of runs.",
         )
     ]
 

@@ -17,14 +17,17 @@ _USER_OF_URL = re.compile(r"://[^/@\s]+@")
 class WandbConfig(Config):
     """Names of a run at Weights & Biases, and the way it goes there."""
 
-    project: str | None = Field(None, description="none: WANDB_PROJECT, else rlhf")
+    project: str | None = Field(None, description="project; none: WANDB_PROJECT, else rlhf")
     entity: str | None = Field(None, description="user or team; none: WANDB_ENTITY, else your own")
-    name: str | None = Field(None, description="of the run; none: that of the run folder")
-    group: str | None = Field(None, description="by which the site groups runs")
+    name: str | None = Field(None, description="name of the run; none: that of the run folder")
+    group: str | None = Field(
+        None, description="word by which the site groups runs; none: no group"
+    )
     tags: tuple[str, ...] = Field((), description="words to find the run by")
     mode: Literal["online", "offline"] | None = Field(
         None,
-        description="offline: write files into the run folder, for wandb sync; none: WANDB_MODE, else online",
+        description="online: send to the server; offline: write files for wandb sync into the run folder; none: "
+        "WANDB_MODE, else online",
     )
     start_s: float = Field(
         30.0, gt=0, description="seconds that the server has to answer at the start of the run"
@@ -43,28 +46,31 @@ class TrackioConfig(Config):
     """Names of a run in trackio, and the place where trackio keeps it."""
 
     project: str = Field(
-        "rlhf", min_length=1, description="project, a file of its own in TRACKIO_DIR"
+        "rlhf", min_length=1, description="project, which has a file of its own in TRACKIO_DIR"
     )
     name: str | None = Field(
         None,
-        description="of the run, by which it is found again after a resume, so no other run of the project may have "
-        "it; none: that of the run folder with a random end",
+        description="name of the run, by which a resume finds it, so no other run of the project may have it; none: "
+        "that of the run folder with a random end",
     )
-    group: str | None = Field(None, description="by which the dashboard groups runs")
+    group: str | None = Field(
+        None, description="word by which the dashboard groups runs; none: no group"
+    )
     space_id: str | None = Field(
         None,
-        description="Hugging Face Space to send the run to; none: TRACKIO_SPACE_ID, else local",
+        description="Hugging Face Space to send the run to; none: TRACKIO_SPACE_ID, else this machine",
     )
     private: bool = Field(True, description="make a new Space private")
     server_url: str | None = Field(
-        None, description="trackio server of your own; its token is TRACKIO_WRITE_TOKEN"
+        None,
+        description="address of a trackio server of your own, whose token is in TRACKIO_WRITE_TOKEN",
     )
     traces: int = Field(
         0,
         ge=0,
         le=256,
-        description="samples of a step whose samples are logged that are traces too, with their tokens, at most "
-        "20 000 of a step; more than 0 needs an observer that hears tokens",
+        description="number of samples, of each step whose samples are logged, to send as traces with tokens, at "
+        "most 20 000 tokens of a step; above 0 it needs an observer that hears tokens",
     )
 
     def needed_by_options(self) -> frozenset[str]:
@@ -96,9 +102,9 @@ class MlflowConfig(Config):
         description="server or database; none: MLFLOW_TRACKING_URI, else mlflow.db in the current folder",
     )
     experiment_name: str | None = Field(
-        None, description="experiment; none: MLFLOW_EXPERIMENT_NAME, else rlhf"
+        None, description="name of the experiment; none: MLFLOW_EXPERIMENT_NAME, else rlhf"
     )
-    run_name: str | None = Field(None, description="of the run; none: that of the run folder")
+    run_name: str | None = Field(None, description="name of the run; none: that of the run folder")
 
     @field_validator("tracking_uri")
     @classmethod

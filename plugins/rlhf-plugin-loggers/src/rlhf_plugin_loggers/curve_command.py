@@ -52,18 +52,18 @@ def _drawn(run: Path) -> Path:
     if not path.is_file():
         raise ConfigError(
             f"{run}: it has no {METRICS}; expected a run's --output, such as runs/run",
-            code="lab/no-metrics",
+            code="run/not-a-run",
         )
     try:
         history = read_history(path)
     except (BrokenJson, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path}: expected the metrics of a run: {error!r}", code="lab/no-metrics"
+            f"{path}: expected the metrics of a run: {error!r}", code="lab/metrics-unreadable"
         ) from error
     if not history.reward.steps and not history.learned:
         raise ConfigError(
             f"{path}: expected a reward, a loss or an accuracy to draw; the run has finished no step with one yet",
-            code="lab/no-metrics",
+            code="lab/nothing-to-draw",
         )
     target = run / FILE_NAME
     save_curve(history, target, title=run.resolve().name)

@@ -23,7 +23,7 @@ def displays_of(run: RunInfo) -> list[object]:
     log = run.config["log"]
     displays: list[object] = []
     if "backend" in run.config:
-        from .signs.watch import LearningWatch
+        from .signs import LearningWatch
 
         displays.append(LearningWatch(run))
     if log["progress"] != "off":

@@ -48,7 +48,7 @@ class Summary:
     def run_end(self, result: RunResult) -> None:
         """Print the summary."""
         history = read_history(self._output / "metrics.jsonl")
-        # A run whose steps are in no checkpoint has nothing to go on from.
+        # A run whose steps are in no checkpoint has nothing to continue from.
         how: Resuming = "restart" if result.steps and result.checkpoint is None else "auto"
         resume = resume_line(self._output, self._command, self._config, how)
         vision = self._config.get("model", {}).get("vision")

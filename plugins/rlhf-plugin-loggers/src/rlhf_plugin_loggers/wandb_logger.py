@@ -126,7 +126,7 @@ def _has_entry(file: Path) -> bool:
         raise ConfigError(
             f"--log.to wandb: {file} cannot be read: {error}. Correct it, or give the key in the variable "
             "WANDB_API_KEY, which goes before it",
-            code="logger/no-key",
+            code="logger/key-unreadable",
         ) from error
 
 

@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 def note_line(note: str) -> str:
     """Return a note of a run's start as one line of ``NOTE_CHARACTERS`` at most; ``run.log`` has the whole note."""
-    return textwrap.shorten(note, NOTE_CHARACTERS, placeholder=" ... (run.log has all)")
+    return textwrap.shorten(note, NOTE_CHARACTERS, placeholder=" ... (full text in run.log)")
 
 
 @dataclass(frozen=True, slots=True)

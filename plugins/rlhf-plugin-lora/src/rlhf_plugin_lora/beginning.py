@@ -1,4 +1,4 @@
-"""The PEFT folder that an adapter goes on from: what of it decides the adapter, and what is refused by its key.
+"""The PEFT folder that an adapter continues from: what of it decides the adapter, and what is refused by its key.
 
 Read before a run starts, so nothing here imports torch or PEFT.
 """
@@ -99,7 +99,7 @@ def read_beginning(path: str, given: Mapping[str, Any], *, has_magnitudes: bool)
             raise ConfigError(
                 f"{option} {_shown(value)} of the adapter: init_from {path} has {key} {_shown(held)}, and "
                 f"an adapter goes on as it is. Leave {option} out.",
-                code="adapter/does-not-fit",
+                code="adapter/goes-on-as-it-is",
             )
     if not _ranks(folder):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""An adapter that goes on from a PEFT folder: PEFT's config for it, and the folder's tensors in the model's layers."""
+"""An adapter that continues from a PEFT folder: PEFT's config of it and the folder's tensors in the model's layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, headline
 from rlhf_torch.adapters.fitting import check_fit, check_loaded
 from rlhf_torch.adapters.folder import PREFIX, WEIGHTS, AdapterFolder
 from rlhf_torch.adapters.stacks import TARGETS, stack_of
@@ -72,7 +72,7 @@ def adapted_by(folder: AdapterFolder, model: PreTrainedModel) -> Adapted:
         raise ConfigError(
             f"adapter {folder.path} does not fit its base: {TARGETS} of its config name {min(without)}, for which its "
             "file has no factors",
-            code="adapter/does-not-fit",
+            code="adapter/no-factors",
         )
     return found
 
@@ -104,9 +104,8 @@ def load(folder: AdapterFolder, model: PreTrainedModel, names: Sequence[str]) ->
         try:
             found = set_peft_model_state_dict(model, dict(tensors), adapter_name=adapter)
         except (KeyError, RuntimeError, ValueError) as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigError(
-                f"adapter {folder.path} cannot be read into {base}: {first}",
+                f"adapter {folder.path} cannot be read into {base}: {headline(error)}",
                 code="adapter/does-not-fit",
             ) from error
         if found.unexpected_keys:
@@ -128,7 +127,7 @@ def _take_rows(
             raise ConfigError(
                 f"adapter {folder.path} does not fit its base: by {TOKENS} of its config {name} has trained rows "
                 f"{tuple(own.shape)}; its file has {held}",
-                code="adapter/does-not-fit",
+                code="adapter/other-rows",
             )
         own.data.copy_(rows)
 

@@ -24,14 +24,14 @@ class LoraOptions(StackedOptions):
 
     serve: Literal["adapter", "merged"] = Field(
         "adapter",
-        description="what engines get at each update: the factors, beside the base's weights, or all weights with the "
-        "factors merged into them",
+        description="what engines get at each update: adapter: the factors, beside the base's weights; merged: all "
+        "weights, with the factors merged into them",
     )
 
     init: Literal["random", "pissa"] = Field(
         "random",
-        description="what the factors begin as: A random and B zero, or the largest singular values and vectors of "
-        "each weight (PiSSA), with which engines and the export have twice the rank",
+        description="start of the factors. random: A random, B zero; pissa: the largest singular values and vectors "
+        "of each weight, which doubles the rank in engines and the export",
     )
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlhf_torch.adapters.folder import AdapterFolder
 
 RANK = 16
-"""Rank of an adapter that begins anew, where no option says another one."""
+"""Rank of an adapter that starts over, where no option says another one."""
 
 
 class LowRankOptions(Config):
@@ -23,8 +23,8 @@ class LowRankOptions(Config):
 
     init_from: str | None = Field(
         None,
-        description="PEFT folder to go on from, such as the export of an earlier run. Rank, alpha and modules are the "
-        "folder's, --model is its base, and the reference is the adapter as it is there; unset: a new adapter",
+        description="PEFT folder to continue from, such as an earlier export: it gives rank, alpha and modules, and "
+        "is the reference; --model is its base. Unset: a new adapter",
     )
     rank: int | None = Field(
         None,
@@ -35,7 +35,7 @@ class LowRankOptions(Config):
     alpha: int | None = Field(
         None,
         ge=1,
-        description="the product B A is scaled by alpha / rank; unset: twice the rank, or that of init_from",
+        description="factor alpha / rank scales the product B A; unset: twice the rank, or that of init_from",
     )
     target: tuple[str, ...] = Field(
         (),
@@ -43,15 +43,17 @@ class LowRankOptions(Config):
         "all linear layers but the output head",
     )
     exclude: tuple[str, ...] = Field(
-        (), description="modules among those to adapt that stay as they are, named as in target"
+        (),
+        description="modules that are not adapted although target means them, named as in target",
     )
     rank_pattern: tuple[str, ...] = Field(
         (),
-        description="other ranks of some modules, each as NAME=RANK, with the end of a module's name or a regular "
-        "expression for it; the first that fits holds",
+        description="other ranks of some modules, each as NAME=RANK with the end of a module's name or a regular "
+        "expression for it; the first that fits counts",
     )
     alpha_pattern: tuple[str, ...] = Field(
-        (), description="other alphas of some modules, each as NAME=ALPHA, likewise"
+        (),
+        description="other alphas of some modules, each as NAME=ALPHA, with names as in rank_pattern",
     )
     dropout: float = Field(
         0.0, ge=0.0, lt=1.0, description="share of an adapter's inputs set to 0 in training"
@@ -60,15 +62,15 @@ class LowRankOptions(Config):
         1.0,
         gt=0.0,
         le=1000.0,
-        description="learning rate of B over that of A, which is the optimizer's (LoRA+ has 16)",
+        description="learning rate of B as a multiple of that of A, which is the optimizer's; LoRA+ has 16",
     )
     modules_to_save: tuple[str, ...] = Field(
-        (), description="modules that are trained whole, as a copy beside the base's"
+        (), description="modules that are trained as a whole, as a copy beside the base's"
     )
     trainable_token_indices: tuple[int, ...] = Field(
         (),
-        description="ids of tokens whose embeddings learn beside the adapter, such as new ones; a head that shares the "
-        "embeddings' matrix has the same rows",
+        description="ids of tokens whose embeddings are trained too, such as new tokens; an output head that shares "
+        "the embeddings' matrix has the same rows",
     )
     use_rslora: bool | None = Field(
         None,
@@ -138,18 +140,18 @@ class LowRankOptions(Config):
             raise ConfigError(
                 f"dropout {self.dropout:g} of the adapter: init_from {self.init_from} has {STACKS}, and factors of a "
                 "stack have no inputs to drop. Leave dropout out.",
-                code="config/conflict",
+                code="adapter/dropout-of-a-stack",
             )
         return folder
 
     @property
     def new_rank(self) -> int:
-        """The rank of an adapter that begins anew."""
+        """The rank of an adapter that starts over."""
         return RANK if self.rank is None else self.rank
 
     @property
     def scaled_by(self) -> int:
-        """The scaling's numerator for an adapter that begins anew."""
+        """The scaling's numerator for an adapter that starts over."""
         return 2 * self.new_rank if self.alpha is None else self.alpha
 
     def served_rank(self) -> int:
@@ -170,8 +172,8 @@ class StackedOptions(LowRankOptions):
 
     target_parameters: tuple[str, ...] = Field(
         (),
-        description="stacks of experts to adapt too, each of which is one parameter of three dimensions: ends of names "
-        "such as experts.gate_up_proj, or regular expressions for whole names; unset: experts stay as they are",
+        description="stacks of experts to adapt too, each a parameter of three dimensions: ends of names such as "
+        "experts.gate_up_proj, or regular expressions; unset: experts are not adapted",
     )
 
     @model_validator(mode="after")

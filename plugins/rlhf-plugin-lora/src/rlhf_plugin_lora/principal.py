@@ -45,7 +45,7 @@ def begin_principal(layers: Mapping[str, LoraLayer]) -> None:
             raise ConfigError(
                 f"init pissa of the adapter: {name} has {min(weight.shape)} singular values, and the rank is {rank}. "
                 "Lower rank, or that of this module with rank_pattern.",
-                code="adapter/unsuitable-init",
+                code="adapter/rank-too-large",
             )
         if weight.is_meta:  # shapes alone are counted, and PEFT leaves a second pair on the CPU
             layer.lora_A.to(weight.device)

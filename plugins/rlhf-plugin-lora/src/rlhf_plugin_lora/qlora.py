@@ -25,7 +25,8 @@ class QloraOptions(StackedOptions):
     """LoRA on a base in 4 bits."""
 
     double_quantization: bool = Field(
-        True, description="quantize the scales too: 0.4 bits less for each weight"
+        True,
+        description="quantize the scales of the 4-bit base too, which saves 0.4 bits per weight",
     )
 
 

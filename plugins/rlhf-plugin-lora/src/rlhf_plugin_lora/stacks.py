@@ -26,7 +26,7 @@ from rlhf_torch.adapters.stacks import plain_name
 class StackFactors(ParamWrapper):  # type: ignore[misc]  # PEFT has no types
     """The module of a layer's experts with factors of one of its stacks; other ones may be around it and inside."""
 
-    reads_inside = True  # see rlhf_torch.models.reading
+    reads_inside = True  # so ranks that share weights collect them as a whole
 
     # Any: the experts of each family have arguments of their own.
     def forward(self, *inputs: Any, **named: Any) -> Any:

@@ -81,14 +81,14 @@ def adapted_stacks(model: PreTrainedModel, wanted: Sequence[str]) -> list[str]:
                 f"{STACKS} {text!r} of the adapter: {wrong[0]} has the shape "
                 f"{tuple(model.get_parameter(wrong[0]).shape)}; expected stacks of matrices, one for each expert. "
                 "Layers are named by target.",
-                code="adapter/unknown-target",
+                code="adapter/no-stack",
             )
         if not found:
             ends = dict.fromkeys(".".join(name.split(".")[-2:]) for name in stacked)
             has = f"its stacks are {', '.join(ends)}" if ends else "it has no stacks of experts"
             raise ConfigError(
                 f"{STACKS} {text!r} of the adapter: {type(model).__name__} has no parameter of that name; {has}",
-                code="adapter/unknown-target",
+                code="adapter/no-such-parameter",
             )
         kept.update(found)
     return [name for name in names if name in kept]
@@ -99,12 +99,12 @@ def _without(model: PreTrainedModel, found: list[str], excluded: Sequence[str]) 
     if not (adapted := set(found)) & out:
         raise ConfigError(
             f"exclude {' '.join(excluded)} of the adapter: none of these modules would be adapted. Leave it out.",
-            code="adapter/unknown-target",
+            code="adapter/excludes-none",
         )
     if adapted <= out:
         raise ConfigError(
             f"exclude {' '.join(excluded)} of the adapter: no module is left to adapt",
-            code="adapter/unknown-target",
+            code="adapter/excludes-all",
         )
     return [name for name in found if name not in out]
 
@@ -121,14 +121,14 @@ def require_patterns(found: Sequence[str], patterns: Iterable[str], option: str)
         except re.error as error:
             raise ConfigError(
                 f"{option} {pattern!r} of the adapter: expected a name or a regular expression; {error}",
-                code="adapter/unknown-target",
+                code="adapter/target-expression",
             ) from error
         if not fits:
             near = difflib.get_close_matches(pattern, _ends(found), n=3, cutoff=0.4)
             hint = f"; the nearest are {', '.join(near)}" if near else ""
             raise ConfigError(
                 f"{option} {pattern!r} of the adapter: no adapted module has that name{hint}",
-                code="adapter/unknown-target",
+                code="adapter/no-adapted-module",
             )
 
 
@@ -162,7 +162,7 @@ def _named(model: PreTrainedModel, wanted: Sequence[str], option: str) -> list[s
             hint = f"; the nearest are {', '.join(near)}" if near else ""
             raise ConfigError(
                 f"{option} {text!r} of the adapter: {type(model).__name__} has no module of that name{hint}",
-                code="adapter/unknown-target",
+                code="adapter/no-such-module",
             )
         kept.update(found)
     return [name for name in names if name in kept]
@@ -176,7 +176,7 @@ def _fits(text: str, name: str, option: str) -> bool:
     except re.error as error:
         raise ConfigError(
             f"{option} {text!r} of the adapter: expected a name or a regular expression; {error}",
-            code="adapter/unknown-target",
+            code="adapter/target-expression",
         ) from error
 
 
@@ -192,7 +192,7 @@ def _check_kinds(model: PreTrainedModel, found: Iterable[str]) -> None:
             raise ConfigError(
                 f"target of the adapter: {name} is a {type(module).__name__}; expected linear layers or embeddings. "
                 f"Name some inside of it, or have it trained whole with modules_to_save.",
-                code="adapter/unknown-target",
+                code="adapter/target-not-linear",
             )
 
 

@@ -110,7 +110,7 @@ def put_rows(
     have fixed copies. An output head that shares the embeddings' matrix gets the same rows.
 
     Args:
-        changed: names of the modules that the adapter changes otherwise.
+        changed: names of the modules that the adapter changes in another way.
 
     Raises:
         ConfigError: a token has no row, or the embeddings cannot be trained in part.
@@ -119,9 +119,9 @@ def put_rows(
     for name in changed:
         if model.get_submodule(name) is embeddings:
             raise ConfigError(
-                f"{TOKENS} of the adapter: it changes {name} otherwise too, by target or modules_to_save. Leave one of "
-                "them out.",
-                code="config/conflict",
+                f"{TOKENS} of the adapter: it changes {name} in another way too, by target or modules_to_save. Leave "
+                "one of them out.",
+                code="adapter/changed-twice",
             )
     _require_plain(model, embeddings, token_ids)
     ids = torch.tensor(token_ids, device=embeddings.weight.device)
@@ -169,5 +169,5 @@ def _require_plain(model: PreTrainedModel, table: nn.Module, token_ids: Sequence
             f"{TOKENS} {wrong[0]} of the adapter: {type(model).__name__} has {table.num_embeddings} rows of "
             "embeddings. Give ids below that, or a base in which the token has a row (--model.resize_embeddings adds "
             "some where a model is trained whole).",
-            code="adapter/token-rows",
+            code="adapter/no-token-row",
         )

@@ -54,7 +54,7 @@ def factors(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         raise ConfigError(
             f"the adapter trains {unserved[0]}, which is no linear layer inside of the model, and engines serve "
             f"factors of those alone. {_way_out(model)}",
-            code="adapter/not-servable",
+            code="adapter/unservable-layer",
         )
     pairs = [(layer, pair) for layer in layers.values() for pair in active(layer)]
     # In one call, which computes in float32 and rounds once.

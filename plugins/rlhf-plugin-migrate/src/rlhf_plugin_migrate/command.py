@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
 
+from rlhf_config import FlagParser
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 
@@ -19,6 +19,7 @@ from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
 from .shell.script import ShellCommand, commands
+from .shell.unresolved import remarks_on_loops
 from .table.source import Written
 from .trl import scripts
 from .trl.launched import refusal_of, trl_launch_of, yaml_of
@@ -27,11 +28,6 @@ from .trl.python_script import read_script
 _STDIN = "-"
 _SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of shell scripts, of which those of TRL's users are told apart from YAML files."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf migrate: {message}", code="usage/command-line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +53,14 @@ class Jobs:
     """Lines on what else is in the input."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's flags."""
-    own = _Parser(
+    own = FlagParser(
         prog="rlhf migrate",
         description="Turn the launch of another framework into a configuration for rlhf train -c, sft -c, rm -c or "
         "dpo -c, and report what became of each of its options. Nothing of the input is run.",
-        usage="rlhf migrate [OPTIONS] FILE, or rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ...",
-        allow_abbrev=False,
+        usage="rlhf migrate [OPTIONS] FILE, or rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ..., or "
+        "rlhf migrate [OPTIONS] -- trl grpo ...",
     )
     own.add_argument(
         "input",
@@ -77,13 +73,13 @@ def parser() -> argparse.ArgumentParser:
         dest="framework",
         choices=("openrlhf", "trl"),
         default="openrlhf",
-        help="framework of the input (openrlhf)",
+        help="framework of the input (default openrlhf)",
     )
     own.add_argument(
         "-o",
         "--output",
         type=Path,
-        help="TOML file to write, which must not be there yet; unset: standard output. Several commands become "
+        help="TOML file to write, which must not exist; unset: standard output. Several commands become "
         "NAME-1.toml, NAME-2.toml",
     )
     own.add_argument(
@@ -96,12 +92,13 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--processes",
         type=int,
-        help="number of processes that accelerate or deepspeed starts, where the input does not say it (1)",
+        help="number of processes that accelerate or deepspeed starts, if the input does not say it (default "
+        "1)",
     )
     own.add_argument(
         "--script",
         choices=tuple(scripts.SCRIPTS),
-        help="TRL: script that the YAML file is for, where its keys do not say it",
+        help="TRL: script that the YAML file is for, if its keys do not say it",
     )
     own.add_argument(
         "--strict", action="store_true", help="exit with 1 if anything has no equivalent"
@@ -116,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     program has no table.
 
     Raises:
-        ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF.
+        ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF or TRL.
     """
     own = parser().parse_args(list(arguments))
     line, variables = ShellCommand(tuple(own.input), line=1), _variables(own.set)
@@ -138,8 +135,8 @@ def main(arguments: Sequence[str]) -> int:
         jobs = _jobs_of([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
-            "rlhf migrate: expected one file, or a command line with openrlhf.cli.NAME, such as python3 -m "
-            f"openrlhf.cli.train_ppo_ray; got {' '.join(own.input)}",
+            "rlhf migrate: expected one file, or a command line of OpenRLHF or TRL, such as python3 -m "
+            f"openrlhf.cli.train_ppo_ray or trl grpo; got {' '.join(line.words)}",
             code="usage/command-line",
         )
     elif own.framework == "trl" and Path(own.input[0]).suffix not in _SHELL:
@@ -182,8 +179,10 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
     launches = launches_of(found)
     if not launches:
         raise ConfigError(
-            "rlhf migrate: expected a command with openrlhf.cli.NAME, such as python3 -m openrlhf.cli.train_ppo_ray; "
-            f"there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}",
+            "rlhf migrate: expected a command of OpenRLHF (openrlhf.cli.NAME, such as python3 -m "
+            "openrlhf.cli.train_ppo_ray) or one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
+            f"launch grpo.py); there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}. What "
+            "other programs train is written by hand: docs/configuration.md",
             code="usage/command-line",
         )
     jobs = Jobs(remarks=list(_remarks(found)))
@@ -219,6 +218,7 @@ def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
                 f"warning: line {command.line}: {' '.join(command.words)} belongs to no command: a comment or a "
                 "missing backslash ends the command before it, for bash as well"
             )
+    yield from remarks_on_loops(found)
     names = dict.fromkeys(
         command.words[0] for command in others if not command.words[0].startswith("--")
     )

@@ -17,7 +17,7 @@ def rlhf_runtimes() -> list[Component[Any]]:
             name="ray",
             config=RayRuntimeConfig,
             factory="rlhf_plugin_ray.runtime:RayRuntime",
-            summary="each rank and each engine in a Ray actor of its own, on one machine or many",
+            summary="runs each rank and each engine in a Ray actor of its own, on one machine or many",
             provides=frozenset({RUNTIME_SEES, UNDOES_UPDATES}),
             extra="ray",
         )

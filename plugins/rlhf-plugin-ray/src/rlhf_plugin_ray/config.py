@@ -39,8 +39,8 @@ class RayRuntimeConfig(Config):
         None,
         ge=1,
         le=65536,
-        description="number of GPUs that all roles and engines share: each role has as many ranks and there are as "
-        "many engines, where ranks and engines do not say otherwise. --gpus sets it",
+        description="number of GPUs that all roles and engines share; each role has as many ranks, and there are as "
+        "many engines, unless ranks or engines say otherwise. --gpus sets it",
     )
     ranks: Mapping[str, Ranks] = Field(
         {},
@@ -60,9 +60,8 @@ class RayRuntimeConfig(Config):
     )
     cpus_per: Mapping[str, Cpus] = Field(
         {},
-        description="CPUs of each process by role name, of each engine as cpus_per.engine, of each rollout worker as "
-        "cpus_per.rollout; a process that is not named has 1. Processes that share a set divide the largest number "
-        "among them",
+        description="CPUs of each process by role name, also cpus_per.engine and cpus_per.rollout (rollout workers); "
+        "unset: 1. Processes that share a set divide the largest number among them",
     )
     gpus_per: Mapping[str, Gpus] = Field(
         {},
@@ -90,15 +89,15 @@ class RayRuntimeConfig(Config):
     )
     rewards: Literal["auto", "workers", "driver"] = Field(
         "auto",
-        description="processes that compute rewards, if there are rollout workers. workers: each worker for its own "
-        "episodes; driver: one process on the driver's machine, which all workers ask; auto: workers, unless a reward "
-        "should exist once only, such as one with a model",
+        description="where rewards are computed if there are rollout workers. workers: each worker for its own "
+        "episodes; driver: one process on the driver's machine, which all workers ask; auto: workers, unless a "
+        "reward should exist once only, such as one with a model",
     )
     learner: Literal["auto", "process", "driver"] = Field(
         "auto",
-        description="process that turns batches into advantages and minibatches. process: a separate process beside "
-        "the policy's first rank, so that tokens do not come to the driver; auto: a separate process if there are "
-        "rollout workers, else the driver",
+        description="process that turns batches into advantages and minibatches. process: one of its own beside the "
+        "policy's first rank, so that tokens do not come to the driver; auto: process if there are rollout workers, "
+        "else driver",
     )
     max_rollout_restarts: int = Field(
         3,
@@ -109,10 +108,10 @@ class RayRuntimeConfig(Config):
     )
     weights: WeightWay = Field(
         "auto",
-        description="how weights reach engines. store: by the object store, through the host's memory; memory: by "
-        "memory that rank and engine share, of one GPU (CUDA IPC) or, without GPUs, of one machine; collective: by a "
-        "broadcast, with NCCL between GPUs and with gloo between CPUs; auto: store if the policy has no GPU, else "
-        "memory for engines on the same GPU and collective for other engines",
+        description="how weights reach engines. store: Ray's object store; memory: memory that rank and engine "
+        "share, of one GPU (CUDA IPC) or, without GPUs, of one machine; collective: a broadcast by NCCL or, between "
+        "CPUs, gloo; auto: store if the policy has no GPU, else memory for engines on its GPU and collective for "
+        "others",
     )
     bucket_mib: int = Field(
         256,

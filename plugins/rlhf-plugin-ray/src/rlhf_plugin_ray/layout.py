@@ -65,13 +65,13 @@ def plan_layout(
                 f"runtime.ray.colocate puts {' + '.join(members)} on the same GPUs, but they ask for "
                 f"{', '.join(f'{name} {amount:g}' for name, amount in gpus.items())}. "
                 "Give them equal runtime.ray.gpus_per, or place them apart.",
-                code="config/conflict",
+                code="ray/unequal-shares",
             )
         if len(members) > 1 and gpus[members[0]] > 1:
             raise ConfigError(
                 f"{' + '.join(members)} would share {gpus[members[0]]:g} GPUs a process; processes that share can "
                 "have at most one GPU each. Place them apart with runtime.ray.colocate.",
-                code="config/conflict",
+                code="ray/several-gpus",
             )
         colocations.append(
             Colocation(
@@ -115,7 +115,7 @@ def require_known_names(
     if twice := sorted({name for name in mentioned if mentioned.count(name) > 1}):
         raise ConfigError(
             f"runtime.ray.colocate names {', '.join(twice)} more than once; each can be in one set",
-            code="config/conflict",
+            code="ray/colocated-twice",
         )
 
 
@@ -163,5 +163,5 @@ def _require_known(option: str, given: Iterable[str], names: Sequence[str]) -> N
     if unknown := sorted(set(given) - set(names)):
         raise ConfigError(
             f"runtime.ray.{option} names {', '.join(unknown)}; this run has {', '.join(names)}",
-            code="config/conflict",
+            code="ray/unknown-process",
         )

@@ -272,7 +272,7 @@ class RayRuntime:
     def _lose_judge(self, error: ProcessLost) -> None:
         self._supervisor.fail(
             ProcessLost(
-                f"{error}. The run ends; --resume auto goes on from the newest checkpoint",
+                f"{error}. The run ends; --resume auto continues from the newest checkpoint",
                 code="ray/process-lost",
             )
         )
@@ -280,7 +280,7 @@ class RayRuntime:
     def _lose_learner(self, error: ProcessLost) -> None:
         self._supervisor.fail(
             ProcessLost(
-                f"{error}. It may have changed the weights in part, so the run ends; --resume auto goes on from the "
+                f"{error}. It may have changed the weights in part, so the run ends; --resume auto continues from the "
                 "newest checkpoint",
                 code="ray/process-lost",
             )

@@ -57,10 +57,9 @@ class ModelOptions(ModelFiles):
 
     score_at: Literal["auto", "end", "last", "last_not_pad"] = Field(
         "auto",
-        description="token whose hidden state is scored. end: the token that ends the last answer, as rlhf rm and "
-        "OpenRLHF train; last: the last token, also where a chat template writes more behind the answer; last_not_pad: "
-        "the last token that is not the padding token, as in Transformers; auto: end if config.json has "
-        "score_token_ids or a value_head_prefix, else last_not_pad",
+        description="token that is scored. end: the one that ends the last answer, as rlhf rm and OpenRLHF train; "
+        "last: the last token; last_not_pad: the last one that is no padding token, as in Transformers; auto: end if "
+        "config.json has score_token_ids or a value_head_prefix, else last_not_pad",
     )
     overlong: Literal["error", "cut_start", "cut_end"] = Field(
         "error",
@@ -98,9 +97,9 @@ class RewardModelConfig(ModelOptions):
 
     input: Literal["ids", "text", "chat"] = Field(
         "ids",
-        description="input of the model. ids: the tokens as they were sampled, which needs the policy's tokenizer; "
-        "text: prompt and response, tokenized again, with one end token; chat: the row's prompt and the response in "
-        "this model's own chat template. For a policy that reads images: chat, or ids with vision",
+        description="input of the model. ids: the sampled tokens, which needs the policy's tokenizer; text: prompt "
+        "and response, tokenized again, with one end token; chat: row's prompt and response in this model's chat "
+        "template. A policy that reads images needs chat, or ids with vision",
     )
     vision: str | None = Field(
         None,
@@ -110,9 +109,8 @@ class RewardModelConfig(ModelOptions):
     )
     base: Literal["own", "shared"] = Field(
         "own",
-        description="where the path is a PEFT folder: the weights below its adapter. own: loaded for the reward and "
-        "merged; shared: those that a role of the run holds, such as a policy under an adapter, so that the base is in "
-        "memory once; with isolate = false",
+        description="base weights, if the path is a PEFT folder. own: loaded for the reward and merged; shared: "
+        "those that a role of the run holds, so that the base is in memory once; needs isolate = false",
     )
     messages_key: str = Field(
         "prompt",
@@ -184,8 +182,8 @@ class StepTexts(Config):
     separator: str | None = Field(
         None,
         min_length=1,
-        description="text behind each step, at whose last token the model scores the step; unset: the step_separator "
-        "of config.json",
+        description="text after each step; the model scores the step at its last token; unset: the step_separator of "
+        "config.json",
     )
     split: str | None = Field(
         None,
@@ -203,8 +201,8 @@ class StepRewardConfig(StepModelOptions):
 
     reduce: Literal["min", "mean", "last", "product", "none"] = Field(
         "min",
-        description="number that a response gets of the probabilities that its steps are good; none: each "
-        "probability is a reward on its step's last token, for estimators that credit tokens",
+        description="how the probabilities of the steps become one reward; none: each probability is a reward on its "
+        "step's last token, for estimators that credit tokens",
     )
     policy_tokenizer: str | None = Field(
         None,

@@ -67,7 +67,7 @@ def sequence_end(
         raise ConfigError(
             f"reward model {options.path}: its config.json has the {SCORE_TOKENS} {listed!r:.200}; expected a list of "
             "token ids, such as [2]",
-            code="reward-model/unusable",
+            code="reward-model/end-tokens",
         )
     turn, eos, pad = end_of_turn(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id
     # OpenRLHF, which names its heads, leaves out what a template writes behind its last turn, too.

@@ -110,7 +110,7 @@ class ScoredInputs:
                 raise RewardError(
                     f"the conversation in the reward model's own chat template: {error} Use input = text, or name "
                     "another tokenizer with tokenizer",
-                    code="reward-model/other-tokens",
+                    code="reward-model/conversation",
                 ) from error
             return self._renderer.texts.encode([shown])[0]
         try:

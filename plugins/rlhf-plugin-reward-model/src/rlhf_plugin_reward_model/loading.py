@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rlhf_core import ConfigError, RLHFError
+from rlhf_core import ConfigError, RLHFError, headline
 from rlhf_core.long_work import told_if_long
 from rlhf_data import reach_hub
 from rlhf_torch.models.loading import reads_images
@@ -185,7 +185,7 @@ def _check_loaded(path: str, head: str, info: dict[str, Any]) -> None:
         raise ConfigError(
             f"reward model {path}: {name} has the shape {tuple(found)}; expected {tuple(expected)}, for one score per "
             "sequence",
-            code="reward-model/unusable",
+            code="reward-model/shape-of-head",
         )
     if missing := sorted(info["missing_keys"]):
         unused = sorted(str(key) for key in info["unexpected_keys"])[:5]
@@ -193,7 +193,7 @@ def _check_loaded(path: str, head: str, info: dict[str, Any]) -> None:
             f"reward model {path}: its weights have no {missing[0]}, so the score would be random (the head is looked "
             f"for as {head!r}). Not used were: {', '.join(unused) or 'none'}. If one of these is the head, give "
             "its name with the option head; a language model without a trained head is no reward model.",
-            code="reward-model/unusable",
+            code="reward-model/no-head",
         )
 
 
@@ -209,7 +209,7 @@ def _normalization(options: ModelOptions, config: Any) -> tuple[float, float]:
         raise ConfigError(
             f"reward model {options.path}: normalize = model, but its config.json has mean {mean} and std {std}; "
             "expected numbers, std above 0. Use normalize = given with mean and std, or none.",
-            code="reward-model/unusable",
+            code="reward-model/mean-and-std",
         )
     return float(mean), float(std)
 
@@ -248,14 +248,13 @@ def dtype_of(options: ModelOptions) -> torch.dtype:
 
 
 def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
-    text = str(error).strip()
-    if "trust_remote_code" in text:
+    if "trust_remote_code" in str(error):
         return ConfigError(
             f"reward model {options.path}: it comes with Python code of its own, which is not run by default. "
             "Read the code, then set trust_remote_code",
             code="reward-model/unusable",
         )
-    first = text.splitlines()[0] if text else type(error).__name__
+    first = headline(error)
     if first.startswith("Unrecognized configuration class"):
         config = AutoConfig.from_pretrained(
             options.path, trust_remote_code=options.trust_remote_code
@@ -265,18 +264,18 @@ def _why_not(options: ModelOptions, error: Exception) -> ConfigError:
                 f"reward model {options.path}: it reads images ({config.model_type}). In a run on images the reward "
                 "reward_model reads them with its option vision, such as vlm; rlhf serve-rm serves models that read "
                 "text alone",
-                code="reward-model/unusable",
+                code="reward-model/reads-images",
             )
     exported = Path(options.path, "model")
     if not Path(options.path, "config.json").exists() and (exported / "config.json").exists():
         return ConfigError(
             f"reward model {options.path}: it is the folder of a run, whose model is in {exported}; give that",
-            code="reward-model/unusable",
+            code="reward-model/folder-of-a-run",
         )
     if pickled := sorted(file.name for file in Path(options.path).glob("*.bin")):
         first = f"{pickled[0]} is a pickle, which is not read since it can run code; convert it to safetensors"
     return ConfigError(
         f"reward model {options.path}: expected a Transformers folder or hub name with a tokenizer and a model for "
         f"sequence classification; loading it failed with {type(error).__name__}: {first}",
-        code="reward-model/unusable",
+        code="reward-model/not-loadable",
     )

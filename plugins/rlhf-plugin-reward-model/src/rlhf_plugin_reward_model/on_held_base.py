@@ -40,7 +40,7 @@ class ScorerOnHeldBase:
             raise ConfigError(
                 f"reward model {options.path}: expected a PEFT folder with LoRA factors and a head, for base = shared; "
                 "got another model. Leave base out",
-                code="reward-model/unusable",
+                code="reward-model/not-an-adapter",
             )
         self._options = options
         self._adapter = adapter
@@ -81,7 +81,7 @@ def on_held_base(
         raise ConfigError(
             f"reward model {options.path}: base = shared, and no role of this process holds {adapter.base} without "
             "training it. Train the policy with an adapter of this base (--actor.adapter), or set base to own",
-            code="reward-model/unusable",
+            code="reward-model/no-shared-base",
         )
     config = config_of(options, adapter)
     config.num_labels = 1

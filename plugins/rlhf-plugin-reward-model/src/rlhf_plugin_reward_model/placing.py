@@ -33,7 +33,7 @@ def load_policy_tokenizer(path: str, *, trust_remote_code: bool) -> PreTrainedTo
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"policy_tokenizer {path}: expected a folder or hub name with a tokenizer ({error})",
-            code="reward-model/other-tokens",
+            code="reward-model/no-tokenizer",
         ) from error
     return tokenizer
 

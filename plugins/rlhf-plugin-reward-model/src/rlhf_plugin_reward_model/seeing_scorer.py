@@ -177,7 +177,7 @@ def _head(options: RewardModelConfig, model: PreTrainedModel) -> nn.Linear:
         raise ConfigError(
             f"reward model {options.path}: expected a head of one score (1, {width}) among its weights; {found}, so "
             "the score would be random. Give its name with head; rlhf rm --model.vision trains one",
-            code="reward-model/unusable",
+            code="reward-model/no-head",
         )
     head = zero_head(width)
     head.load_state_dict({"weight": weight.float()})

@@ -67,7 +67,7 @@ class StepScorer:
             raise ConfigError(
                 f"process reward model {options.path}: its config.json has no {SEPARATOR}, so nothing says what stands "
                 "behind each step. Set separator",
-                code="reward-model/unusable",
+                code="reward-model/no-separator",
             )
         self._separator = separator
         self._split = options.split or separator

@@ -35,7 +35,7 @@ class FunctionSource:
         if not callable(self._function):
             raise PluginError(
                 f"{config.path} is a {type(self._function).__name__}; expected a function that gives rows",
-                code="data/malformed-source",
+                code="data/source-no-function",
             )
         self._takes_start = bool(inspect.signature(self._function).parameters)
 
@@ -54,7 +54,7 @@ class FunctionSource:
         if not isinstance(found, Iterable) or isinstance(found, Mapping | str | bytes):
             raise PluginError(
                 f"{self.config.path} gave a {type(found).__name__}; expected rows: yield them, or return a list",
-                code="data/malformed-source",
+                code="data/source-without-rows",
             )
         rows: Iterable[Mapping[str, Any]] = rows_as_written(found)
         return rows

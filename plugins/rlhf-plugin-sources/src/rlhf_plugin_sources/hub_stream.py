@@ -14,11 +14,14 @@ class HubStreamConfig(Config):
     path: str = Field(
         min_length=1, description="name on the Hugging Face hub, or a format: json, csv, parquet"
     )
-    config: str | None = Field(None, description="configuration of a set that has several")
-    files: tuple[str, ...] = Field((), description="files or URLs of the format")
-    split: str = Field("train", description="split of the set")
+    config: str | None = Field(
+        None, description="configuration to read from a set that has several"
+    )
+    files: tuple[str, ...] = Field((), description="files or URLs to read, if path is a format")
+    split: str = Field("train", description="split of the set to read")
     revision: str | None = Field(
-        None, description="commit of the hub, so that the rows stay the same; unset: the newest"
+        None,
+        description="commit of the set on the hub, so that its rows stay the same; unset: the newest",
     )
 
 

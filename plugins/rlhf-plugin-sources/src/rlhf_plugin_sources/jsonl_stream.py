@@ -20,7 +20,7 @@ class JsonlStreamConfig(Config):
     wait_s: float = Field(
         0.0,
         ge=0.0,
-        description="at the end of the file, seconds to wait for a further row; then the rows begin again",
+        description="seconds to wait for another row at the end of the file; then the rows begin again",
     )
 
     def check_outside(self) -> None:
@@ -75,7 +75,7 @@ class JsonlStream:
                     raise DataError(
                         f"{self.config.path}: the last line is no whole JSON object: {line[:60]!r}. Write rows with a "
                         "newline at their end, or wait for the rest with --data.jsonl_stream.wait_s 60.",
-                        code="data/malformed-file",
+                        code="data/half-a-line",
                     )
                 return b""
             else:
@@ -87,7 +87,7 @@ class JsonlStream:
             return parse_object(line)
         except ValueError as error:
             raise DataError(
-                f"{self.where(number)}: expected a JSON object; {error}", code="data/malformed-file"
+                f"{self.where(number)}: expected a JSON object; {error}", code="data/not-an-object"
             ) from error
 
 

@@ -38,8 +38,8 @@ class DistillConfig(Config):
         None,
         gt=0.0,
         lt=1.0,
-        description="of the mixture of jsd, which needs it: 0.5 is the Jensen-Shannon divergence; near 0 a gradient "
-        "like that of forward, near 1 like that of reverse",
+        description="share of the teacher in the mixture of jsd, which needs it. 0.5: Jensen-Shannon divergence; "
+        "near 0 the gradient is like that of forward, near 1 like that of reverse",
     )
 
     @model_validator(mode="after")

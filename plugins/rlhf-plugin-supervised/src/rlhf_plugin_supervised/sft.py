@@ -34,7 +34,8 @@ class SftConfig(Config):
         0.0,
         ge=0.0,
         lt=1.0,
-        description="share of the target that all tokens of the vocabulary have alike; the given token has the rest",
+        description="share of the target, from 0 to below 1, that all tokens of the vocabulary get alike; the given "
+        "token gets the rest",
     )
 
     @model_validator(mode="after")

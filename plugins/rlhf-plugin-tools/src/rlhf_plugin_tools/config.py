@@ -24,10 +24,11 @@ class ToolsConfig(Config):
     )
     mcp_per_episode: bool = Field(
         False,
-        description="give each episode an MCP session, and a server that is a command, of its own",
+        description="give each episode an MCP session of its own, and a process of its own of a server that is a "
+        "command; false: episodes share them",
     )
     mcp_timeout_s: float = Field(
-        30.0, gt=0, le=86_400, description="seconds that a call of an MCP server may take"
+        30.0, gt=0, le=86_400, description="seconds for one call of an MCP server"
     )
     sandboxed_python: bool = Field(False, description="offer a sandboxed Python as a tool")
     limits: ToolLimits = Field(default_factory=ToolLimits)

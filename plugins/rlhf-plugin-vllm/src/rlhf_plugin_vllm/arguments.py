@@ -14,7 +14,6 @@ from rlhf_core.contracts import EngineSpec
 from rlhf_data import model_rows
 
 from . import compat, routes
-from .carried_states import require_no_states
 from .config import VllmEngineConfig
 from .names import (
     LOAD_FORMAT,
@@ -27,7 +26,6 @@ from .names import (
     UNREAD,
     WORKER_EXTENSION,
 )
-from .plain_config import without_quantization
 from .sockets import SocketFolder
 
 if TYPE_CHECKING:
@@ -251,3 +249,38 @@ def environment(config: VllmEngineConfig, sockets: SocketFolder) -> Iterator[Non
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def without_quantization(config: Any) -> Any:
+    """Return Transformers' configuration without its ``quantization_config``; it is changed in place.
+
+    vLLM's processes call it by its name. The entry is not None but gone: some of vLLM's models ask whether it is there.
+    """
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return config
+
+
+def require_no_states(model: str, *, trust_remote_code: bool) -> None:
+    """Refuse a folder or hub name some of whose layers carry a state, by the kinds of layers that its config names.
+
+    Such layers are gated linear attention and short convolutions. With vLLM 0.32 on a CPU log-probs of models with them
+    were off by tenths of a nat, with weights equal to the bit.
+
+    Raises:
+        ConfigError: there is such a layer.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
+    kinds = getattr(config.get_text_config(), "layer_types", None) or ()
+    states = (
+        kind for kind in kinds if kind == "linear_attention" or not kind.endswith("attention")
+    )
+    if (kind := next(states, None)) is not None:
+        raise ConfigError(
+            f"model {model}: layers of the kind {kind} carry a state from token to token. In models with such layers "
+            "vLLM's log-probs on a CPU differ from the trainer's by tenths of a nat. Choose --engine embedded, or a "
+            "GPU.",
+            code="vllm/carried-state",
+        )

@@ -39,7 +39,8 @@ def require_vllm() -> None:
             continue
         if found.release < OLDEST.release:
             raise MissingDependency(
-                f"the engine vllm needs {name}>={OLDEST}, found {found}.{advice}"
+                f"the engine vllm needs {name}>={OLDEST}, found {found}.{advice}",
+                code="vllm/version",
             )
 
 

@@ -73,16 +73,16 @@ class VllmEngineConfig(Config):
     )
     sleep_level: Literal[1, 2] | None = Field(
         None,
-        description="memory of the weights while the engine sleeps (runtime.sleep): 1 copies them to host memory, 2 "
-        "drops them, since each wake follows an update; not with an adapter that is served beside its base. Unset: 2 "
-        "where an update brings all weights",
+        description="weights while the engine sleeps (runtime.sleep): 1 copies them to host memory; 2 drops them, "
+        "since an update brings all of them at each wake, which excludes adapters served beside their base. Unset: 2 "
+        "if possible, else 1",
     )
     portion: int = Field(
         32,
         ge=1,
         le=4096,
-        description="number of a request's tokens that vLLM's core sends in one message: with one message a token, "
-        "vLLM's processes are busier than a GPU with a small model. 1: as vLLM does by default",
+        description="number of a request's tokens that vLLM's core sends in one message; more load vLLM's processes "
+        "less, which matters for small models. 1: as vLLM does by default",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="CPU threads of a worker; unset: one per available core"

@@ -23,6 +23,7 @@ from .requests import (
     cancel_all,
     completion,
     padding,
+    request_failed,
     require_idle,
     require_same_prompt,
     sampling_params,
@@ -35,7 +36,7 @@ from .weights.model_updates import ModelUpdates
 from .weights.sender import WeightSender
 from .weights.served_digest import HeldWeight, served_digest
 from .weights.updates import Updates
-from .weights.workers import Workers, reason
+from .weights.workers import Workers, worker_failed
 
 if TYPE_CHECKING:
     import psutil
@@ -167,7 +168,7 @@ class VllmEngine:
         try:
             await self._workers.init_transfer({"link": invitation.to_plain()})
         except Exception as error:  # vLLM wraps a worker's error in various classes
-            raise RolloutError(f"joining the trainer's link: {reason(error)}") from error
+            raise worker_failed("joining the trainer's link", error) from error
 
     async def receive_weights(self, version: int) -> None:
         """Serve the weights that come by the link, as ``update_weights`` serves those of a source.
@@ -192,7 +193,7 @@ class VllmEngine:
             await self._grammars.require(request, self._never_sampled)
             prompt = await self._prompt(request)
             if self._state is VllmState.CLOSED:
-                raise RolloutError(f"request {request.uid}: the engine was closed")
+                raise request_failed(request, "the engine was closed")
             tasks += [
                 asyncio.create_task(self._complete(request, prompt, seed, limit))
                 for seed in request.seeds
@@ -201,7 +202,7 @@ class VllmEngine:
             return list(await asyncio.gather(*tasks))
         except asyncio.CancelledError:
             if self._state is VllmState.CLOSED:
-                raise RolloutError(f"request {request.uid}: the engine was closed") from None
+                raise request_failed(request, "the engine was closed") from None
             raise
         finally:
             await cancel_all(tasks)
@@ -235,7 +236,7 @@ class VllmEngine:
             await self._sleep.take_weights_back()
             told = await update()
         except Exception as error:  # vLLM wraps a worker's error in various classes
-            raise RolloutError(f"update_weights: {reason(error)}") from error
+            raise worker_failed("update_weights", error) from error
         self._version = version
         self._sleep.was_updated()
         if changes_running:
@@ -292,7 +293,7 @@ class VllmEngine:
         try:
             reports = await self._updates.served()
         except Exception as error:  # vLLM wraps a worker's error in various classes
-            raise RolloutError(f"checksum: {reason(error)}") from error
+            raise worker_failed("checksum", error) from error
         return served_digest([[HeldWeight(**held) for held in report] for report in reports])
 
     async def close(self) -> None:
@@ -333,8 +334,9 @@ class VllmEngine:
                 raise
             except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
                 raise ConfigError(
-                    f"vLLM could not start with {spec.model_path}: {error}\n"
-                    "Messages of vLLM's processes are on the terminal; set VLLM_LOGGING_LEVEL=INFO to see more of them."
+                    f"vLLM could not start with {spec.model_path}: {error}\nMessages of vLLM's processes are on the "
+                    "terminal; set VLLM_LOGGING_LEVEL=INFO to see more of them.",
+                    code="vllm/not-started",
                 ) from error
 
     def _check_tokens(self, spec: EngineSpec) -> None:
@@ -363,21 +365,19 @@ class VllmEngine:
             count = 0 if final is None else len(final.outputs[0].token_ids)
             masses = await self._grammars.masses(request, name, count, self._versions)
         except Exception as error:  # errors of any class that vLLM raises belong to this request
-            raise RolloutError(
-                f"request {request.uid}: vLLM failed: {error or type(error).__name__}"
-            ) from error
+            problem = f"vLLM failed: {error or type(error).__name__}"
+            raise request_failed(request, problem) from error
         finally:
             del self._versions[name]
         if final is None:
-            raise RolloutError(f"request {request.uid}: vLLM returned nothing")
+            raise request_failed(request, "vLLM returned nothing")
         require_same_prompt(request, final.prompt_token_ids)
         last = final.outputs[0]
         answer = completion(request, last, versions, self._routes.of(request, last))
         return self._grammars.finished(request, answer, masses)
 
     async def _forget_prefixes(self) -> None:
-        """Drop what older weights computed, keys, values and features of images, and note the tokens that each request
-        has so far.
+        """Drop what older weights computed, keys, values and features of images, and note each request's tokens so far.
 
         vLLM computes all of it again for paused requests.
 
@@ -388,13 +388,13 @@ class VllmEngine:
             if name in self._versions:
                 self._versions[name].append((count, self._version))
         if not await self._llm.reset_prefix_cache(reset_running_requests=True):
-            raise RolloutError("vLLM kept keys and values of older weights in its prefix cache")
+            problem = "vLLM kept keys and values of older weights in its prefix cache"
+            raise RolloutError(problem, code="vllm/stale-prefixes")
         if self._images is not None:
             await self._llm.reset_encoder_cache()
 
     def _require(self, what: str, *states: VllmState) -> None:
         if self._state not in states:
-            raise RolloutError(
-                f"{what}: the engine is {self._state.value}; expected it to be "
-                f"{' or '.join(state.value for state in states)}"
-            )
+            expected = " or ".join(state.value for state in states)
+            problem = f"{what}: the engine is {self._state.value}; expected it to be {expected}"
+            raise RolloutError(problem, code="engine/wrong-state")

@@ -50,7 +50,7 @@ class Grammars:
         if problem := self._matcher(grammar).get_error():
             raise RequestError(
                 f"request {request.uid}: the form of the answer cannot be read: {problem[:200].strip()}",
-                code="engine/form-unsupported",
+                code="engine/form-unreadable",
             )
 
     async def masses(
@@ -76,7 +76,7 @@ class Grammars:
             raise RolloutError(
                 f"{int(np.isfinite(masses).sum())} of an answer's {count} tokens were measured below its grammar; "
                 "this version of vLLM is not supported",
-                code="engine/form-unsupported",
+                code="vllm/grammar-size",
             )
         return masses
 
@@ -99,7 +99,7 @@ class Grammars:
         if valid < len(token_ids):
             raise RequestError(
                 f"request {request.uid}: no token of the model can be token {valid + 1} of an answer of this form",
-                code="engine/form-unsupported",
+                code="engine/form-without-tokens",
             )
         return replace(completion, allowed_mass=masses)
 
@@ -129,7 +129,7 @@ class Grammars:
             raise RequestError(
                 f"request {request.uid} asks for an answer of a given form, which the engine vllm does not enforce "
                 f"here: {problem}",
-                code="engine/form-unsupported",
+                code="engine/form-not-enforced",
             )
         await self._workers.ask("rlhf_measure_masses", list(never_sampled))
         self._tokenizer = found

@@ -33,7 +33,7 @@ def check_length(config: Any, max_length: int, model: str) -> None:
             f"model {model}: a token sees {window} tokens in its layers with a window, and one more in vLLM 0.32; this "
             f"run allows sequences of {max_length}. Set --rollout.max_length {window} and a smaller "
             "--data.max_prompt_tokens; or choose --engine embedded.",
-            code="vllm/attention",
+            code="vllm/window",
         )
     for limit in _limits(config):
         if max_length > limit:

@@ -104,7 +104,7 @@ def require_same_prompt(request: GenerationRequest, used: Sequence[int] | None) 
     raise RolloutError(
         f"request {request.uid}: vLLM generated from {len(used)} tokens, and the prompt has {len(wanted)}; "
         f"expected the same tokens, and they differ from token {where} on. Were images expanded twice?",
-        code="engine/wrong-answer",
+        code="vllm/other-prompt",
     )
 
 
@@ -131,7 +131,7 @@ def completion(
             f"request {request.uid}: vLLM returned {len(logprobs)} log-probs for {len(token_ids)} tokens, of which "
             f"{int(np.isfinite(logprobs).sum())} are finite; the weights hold NaN or infinity, or this version of "
             "vLLM is not supported",
-            code="engine/wrong-answer",
+            code="vllm/log-probs",
         )
     return Completion(
         token_ids=token_ids,
@@ -140,6 +140,11 @@ def completion(
         stop=_stop(output),
         expert_routes=routes,
     )
+
+
+def request_failed(request: GenerationRequest, what: str) -> RolloutError:
+    """Return the error of a request that gets no answer."""
+    return RolloutError(f"request {request.uid}: {what}", code="engine/request-failed")
 
 
 def require_idle(what: str, running: Iterable[str], fix: str, most: int = 8) -> None:

@@ -82,8 +82,8 @@ class ToldRoutes:
         ):
             found = None if routes is None else routes.shape
             raise RolloutError(
-                f"request {request.uid}: vLLM told routes of shape {found}; expected ({tokens}, layers, experts of a "
-                f"token), with more than {max(self._layers)} layers. {OTHERWISE}",
-                code="rollout/wrong-routes",
+                f"request {request.uid}: vLLM returned routes of shape {found}; expected ({tokens}, layers, experts of "
+                f"a token), with more than {max(self._layers)} layers. {OTHERWISE}",
+                code="rollout/shape-of-routes",
             )
         return routes[:, self._layers].astype(self._dtype)

@@ -57,7 +57,7 @@ class VllmSleep:
             raise RolloutError(
                 f"{what}: sleep at level 2 dropped the weights; expected update_weights before. Level 1 keeps them in "
                 "host memory (engine.vllm.sleep_level)",
-                code="engine/wrong-state",
+                code="vllm/weights-dropped",
             )
 
     async def wake(self) -> None:
@@ -85,7 +85,7 @@ def sleep_level(spec: EngineSpec, config: VllmEngineConfig) -> int | None:
         raise ConfigError(
             "engine.vllm.sleep_level 2 drops the base's weights, and an update brings an adapter's factors alone. Set "
             "--engine.vllm.sleep_level 1, or have whole weights served: --actor.lora.serve merged",
-            code="config/conflict",
+            code="vllm/sleep-level",
         )
     if config.sleep_level is not None:
         return config.sleep_level

@@ -13,20 +13,21 @@ class VlmConfig(Config):
     min_pixels: int | None = Field(
         None,
         ge=1,
-        description="smaller images are enlarged to this area; unset: as the processor says",
+        description="area in pixels to which smaller images are enlarged; unset: the model's image processor decides",
     )
     max_pixels: int | None = Field(
         None,
         ge=1,
-        description="larger images are reduced to this area; unset: as the processor says",
+        description="area in pixels to which larger images are reduced; unset: the model's image processor decides",
     )
     max_tiles: int | None = Field(
         None,
         ge=1,
-        description="InternVL: tiles of an image, without the whole one beside them; unset: as the processor says",
+        description="InternVL: largest number of tiles of an image, not counting the whole image; unset: the model's "
+        "image processor decides",
     )
     tiled: bool | None = Field(
         None,
-        description="LLaVA-OneVision: see all images with their tiles, as the only one of a conversation, or without, "
-        "as those of several; unset: with, and a sequence has one image",
+        description="LLaVA-OneVision: show all images with their tiles, or all without; unset: with tiles, and a "
+        "sequence may have one image only",
     )

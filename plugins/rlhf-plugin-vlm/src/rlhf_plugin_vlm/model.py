@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import AutoConfig
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, headline
 from rlhf_core.media import ImageTokens
 from rlhf_torch.vision.family import VisionFamily
 
@@ -35,9 +35,8 @@ class ImageTextModel:
         try:
             config = AutoConfig.from_pretrained(model_path, trust_remote_code=trust_remote_code)
         except Exception as error:  # Transformers checks little of what the files hold
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ConfigError(
-                f"model {model_path}: config.json cannot be read: {first_line}",
+                f"model {model_path}: config.json cannot be read: {headline(error)}",
                 code="model/unreadable-config",
             ) from error
         kind = str(config.model_type)
@@ -57,6 +56,6 @@ class ImageTextModel:
             raise ConfigError(
                 f"--model.vlm.tiled: the model {model_path} is of the family {kind}, which sees an image in one way "
                 "however many there are; leave it out",
-                code="config/no-effect",
+                code="image/not-tiled",
             )
         return FAMILIES[kind](model_path, config, self._config, trust_remote_code=trust_remote_code)

@@ -30,21 +30,24 @@ class GaeConfig(Config):
         0.95,
         ge=0.0,
         le=1.0,
-        description="1: observed returns minus value; 0: one-step TD error; high for long responses",
+        description="lambda of GAE, from 0 to 1. 1: observed returns minus value; 0: one-step TD error; long "
+        "responses need a high one",
     )
     value_lambda_: float | None = Field(
         None,
         ge=0.0,
         le=1.0,
-        description="lambda of the critic's targets; none: the same; 1: observed returns (VC-PPO, VAPO)",
+        description="lambda of the critic's targets, from 0 to 1; none: lambda_; 1: observed returns (VC-PPO, VAPO)",
     )
     bootstrap_truncated: bool = Field(
         False,
-        description="add the critic's value of the state after a truncated response, times gamma",
+        description="add gamma times the critic's value of the state after a truncated response; false: nothing is "
+        "added",
     )
     whiten: Literal["full", "mean", "none"] = Field(
         "full",
-        description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
+        description="normalization over all action tokens of the batch. full: zero mean and unit variance; mean: "
+        "zero mean only; none: no change",
     )
 
     def needed_by_options(self) -> frozenset[str]:

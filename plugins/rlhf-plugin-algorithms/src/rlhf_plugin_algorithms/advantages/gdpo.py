@@ -27,7 +27,8 @@ class GdpoConfig(Config):
     )
     whiten: Literal["full", "mean", "none"] = Field(
         "full",
-        description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
+        description="normalization over all action tokens of the batch. full: zero mean and unit variance; mean: "
+        "zero mean only; none: no change",
     )
 
 
@@ -83,7 +84,7 @@ class Gdpo:
             raise ConfigError(
                 "--estimator gdpo normalizes each reward by itself; this run has none with a name, so its rewards come "
                 "from the environment alone. Add some with --reward, or choose --estimator grpo.",
-                code="config/conflict",
+                code="config/no-named-rewards",
             )
         of_sample = decoupled_advantages(  # (B,)
             named, weights, batch.group, batch.episode, eps=self.config.eps

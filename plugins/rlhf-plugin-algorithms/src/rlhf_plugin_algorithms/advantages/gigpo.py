@@ -30,13 +30,17 @@ from rlhf_core.math import (
 
 class GigpoConfig(Config):
     step_weight: float = Field(
-        1.0, ge=0.0, le=100.0, description="weight of the comparison of turns; 0: episodes alone"
+        1.0,
+        ge=0.0,
+        le=100.0,
+        description="weight of the comparison of turns; 0: only episodes are compared",
     )
     gamma: float = Field(
         0.95, ge=0.0, le=1.0, description="discount per turn, in the comparison of turns"
     )
     norm: Literal["std", "none"] = Field(
-        "std", description="divide both comparisons by their standard deviations (n - 1), or not"
+        "std",
+        description="std: divide both comparisons by their standard deviations (with n - 1); none: do not divide",
     )
     eps: float = Field(
         1e-4, ge=1e-6, le=1.0, description="added to the standard deviation, in units of the reward"

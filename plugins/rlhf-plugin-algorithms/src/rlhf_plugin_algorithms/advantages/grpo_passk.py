@@ -22,10 +22,12 @@ from rlhf_core.math import (
 class GrpoPasskConfig(Config):
     advantage: Literal["margin", "analytic"] = Field(
         "margin",
-        description="margin: the best sample gets its lead over the second; analytic: the mean over all sets of k",
+        description="margin: the best sample gets its lead over the second; analytic: each gets its mean over all "
+        "sets of k samples",
     )
     std: Literal["sample", "none"] = Field(
-        "sample", description="margin: divide by the group's standard deviation (n - 1), or not"
+        "sample",
+        description="margin: sample divides by the group's standard deviation (with n - 1), none does not",
     )
     eps: float = Field(
         1e-4,
@@ -33,12 +35,12 @@ class GrpoPasskConfig(Config):
         le=1.0,
         description="margin: added to the standard deviation, in units of the reward",
     )
-    k: int = Field(4, ge=1, le=1024, description="analytic: samples in a set")
+    k: int = Field(4, ge=1, le=1024, description="analytic: number of samples in a set")
     correct_above: float = Field(
         0.0,
         ge=-1e6,
         le=1e6,
-        description="analytic: samples that earned more than this are correct",
+        description="analytic: reward above which a sample is correct",
     )
 
     def needed_by_options(self) -> frozenset[str]:

@@ -29,7 +29,8 @@ MIN_WEIGHT = 1e-8
 class OptimalTokenBaselineConfig(Config):
     tail: Literal["carry", "zero"] = Field(
         "carry",
-        description="baseline where one sample of a group is left: carry: the last one of two; zero: none, as in verl",
+        description="baseline at positions that only one sample of a group reaches. carry: that of the last position "
+        "of two samples; zero: 0, as in verl",
     )
 
 

@@ -18,7 +18,7 @@ class RaftConfig(Config):
         description="rewarded: every sample above the threshold; best: the best samples of each prompt",
     )
     threshold: float = Field(
-        0.0, ge=-1e6, le=1e6, description="rewarded: keep samples that earned more than this"
+        0.0, ge=-1e6, le=1e6, description="keep = rewarded: reward above which a sample is kept"
     )
 
     def needed_by_options(self) -> frozenset[str]:

@@ -18,7 +18,8 @@ class ReinforceConfig(Config):
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per action token")
     whiten: Whitening = Field(
         "full",
-        description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
+        description="normalization over all action tokens of the batch. full: zero mean and unit variance; mean: "
+        "zero mean only; none: no change",
     )
 
 

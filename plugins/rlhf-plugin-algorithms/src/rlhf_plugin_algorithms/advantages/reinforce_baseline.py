@@ -25,7 +25,8 @@ from rlhf_core.math import advantages_at_tokens, group_mean, rewards_by_turn, wh
 class ReinforceBaselineConfig(Config):
     whiten: Literal["full", "mean", "none"] = Field(
         "full",
-        description="over all action tokens of the batch: full: zero mean, unit variance; mean: zero mean only",
+        description="normalization over all action tokens of the batch. full: zero mean and unit variance; mean: "
+        "zero mean only; none: no change",
     )
 
 

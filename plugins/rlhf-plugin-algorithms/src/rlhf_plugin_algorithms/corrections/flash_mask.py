@@ -30,7 +30,7 @@ class FlashMaskConfig(Config):
         None,
         ge=1.0,
         le=1e6,
-        description="upper bound of the weight that a kept token carries; none: no bound",
+        description="largest weight of a kept token; none: no bound",
     )
 
 

@@ -43,8 +43,8 @@ Weight = Literal["token", "sequence", "geometric", "off"]
 class ImportanceConfig(Config):
     level: Level = Field(
         "token",
-        description="what is judged: each token; each sequence by the product of its ratios or the sum of its "
-        "divergences; geometric: each sequence by its geometric mean ratio or its mean divergence",
+        description="what is judged. token: each token; sequence: each sequence by the product of its ratios or the "
+        "sum of its divergences; geometric: by its geometric mean ratio or mean divergence",
     )
     mode: Mode = Field(
         "truncate",
@@ -61,13 +61,13 @@ class ImportanceConfig(Config):
     high: float = Field(2.0, gt=0.0, le=1e6, description="upper bound of the ratio or divergence")
     weight: Weight | None = Field(
         None,
-        description="mode mask: the level of the ratio that kept tokens are weighted with, or off; none: token",
+        description="mode mask: level of the ratio that weights kept tokens; off: no weight; none: token",
     )
     max_weight: float | None = Field(
         None,
         ge=1.0,
         le=1e6,
-        description="mode mask: upper bound of the weight that a kept token carries; none: no bound",
+        description="mode mask: largest weight of a kept token; none: no bound",
     )
 
     @model_validator(mode="after")

@@ -11,10 +11,15 @@ from rlhf_core.lazy import np
 
 class DropErrorsConfig(Config):
     metric: str = Field(
-        "error", min_length=1, description="name of the metric that is more than 0 at an error"
+        "error",
+        min_length=1,
+        description="name of the metric that is above 0 for a sample with an error",
     )
     max_share: float = Field(
-        0.0, ge=0.0, lt=1.0, description="share of a prompt's samples that may report one"
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="largest share of a prompt's samples that may report an error, from 0 to 1",
     )
 
 
@@ -44,5 +49,5 @@ COMPONENT = Component(
     name="drop_errors",
     factory=DropErrors,
     config=DropErrorsConfig,
-    summary="drops prompts too many of whose samples report an error",
+    summary="drops prompts of which too many samples report an error",
 )

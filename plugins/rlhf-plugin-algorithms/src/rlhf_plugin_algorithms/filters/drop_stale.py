@@ -13,7 +13,7 @@ class DropStaleConfig(Config):
         4,
         ge=0,
         le=1_000_000,
-        description="number of versions that the weights of a token may lie behind",
+        description="largest number of versions by which the weights that sampled a token may be behind",
     )
 
 

@@ -15,13 +15,15 @@ from rlhf_core.math import group_mean
 
 
 class DynamicSamplingConfig(Config):
-    low: float = Field(0.0, ge=-1e6, le=1e6, description="the mean reward has to be more than this")
+    low: float = Field(
+        0.0, ge=-1e6, le=1e6, description="number that the mean reward has to exceed"
+    )
     high: float = Field(
-        1.0, ge=-1e6, le=1e6, description="the mean reward has to be less than this"
+        1.0, ge=-1e6, le=1e6, description="number that the mean reward has to stay below"
     )
     reward: str | None = Field(
         None,
-        description="name of the reward to look at, as it was given; when unset, the total reward after the shapers",
+        description="name of the reward that counts, before shapers; unset: the total reward after the shapers",
     )
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ class ZeroVarianceConfig(Config):
         1e-6,
         ge=0.0,
         le=1e6,
-        description="standard deviation up to which the samples of a prompt earned the same, in units of the reward",
+        description="largest standard deviation at which a prompt's samples count as equal, in units of the reward",
     )
 
 

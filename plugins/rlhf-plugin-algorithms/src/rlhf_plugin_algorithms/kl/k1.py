@@ -35,6 +35,6 @@ COMPONENT = Component(
     name="k1",
     factory=K1,
     config=K1Config,
-    summary="l: unbiased, any sign; for rewards",
+    summary="log-ratio l of policy and reference: unbiased, of any sign; for rewards",
     provides=frozenset({UNBIASED_KL, NO_PULL}),
 )

@@ -44,5 +44,5 @@ COMPONENT = Component(
     name="k2",
     factory=K2,
     config=K2Config,
-    summary="l^2 / 2: biased, small variance; as a loss it has the gradient of the KL",
+    summary="l^2 / 2 of the log-ratio l: biased, small variance; as a loss it has the gradient of the KL",
 )

@@ -47,6 +47,6 @@ COMPONENT = Component(
     name="k3",
     factory=K3,
     config=K3Config,
-    summary="exp(-l) - 1 + l: unbiased, never negative",
+    summary="exp(-l) - 1 + l of the log-ratio l: unbiased, never negative",
     provides=frozenset({UNBIASED_KL}),
 )

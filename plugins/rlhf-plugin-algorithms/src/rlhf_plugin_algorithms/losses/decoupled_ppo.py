@@ -30,11 +30,12 @@ class DecoupledPpoConfig(Config):
         5.0,
         ge=1.0,
         le=1e6,
-        description="bound of the weight old / rollout of a token; none: no bound",
+        description="largest weight of a token, which is its ratio old / rollout; none: no bound",
     )
     beyond: Literal["drop", "truncate"] = Field(
         "drop",
-        description="tokens with a larger weight than max_weight: drop them, or give them max_weight",
+        description="what happens to a token with a larger weight than max_weight: drop leaves it out, truncate "
+        "gives it max_weight",
     )
 
     @model_validator(mode="after")

@@ -34,10 +34,11 @@ class DppoConfig(Config):
         None,
         gt=0.0,
         le=100.0,
-        description="a token that is farther away, and would be moved on, is dropped; none: 0.15 for tv, 0.05 for kl",
+        description="largest divergence; a token that is farther away and would move on is dropped; none: 0.15 for "
+        "tv, 0.05 for kl",
     )
     max_ratio: float | None = Field(
-        20.0, ge=1.0, le=1e6, description="upper bound of a token's weight; none: no bound"
+        20.0, ge=1.0, le=1e6, description="largest weight of a token; none: no bound"
     )
 
 

@@ -32,7 +32,8 @@ class PpoLossConfig(Config):
         None,
         gt=1.0,
         le=100.0,
-        description="bound the loss of a negative advantage by this multiple of it; none: do not",
+        description="largest loss of a token with a negative advantage, as a multiple of that advantage (dual clip); "
+        "none: no bound",
     )
 
 

@@ -18,14 +18,15 @@ class AdamConfig(Config):
 
     lr: float = Field(1e-6, gt=0.0, le=1.0, description=PEAK_LR)
     betas: tuple[Decay, Decay] = Field(
-        (0.9, 0.95), description="decay per update of the gradient's average and of its square's"
+        (0.9, 0.95),
+        description="decay per update of the averages of the gradient and of its square",
     )
     eps: float = Field(1e-8, gt=0.0, le=1.0, description="added to the root of the second moment")
     weight_decay: float = Field(
         0.0,
         ge=0.0,
         le=1.0,
-        description="decoupled decay, times the learning rate; only of matrices, not of biases and norms",
+        description="decoupled weight decay, times the learning rate, of matrices but not of biases and norms",
     )
 
 

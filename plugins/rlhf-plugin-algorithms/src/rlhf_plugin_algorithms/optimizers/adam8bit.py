@@ -23,7 +23,8 @@ class Adam8bitConfig(AdamConfig):
         4096, ge=0, description="parameters with fewer numbers keep their state in float32"
     )
     paged: bool = Field(
-        False, description="let the driver move the state to host memory when GPU memory runs out"
+        False,
+        description="let the driver move optimizer state to host memory if GPU memory runs out",
     )
 
 

@@ -34,30 +34,33 @@ class MuonConfig(Config):
     momentum: float = Field(
         0.95, ge=0.0, lt=1.0, description="decay per update of the gradient's average"
     )
-    nesterov: bool = Field(True, description="look ahead by one update")
+    nesterov: bool = Field(
+        True, description="use Nesterov momentum, which looks ahead by one update"
+    )
     ns_steps: int = Field(
         5, ge=1, le=20, description="Newton-Schulz iterations that orthogonalize the average"
     )
     adjust_lr: Literal["match_rms_adamw", "original"] = Field(
         "match_rms_adamw",
-        description="learning rate of a matrix of rows x columns. match_rms_adamw: lr * 0.2 * sqrt(max(rows, columns)),"
-        " so that learning rates of AdamW fit; original: lr * sqrt(max(1, rows / columns))",
+        description="learning rate of a rows x columns matrix. match_rms_adamw: lr * 0.2 * sqrt(max(rows, columns)), "
+        "so that AdamW's rates fit; original: lr * sqrt(max(1, rows / columns))",
     )
     weight_decay: float = Field(
         0.0,
         ge=0.0,
         le=1.0,
-        description="decoupled decay, times the learning rate; only of matrices, not of biases and norms",
+        description="decoupled weight decay, times the learning rate, of matrices but not of biases and norms",
     )
     adam_lr: float | None = Field(
         None,
         gt=0.0,
         le=1.0,
-        description="peak learning rate of all other parameters, which AdamW updates; unset: lr, which only "
-        "match_rms_adamw allows",
+        description="peak learning rate of all other parameters, which AdamW updates; unset: lr, with "
+        "match_rms_adamw only",
     )
     adam_betas: tuple[Decay, Decay] = Field(
-        (0.9, 0.95), description="AdamW: decay of the gradient's average and of its square's"
+        (0.9, 0.95),
+        description="AdamW: decay per update of the averages of the gradient and of its square",
     )
     adam_eps: float = Field(
         1e-8, gt=0.0, le=1.0, description="AdamW: added to the root of the second moment"

@@ -21,14 +21,16 @@ class SgdConfig(Config):
         0.0,
         ge=0.0,
         lt=1.0,
-        description="decay per update of the sum of gradients; 0 keeps no state",
+        description="decay per update of the sum of gradients; 0: no momentum and no optimizer state",
     )
-    nesterov: bool = Field(False, description="look ahead by one update; needs momentum")
+    nesterov: bool = Field(
+        False, description="use Nesterov momentum, which looks ahead by one update; needs momentum"
+    )
     weight_decay: float = Field(
         0.0,
         ge=0.0,
         le=1.0,
-        description="factor of the weight that is added to its gradient; only of matrices, not of biases and norms",
+        description="factor with which a weight is added to its gradient, of matrices but not of biases and norms",
     )
 
     @model_validator(mode="after")
@@ -63,5 +65,5 @@ COMPONENT = Component(
     name="sgd",
     factory=Sgd,
     config=SgdConfig,
-    summary="gradient descent, with momentum if wanted; keeps no state without",
+    summary="gradient descent; without momentum it keeps no optimizer state",
 )

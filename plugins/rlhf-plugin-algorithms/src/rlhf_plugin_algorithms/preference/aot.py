@@ -22,7 +22,10 @@ from rlhf_core.lazy import Float, torch
 
 class AotConfig(Config):
     beta: float = Field(
-        0.1, gt=0.0, le=100.0, description="slope of the loss by the difference of matched margins"
+        0.1,
+        gt=0.0,
+        le=100.0,
+        description="steepness of the loss in the difference of matched margins",
     )
     label_smoothing: float = Field(
         0.0,

@@ -45,7 +45,7 @@ class DpoConfig(Config):
         None,
         gt=0.0,
         lt=1.0,
-        description="of alpha_divergence, which needs it: towards 0 it is reverse_kl, towards 1 forward_kl",
+        description="alpha of alpha_divergence, which needs it: near 0 it is reverse_kl, near 1 forward_kl",
     )
 
     @model_validator(mode="after")

@@ -23,8 +23,8 @@ class KtoConfig(Config):
         1.0,
         gt=0.0,
         le=100.0,
-        description="factor of the losses of chosen answers; where there are more of one kind, let the weights of all "
-        "chosen answers together be 1 to 4/3 of those of all rejected ones",
+        description="factor of the losses of chosen answers; set it so that the weights of all chosen answers sum to "
+        "1 to 4/3 times those of all rejected ones",
     )
     undesirable_weight: float = Field(
         1.0, gt=0.0, le=100.0, description="factor of the losses of rejected answers"

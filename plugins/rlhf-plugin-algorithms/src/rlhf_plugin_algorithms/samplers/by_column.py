@@ -8,13 +8,18 @@ from typing import Any
 from pydantic import Field
 
 from rlhf_core import Component, Config, ConfigError, DataError
-from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet
+from rlhf_core.contracts import DrawRequest, PromptResult, PromptSet, value_at
 from rlhf_core.lazy import NDArray, np
 
 
 class ByColumnConfig(Config):
-    key: str = Field(min_length=1, description="column with a number, such as a level")
-    descending: bool = Field(False, description="the largest numbers first")
+    key: str = Field(
+        min_length=1,
+        description="column with a number, such as a level; COLUMN.ENTRY names an entry of a column with objects",
+    )
+    descending: bool = Field(
+        False, description="begin with the largest numbers; false: with the smallest"
+    )
 
     def columns_needed(self) -> Mapping[str, str | None]:
         """The column of the numbers."""
@@ -44,7 +49,7 @@ class ByColumn:
                 "--data.sampler by_column: expected prompts that can all be put in order; tasks of this run have no "
                 "end. Give rows with --data.train; of an environment's tasks, --data.max_samples 1000 uses the first "
                 "ones.",
-                code="config/conflict",
+                code="data/endless-tasks",
             )
         self._prompts = prompts
         sign = -1.0 if self.config.descending else 1.0
@@ -66,9 +71,12 @@ class ByColumn:
         pass
 
     def _number(self, row: Mapping[str, Any], index: int) -> float:
-        value = row.get(self.config.key)
+        try:
+            value = value_at(row, self.config.key)
+            found = f"got {value!r}"
+        except KeyError:
+            value, found = None, f"it has {', '.join(row)}"
         if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-            found = f"got {value!r}" if self.config.key in row else f"it has {', '.join(row)}"
             raise DataError(
                 f"--data.by_column.key {self.config.key}: expected a finite number in this column of the row of prompt "
                 f"{index}; {found}. Correct the rows, or name another column with --data.by_column.key",

@@ -18,22 +18,30 @@ from rlhf_core.lazy import NDArray, np
 
 class CurriculumConfig(Config):
     low: float = Field(
-        0.1, ge=0.0, le=1.0, description="prompts with a smaller pass rate are too hard for now"
+        0.1,
+        ge=0.0,
+        le=1.0,
+        description="smallest pass rate, from 0 to 1, of prompts that are drawn often; those below it are too hard "
+        "for now",
     )
     high: float = Field(
-        0.9, ge=0.0, le=1.0, description="prompts with a larger pass rate are solved"
+        0.9,
+        ge=0.0,
+        le=1.0,
+        description="largest pass rate, from 0 to 1, of prompts that are drawn often; those above it are solved",
     )
     uniform: float = Field(
         0.2,
         gt=0.0,
         le=1.0,
-        description="share of the draws that are from all prompts alike, so that a pass rate is measured again",
+        description="share of draws, from 0 to 1, that are from all prompts alike, so that pass rates are measured "
+        "again",
     )
     memory: float = Field(
         0.5,
         ge=0.0,
         lt=1.0,
-        description="weight of a prompt's earlier pass rate when a new one comes; 0: only the last one counts",
+        description="weight of a prompt's earlier pass rate when a new one comes; 0: only the last draw counts",
     )
     pass_threshold: float = Field(1.0, description="a sample passes if its reward is at least this")
 
@@ -66,7 +74,7 @@ class Curriculum:
                 "--data.sampler curriculum: expected prompts that come again, whose pass rates say something; tasks "
                 "of this run have no end. Give rows with --data.train; of an environment's tasks, --data.max_samples "
                 "1000 uses the first ones.",
-                code="config/conflict",
+                code="data/endless-tasks",
             )
         self._prompts = prompts
 
@@ -122,5 +130,5 @@ COMPONENT = Component(
     name="curriculum",
     factory=Curriculum,
     config=CurriculumConfig,
-    summary="more of the prompts that are solved now and then",
+    summary="draws prompts more often that are solved only some of the time",
 )

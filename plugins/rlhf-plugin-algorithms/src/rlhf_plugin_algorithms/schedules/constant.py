@@ -25,5 +25,5 @@ COMPONENT = Component(
     name="constant",
     factory=Constant,
     config=ConstantConfig,
-    summary="the peak rate after the warm-up",
+    summary="stays at the peak rate after the warm-up",
 )

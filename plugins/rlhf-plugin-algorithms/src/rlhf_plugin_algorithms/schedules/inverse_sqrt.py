@@ -14,8 +14,8 @@ class InverseSqrtConfig(Config):
     timescale: int | None = Field(
         None,
         ge=1,
-        description="updates after the warm-up in which the rate falls to 0.71 of the peak; unset: as many as the "
-        "warm-up has, and at least 1",
+        description="number of updates after the warm-up in which the rate falls to 0.71 of its peak; unset: as many "
+        "as the warm-up has, at least 1",
     )
 
 
@@ -45,5 +45,5 @@ COMPONENT = Component(
     name="inverse_sqrt",
     factory=InverseSqrt,
     config=InverseSqrtConfig,
-    summary="falls as one over the root of the updates, wherever the run ends",
+    summary="falls as one over the square root of the updates, whatever the length of the run",
 )

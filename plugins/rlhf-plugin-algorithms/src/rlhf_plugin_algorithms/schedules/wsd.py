@@ -19,10 +19,13 @@ Form = Literal["linear", "sqrt"]
 
 class WsdConfig(Config):
     decay_share: float = Field(
-        0.2, gt=0.0, le=1.0, description="share of the updates after the warm-up in which it falls"
+        0.2,
+        gt=0.0,
+        le=1.0,
+        description="share of the updates after the warm-up, the last ones, in which the rate falls",
     )
     form: Form = Field(
-        "sqrt", description="of the decay: sqrt falls fast at first, linear in equal steps"
+        "sqrt", description="form of the decay: sqrt falls fast at first, linear in equal steps"
     )
 
 
@@ -55,6 +58,6 @@ COMPONENT = Component(
     name="wsd",
     factory=Wsd,
     config=WsdConfig,
-    summary="the peak rate, and a decay to the floor in the last part of the run",
+    summary="stays at the peak rate, and falls to the floor in the last part of the run",
     provides=frozenset({ENDS_AT_FLOOR}),
 )

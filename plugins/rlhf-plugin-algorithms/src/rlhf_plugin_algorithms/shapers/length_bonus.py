@@ -18,22 +18,27 @@ from .stateless import Stateless
 class LengthBonusConfig(Config):
     mode: Literal["group", "token"] = Field(
         "group",
-        description="group: by rank between the shortest and the longest sample of the prompt; token: by action token",
+        description="group: the bonus goes by length between the shortest and the longest sample of the prompt; "
+        "token: it goes by number of action tokens",
     )
     weight: float = Field(
         1.0,
         ge=0.0,
         le=1e6,
-        description="group: the shortest sample gets half of it, the longest minus half",
+        description="mode group: size of the bonus, of which the shortest sample gets half and the longest loses "
+        "half",
     )
     per_token: float = Field(
-        -1e-4, ge=-1.0, le=1.0, description="token: added per action token; below 0, a penalty"
+        -1e-4,
+        ge=-1.0,
+        le=1.0,
+        description="mode token: number that is added to the reward per action token; below 0 it is a penalty",
     )
     only_correct: bool = Field(
-        False, description="leave samples that are not correct as they are, in both modes"
+        False, description="change the rewards of correct samples only, in both modes"
     )
     correct_above: float = Field(
-        0.0, ge=-1e6, le=1e6, description="samples that earned more than this are correct"
+        0.0, ge=-1e6, le=1e6, description="reward above which a sample is correct"
     )
 
     def needed_by_options(self) -> frozenset[str]:

@@ -17,7 +17,8 @@ from rlhf_core.lazy import Float, Int, np
 class NormalizeConfig(Config):
     of: Literal["total", "episode"] = Field(
         "total",
-        description="total: the episode's score and the rewards of its turns together; episode: the score alone",
+        description="total: normalize the episode's score and the rewards of its turns together; episode: the score "
+        "alone",
     )
     eps: float = Field(
         1e-4,
@@ -115,7 +116,7 @@ class Normalize:
             raise CheckpointError(
                 f"the shaper normalize saves count, mean and squares; the checkpoint has {', '.join(state) or 'none'}. "
                 "Resume with the reward.shapers of the run that was saved, in their order.",
-                code="checkpoint/other-run",
+                code="checkpoint/other-shaper",
             )
         self._seen = Moments(
             count=int(state["count"]), mean=float(state["mean"]), squares=float(state["squares"])

@@ -18,16 +18,16 @@ class OverlongConfig(Config):
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="action tokens that an episode may have; when unset, each turn is measured against "
-        "rollout.max_new_tokens instead",
+        description="largest number of action tokens of an episode; unset: each turn is measured against "
+        "rollout.max_new_tokens",
     )
     buffer: int | None = Field(
         None,
         ge=1,
-        description="tokens before the limit over which the penalty grows; a fifth of the limit when unset",
+        description="number of tokens before the limit over which the penalty grows; unset: a fifth of the limit",
     )
     factor: float = Field(
-        1.0, ge=0.0, le=1e6, description="the penalty at the limit, in units of the reward"
+        1.0, ge=0.0, le=1e6, description="penalty at the limit, in units of the reward"
     )
 
     @model_validator(mode="after")
@@ -81,7 +81,7 @@ class Overlong(Stateless):
             raise ConfigError(
                 f"reward.overlong.buffer is {buffer}, expected at most rollout.max_new_tokens = {limit}; lower it, or "
                 "set the limit of an episode with --reward.overlong.max_tokens",
-                code="config/out-of-range",
+                code="reward/overlong-buffer",
             )
         lengths = episode_lengths(batch) if config.max_tokens else longest_turns(batch)
         penalty = overlong_penalty(lengths, limit=limit, buffer=buffer, factor=config.factor)

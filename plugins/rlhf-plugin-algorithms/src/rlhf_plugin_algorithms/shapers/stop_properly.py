@@ -19,7 +19,8 @@ class StopProperlyConfig(Config):
         0.0,
         ge=-1e6,
         le=1.0,
-        description="from 0 to 1: factor of the reward of truncated samples; below 0: their reward",
+        description="from 0 to 1: factor of the reward of truncated samples; below 0: number that replaces their "
+        "reward",
     )
 
 

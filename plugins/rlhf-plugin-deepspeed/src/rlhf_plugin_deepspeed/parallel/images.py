@@ -22,5 +22,5 @@ def refuse_cut_images(config: DeepSpeedConfig) -> None:
             raise ConfigError(
                 f"--backend.deepspeed.{name} does not work with images yet; set it to {off}, or train on text alone, "
                 "without --model.vision",
-                code="config/conflict",
+                code="deepspeed/images",
             )

@@ -115,7 +115,7 @@ def check_layers(lm: CausalLM, size: int) -> None:
             "from token to token, so ranks cannot compute slices of a sequence. Set "
             "--backend.deepspeed.sequence_parallel 1; long sequences take less memory with "
             "gradient_checkpointing true.",
-            code="deepspeed/model-not-divisible",
+            code="deepspeed/layers-with-state",
         )
 
 
@@ -131,5 +131,5 @@ def check_heads(num_heads: int, size: int) -> None:
             f"sequence_parallel {size} with a model of {num_heads} attention heads: each rank computes an equal part "
             f"of the heads, so {size} must divide their number. Set --backend.deepspeed.sequence_parallel to one of "
             f"{fitting}.",
-            code="deepspeed/model-not-divisible",
+            code="deepspeed/heads-not-divisible",
         )

@@ -7,7 +7,8 @@ module*. Stages 1 and 2 sum gradients in the order of the backward pass, which w
 Transformers 5 stacks the experts of all its families in one parameter, which works at every stage. Models that come
 with their own code may have such blocks.
 
-A module that reads weights inside of it without calling their modules, as some adapters do, is a leaf module too.
+A module that reads weights inside of it without calling their modules, as some adapters do, is a leaf module too. It
+says so by an attribute ``reads_inside`` that is true.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from torch import nn
 
 from rlhf_core import ConfigError
 from rlhf_torch.models.expert_blocks import expert_blocks, is_expert_block
-from rlhf_torch.models.reading import modules_that_read_inside
 
 
 def mark_leaf_modules(model: nn.Module, class_names: Sequence[str]) -> None:
@@ -30,8 +30,10 @@ def mark_leaf_modules(model: nn.Module, class_names: Sequence[str]) -> None:
     """
     from deepspeed.utils import set_z3_leaf_module
 
-    found = [*expert_blocks(model), *modules_that_read_inside(model)]
-    for module in [*found, *_of_classes(model, class_names)]:
+    reading = [
+        module for module in model.modules() if getattr(module, "reads_inside", False) is True
+    ]
+    for module in [*expert_blocks(model), *reading, *_of_classes(model, class_names)]:
         set_z3_leaf_module(module, True)
 
 

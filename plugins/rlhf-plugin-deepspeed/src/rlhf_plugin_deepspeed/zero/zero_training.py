@@ -18,6 +18,7 @@ from rlhf_torch.models.modeling import DTYPES
 from rlhf_torch.models.role_model import RoleModel
 from rlhf_torch.ranks.ranks import Ranks
 from rlhf_torch.training.group_options import group_options
+from rlhf_torch.training.named_optimizer import class_of
 from rlhf_torch.training.trained_parts import (
     log_groups,
     parameter_groups,
@@ -244,7 +245,7 @@ def create_optimizer(
         return created
     if config.tensor_parallel > 1:
         raise PluginError(
-            f"{type(optimizer).__name__} needs whole parameters, but with backend.deepspeed.tensor_parallel "
+            f"{class_of(optimizer)} needs whole parameters, but with backend.deepspeed.tensor_parallel "
             f"{config.tensor_parallel} each rank has only a shard of them. {NOT_FOR_ZERO}",
             code="optimizer/needs-whole-parameters",
         )

@@ -41,7 +41,7 @@ def load_function(reference: str) -> Callable[[AgentContext], Any]:
         if not colon or not name.isidentifier():
             raise ConfigError(
                 f"rollout.endpoint.agent is {reference!r}; expected FILE.py:NAME or package.module:NAME",
-                code="agent/not-loadable",
+                code="agent/malformed-name",
             )
         try:
             found = getattr(importlib.import_module(module), name)
@@ -52,7 +52,7 @@ def load_function(reference: str) -> Callable[[AgentContext], Any]:
     if not callable(found):
         raise ConfigError(
             f"rollout.endpoint.agent {reference!r} is a {type(found).__name__}; expected a function or coroutine",
-            code="agent/not-loadable",
+            code="agent/not-a-function",
         )
     made: Callable[[AgentContext], Any] = found
     return made

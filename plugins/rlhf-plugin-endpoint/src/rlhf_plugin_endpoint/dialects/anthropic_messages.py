@@ -47,7 +47,7 @@ def read_anthropic(
         where = f"messages[{index}]"
         messages += _messages(object_of(each, where), where, images)
     return ModelRequest(
-        messages=in_order_of_calls(messages),
+        messages=in_order_of_calls(messages, "messages"),
         tools=_tools(body.get("tools"), body.get("tool_choice")),
         max_new_tokens=limit,
         stop=strings(body, "stop_sequences", most=MAX_STOPS),

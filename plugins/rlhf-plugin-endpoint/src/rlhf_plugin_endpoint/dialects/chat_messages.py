@@ -19,6 +19,8 @@ from .request_images import IMAGE_KINDS, RequestImages, joined, refuse_kind
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 MAX_MESSAGES = 100_000
+_MAX_LISTED = 8
+"""Ids of calls that a message lists, the last ones."""
 
 
 def read_messages(
@@ -42,15 +44,22 @@ def read_messages(
         _message(object_of(each, f"{where}[{index}]"), f"{where}[{index}]", images)
         for index, each in enumerate(found)
     ]
-    return in_order_of_calls(messages)
+    return in_order_of_calls(messages, where)
 
 
 def _message(message: Mapping[str, Any], where: str, images: RequestImages) -> Message:
     role = text_of(message.get("role"), f"{where}.role")
     if role == "tool":
+        name = f"{where}.tool_call_id"
+        if message.get("tool_call_id") is None:
+            raise RequestProblem(
+                f"{name} is missing; expected the id of the call that this result is of",
+                code="missing_required_parameter",
+                parameter=name,
+            )
         return {
             "role": "tool",
-            "tool_call_id": text_of(message.get("tool_call_id") or "", f"{where}.tool_call_id"),
+            "tool_call_id": text_of(message["tool_call_id"], name),
             "content": read_content(message.get("content"), f"{where}.content", images),
             **({"name": message["name"]} if isinstance(message.get("name"), str) else {}),
         }
@@ -147,15 +156,24 @@ def read_content(
     return joined(parts)
 
 
-def in_order_of_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages with each run of tool results in the order of the calls that they answer."""
+def in_order_of_calls(messages: Sequence[Message], parameter: str) -> tuple[Message, ...]:
+    """Return the messages with each run of tool results in the order of the calls that they answer.
+
+    Args:
+        parameter: field of the request that has them.
+
+    Raises:
+        RequestProblem: a result is of a call that no answer before it made.
+    """
     if not any(message["role"] == "tool" for message in messages):
         return tuple(messages)
     ordered: list[Message] = []
     place: dict[str, int] = {}
+    known: dict[str, None] = {}
     start = 0
     for message in messages:
         if message["role"] == "tool":
+            _require_call(message["tool_call_id"], known, parameter)
             ordered.append(message)
             continue
         _sort_run(ordered, start, place)
@@ -163,8 +181,20 @@ def in_order_of_calls(messages: Sequence[Message]) -> tuple[Message, ...]:
         start = len(ordered)
         calls = message.get("tool_calls") or ()
         place = {call["id"]: index for index, call in enumerate(calls)}
+        known |= dict.fromkeys(place)
     _sort_run(ordered, start, place)
     return tuple(ordered)
+
+
+def _require_call(name: str, known: Mapping[str, None], parameter: str) -> None:
+    if name not in known:
+        listed = ", ".join([*known][-_MAX_LISTED:])
+        wanted = f"one of: {listed}" if listed else "one behind an answer with tool_calls"
+        raise RequestProblem(
+            f"a tool's result is for the call {name[:60]!r}, which no answer before it made; expected {wanted}",
+            code="unknown_tool_call",
+            parameter=parameter,
+        )
 
 
 def _sort_run(messages: list[Message], start: int, place: Mapping[str, int]) -> None:

@@ -66,7 +66,7 @@ def read_response_request(
     messages += _earlier(body.get("previous_response_id"), earlier)
     messages += _input(body.get("input"), images)
     return ModelRequest(
-        messages=in_order_of_calls(messages),
+        messages=in_order_of_calls(messages, "input"),
         tools=_tools(body.get("tools"), body.get("tool_choice")),
         max_new_tokens=integer(body, "max_output_tokens", low=1),
         template_kwargs=template_kwargs(body),

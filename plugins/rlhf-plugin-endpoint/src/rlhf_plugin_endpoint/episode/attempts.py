@@ -38,7 +38,7 @@ class Attempt:
 
     @property
     def has_failed(self) -> bool:
-        """True when the work ended without an answer, so that an equal request begins anew."""
+        """True when the work ended without an answer, so that an equal request starts over."""
         work = self.work
         return work.done() and (work.cancelled() or work.exception() is not None)
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from rlhf_core.contracts import Message
+from rlhf_core import DataError
+from rlhf_core.contracts import Message, Renderer, Stop
 
 from ..dialects.model_request import ModelRequest
 from .calls import ModelInput, SampledCall
@@ -33,6 +34,7 @@ class ForkCause(StrEnum):
     DROPPED = "dropped earlier messages"
     OTHER = "changed an earlier message that is no answer"
     TOOLS = "changed the tools or the variables of the chat template"
+    SPECIAL = "changed nothing, and the policy wrote special tokens, which the text of an answer does not have"
     TEMPLATE = "changed nothing, and the chat template shows earlier turns otherwise than they were written"
 
 
@@ -48,9 +50,13 @@ class Forks:
     """Forks of one episode.
 
     An agent that begins a conversation of its own, a sub-agent for example, forks nothing.
+
+    Args:
+        renderer: tells which tokens of an answer its text does not have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
         self.causes: Counter[ForkCause] = Counter()
         self.examples: dict[ForkCause, str] = {}
         """The first request of each cause, in words."""
@@ -71,12 +77,34 @@ class Forks:
         asked = _conversation(request, request.messages)
         earlier = [_conversation(one, (*one.messages, call.message)) for one, call in self._before]
         # The last one of those that share most.
-        nearest = max(reversed(earlier), key=lambda one: _shared(one, asked))
-        found = _cause(nearest, asked)
+        place = max(reversed(range(len(earlier))), key=lambda at: _shared(earlier[at], asked))
+        found = _cause(earlier[place], asked)
         if found is not None:
             cause, example = found
+            if cause is ForkCause.TEMPLATE and (special := self._special(self._before[place][1])):
+                cause, example = ForkCause.SPECIAL, f"{example}, {special!r}"
             self.causes[cause] += 1
             self.examples.setdefault(cause, example)
+
+    def _special(self, call: SampledCall) -> str:
+        """Return the first special token of an answer that is not what the template writes at its end, as text; empty
+        where there is none, or where thoughts and tool calls have marks of their own."""
+        if call.message.get("reasoning_content") or call.message.get("tool_calls"):
+            return ""
+        token_ids = call.completion.token_ids.tolist()
+        if call.stop is Stop.EOS and token_ids[-1] in self._closing():
+            token_ids = token_ids[:-1]
+        each = [[token] for token in token_ids]
+        shown = self._renderer.decode_batch(each, skip_special_tokens=False)
+        plain = self._renderer.decode_batch(each)
+        return next((one for one, other in zip(shown, plain, strict=True) if one and not other), "")
+
+    def _closing(self) -> list[int]:
+        """Return the template's tokens behind an answer, through the user's next words."""
+        try:
+            return self._renderer.render_next([{"role": "user", "content": ""}], ended=False)
+        except DataError:  # a template without a chat, of which no answer goes on
+            return []
 
 
 def _conversation(request: ModelRequest, messages: Sequence[Message]) -> ComparedConversation:

@@ -3,7 +3,7 @@
 Clients rewrite what they got: null contents become empty ones, keys change places, JSON is written with other spaces,
 1.0 becomes 1, white space at the ends of an answer goes. None of this is another message. Ids of tool calls belong to
 the identity, since equal calls of parallel branches differ in nothing else; ids that a client rewrote are put back
-before (``renaming``). An image is its bytes, wherever they came
+before (``CallNames``). An image is its bytes, wherever they came
 from.
 """
 

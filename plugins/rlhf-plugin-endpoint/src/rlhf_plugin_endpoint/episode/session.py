@@ -85,7 +85,7 @@ class EpisodeSession:
         self.responses: dict[str, Sequence[Message]] = {}
         """The conversation behind each response of OpenAI's ``/v1/responses``, by its id, instructions excepted."""
         self.refusals = Refusals()
-        self.forks = Forks()
+        self.forks = Forks(context.renderer)
         self.num_ignored = 0
         """Fields that clients sent and the run decides."""
         self.limit_hit: EpisodeEnd | None = None
@@ -300,9 +300,8 @@ class EpisodeSession:
             raise RequestProblem(str(error), code="unservable", parameter="prompt") from error
         except Exception as error:
             self._break(error)
-            raise RequestProblem(
-                f"the engine failed: {error}", status=500, code="engine"
-            ) from error
+            problem = f"the engine failed: {error}"
+            raise RequestProblem(problem, status=500, code="engine") from error
         self._check(completions, request.n)
         if request.greedy:
             # A draw without a choice is no action.
@@ -358,7 +357,8 @@ class EpisodeSession:
         if wrong := sampled.intersection(never):
             error = RolloutError(
                 f"{self.uid}: the engine sampled token {min(wrong)}, which stands for an image; expected an engine "
-                "that never samples it"
+                "that never samples it",
+                code="engine/sampled-image",
             )
             self._break(error)
             raise RequestProblem(f"the engine failed: {error}", status=500, code="engine")

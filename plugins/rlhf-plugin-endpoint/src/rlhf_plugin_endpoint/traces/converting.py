@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf_core import DataError
-from rlhf_core.contracts import Completion, Stop, Trajectory, Uid
+from rlhf_core.contracts import Completion, Stop, Uid
 from rlhf_core.media import MediaProblem, MediaRef, MediaSpan
 from rlhf_episodes import EpisodeGraph
 from rlhf_episodes.traces import TrainingTrace, TrainingTurn
@@ -35,31 +35,6 @@ def trace_from_graph(graph: EpisodeGraph) -> TrainingTrace:
             for node in graph.nodes
         )
     )
-
-
-def trace_from_trajectories(segments: Sequence[Trajectory]) -> TrainingTrace:
-    """Return the turns of an episode's training sequences.
-
-    Raises:
-        DataError: a log-prob was not measured.
-    """
-    turns: list[TrainingTurn] = []
-    for segment in segments:
-        used = 0
-        for turn in segment.turns:
-            count = turn.end - turn.start
-            completion = Completion(
-                token_ids=segment.token_ids[turn.start : turn.end],
-                logprobs=segment.rollout_logprobs[used : used + count],
-                weight_version=segment.weight_version[used : used + count],
-                stop=turn.stop,
-            )
-            used += count
-            read = segment.token_ids[: turn.start].tolist()
-            metadata = {"stop": str(turn.stop), "reward": turn.reward}
-            media = [span for span in segment.media if span.end <= turn.start]
-            turns.append(_turn(f"{segment.uid}/{turn.start}", read, completion, metadata, media))
-    return TrainingTrace(turns=tuple(turns))
 
 
 def graph_from_trace(trace: TrainingTrace, uid: Uid) -> EpisodeGraph:

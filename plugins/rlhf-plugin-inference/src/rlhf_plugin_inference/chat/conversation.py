@@ -90,5 +90,5 @@ class ChatHistory:
                 file.write(json.dumps({"messages": messages}) + "\n")
         except OSError as error:
             raise ConfigError(
-                f"/save {path}: cannot be written: {error.strerror}", code="output/cannot-create"
+                f"/save {path}: cannot be written: {error.strerror}", code="output/chat-not-saved"
             ) from error

@@ -7,7 +7,6 @@ from pydantic import Field
 from rlhf_config import (
     CommandOptions,
     Labels,
-    NamedPaths,
     OptionTree,
     PaddingSampling,
     SamplingOptions,
@@ -26,32 +25,37 @@ from ..serving.options import (
     adapter_without_effect,
     check_adapter,
     check_sight,
+    models_of,
 )
 
 
 class Replies(PaddingSampling, SamplingOptions):
-    max_new_tokens: Positive = Field(1024, description="tokens of the longest answer")
+    max_new_tokens: Positive = Field(1024, description="largest number of tokens in an answer")
 
 
 class Talk(Config):
-    system: str | None = Field(None, description="system prompt of the conversation")
+    system: str | None = Field(
+        None, description="system message before the conversation; unset: none"
+    )
     template_kwargs: TemplateVariables = Field(
         default_factory=dict,
         description="variables for the model's chat template, such as {enable_thinking = false}",
     )
     stream_tokens: NotNegative = Field(
-        8, description="tokens after which the text so far is shown; 0: whole answers"
+        8,
+        description="number of tokens after which the text so far is shown; 0: whole answers are shown",
     )
     max_length: Positive | None = Field(
         None,
-        description="tokens of a whole conversation; unset: as many as the model has positions for, at most 4096",
+        description="largest number of tokens of a conversation; unset: as many as the model has positions for, at "
+        "most 4096",
     )
 
 
 class ChatOptions(CommandOptions):
     """All options of ``rlhf chat`` but those of components."""
 
-    seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
+    seed: int = Field(42, ge=0, lt=2**63, description="seed of all random draws of the run")
     model: ModelToServe
     rollout: Replies = Replies()
     chat: Talk = Talk()
@@ -69,17 +73,11 @@ def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Pl
         raise ConfigError(
             f"{labels('rollout.min_new_tokens')} {run.rollout.min_new_tokens}: expected at most "
             f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}",
-            code="config/out-of-range",
+            code="config/min-above-max-tokens",
         )
     check_adapter(run.model, selections, labels)
     check_sight(run.model, selections, labels)
     refuse_typed(adapter_without_effect(run.model), labels)
-
-
-def _models(run: ChatOptions) -> NamedPaths:
-    yield "model.path", run.model.path
-    if run.model.adapter is not None:
-        yield ADAPTER, run.model.adapter
 
 
 _USAGE = """\
@@ -91,7 +89,7 @@ Lines that begin with a slash are commands; /help lists them. Ctrl-C stops an an
 With --model.vision, /image FILE shows an image with the next message.
 
   -c FILE            a TOML file with options; may be given several times, later ones win
-  --check            say whether the configuration is valid, and stop
+  --check            check whether the configuration is valid, and stop
   -h, --help         this text"""
 
 CHAT = OptionTree(
@@ -102,7 +100,7 @@ CHAT = OptionTree(
     selectors=(Selector("engine.name", "rlhf_engines"), VISION),
     check=_check,
     cautions=lambda run, selections, labels: (),
-    models=_models,
+    models=lambda run: models_of(run.model),
     peft=frozenset({ADAPTER}),
     data=lambda run: iter(()),
     outputs=lambda run, labels: iter(()),

@@ -69,7 +69,7 @@ def apply(line: str, history: ChatHistory, speaker: Speaker) -> Effect:
         case "retry":
             if not history.take_back_answer():
                 raise ConfigError(
-                    "/retry: there is no question to answer anew", code="chat/command"
+                    "/retry: there is no question to answer again", code="chat/no-question"
                 )
             return Effect(next=Next.ANSWER)
         case "system":
@@ -84,14 +84,17 @@ def apply(line: str, history: ChatHistory, speaker: Speaker) -> Effect:
         case "save":
             if not rest:
                 raise ConfigError(
-                    "/save: expected a file, such as /save chats.jsonl", code="chat/command"
+                    "/save: expected a file, such as /save chats.jsonl", code="chat/no-file"
                 )
             if not history.messages:
-                raise ConfigError("/save: there is no conversation yet", code="chat/command")
+                raise ConfigError(
+                    "/save: there is no conversation yet", code="chat/no-conversation"
+                )
             history.save(Path(rest))
             return Effect(f"saved: {rest}")
     raise ConfigError(
-        f"/{name}: there is no such command; /help lists those there are", code="chat/command"
+        f"/{name}: there is no such command; /help lists all commands",
+        code="chat/unknown-command",
     )
 
 
@@ -119,13 +122,13 @@ def _change_sampling(text: str, speaker: Speaker) -> None:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"/sampling {text}: {error}", code="chat/command") from error
+        raise ConfigError(f"/sampling {text}: {error}", code="chat/sampling") from error
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name not in values:
             raise ConfigError(
                 f"/sampling {word}: expected NAME=VALUE with a name of {', '.join(values)}",
-                code="chat/command",
+                code="chat/sampling-form",
             )
         values[name] = (value,) if name == "stop" else value
         if name == "stop" and not value:
@@ -135,7 +138,7 @@ def _change_sampling(text: str, speaker: Speaker) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(
-            f"/sampling {first['loc'][0]}: {first['msg']}", code="chat/command"
+            f"/sampling {first['loc'][0]}: {first['msg']}", code="chat/sampling"
         ) from error
 
 

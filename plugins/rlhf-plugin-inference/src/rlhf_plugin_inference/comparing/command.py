@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rlhf_cli.tables import HELP, Form, print_table
+from rlhf_config import FlagParser
 from rlhf_core import ConfigError
 
 
-class _CompareParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf eval compare: {message}", code="usage/command-line")
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's words."""
-    own = _CompareParser(
+    own = FlagParser(
         prog="rlhf eval compare",
         description="Compare two evaluations of the same tasks, task by task: the difference with its confidence "
         "interval, whether it could be chance, and which tasks each model wins.",
-        allow_abbrev=False,
     )
-    own.add_argument("first", metavar="A", type=Path, help="--output of an evaluation")
-    own.add_argument("second", metavar="B", type=Path, help="--output of another one")
+    own.add_argument("first", metavar="A", type=Path, help="folder of an evaluation (its --output)")
+    own.add_argument("second", metavar="B", type=Path, help="folder of another evaluation")
     own.add_argument(
         "--level", type=float, default=0.95, help="confidence of the intervals (default 0.95)"
     )
@@ -33,9 +26,11 @@ def parser() -> argparse.ArgumentParser:
         "--pass-threshold",
         type=float,
         default=None,
-        help="reward from which an episode passes (default: that of the evaluations)",
+        help="smallest reward with which an episode passes (default: that of the evaluations)",
     )
-    own.add_argument("--seed", type=int, default=0, help="of the test by random signs (default 0)")
+    own.add_argument(
+        "--seed", type=int, default=0, help="seed of the test by random signs (default 0)"
+    )
     own.add_argument(
         "--by-task", action="store_true", help="list the tasks on which the models differ"
     )

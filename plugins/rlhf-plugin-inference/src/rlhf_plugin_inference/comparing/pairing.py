@@ -52,7 +52,7 @@ def paired(first: EvaluationResults, second: EvaluationResults) -> Iterator[Pair
             f"expected two evaluations of the same sets at the same temperatures; {first.folder} has "
             f"{_named(first.cells)}, {second.folder} has {_named(second.cells)}. Evaluate one of them on what the "
             "other has.",
-            code="eval/other-tasks",
+            code="eval/other-sets",
         )
     for (name, temperature), tasks in first.cells.items():
         others = second.cells[name, temperature]
@@ -101,13 +101,13 @@ def _check_same(
         raise ConfigError(
             f"{where}: expected the same tasks in both evaluations; the row of task {task} is another one in "
             f"{second.folder} than in {first.folder}. Evaluate both on the same data.",
-            code="eval/other-tasks",
+            code="eval/other-rows",
         )
     if one.digest == EMPTY and first.seed != second.seed:
         raise ConfigError(
             f"{where}: its tasks come from the seed, which is {first.seed} in {first.folder} and {second.seed} in "
             f"{second.folder}. Evaluate both with the same --seed.",
-            code="eval/other-tasks",
+            code="eval/other-seed",
         )
 
 

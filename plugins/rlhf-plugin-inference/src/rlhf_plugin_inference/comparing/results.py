@@ -60,7 +60,7 @@ def read_results(folder: Path) -> EvaluationResults:
     if not summary.is_file() or not (folder / EPISODES).is_file():
         raise ConfigError(
             f"{folder}: expected a finished evaluation, with {SUMMARY} and {EPISODES}. If it was interrupted, the same "
-            "rlhf eval command goes on with it.",
+            "rlhf eval command continues it.",
             code="eval/no-results",
         )
     try:

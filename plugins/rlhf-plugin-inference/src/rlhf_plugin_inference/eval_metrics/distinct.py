@@ -12,7 +12,7 @@ from rlhf_core.contracts import EvalEpisodes
 
 
 class DistinctConfig(Config):
-    n: int = Field(2, ge=1, le=10, description="words of an n-gram")
+    n: int = Field(2, ge=1, le=10, description="number of words of an n-gram")
 
 
 def distinct_share(texts: Sequence[str], n: int) -> float | None:

@@ -80,5 +80,5 @@ COMPONENT = Component(
     name="majority",
     factory=Majority,
     config=MajorityConfig,
-    summary="maj@k: does the most frequent answer of a prompt pass?",
+    summary="maj@k: the share of prompts whose most frequent answer passes",
 )

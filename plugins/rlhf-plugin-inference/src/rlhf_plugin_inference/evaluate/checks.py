@@ -61,64 +61,85 @@ def check(run: EvalOptions, selections: Selections, labels: Labels, plugins: Plu
     """
     brings = selections["rollout.executor"][0].registered.component.provides
     for problem in (*_problems(run, labels, brings), *_remote_problems(run, labels)):
-        raise ConfigError(problem)
+        raise problem
     if run.remote.url is None:
         _check_components(run, selections, labels)
         check_adapter(run.model, selections, labels)
     refuse_typed(_without_effect(run, selections), labels)
 
 
-def _problems(run: EvalOptions, labels: Labels, brings: frozenset[str]) -> Iterator[str]:
+def _problems(run: EvalOptions, labels: Labels, brings: frozenset[str]) -> Iterator[ConfigError]:
     is_rewarded = bool(run.reward.use or run.env.use or REWARDS_EPISODES in brings)
     if not (run.model.path or run.remote.url):
-        yield "rlhf eval: expected a model; got none. Write rlhf eval MODEL, or --remote.url http://HOST/v1."
+        yield ConfigError(
+            "rlhf eval: expected a model; got none. Write rlhf eval MODEL, or --remote.url http://HOST/v1.",
+            code="config/no-model",
+        )
     if run.model.path and run.remote.url:
-        yield (
-            f"{labels('model.path')} {run.model.path} and {labels('remote.url')}: both say who answers. Leave one out."
+        yield ConfigError(
+            f"{labels('model.path')} {run.model.path} and {labels('remote.url')}: both say who answers. Leave one out.",
+            code="config/model-and-server",
         )
     if run.overwrite and run.resume.checkpoint == "restart":
-        yield (
+        yield ConfigError(
             f"{labels('overwrite')} and {labels('resume.checkpoint')} restart: one removes earlier results, the other "
-            "keeps them. Leave one out."
+            "keeps them. Leave one out.",
+            code="config/overwrite-and-restart",
         )
     if not (run.data.train or run.env.use):
-        yield "rlhf eval: expected tasks; got none. Add --data FILE.jsonl with --reward NAME, or --env NAME."
+        yield ConfigError(
+            "rlhf eval: expected tasks; got none. Add --data FILE.jsonl with --reward NAME, or --env NAME.",
+            code="config/no-tasks",
+        )
     if not is_rewarded:
-        yield "rlhf eval: expected something that scores answers; got nothing. Add --reward NAME."
+        yield ConfigError(
+            "rlhf eval: expected something that scores answers; got nothing. Add --reward NAME.",
+            code="config/no-reward",
+        )
     is_long = SEVERAL_TURNS in brings and bool(run.env.use or REWARDS_EPISODES in brings)
     if is_long and run.rollout.max_length is None and not run.remote.url:
-        yield (
+        yield ConfigError(
             "--rollout.max_length is required with several turns: prompt, all answers and what the environment says "
-            "have to fit in. Set it to the tokens of the longest episode."
+            "have to fit in. Set it to the tokens of the longest episode.",
+            code="config/no-max-length",
         )
     if run.model.adapter and is_peft_folder(run.model.path):
-        yield (
+        yield ConfigError(
             f"{labels('model.adapter')} {run.model.adapter}: {run.model.path} is an adapter already. Give the base as "
-            "the model, or leave --model.adapter out."
+            "the model, or leave --model.adapter out.",
+            code="adapter/of-an-adapter",
         )
     if run.rollout.min_new_tokens > run.rollout.max_new_tokens:
-        yield (
+        yield ConfigError(
             f"{labels('rollout.min_new_tokens')} {run.rollout.min_new_tokens}: expected at most "
-            f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}"
+            f"--rollout.max_new_tokens, which is {run.rollout.max_new_tokens}",
+            code="config/min-above-max-tokens",
         )
     yield from _sampling_problems(run, labels)
 
 
-def _sampling_problems(run: EvalOptions, labels: Labels) -> Iterator[str]:
+def _sampling_problems(run: EvalOptions, labels: Labels) -> Iterator[ConfigError]:
     temperatures = run.eval.temperatures
     for temperature in temperatures:
         if not 0.0 <= temperature <= 10.0:
-            yield f"{labels('eval.temperatures')}: expected 0 (greedy) to 10, got {temperature:g}"
+            yield ConfigError(
+                f"{labels('eval.temperatures')}: expected 0 (greedy) to 10, got {temperature:g}",
+                code="config/out-of-range",
+            )
     if len(set(temperatures)) < len(temperatures):
-        yield f"{labels('eval.temperatures')}: the same temperature is given twice. Leave one out."
+        yield ConfigError(
+            f"{labels('eval.temperatures')}: the same temperature is given twice. Leave one out.",
+            code="config/temperature-twice",
+        )
     if run.eval.n_samples > 1 and not any(temperatures) and not run.env.use:
-        yield (
+        yield ConfigError(
             f"{labels('eval.n_samples')} is {run.eval.n_samples}, but at temperature 0 all episodes of a task are the "
-            "same. Set --eval.temperatures 1.0, or --eval.n_samples 1."
+            "same. Set --eval.temperatures 1.0, or --eval.n_samples 1.",
+            code="config/equal-samples",
         )
 
 
-def _remote_problems(run: EvalOptions, labels: Labels) -> Iterator[str]:
+def _remote_problems(run: EvalOptions, labels: Labels) -> Iterator[ConfigError]:
     url = run.remote.url
     if url is None:
         return
@@ -130,19 +151,27 @@ def _remote_problems(run: EvalOptions, labels: Labels) -> Iterator[str]:
     except ValueError:
         is_address = False
     if not is_address:
-        yield f"{label}: expected an address such as http://localhost:8000/v1"
+        yield ConfigError(
+            f"{label}: expected an address such as http://localhost:8000/v1",
+            code="remote/malformed-address",
+        )
     elif parts.username or parts.password:
-        yield (
+        yield ConfigError(
             f"{labels('remote.url')}: expected an address without a name or password; the key comes from the "
-            f"environment variable {run.remote.key_variable}"
+            f"environment variable {run.remote.key_variable}",
+            code="remote/password-in-address",
         )
     if run.data.chat_template_kwargs:
-        yield (
+        yield ConfigError(
             f"{labels('data.chat_template_kwargs')}: with --remote.url the server renders the messages, by its own "
-            "chat template and options. Set it there, or leave it out."
+            "chat template and options. Set it there, or leave it out.",
+            code="remote/renders-itself",
         )
     if run.remote.model is None:
-        yield f"{label}: expected the name of the model there. Add --remote.model NAME."
+        yield ConfigError(
+            f"{label}: expected the name of the model there. Add --remote.model NAME.",
+            code="remote/no-model",
+        )
 
 
 def _check_components(run: EvalOptions, selections: Selections, labels: Labels) -> None:

@@ -30,10 +30,10 @@ Usage: rlhf eval MODEL --data FILE... --reward NAME [--OPTION VALUE]...
        rlhf eval --url http://HOST/v1 --model-name NAME ...
        rlhf eval compare FOLDER FOLDER
 
-Has a model play tasks, without training it, and says how well it does: mean rewards and pass@k with confidence
+Evaluates a model on tasks without training it, and reports mean rewards and pass@k with confidence
 intervals, tokens and ends. MODEL is a folder or hub name, the folder of a run, or a PEFT folder.
-The same command goes on with what it has begun; a finished folder gives its table again.
-Options come from the files in order, then from the command line; the same paths in both.
+The same command continues an interrupted evaluation; in a finished folder it prints the table again.
+Options come from the files in order, then from the command line; both use the same names.
 The options of a component appear here once it is selected: rlhf eval --env NAME --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
@@ -41,9 +41,9 @@ The options of a component appear here once it is selected: rlhf eval --env NAME
   --model-name NAME  --remote.model
   --by-task          --report.by_task: a line for each task
   --table FORM       --report.table: text, or markdown, csv or json for other tools
-  --resume restart   begin anew; the results that are in the folder are kept beside the new ones
-  --overwrite        begin anew, in place of the results that are in the folder
-  --check            say whether the configuration is valid, and stop
+  --resume restart   start over; the results in the folder are kept beside the new ones
+  --overwrite        start over and replace the results in the folder
+  --check            check whether the configuration is valid, and stop
   --dry-run          show what would be evaluated, and stop
   -h, --help         this text"""
 

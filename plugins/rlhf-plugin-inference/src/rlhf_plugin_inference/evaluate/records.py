@@ -116,14 +116,18 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
-                yield EpisodeRecord.from_line(line)
-            except ValueError as error:
-                raise ResumeError(
-                    f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
-                    "restart, which keeps the file, or --overwrite.",
-                    code="resume/damaged",
-                ) from error
+            yield _read(path, number, line)
+
+
+def _read(path: Path, number: int, line: bytes) -> EpisodeRecord:
+    try:
+        return EpisodeRecord.from_line(line)
+    except ValueError as error:
+        raise ResumeError(
+            f"{path}:{number}: {error}. Remove this line and those after it, or start over with --resume "
+            "restart, which keeps the file, or --overwrite.",
+            code="resume/damaged",
+        ) from error
 
 
 def keep_whole_jobs(path: Path, jobs: Iterator[EvalJob]) -> int:
@@ -156,14 +160,7 @@ def keep_whole_jobs(path: Path, jobs: Iterator[EvalJob]) -> int:
 
 
 def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sample: int) -> None:
-    try:
-        record = EpisodeRecord.from_line(line.decode())
-    except ValueError as error:
-        raise ResumeError(
-            f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
-            "restart, which keeps the file, or --overwrite.",
-            code="resume/damaged",
-        ) from error
+    record = _read(path, number, line)
     expected = None
     if job is not None:
         uid = str(job.task.uid._replace(sample=sample))
@@ -171,7 +168,7 @@ def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sampl
     if (record.set, record.temperature, record.uid, record.digest) != expected:
         raise ResumeError(
             f"{path}:{number}: its task is not the one at this place of the evaluation now. The tasks have changed "
-            "since; choose another --output, or begin anew with --resume restart, which keeps the file, or "
+            "since; choose another --output, or start over with --resume restart, which keeps the file, or "
             "--overwrite.",
             code="resume/data-changed",
         )

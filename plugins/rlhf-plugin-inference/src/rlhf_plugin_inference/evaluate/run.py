@@ -1,20 +1,21 @@
-"""The course of ``rlhf eval``: the folder, the jobs that are missing, the summary."""
+"""The course of ``rlhf eval``: the folder, the model's files, the jobs that are missing, the summary."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from rlhf_cli.tables import Form, print_table
 from rlhf_config import ResolvedOptions
+from rlhf_core import ConfigError
 from rlhf_core.contracts import RunResult
 from rlhf_core.plugins import Plugins
 from rlhf_data import TokenizerRenderer
@@ -22,6 +23,7 @@ from rlhf_trainer.inference import (
     AppendedFile,
     Environments,
     Interrupts,
+    NamedExecutor,
     NamedMetric,
     RewardPanel,
     RunFolder,
@@ -38,18 +40,17 @@ from rlhf_trainer.inference import (
 from rlhf_trainer.rollouts.worker import QueuedRewards
 
 from ..serving.model_folder import found_model
+from ..serving.options import ModelToServe
 from ..serving.served import renderer_of, serving
 from ..serving.sight import Sight, open_sight
 from ..worklist.configuration import NAME as CONFIGURATION
 from ..worklist.configuration import GoingOn, record_config
 from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
-from ..worklist.kept_results import results_are_kept, set_results_aside
+from ..worklist.kept_results import ended, results_are_kept, set_results_aside
 from ..worklist.progress import WorkProgress
 from .jobs import EvalJob, Work, work_of
 from .measuring import with_measures
-from .model_files import NAME as MODEL_FILES
-from .model_files import check_same_files
 from .options import EPISODES, SECONDS, SUMMARY, EvalOptions
 from .playing import EnginePlayer, PlaysJobs
 from .records import EpisodeRecord, cut_lines, keep_whole_jobs, read_episodes
@@ -58,6 +59,9 @@ from .remote.texts import byte_renderer
 from .summary import Evaluation
 from .table import block, summary_table, task_table
 
+MODEL_FILES = "model_files.txt"
+_READ = ("*.safetensors", "*.json", "*.jinja", "*.model")
+
 GOING_ON = GoingOn(
     free=re.compile(
         r"output|overwrite|engines|(report|log|resume)\..*|eval\.(pass_threshold|metrics|\w+\..*)|rollout\.concurrency|engine\.\w+\..*"
@@ -65,9 +69,9 @@ GOING_ON = GoingOn(
         r"|remote\.(concurrency|timeout_s|retries|retry_wait_s|key_variable|environment_timeout_s)"
     ),
     contents="results",
-    way_out="choose another --output, or begin anew with --resume restart, which keeps them, or --overwrite",
+    way_out="choose another --output, or start over with --resume restart, which keeps them, or --overwrite",
 )
-"""Rules by which the same command goes on: no episode that is there depends on the free options."""
+"""Rules by which the same command continues: no episode that is there depends on the free options."""
 
 Resolved = ResolvedOptions[EvalOptions]
 
@@ -77,7 +81,7 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
 
     Raises:
         RLHFError: the model or the tasks cannot be used, or the engine, an environment or a reward failed; the tasks
-            that were finished are in the folder, and the same command goes on.
+            that were finished are in the folder, and the same command continues.
     """
     begin = time.monotonic()
     options = resolved.run
@@ -102,14 +106,14 @@ def run(resolved: Resolved, plugins: Plugins) -> RunResult:
                 f"by {interrupts.requested}: {progress.done} of {progress.total} tasks are in {path}; "
                 f"{options.going_on()}."
             )
-            return _result("interrupted", progress.done, begin, message)
+            return ended("interrupted", progress.done, begin, message)
         _report(options, folder, metrics)
     # A table for other tools is alone on stdout.
     out = sys.stdout if options.report.table == "text" else sys.stderr
     print(f"\nseconds of a task: {_seconds(folder / SECONDS)}", file=out)
     print(f"episodes: {path}\nsummary: {folder / SUMMARY}", file=out)
     print(f"{time.monotonic() - begin:,.1f} s, {progress.rate()}", file=out)
-    return _result("finished", progress.done, begin)
+    return ended("finished", progress.done, begin)
 
 
 async def _evaluate(
@@ -202,13 +206,6 @@ def _seconds(path: Path) -> str:
     return f"{mean:.3g} on average, {middle:.3g} in the middle, {taken[-1]:.3g} at most"
 
 
-def _result(
-    status: Literal["finished", "interrupted"], done: int, begin: float, message: str = ""
-) -> RunResult:
-    seconds = time.monotonic() - begin
-    return RunResult(status=status, steps=done, seconds=seconds, message=message)
-
-
 async def _write(
     options: EvalOptions,
     work: Work,
@@ -278,10 +275,43 @@ async def _player(
                 options,
                 engine=engine,
                 renderer=renderer,
-                executor=executor.build(),
+                executor=NamedExecutor(executor.build(), executor.label),
                 environment=environment,
                 scores=scores,
                 images=None if sight is None else sight.images,
             )
         stack.push_async_callback(player.close)
         yield player
+
+
+def check_same_files(model: ModelToServe, folder: Path, *, is_begun: bool) -> None:
+    """Write the digest of the model's files into a folder, or compare it with the one that is there.
+
+    So results of two models are never in one folder: a run that is trained again exports to the same folder, and its
+    path says nothing. Names, sizes and times of change are compared, not contents. A hub name has no files to compare.
+
+    Args:
+        is_begun: whether the folder has results.
+
+    Raises:
+        ConfigError: the files have changed since.
+    """
+    digest = hashlib.sha256("\n".join(_lines(model)).encode()).hexdigest()
+    record = folder / MODEL_FILES
+    if not is_begun or not record.exists():
+        write_text_atomically(record, f"{digest}\n")
+    elif record.read_text(encoding="utf-8").strip() != digest:
+        raise ConfigError(
+            f"model {model.adapter or model.path}: its files have changed since the results in {folder} were made. "
+            "Choose another --output, or start over with --resume restart, which keeps them, or --overwrite.",
+            code="model/files-changed",
+        )
+
+
+def _lines(model: ModelToServe) -> Iterator[str]:
+    for path in (model.path, model.adapter, model.tokenizer):
+        if path is None or not Path(path).is_dir():
+            continue
+        for file in sorted({file for pattern in _READ for file in Path(path).glob(pattern)}):
+            state = file.stat()
+            yield f"{file.name} {state.st_size} {state.st_mtime_ns}"

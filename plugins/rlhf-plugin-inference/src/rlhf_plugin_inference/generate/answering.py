@@ -39,11 +39,6 @@ Requests = Sequence[RewardRequest]
 Scores = Sequence[SampleScore]
 
 
-def completion_seed(run_seed: int, prompt: int, sample: int) -> int:
-    """Return the seed of one completion, a function of the run's seed and the completion's name alone."""
-    return seed_of(run_seed, "generate", prompt, sample)
-
-
 class Prompter:
     """Reader of prompts as text, as messages, and as what the engine reads.
 
@@ -120,8 +115,10 @@ class Answerer:
             RewardError: a completion could not be scored, and its reward's policy is to fail.
         """
         fault_point("generate", task.uid.prompt)
+        # Functions of the run's seed and of the completions' names alone.
         seeds = tuple(
-            completion_seed(self._seed, task.uid.prompt, sample) for sample in range(self._count)
+            seed_of(self._seed, "generate", task.uid.prompt, sample)
+            for sample in range(self._count)
         )
         read = self._prompter.read(task)
         completions = await self._engine.generate(

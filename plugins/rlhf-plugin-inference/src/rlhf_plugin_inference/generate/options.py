@@ -37,6 +37,7 @@ from ..serving.options import (
     check_adapter,
     check_sight,
     images_without_effect,
+    models_of,
 )
 from ..worklist.options import Display, PromptsWithImages, Scores
 
@@ -48,10 +49,11 @@ _IN_FLIGHT = 1024
 
 
 class Answers(PaddingSampling, SamplingOptions):
-    n_samples_per_prompt: Positive = Field(1, description="completions of each prompt")
+    n_samples_per_prompt: Positive = Field(1, description="number of completions of each prompt")
     concurrency: Positive | None = Field(
         None,
-        description="prompts in flight at most; unset: as many as make 1024 completions for each engine",
+        description="largest number of prompts at the same time; unset: as many as make 1024 completions for each "
+        "engine",
     )
 
     def prompts_in_flight(self, num_engines: int) -> int:
@@ -62,31 +64,32 @@ class Answers(PaddingSampling, SamplingOptions):
 class SelectOptions(Config):
     mode: Literal["all", "best", "rejection", "pairs"] = Field(
         "all",
-        description="all: completions alone; best: also the best of each prompt, as rows of rlhf sft; rejection: those "
-        "that reach the threshold, likewise; pairs: the best and the worst, as rows of rlhf dpo",
+        description="rows to choose beside all completions. all: none; best: the best of each prompt, for rlhf sft; "
+        "rejection: all that reach the threshold, for rlhf sft; pairs: the best and the worst, for rlhf dpo",
     )
     threshold: float | None = Field(
-        None, description="reward that a completion of best and rejection has to reach"
+        None, description="smallest reward of a completion that best and rejection choose"
     )
     truncated: bool = Field(
-        False, description="choose from completions that were cut off at the token limit, too"
+        False,
+        description="also choose from completions that were cut off at the token limit; false: leave them out",
     )
 
 
 class Continuation(Config):
     checkpoint: Literal["auto", "restart"] | None = Field(
         None,
-        description="auto: go on with the completions that are in the folder; restart: begin anew, these are kept in a "
-        "folder beside the new ones",
+        description="auto: continue with the completions in the folder; restart: start over, and keep the old "
+        "completions in a folder beside the new ones",
     )
 
 
 class GenerateOptions(CommandOptions):
     """All options of ``rlhf generate`` but those of components."""
 
-    seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
+    seed: int = Field(42, ge=0, lt=2**63, description="seed of all random draws of the run")
     output: str = Field(
-        "runs/generate", min_length=1, description="folder of the completions and of what is chosen"
+        "runs/generate", min_length=1, description="folder for the completions and the chosen rows"
     )
     model: ModelToServe
     data: PromptsWithImages = PromptsWithImages()
@@ -106,7 +109,7 @@ class GenerateOptions(CommandOptions):
 
 def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins: Plugins) -> None:
     for problem in _problems(run, labels):
-        raise ConfigError(problem)
+        raise problem
     features: frozenset[str] = frozenset() if run.model.vision is None else frozenset({"images"})
     for chosen in selections.values():
         for selection in chosen:
@@ -128,32 +131,41 @@ def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins
     refuse_typed(_without_effect(run, selections), labels)
 
 
-def _problems(run: GenerateOptions, labels: Labels) -> Iterator[str]:
+def _problems(run: GenerateOptions, labels: Labels) -> Iterator[ConfigError]:
     rollout, mode = run.rollout, run.select.mode
     if not run.data.train:
-        yield "--data: expected data files; got none. Add --data FILE.jsonl."
+        yield ConfigError(
+            "--data: expected data files; got none. Add --data FILE.jsonl.", code="config/no-data"
+        )
     if mode != "all" and not run.reward.use:
-        yield f"{labels('select.mode')} {mode}: it compares rewards, and there is none. Add --reward NAME."
+        yield ConfigError(
+            f"{labels('select.mode')} {mode}: it compares rewards, and there is none. Add --reward NAME.",
+            code="config/no-reward",
+        )
     if mode == "rejection" and run.select.threshold is None:
-        yield (
+        yield ConfigError(
             f"{labels('select.mode')} rejection: expected --select.threshold X, which completions have to reach. "
-            "For the best of each prompt set --select.mode best."
+            "For the best of each prompt set --select.mode best.",
+            code="config/no-threshold",
         )
     if mode == "pairs" and rollout.n_samples_per_prompt < 2:
-        yield (
+        yield ConfigError(
             f"{labels('select.mode')} pairs: it takes two completions of a prompt; "
-            f"{labels('rollout.n_samples_per_prompt')} is {rollout.n_samples_per_prompt}. Set it to 2 or more."
+            f"{labels('rollout.n_samples_per_prompt')} is {rollout.n_samples_per_prompt}. Set it to 2 or more.",
+            code="config/too-few-samples-per-prompt",
         )
     if rollout.temperature == 0 and rollout.n_samples_per_prompt > 1:
-        yield (
+        yield ConfigError(
             f"{labels('rollout.temperature')} 0 takes the most probable token, so all "
             f"{rollout.n_samples_per_prompt} completions of a prompt would be the same. Raise it, or set "
-            "--rollout.n_samples_per_prompt 1."
+            "--rollout.n_samples_per_prompt 1.",
+            code="config/equal-samples",
         )
     if rollout.min_new_tokens > rollout.max_new_tokens:
-        yield (
+        yield ConfigError(
             f"{labels('rollout.min_new_tokens')} {rollout.min_new_tokens}: expected at most "
-            f"--rollout.max_new_tokens, which is {rollout.max_new_tokens}"
+            f"--rollout.max_new_tokens, which is {rollout.max_new_tokens}",
+            code="config/min-above-max-tokens",
         )
 
 
@@ -182,15 +194,9 @@ def _outputs(run: GenerateOptions, labels: Labels) -> Iterator[str]:
         yield f"{label}: there is a training run in this folder; choose another one"
     if run.resume.checkpoint is None and os.path.lexists(output / COMPLETIONS):
         yield (
-            f"{label}: there are completions already. Add --resume to go on with them, or --resume restart to begin "
-            "anew and keep them in a folder beside the new ones; or choose another folder."
+            f"{label}: there are completions already. Add --resume to continue them, or --resume restart to start "
+            "over and keep them in a folder beside the new ones; or choose another folder."
         )
-
-
-def _models(run: GenerateOptions) -> NamedPaths:
-    yield "model.path", run.model.path
-    if run.model.adapter is not None:
-        yield ADAPTER, run.model.adapter
 
 
 def _data(run: GenerateOptions) -> NamedPaths:
@@ -201,13 +207,13 @@ _USAGE = """\
 Usage: rlhf generate [-c FILE.toml]... [--OPTION VALUE]...
 
 Writes completions of prompts, with their scores, and chooses rows for rlhf sft or rlhf dpo from them.
-Options come from the files in order, then from the command line; the same paths in both.
+Options come from the files in order, then from the command line; both use the same names.
 The options of a component appear here once it is selected: rlhf generate --reward NAME --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
-  --check            say whether the configuration is valid, and stop
+  --check            check whether the configuration is valid, and stop
   --dry-run          show what would be generated, and stop
-  --resume           go on with the completions that are in the folder; --resume restart: begin anew and keep these
+  --resume           continue with the completions in the folder; --resume restart: start over and keep the old ones
   -h, --help         this text"""
 
 GENERATE = OptionTree(
@@ -223,7 +229,7 @@ GENERATE = OptionTree(
     shared={"reward.use": RewardOptions},
     check=_check,
     cautions=lambda run, selections, labels: tuple(blind_rewards(selections, labels)),
-    models=_models,
+    models=lambda run: models_of(run.model),
     peft=frozenset({ADAPTER}),
     data=_data,
     outputs=_outputs,

@@ -110,7 +110,7 @@ def read_lines(path: Path) -> Iterator[AnsweredPrompt]:
                 yield AnsweredPrompt.from_line(line)
             except ValueError as error:
                 raise ResumeError(
-                    f"{path}:{number}: {error}. Remove this line and those after it, or begin anew with --resume "
+                    f"{path}:{number}: {error}. Remove this line and those after it, or start over with --resume "
                     "restart, which keeps the file.",
                     code="resume/damaged",
                 ) from error
@@ -131,7 +131,7 @@ def check_same_prompts(path: Path, expected: Iterable[PromptIdentity]) -> int:
         if line.identity != next(prompts, None):
             raise ResumeError(
                 f"{path}:{count}: its prompt is not the one at this place of --data now. The data have changed since; "
-                "begin anew with --resume restart, which keeps the file, or choose another --output.",
+                "start over with --resume restart, which keeps the file, or choose another --output.",
                 code="resume/data-changed",
             )
     return count

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Literal
 
 from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import RunResult, Task
 from rlhf_core.plugins import Plugins
+from rlhf_core.storage import written_whole
 from rlhf_trainer.inference import (
     AppendedFile,
     Interrupts,
@@ -31,12 +32,13 @@ from ..worklist.configuration import NAME as CONFIGURATION
 from ..worklist.configuration import GoingOn, record_config
 from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
-from ..worklist.kept_results import results_are_kept, set_results_aside
+from ..worklist.kept_results import ended, results_are_kept, set_results_aside
 from ..worklist.progress import WorkProgress
 from .answering import Answerer, Prompter
-from .dataset import summarize
 from .options import CHOSEN, COMPLETIONS, GenerateOptions
-from .records import check_same_prompts, cut_half_line
+from .records import AnsweredPrompt, check_same_prompts, cut_half_line, read_lines
+from .selecting import CHOOSERS, LeftOut, Row
+from .summary import GenerationSummary
 
 RESUMING = GoingOn(
     free=re.compile(
@@ -44,7 +46,7 @@ RESUMING = GoingOn(
     ),
     contents="completions",
     label="--resume: ",
-    way_out="begin anew with --resume restart, which keeps them, or choose another --output",
+    way_out="start over with --resume restart, which keeps them, or choose another --output",
 )
 """Rules of ``--resume``: no completion that is there depends on the free options."""
 
@@ -87,29 +89,22 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
         if written < len(order):
             tasks = (prompts.task(index, 0) for index in order[written:])
             progress = WorkProgress(options.log.progress, total=len(order), done=written)
-            with results_are_kept(path, "prompts", "the same command with --resume goes on"):
+            with results_are_kept(path, "prompts", "the same command with --resume continues"):
                 written = run_to_its_end(
                     _write(resolved, tasks, prompter, sight, path, progress, interrupts)
                 )
         if written < len(order):
             message = (
                 f"by {interrupts.requested}: {written} of {len(order)} prompts are in {path}. The same command with "
-                "--resume goes on."
+                "--resume continues."
             )
-            return _result("interrupted", written, begin, message)
+            return ended("interrupted", written, begin, message)
         summary, chosen = summarize(options, path)
     print(summary.lines())
     print(f"completions: {path}")
     if chosen is not None:
         print(f"{options.select.mode}: {chosen}")
-    return _result("finished", written, begin)
-
-
-def _result(
-    status: Literal["finished", "interrupted"], written: int, begin: float, message: str = ""
-) -> RunResult:
-    seconds = time.monotonic() - begin
-    return RunResult(status=status, steps=written, seconds=seconds, message=message)
+    return ended("finished", written, begin)
 
 
 async def _write(
@@ -168,3 +163,45 @@ async def _write(
             progress.add(len(answers), sum(answer.tokens for answer in answers))
         file.sync()
     return progress.done
+
+
+def summarize(options: GenerateOptions, completions: Path) -> tuple[GenerationSummary, Path | None]:
+    """Return the tally of a file of completions, and the path of the data set.
+
+    The data set, ``MODE.jsonl`` beside the completions, appears in one step; None where ``select.mode`` is ``all``.
+    """
+    mode = options.select.mode
+    target = completions.with_name(f"{mode}.jsonl")
+    summary = GenerationSummary()
+    if mode == "all":
+        for _ in _rows(completions, options, summary):
+            pass
+        return summary, None
+    with written_whole(target) as file:
+        for row in _rows(completions, options, summary):
+            file.write(json.dumps(row).encode() + b"\n")
+        fault_point("export", 0)
+    return summary, target
+
+
+def _rows(completions: Path, options: GenerateOptions, summary: GenerationSummary) -> Iterator[Row]:
+    """Yield the rows of the data set, and tally prompt after prompt."""
+    for prompt in read_lines(completions):
+        summary.add(prompt, is_scored=bool(options.reward.use))
+        yield from _chosen(prompt, options, summary)
+
+
+def _chosen(
+    prompt: AnsweredPrompt, options: GenerateOptions, summary: GenerationSummary
+) -> list[Row]:
+    """Return the rows that a prompt gives, and count them."""
+    choose = CHOOSERS.get(options.select.mode)
+    if choose is None:
+        return []
+    rows = choose(prompt, options.select)
+    summary.chosen = summary.chosen or 0
+    if isinstance(rows, LeftOut):
+        summary.left_out[rows.reason] += 1
+        return []
+    summary.chosen += len(rows)
+    return rows

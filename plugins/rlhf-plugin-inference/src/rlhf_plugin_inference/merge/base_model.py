@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, headline
 from rlhf_data import reach_hub
 from rlhf_torch.adapters.folder import CLASSIFIER, AdapterFolder
 from rlhf_torch.adapters.merging import refuse_quantized
@@ -67,7 +67,7 @@ def load_base(base: str, folder: AdapterFolder, *, trust_remote_code: bool) -> B
             )
     except Exception as error:  # Transformers checks little of what the files hold
         raise ConfigError(
-            f"base {base}: cannot be loaded: {_first_line(error)}", code="model/unreadable"
+            f"base {base}: cannot be loaded: {headline(error)}", code="model/unreadable"
         ) from error
     if lacking := sorted(set(info["missing_keys"]) - folder.shapes.keys()):
         raise ConfigError(
@@ -87,7 +87,7 @@ def _config(base: str, trust_remote_code: bool) -> Any:
         return AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
     except Exception as error:  # Transformers checks little of what the files hold
         raise ConfigError(
-            f"base {base}: expected a Transformers folder or hub name: {_first_line(error)}",
+            f"base {base}: expected a Transformers folder or hub name: {headline(error)}",
             code="model/unreadable",
         ) from error
 
@@ -105,8 +105,3 @@ def _labels(folder: AdapterFolder) -> int | None:
         if shape := folder.shapes.get(f"{name}.weight"):
             return shape[0]
     return None
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from rlhf_core import ConfigError
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf merge: {message}", code="usage/command-line")
+from rlhf_config import FlagParser
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's words."""
-    own = _Parser(
+    own = FlagParser(
         prog="rlhf merge",
         description="Write a plain Transformers folder whose weights are those of BASE with a PEFT adapter merged into "
         "them: in float32, rounded once to the base's dtype. The base is not changed.",
-        allow_abbrev=False,
     )
     own.add_argument(
         "base", metavar="BASE", help="folder or hub name that the adapter was trained on"

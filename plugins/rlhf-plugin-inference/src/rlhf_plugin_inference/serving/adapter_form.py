@@ -64,7 +64,7 @@ def form_of(model: ModelToServe, engine: Selection) -> AdapterForm | None:
         raise ConfigError(
             f"--model.serve adapter: {folder.path} cannot be served beside the base's weights: {reason}. Leave the "
             "option out, or set --model.serve merged.",
-            code="adapter/not-servable",
+            code="adapter/not-beside-base",
         )
     return AdapterForm(folder=folder, rank=None, why=reason)
 
@@ -80,8 +80,8 @@ def _beside_quantized(
     if model.serve == "merged":
         raise ConfigError(
             f"--model.serve merged: the weights of {model.path} are quantized ({by}); "
-            "a merge would have to round them anew. Set --model.serve adapter.",
-            code="adapter/not-servable",
+            "a merge would round them again. Set --model.serve adapter.",
+            code="adapter/merge-of-quantized",
         )
     if SHARES_WEIGHTS not in engine.registered.component.provides:
         raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_config import Labels, Selections, Selector
+from rlhf_config import Labels, NamedPaths, Selections, Selector
 from rlhf_config.common import ImageData, ModelPath
 from rlhf_core import CapabilityError
 from rlhf_core.capabilities import ENGINE_SEES, FIX, SERVES_ADAPTERS
@@ -20,23 +20,33 @@ ADAPTER = "model.adapter"
 class ModelToServe(ModelPath):
     vision: str | None = Field(
         None,
-        description="component that reads images for the model, such as vlm; unset: the model reads text alone",
+        description="component that reads images for the model, such as vlm; unset: the model reads text only",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="parameters and matmuls; auto: bfloat16 if the model's files are, else float32",
+        description="number type of parameters and matrix products; auto: bfloat16 if the model's files have it, "
+        "else float32",
     )
-    adapter: str | None = Field(None, description="PEFT folder of an adapter")
+    adapter: str | None = Field(
+        None, description="PEFT folder of an adapter for the model; unset: none"
+    )
     serve: Literal["auto", "adapter", "merged"] = Field(
         "auto",
-        description="where the adapter is: beside the base's weights, or merged into them; auto: beside them where the "
-        "engine serves adapters and this one is plain LoRA on linear layers inside of the model, else merged",
+        description="whether the adapter is served beside the base's weights or merged into them; auto: beside, if "
+        "the engine serves adapters and this one is plain LoRA on linear layers inside the model, else merged",
     )
     quantize: Literal["none", "nf4"] = Field(
         "none",
-        description="form of the base beside the adapter; nf4: linear layers in 4 bits, with quantized scales, as the "
-        "model adapter qlora trains beside them",
+        description="form of the base beside the adapter; nf4: linear layers in 4 bits with quantized scales, as the "
+        "adapter qlora trains",
     )
+
+
+def models_of(model: ModelToServe) -> NamedPaths:
+    """Yield the option and the name of a model, and of the adapter beside it."""
+    yield "model.path", model.path
+    if model.adapter is not None:
+        yield ADAPTER, model.adapter
 
 
 def check_adapter(model: ModelToServe, selections: Selections, labels: Labels) -> None:

@@ -48,7 +48,7 @@ def record_config(
         raise ConfigError(
             f"{rules.label}{target} is missing, so nothing says with which options the {rules.contents} in {folder} "
             f"were made. Put it back, or {rules.way_out}.",
-            code="resume/option-changed",
+            code="resume/no-configuration",
         )
     for caution in resolved.cautions:
         log.warning("%s", caution)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from rlhf_core import RewardError, RLHFError, RolloutError
+from rlhf_core.contracts import RunResult
 from rlhf_trainer.inference import RunFolder
 
 log = logging.getLogger(__name__)
@@ -22,7 +25,15 @@ def set_results_aside(folder: RunFolder, names: Iterable[str], contents: str) ->
     """
     if earlier := folder.set_aside(folder.root / name for name in names):
         # A warning, since these commands show no other lines of a log.
-        log.warning("begins anew; the %s that were here are kept in %s", contents, earlier)
+        log.warning("starts over; the %s that were here are kept in %s", contents, earlier)
+
+
+def ended(
+    status: Literal["finished", "interrupted"], done: int, begin: float, message: str = ""
+) -> RunResult:
+    """Return how the work ended, which began at a time of the monotonic clock, with so many items done in all."""
+    seconds = time.monotonic() - begin
+    return RunResult(status=status, steps=done, seconds=seconds, message=message)
 
 
 @contextmanager
@@ -42,7 +53,7 @@ def results_are_kept(path: Path, items: str, going_on: str) -> Iterator[None]:
     try:
         yield
     except (RewardError, RolloutError) as error:
-        raise type(error)(f"{error}\n  {line}", code=error.code) from error
+        raise error.with_text(f"{error}\n  {line}") from error
     except RLHFError:
         raise
     except Exception as error:

@@ -17,11 +17,13 @@ class PromptsWithImages(ImageData, PromptData):
 
 class Scores(Config):
     use: tuple[str, ...] = Field(
-        (), description="rewards, added with their weights; FILE.py:NAME for your own function"
+        (),
+        description="rewards that score each sample, summed with their weights: NAME, or FILE.py:NAME for your own "
+        "function",
     )
 
 
 class Display(Config):
     progress: Literal["auto", "live", "plain", "off"] = Field(
-        "auto", description="auto: live on a terminal, else plain"
+        "auto", description="form of the progress line; auto: live on a terminal, else plain"
     )

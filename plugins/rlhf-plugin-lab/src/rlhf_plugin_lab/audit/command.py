@@ -7,19 +7,23 @@ import dataclasses
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rlhf_cli.runs import run_layers, training_command
+from rlhf_config import FlagParser, Layer, ResolvedOptions, check_paths, resolve_options
 from rlhf_core import ConfigError
+from rlhf_core.plugins import Plugins
 from rlhf_core.plugins import load as load_plugins
 
-from ..flags import FlagParser
 from ..paper.contents import CONFIG, require_run
-from .before import do_first_step
+from ..replay.playing import play
 from .case import Case
 from .forward import Reading
 from .hypotheses import HYPOTHESES, hypotheses_for
 from .loading import (
+    COMMAND,
     ends_of,
     first_weights,
     limited,
@@ -43,8 +47,31 @@ from .sequences import (
 )
 from .verdict import Verdict, judge
 
+_NAME = "rlhf audit"
+_RECORDS: Mapping[str, Any] = {
+    "observers.use": ["token_files"],
+    "log.progress": "off",
+    "log.summary": False,
+    "log.tensorboard": False,
+    "log.curve": False,
+    "log.to": [],
+    "checkpoint.at_end": False,
+    "checkpoint.export": False,
+}
+"""Options of what the step records, and of nothing that is kept."""
+_WANTED: Sequence[Mapping[str, Any]] = (
+    {"eval.at_start": False},
+    {"rollout.max_mismatch": None},
+    {"rollout.filters": []},
+    {"rollout.batch_size": 4, "train.batch_size": None},
+    {"algo.loss.old_logprobs": "recompute"},
+    {"rollout.compared_share": 1.0},
+)
+"""Options that make the step small and record log-probs of both sides, each where the configuration allows it: one that
+would change nothing is refused. None changes how a token is sampled, or by what it is read again."""
 
-def parser() -> argparse.ArgumentParser:
+
+def parser() -> FlagParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf audit",
@@ -52,7 +79,6 @@ def parser() -> argparse.ArgumentParser:
         description="Recompute the recorded log-probs of sampler and trainer by a plain forward in float32, and name "
         "what explains a gap. Of a configuration, do its first step with a few prompts in a temporary folder and audit "
         "that, before anything is trained. Exit code 0: no gap beyond the precision, 1: a gap.",
-        allow_abbrev=False,
     )
     own.add_argument(
         "run",
@@ -60,13 +86,25 @@ def parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="run folder with tokens (token_files), or the TOML file of a run that has not begun",
     )
-    own.add_argument("--step", type=int, default=1, help="recorded step (1)")
-    own.add_argument("--model", type=Path, help="weights at that step; step 1 has model.path")
+    own.add_argument("--step", type=int, default=1, help="recorded step to check (default 1)")
     own.add_argument(
-        "--other", type=Path, nargs="*", default=[], help="other weights that a side may have had"
+        "--model",
+        type=Path,
+        help="folder with the weights at that step; unset: model.path, for step 1",
     )
-    own.add_argument("--dtype", choices=DTYPES, help="of the run (model.dtype)")
-    own.add_argument("--samples", type=int, default=16, help="sequences that are recomputed (16)")
+    own.add_argument(
+        "--other",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="folder with other weights that sampler or trainer may have had",
+    )
+    own.add_argument(
+        "--dtype", choices=DTYPES, help="number type of the run's parameters (default: model.dtype)"
+    )
+    own.add_argument(
+        "--samples", type=int, default=16, help="number of sequences to recompute (default 16)"
+    )
     own.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
     return own
 
@@ -88,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"rlhf audit: unrecognized arguments: {' '.join(words)}. Options of a run go with its TOML file, not with "
             "the folder of one that has begun",
-            code="usage/command-line",
+            code="usage/options-of-a-run",
         )
     else:
         require_run(own.run, "rlhf audit")
@@ -129,7 +167,7 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
     if own.step > 1 and own.model is None:
         raise ConfigError(
             f"rlhf audit: step {own.step} was sampled by trained weights; name their folder with --model",
-            code="lab/no-model",
+            code="lab/trained-weights",
         )
     sequences = read_sequences(own.run, own.step, None if own.model else 0)
     options = options_of(own.run)
@@ -158,7 +196,7 @@ def audit(own: argparse.Namespace) -> list[Verdict]:
         raise ConfigError(
             f"rlhf audit {own.run}: model.dtype is {dtype or 'not'} in {CONFIG}; expected {' or '.join(DTYPES)}. Name "
             "it with --dtype",
-            code="lab/options-unreadable",
+            code="lab/unknown-dtype",
         )
 
     def plain_of(side: str) -> Reading:
@@ -222,3 +260,31 @@ def _line(verdict: Verdict) -> str:
         also = f"; {', '.join(verdict.also)} would explain it as well" if verdict.also else ""
         return f"{head}; {verdict.cause}: {verdict.detail}, which leaves {verdict.left:.3g}{also}{where}"
     return f"{head}; none of {', '.join((*HYPOTHESES, 'dropout'))} explains it (best leaves {verdict.left:.3g}){where}"
+
+
+def do_first_step(config: Path, words: Sequence[str], folder: Path, plugins: Plugins) -> None:
+    """Do the first step of ``rlhf train -c CONFIG WORDS`` in a new folder, so that it can be audited before training.
+
+    It records the tokens of up to four prompts, which the audit reads.
+
+    Raises:
+        ConfigError: the configuration is wrong, or names what this machine does not have.
+        RLHFError: the step failed.
+    """
+    command = training_command(COMMAND, plugins)
+    base = run_layers(["-c", str(config), *words])
+    samples = {"log.samples": 1024, "output": str(folder)}
+    layers = [*base, Layer.of_paths({**_RECORDS, **samples}, _NAME)]
+
+    def resolved(layers: list[Layer]) -> ResolvedOptions[Any]:
+        return resolve_options(layers, plugins, command.options)
+
+    found = resolved(layers)  # what is wrong with the file itself is said here
+    for values in _WANTED:
+        longer = [*layers, Layer.of_paths(dict(values), _NAME)]
+        try:
+            found, layers = resolved(longer), longer
+        except ConfigError:
+            continue  # the configuration has this already, or cannot have it
+    check_paths(found, layers, command.options)
+    play(command, found, plugins, 1)

@@ -120,7 +120,7 @@ def sampling_of(run: Path, options: Options) -> Sampling:
             raise ConfigError(
                 f"rlhf audit {run}: expected a number as rollout.{name} in {CONFIG}, got {text}; the run is of "
                 f"{options.version or 'an unknown version'}. Record a step with this version",
-                code="lab/options-unreadable",
+                code="lab/option-no-number",
             ) from error
     return Sampling(
         temperature=found["temperature"],
@@ -153,7 +153,7 @@ def load(folder: Path) -> Loaded:
         raise ConfigError(
             f"rlhf audit: {folder} is a model of images of the family {config.model_type}; expected one of "
             f"{', '.join(FAMILIES)}, or a model of text",
-            code="lab/no-model",
+            code="lab/model-of-images",
         )
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
@@ -161,7 +161,7 @@ def load(folder: Path) -> Loaded:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"rlhf audit: the model in {folder} cannot be loaded ({error}). Name another folder with --model",
-            code="lab/no-model",
+            code="lab/model-unreadable",
         ) from error
     return Loaded(model=model.eval(), pixels=_pixels(folder, config) if sees else None)
 

@@ -86,7 +86,7 @@ class Pixels:
             raise ConfigError(
                 f"rlhf audit: expected {int(is_feature.sum())} tokens for the images {', '.join(map(str, images))}, as "
                 f"were recorded; the processor makes {count} of them. Name the model's own folder with --model",
-                code="image/tokens-differ",
+                code="lab/other-tokens-of-images",
             )
         inputs["image_grid_thw"] = grids
         if self.blind is Blind.NOTHING:

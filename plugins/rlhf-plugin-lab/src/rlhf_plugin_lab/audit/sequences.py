@@ -104,7 +104,7 @@ def _files(run: Path, images: list[dict[str, Any]]) -> tuple[Path, ...]:
     if outside:
         raise ConfigError(
             f"rlhf audit {run}: expected images in {run / MEDIA}; {SAMPLES} names {outside[0]}. Record the step again",
-            code="lab/no-tokens",
+            code="lab/number-of-images",
         )
     return found
 
@@ -130,14 +130,14 @@ def _columns(path: Path) -> dict[str, list[Any]]:
     except (OSError, ArrowException) as error:
         raise ConfigError(
             f"rlhf audit: {path} cannot be read as Parquet ({error}). Record the step again",
-            code="lab/no-tokens",
+            code="lab/tokens-unreadable",
         ) from error
     missing = [name for name in (*_NEEDED, SIDES[SAMPLER]) if name not in columns]
     if missing:
         raise ConfigError(
             f"rlhf audit: {path} has no column {', '.join(missing)}; expected a file of the observer token_files. "
             "Record it with this version: --observers.use token_files",
-            code="lab/no-tokens",
+            code="lab/no-column",
         )
     return columns
 

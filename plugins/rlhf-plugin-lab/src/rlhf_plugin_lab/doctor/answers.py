@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import REWARDS, Finding, diagnosis
 from .one_text import PROMPTS, RARE, SAME_TEXT, same_answer_of
 from .record import FEWEST, LAST, Record, Texts
 from .standstill import evidence, is_stuck, outlook
@@ -21,6 +21,7 @@ LEFT = 0.5
 """Reward below the best batch's, in standard deviations of samples, at which an answer is no solution."""
 
 
+@diagnosis("response/truncated", *REWARDS)
 def cut_off(record: Record) -> Finding | None:
     """Return a finding where nearly all answers are cut off at their limit and the reward has not risen.
 
@@ -50,6 +51,7 @@ def _cut_ones_earn(texts: Texts) -> bool:
     return any(text.truncated and text.reward > lowest for text in texts.last)
 
 
+@diagnosis("response/length_mean", *REWARDS)
 def empty_answers(record: Record) -> Finding | None:
     """Return a finding where answers end with their first token and the reward has not risen."""
     length = record.last("response/length_mean")
@@ -65,6 +67,7 @@ def empty_answers(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("response/length_mean", "response/truncated", *REWARDS)
 def length_drift(record: Record) -> Finding | None:
     """Return a finding where answers have grown into their limit and the reward has not risen."""
     before, now = record.first("response/length_mean"), record.last("response/length_mean")
@@ -86,6 +89,7 @@ def length_drift(record: Record) -> Finding | None:
     )
 
 
+@diagnosis(*REWARDS, texts=LAST)
 def one_answer(record: Record) -> Finding | None:
     """Return a finding where nearly all prompts get the same answer, and it is not what the reward pays most for.
 
@@ -105,6 +109,7 @@ def one_answer(record: Record) -> Finding | None:
     )
 
 
+@diagnosis(*REWARDS, texts=LAST)
 def prompt_ignored(record: Record) -> Finding | None:
     """Return a finding where one answer that was rare at first is given to nearly all prompts, and paid in full.
 
@@ -126,6 +131,7 @@ def prompt_ignored(record: Record) -> Finding | None:
     )
 
 
+@diagnosis(*REWARDS, texts=LAST)
 def same_samples(record: Record) -> Finding | None:
     """Return a finding where the samples of a prompt are all the same text, before the task is solved.
 
@@ -160,16 +166,4 @@ def _is_solved(record: Record) -> bool:
     return not record.is_unsolved and below <= LEFT * record.spread
 
 
-_REWARDS = ("reward/mean", "reward/std")
-DIAGNOSES = (
-    Diagnosis(name="cut_off", needs=("response/truncated", *_REWARDS), find=cut_off),
-    Diagnosis(name="empty_answers", needs=("response/length_mean", *_REWARDS), find=empty_answers),
-    Diagnosis(
-        name="length_drift",
-        needs=("response/length_mean", "response/truncated", *_REWARDS),
-        find=length_drift,
-    ),
-    Diagnosis(name="one_answer", needs=_REWARDS, find=one_answer, texts=LAST),
-    Diagnosis(name="prompt_ignored", needs=_REWARDS, find=prompt_ignored, texts=LAST),
-    Diagnosis(name="same_samples", needs=_REWARDS, find=same_samples, texts=LAST),
-)
+DIAGNOSES = (cut_off, empty_answers, length_drift, one_answer, prompt_ignored, same_samples)

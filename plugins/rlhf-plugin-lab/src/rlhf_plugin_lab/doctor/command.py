@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ..flags import FlagParser
+from rlhf_config import FlagParser
+
 from ..paper.contents import require_run
 from ..recorded.problems import Problems
 from . import answers, direction, examples, labels, policy, rewards, rollouts, sampling
@@ -29,14 +29,13 @@ _OF_EXAMPLES = (*examples.DIAGNOSES, *labels.OF_EXAMPLES)
 _OF_BOTH = ("not_finite",)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf doctor",
         description="Say whether a run, finished, killed or going on, cannot learn, has collapsed or is about to, "
         "from its own records, with the numbers and the option to change. Exit code 0: nothing found, 1: found. "
         "A hint is what a healthy run may show, too, and leaves the code at 0.",
-        allow_abbrev=False,
     )
     own.add_argument("run", type=Path, metavar="RUN", help="run folder (a run's --output)")
     own.add_argument("--json", action="store_true", dest="as_json", help="print JSON")

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from .record import FEWEST, Record
 
+REWARDS = ("reward/mean", "reward/std")
+"""Metrics of rewards, which most diagnoses look at."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -39,6 +42,15 @@ class Diagnosis:
     """Fewest steps with recorded rollouts."""
     pairs: int = 0
     """Fewest pairs of samples of one prompt with recorded tokens."""
+
+
+def diagnosis(
+    *needs: str, steps: int = FEWEST, texts: int = 0, pairs: int = 0
+) -> Callable[[Callable[[Record], Finding | None]], Diagnosis]:
+    """Return a decorator that makes a function the diagnosis of its name; see ``Diagnosis`` for the arguments."""
+    return lambda find: Diagnosis(
+        name=find.__name__, needs=needs, find=find, steps=steps, texts=texts, pairs=pairs
+    )
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import REWARDS, Finding, diagnosis
 from .record import Record, width
 
 AGREEING = 0.1
@@ -22,6 +22,7 @@ ALIVE = 0.5
 """Entropy that is left, as a share of the first one: below, a collapse takes the reward with it, whatever the sign."""
 
 
+@diagnosis(*REWARDS, steps=1, pairs=PAIRS)
 def against_reward(record: Record) -> Finding | None:
     """Return a finding where, within groups, samples of a higher reward have the lower advantage."""
     orders = record.orders
@@ -43,6 +44,7 @@ def against_reward(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("policy/entropy", "advantage/abs_mean", *REWARDS, steps=STEPS, texts=1)
 def reward_falls(record: Record) -> Finding | None:
     """Return a finding where the mean reward has fallen from the start, beyond the noise of its batches, although the
     policy still tries other answers. Where prompts come in an order they may get harder, and it says nothing."""
@@ -81,14 +83,4 @@ def reward_falls(record: Record) -> Finding | None:
     )
 
 
-_REWARDS = ("reward/mean", "reward/std")
-DIAGNOSES = (
-    Diagnosis(name="against_reward", needs=_REWARDS, find=against_reward, steps=1, pairs=PAIRS),
-    Diagnosis(
-        name="reward_falls",
-        needs=("policy/entropy", "advantage/abs_mean", *_REWARDS),
-        find=reward_falls,
-        steps=STEPS,
-        texts=1,
-    ),
-)
+DIAGNOSES = (against_reward, reward_falls)

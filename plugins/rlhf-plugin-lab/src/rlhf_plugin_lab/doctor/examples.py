@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import Finding, diagnosis
 from .record import LAST, Record, width
 
 LOSSES = ("sft/nll", "loss/preference", "loss/ranking", "loss/steps", "distill/kl")
@@ -30,6 +30,7 @@ EVALUATIONS = 3
 """Last evaluations that are all worse."""
 
 
+@diagnosis("|".join(LOSSES), steps=3 * LAST)
 def loss_rises(record: Record) -> Finding | None:
     """Return a finding where the training loss is well above that of the start, and beyond the noise of its batches, or
     has been far above the loss before the first update and is not back."""
@@ -66,6 +67,7 @@ def _risen(
     )
 
 
+@diagnosis("|".join(ACCURACIES), steps=CHANCE_STEPS)
 def at_chance(record: Record) -> Finding | None:
     """Return a finding where a model that compares answers is no better than chance on what it is trained on, or on
     rows that it sees for the first time and on held-out ones: those that come again may be known by heart."""
@@ -112,6 +114,7 @@ def _chance(
     )
 
 
+@diagnosis("|".join(LOSSES))
 def overfits(record: Record) -> Finding | None:
     """Return a finding where the held-out loss has risen from its lowest while the training loss has fallen."""
     name = _of(record, LOSSES)
@@ -164,8 +167,4 @@ def _of(record: Record, names: tuple[str, ...]) -> str:
     return next(name for name in names if record.values(name))
 
 
-DIAGNOSES = (
-    Diagnosis(name="loss_rises", needs=("|".join(LOSSES),), find=loss_rises, steps=3 * LAST),
-    Diagnosis(name="at_chance", needs=("|".join(ACCURACIES),), find=at_chance, steps=CHANCE_STEPS),
-    Diagnosis(name="overfits", needs=("|".join(LOSSES),), find=overfits),
-)
+DIAGNOSES = (loss_rises, at_chance, overfits)

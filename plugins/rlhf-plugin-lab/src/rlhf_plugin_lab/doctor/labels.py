@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 
 from ..recorded.metrics import Series
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import REWARDS, Finding, diagnosis
 from .examples import ACCURACIES
 from .record import LAST, Record, width
 
@@ -32,6 +32,7 @@ PROMPTS = 32
 """Held-out prompts, where ``eval.max_samples`` does not say how many are asked."""
 
 
+@diagnosis(*REWARDS, "group/reward_std", steps=STEPS, texts=LAST)
 def wrong_labels(record: Record) -> Finding | None:
     """Return a hint where held-out prompts are paid more than training prompts, by more than sampling explains.
 
@@ -81,6 +82,7 @@ def _lately(series: Series, since: int) -> list[float]:
     return late if len(late) >= EVALUATIONS else [value for _, value in pairs[-EVALUATIONS:]]
 
 
+@diagnosis("|".join((NLL, *ACCURACIES)), steps=STEPS)
 def wrong_rows(record: Record) -> Finding | None:
     """Return a hint where training rows are learned worse than held-out ones: their loss is higher, or their accuracy
     lower. It is that of each batch before that is learned from, so that rows which come again are better, not worse.
@@ -123,17 +125,5 @@ def _behind(
     )
 
 
-OF_ROLLOUTS = (
-    Diagnosis(
-        name="wrong_labels",
-        needs=("reward/mean", "reward/std", "group/reward_std"),
-        find=wrong_labels,
-        steps=STEPS,
-        texts=LAST,
-    ),
-)
-OF_EXAMPLES = (
-    Diagnosis(
-        name="wrong_rows", needs=("|".join((NLL, *ACCURACIES)),), find=wrong_rows, steps=STEPS
-    ),
-)
+OF_ROLLOUTS = (wrong_labels,)
+OF_EXAMPLES = (wrong_rows,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import REWARDS, Finding, diagnosis
 from .record import FEWEST, LAST, Record, windows
 
 ENTROPY_GONE = 0.01
@@ -44,6 +44,7 @@ NOT_FINITE = 3
 LR = ("actor.adam.lr", "actor.warmup_ratio", "actor.max_norm")
 
 
+@diagnosis("policy/entropy", *REWARDS)
 def entropy_gone(record: Record) -> Finding | None:
     """Return a finding where the policy is practically certain of each token before its task is solved."""
     now, before = record.last("policy/entropy"), record.first("policy/entropy", 3)
@@ -64,6 +65,7 @@ def entropy_gone(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("kl/ref", *REWARDS)
 def kl_far(record: Record) -> Finding | None:
     """Return a finding where the policy writes what the reference would never write."""
     kl = min(record.values("kl/ref")[-KL_STEPS:], default=0.0)
@@ -79,6 +81,7 @@ def kl_far(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("clip/fraction_low", "clip/fraction_high", *REWARDS)
 def all_clipped(record: Record) -> Finding | None:
     """Return a finding where most tokens are clipped and the reward has not risen."""
     share = record.last("clip/fraction_low") + record.last("clip/fraction_high")
@@ -94,6 +97,7 @@ def all_clipped(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("clip/fraction_low", "advantage/abs_mean", "loss/policy", "policy/ratio", *REWARDS)
 def only_negative(record: Record) -> Finding | None:
     """Return a finding where every advantage is negative: tokens are pushed down and none is pulled up.
 
@@ -123,6 +127,7 @@ def only_negative(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("policy/entropy", *REWARDS)
 def rate_too_high(record: Record) -> Finding | None:
     """Return a finding where an update moved the policy further than its batch can tell, for ten steps at any time, or
     the entropy crashed within the first steps, and the reward has hardly risen.
@@ -156,6 +161,7 @@ def rate_too_high(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("policy/entropy", "policy/grad_norm", *REWARDS, steps=STILL_STEPS)
 def rate_too_low(record: Record) -> Finding | None:
     """Return a finding where there is a gradient and no weight moves."""
     entropies, kls = record.values("policy/entropy"), record.values("kl/ref")
@@ -183,6 +189,7 @@ def rate_too_low(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("policy/grad_norm|reward_model/grad_norm", steps=NOT_FINITE)
 def not_finite(record: Record) -> Finding | None:
     """Return a finding where the last losses, or norms of gradients, are NaN or infinite."""
     for name, series in record.metrics.series.items():
@@ -199,31 +206,12 @@ def not_finite(record: Record) -> Finding | None:
     return None
 
 
-_REWARDS = ("reward/mean", "reward/std")
 DIAGNOSES = (
-    Diagnosis(
-        name="not_finite",
-        needs=("policy/grad_norm|reward_model/grad_norm",),
-        find=not_finite,
-        steps=NOT_FINITE,
-    ),
-    Diagnosis(name="entropy_gone", needs=("policy/entropy", *_REWARDS), find=entropy_gone),
-    Diagnosis(name="kl_far", needs=("kl/ref", *_REWARDS), find=kl_far),
-    Diagnosis(
-        name="all_clipped",
-        needs=("clip/fraction_low", "clip/fraction_high", *_REWARDS),
-        find=all_clipped,
-    ),
-    Diagnosis(
-        name="only_negative",
-        needs=("clip/fraction_low", "advantage/abs_mean", "loss/policy", "policy/ratio", *_REWARDS),
-        find=only_negative,
-    ),
-    Diagnosis(name="rate_too_high", needs=("policy/entropy", *_REWARDS), find=rate_too_high),
-    Diagnosis(
-        name="rate_too_low",
-        needs=("policy/entropy", "policy/grad_norm", *_REWARDS),
-        find=rate_too_low,
-        steps=STILL_STEPS,
-    ),
+    not_finite,
+    entropy_gone,
+    kl_far,
+    all_clipped,
+    only_negative,
+    rate_too_high,
+    rate_too_low,
 )

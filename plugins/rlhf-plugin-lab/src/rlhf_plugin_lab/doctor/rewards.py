@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import REWARDS, Finding, diagnosis
 from .one_text import RARE, same_answer_of
 from .phrases import Phrase, phrase_of
 from .record import EVALUATIONS, LAST, RISEN, Record, width, windows
@@ -22,6 +22,7 @@ APART = 0.5
 model that has learned nothing jump by 0.3 in tiny runs."""
 
 
+@diagnosis(*REWARDS)
 def dead_reward(record: Record) -> Finding | None:
     """Return a finding where all samples of all steps had one reward."""
     means, spreads = record.values("reward/mean"), record.values("reward/std")
@@ -40,6 +41,7 @@ def dead_reward(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("group/no_signal", *REWARDS)
 def equal_groups(record: Record) -> Finding | None:
     """Return a finding where nearly no group ever had samples of different rewards, and the reward has not risen.
 
@@ -68,6 +70,7 @@ def equal_groups(record: Record) -> Finding | None:
     )
 
 
+@diagnosis(*REWARDS, steps=3 * LAST)
 def reward_lost(record: Record) -> Finding | None:
     """Return a finding where the mean reward has fallen back from its best, to about the start or below, or the
     held-out one has, to the start or below for some evaluations.
@@ -140,6 +143,7 @@ def _lost_held_out(record: Record) -> Finding | None:
     return None
 
 
+@diagnosis(*REWARDS, steps=3 * LAST)
 def reward_hacking(record: Record) -> Finding | None:
     """Return a finding where the training reward has risen and the held-out one not: it fell far, or it stands still
     while most of the best answers have one phrase that they did not have at first, or nearly all prompts one answer."""
@@ -182,20 +186,4 @@ def _hacked(record: Record, name: str, first: float, last: float, phrase: Phrase
     )
 
 
-DIAGNOSES = (
-    Diagnosis(name="dead_reward", needs=("reward/mean", "reward/std"), find=dead_reward),
-    Diagnosis(
-        name="equal_groups",
-        needs=("group/no_signal", "reward/mean", "reward/std"),
-        find=equal_groups,
-    ),
-    Diagnosis(
-        name="reward_lost", needs=("reward/mean", "reward/std"), find=reward_lost, steps=3 * LAST
-    ),
-    Diagnosis(
-        name="reward_hacking",
-        needs=("reward/mean", "reward/std"),
-        find=reward_hacking,
-        steps=3 * LAST,
-    ),
-)
+DIAGNOSES = (dead_reward, equal_groups, reward_lost, reward_hacking)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import REWARDS, Finding, diagnosis
 from .record import LAST, Record, mean, width, windows
 
 NOT_LEARNED = 0.95
@@ -26,6 +26,7 @@ SHORT_STEPS = 100
 """Steps after which it counts: a policy that learns to end its answers first, and what they say later, has had time."""
 
 
+@diagnosis(*REWARDS, texts=LAST)
 def masked_turn(record: Record) -> Finding | None:
     """Return a finding where rollouts end with words that are no actions, and the reward has not risen."""
     last = record.texts.last
@@ -49,6 +50,7 @@ def masked_turn(record: Record) -> Finding | None:
     )
 
 
+@diagnosis("response/truncated", "response/length_mean", *REWARDS, texts=LAST, steps=SHORT_STEPS)
 def short_answers(record: Record) -> Finding | None:
     """Return a hint where answers were cut off at first and got nothing for it, and have become short since, near the
     limit, without the reward of a right one.
@@ -91,14 +93,4 @@ def short_answers(record: Record) -> Finding | None:
     )
 
 
-_REWARDS = ("reward/mean", "reward/std")
-DIAGNOSES = (
-    Diagnosis(name="masked_turn", needs=_REWARDS, find=masked_turn, texts=LAST),
-    Diagnosis(
-        name="short_answers",
-        needs=("response/truncated", "response/length_mean", *_REWARDS),
-        find=short_answers,
-        texts=LAST,
-        steps=SHORT_STEPS,
-    ),
-)
+DIAGNOSES = (masked_turn, short_answers)

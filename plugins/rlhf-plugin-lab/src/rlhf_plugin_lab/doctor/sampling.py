@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from .diagnosis import Diagnosis, Finding
+from .diagnosis import REWARDS, Finding, diagnosis
 from .record import FEWEST, LAST, Record
 
 LITTLE_LEFT = 0.1
@@ -24,8 +24,11 @@ EMPTY = 0.5
 """Share of the last steps that had nothing to train on."""
 DROPPED = 0.9
 """Share of finished episodes that filters drop. Dynamic sampling drops 0.3 to 0.7 by design."""
+_STEPS = "reward/mean|train/empty_batch|policy/grad_norm"
+"""A metric of every step. Where filters drop all, a step has no rewards, and may still train its entropy."""
 
 
+@diagnosis("mismatch/ess", *REWARDS, steps=2 * LAST)
 def other_weights(record: Record) -> Finding | None:
     """Return a finding where samples are of a distribution that the trainer does not have."""
     left = record.last("mismatch/ess")
@@ -52,6 +55,7 @@ def other_weights(record: Record) -> Finding | None:
     )
 
 
+@diagnosis(_GAP)
 def old_weights(record: Record) -> Finding | None:
     """Return a finding where the sampler's log-probs leave the trainer's step by step, although samples are recorded as
     of the newest weights.
@@ -96,6 +100,7 @@ def _left_out(record: Record) -> float:
     return -math.log(top_p) if top_p is not None and 0.0 < top_p < 1.0 else 0.0
 
 
+@diagnosis(_STEPS, steps=1)
 def empty_steps(record: Record) -> Finding | None:
     """Return a finding where most of the last steps trained on nothing; a hint where the task is solved."""
     last = record.metrics.last_step
@@ -112,6 +117,7 @@ def empty_steps(record: Record) -> Finding | None:
     )
 
 
+@diagnosis(_STEPS, steps=1)
 def nearly_all_dropped(record: Record) -> Finding | None:
     """Return a finding where filters drop nearly all that was sampled, and the reward has not risen.
 
@@ -145,21 +151,4 @@ def nearly_all_dropped(record: Record) -> Finding | None:
     )
 
 
-_STEPS = "reward/mean|train/empty_batch|policy/grad_norm"
-"""A metric of every step. Where filters drop all, a step has no rewards, and may still train its entropy."""
-DIAGNOSES = (
-    Diagnosis(
-        name="other_weights",
-        needs=("mismatch/ess", "reward/mean", "reward/std"),
-        find=other_weights,
-        steps=2 * LAST,
-    ),
-    Diagnosis(name="old_weights", needs=(_GAP,), find=old_weights),
-    Diagnosis(name="empty_steps", needs=(_STEPS,), find=empty_steps, steps=1),
-    Diagnosis(
-        name="nearly_all_dropped",
-        needs=(_STEPS,),
-        find=nearly_all_dropped,
-        steps=1,
-    ),
-)
+DIAGNOSES = (other_weights, old_weights, empty_steps, nearly_all_dropped)

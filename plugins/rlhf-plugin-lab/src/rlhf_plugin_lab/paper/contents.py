@@ -74,7 +74,7 @@ def require_run(run: Path, command: str = "rlhf view") -> None:
         raise ConfigError(
             f"{command} {run}: expected a run folder, with {METRICS} or {SAMPLES}; it has neither. Name a run's "
             "--output, such as runs/run",
-            code="lab/no-run",
+            code="lab/not-a-run",
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -14,17 +15,16 @@ from typing import Any
 from rlhf_cli.runs import planned, training_command
 from rlhf_cli.tables import HELP, Form, print_table
 from rlhf_cli.training import TrainingCommand
-from rlhf_config import ResolvedOptions
+from rlhf_config import FlagParser, ResolvedOptions
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.media import MediaStore
+from rlhf_core.outside.json_reader import parse_object
 from rlhf_core.plugins import Plugins, load
 
-from ..flags import FlagParser
 from ..recorded.metrics import Metrics, read_metrics
 from ..recorded.problems import Problems
 from ..recorded.replay_note import CHANGED, ORIGINAL, write_note
 from .behavior import Behavior, ClipRange
-from .held import held
 from .here import HereRuntime
 from .kept import KeepingExecutor, Kept, RecordedExecutor, with_component
 from .options import options_of
@@ -38,7 +38,7 @@ _MISMATCH = "mismatch/"
 """Beginning of metrics of the difference between the sampler's log-probs and the learner's."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's own flags; all others are options of the run."""
     own = FlagParser(
         prog="rlhf replay",
@@ -46,17 +46,28 @@ def parser() -> argparse.ArgumentParser:
         description="Train steps of a run again from its checkpoint, and say whether each is as recorded, to the bit. "
         "With options of the run, such as --actor.adam.lr 0.01, train them a second time with these on the same "
         "samples, and say what that does to gradients, ratios and weights. Exit code 0: as recorded, 1: not.",
-        allow_abbrev=False,
     )
     own.add_argument("run", type=Path, metavar="RUN", help="run folder (a run's --output)")
     own.add_argument(
-        "--from", type=int, required=True, dest="first", metavar="STEP", help="first step"
+        "--from",
+        type=int,
+        required=True,
+        dest="first",
+        metavar="STEP",
+        help="first step to train again",
     )
-    own.add_argument("--to", type=int, required=True, dest="last", metavar="STEP", help="last step")
+    own.add_argument(
+        "--to",
+        type=int,
+        required=True,
+        dest="last",
+        metavar="STEP",
+        help="last step to train again",
+    )
     own.add_argument(
         "--out",
         type=Path,
-        help="folder to keep the runs in, as original and changed, for rlhf view",
+        help="folder for the runs original and changed, for rlhf view; unset: they are not kept",
     )
     own.add_argument(
         "--table", type=Form, choices=list(Form), default=Form.TEXT, metavar="FORM", help=HELP
@@ -75,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     span = find_span(flags.run, flags.first, flags.last)
     if flags.out is not None and flags.out.exists():
         raise ConfigError(
-            f"rlhf replay --out {flags.out}: it is there already; expected a new folder. Choose another --out.",
+            f"rlhf replay --out {flags.out}: it already exists; expected a new folder. Choose another --out.",
             code="output/not-empty",
         )
     plugins = load()
@@ -224,3 +235,40 @@ def _say(checks: Sequence[StepCheck], metrics: str) -> None:
 
 def _listed(steps: Sequence[int]) -> str:
     return ", ".join(map(str, steps))
+
+
+def held(checkpoint: Path, folder: Path) -> Path:
+    """Return a checkpoint with the same files in a folder: links to them, or copies on another disk.
+
+    It stays while the run goes on, which removes its own.
+
+    Raises:
+        ConfigError: the run removed it meanwhile.
+        OSError: it cannot be copied.
+    """
+    place = folder / checkpoint.name
+    try:
+        shutil.copytree(checkpoint, place, copy_function=_link_or_copy)
+        names = parse_object((place / "manifest.json").read_bytes())["files"]
+        whole = all((place / name).is_file() for name in names)
+    except OSError:  # shutil.Error is one
+        if (checkpoint / "manifest.json").is_file():
+            raise
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"{checkpoint}: expected the checkpoint from which the span is reached; the run, which goes on, has "
+            "removed it meanwhile. Choose a later --from, or have the next run keep more with --checkpoint.keep.",
+            code="lab/checkpoint-gone",
+        )
+    return place
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, target)
+    return target

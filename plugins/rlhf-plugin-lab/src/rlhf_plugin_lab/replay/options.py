@@ -40,7 +40,7 @@ def options_of(
     """Return the options of ``run`` with which its steps after ``start`` are done again in the folder ``output``.
 
     Args:
-        start: checkpoint to go on from; None: the run's beginning.
+        start: checkpoint to continue from; None: the run's beginning.
         changed: words of a command line, as ``--actor.adam.lr 0.01``.
 
     Raises:
@@ -72,7 +72,7 @@ def _refuse_given(path: str) -> None:
     if path == "output":
         raise ConfigError(
             "rlhf replay --output: the replay's runs are kept elsewhere. Give --out FOLDER in place of --output",
-            code="lab/option-not-replayed",
+            code="lab/output-elsewhere",
         )
     section = path.partition(".")[0]
     if section in ("resume", "checkpoint", "log", "observers", "eval"):
@@ -96,5 +96,5 @@ def _refuse_sampling(path: str, resolved: ResolvedOptions[Any]) -> None:
             f"rlhf replay --{path}: expected an option of {', '.join(LEARNING)} or "
             f"{', '.join(LEARNING_OF_STEP)}; this one says which samples there are, or who computes, and a replay "
             "learns from the samples that the run had. Start a run with it: rlhf train.",
-            code="lab/option-not-replayed",
+            code="lab/option-of-samples",
         )

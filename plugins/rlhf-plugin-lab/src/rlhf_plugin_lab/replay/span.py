@@ -66,7 +66,7 @@ def find_span(run: Path, first: int, last: int) -> Span:
     if not 1 <= first <= last:
         raise ConfigError(
             f"rlhf replay --from {first} --to {last}: expected 1 <= --from <= --to; the first step is 1. Set --from 1",
-            code="lab/no-such-step",
+            code="lab/malformed-span",
         )
     problems = Problems()
     options = read_options(run / "config.toml", problems)

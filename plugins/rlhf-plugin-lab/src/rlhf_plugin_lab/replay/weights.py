@@ -89,7 +89,7 @@ def _together(*checkpoints: Path) -> Iterator[list[torch.Tensor]]:
             raise ConfigError(
                 f"{checkpoints[-1]}: expected the weights of {checkpoints[0]}; {name} has others. With the changed "
                 "options the policy has other parameters, which cannot be compared.",
-                code="lab/no-weights",
+                code="lab/other-weights",
             )
         for key in filter(_is_weight, keys[0]):
             yield [file.get_tensor(key).double() for file in opened]

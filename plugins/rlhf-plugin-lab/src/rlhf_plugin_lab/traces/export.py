@@ -95,7 +95,7 @@ def export_traces(run: Path, path: Path, wanted: Callable[[int], bool]) -> None:
     require_run(run)
     problem = why_not_replaceable(path, _START, "file of traces")
     if problem is not None:
-        raise ConfigError(f"--export-traces {path}: {problem}", code="output/cannot-create")
+        raise ConfigError(f"--export-traces {path}: {problem}", code="output/not-exported")
     exporter = Exporter(run, wanted)
     traces = exporter.traces()
     first = next(traces, None)
@@ -103,14 +103,14 @@ def export_traces(run: Path, path: Path, wanted: Callable[[int], bool]) -> None:
         raise ConfigError(
             f"--export-traces {path}: expected recorded rollouts of these steps, and {run / SAMPLES} has none. Leave "
             "--steps out, or name another run of rlhf train",
-            code="lab/no-tokens",
+            code="lab/no-rollouts",
         )
     if first is None:
         missing = "; ".join(exporter.problems.lines())
         raise ConfigError(
             f"rlhf view {run} --export-traces {path}: expected rollouts with recorded tokens and the sampler's "
             f"log-probs, and there is none ({missing}). Record them: {RECORD}",
-            code="lab/no-tokens",
+            code="lab/rollouts-without-tokens",
         )
     write_traces(path, itertools.chain([first], traces))
     print(

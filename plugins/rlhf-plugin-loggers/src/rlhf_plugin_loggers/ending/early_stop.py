@@ -36,14 +36,14 @@ class EarlyStopConfig(Config):
     patience: int = Field(
         100,
         ge=0,
-        description="values in a row that are not better before the run ends, of steps or of evaluations; 0: any "
-        "number",
+        description="number of values in a row, of steps or evaluations, without a better one after which the run "
+        "ends; 0: never",
     )
     min_delta: float = Field(
-        0.0, ge=0.0, description="what a value has to be better by, to count as better"
+        0.0, ge=0.0, description="difference that a value has to exceed to count as better"
     )
     target: float | None = Field(
-        None, description="end the run at a value that is at least as good; unset: at none"
+        None, description="value at which the run ends, or at any better one; unset: none"
     )
 
     @model_validator(mode="after")
@@ -109,7 +109,7 @@ class EarlyStop(Observer):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting; values of another metric or mode are no use, and it begins anew."""
+        """Go on counting; values of another metric or mode are no use, and it starts over."""
         if (state["metric"], state["mode"]) == (self.config.metric, self.config.mode):
             self._best, self._best_step = state["best"], state["best_step"]
             self._since = state["since"]

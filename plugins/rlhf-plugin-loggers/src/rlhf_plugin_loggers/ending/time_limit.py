@@ -23,7 +23,9 @@ class TimeLimitConfig(Config):
     """The limit."""
 
     hours: float = Field(
-        24.0, gt=0.0, description="hours of training, those before a resume included"
+        24.0,
+        gt=0.0,
+        description="hours of training after which the run ends, including those before a resume",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..shell.launchers import Launch
+from ..shell.unresolved import advice_on
 from ..table.outcome import Outcome, ReportRow, Status
 from .printed import lora_combiner, serve_rm
 from .reinforcement import train_ppo_ray
@@ -37,10 +38,7 @@ def _supervised(migrate: Callable[[Sequence[str], int | None], Outcome]) -> Prog
 
 def _launched(launch: Launch, outcome: Outcome) -> Outcome:
     """Return the outcome with what is to be said of its launch."""
-    if launch.unresolved:
-        outcome.warnings.append(
-            f"only a shell could work out {', '.join(launch.unresolved)}: replace it, or give its value with --set"
-        )
+    outcome.warnings += [f"{part}: {advice_on(part)}" for part in launch.unresolved]
     if launch.launcher:
         text = f"rlhf {outcome.command} -c FILE"
         if outcome.command == "train":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .script import ShellCommand
+from .unresolved import without_arguments
 
 _MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
 _SECRETS = re.compile(r"(--runtime-env-json|[A-Za-z_]\w*)=.*", re.DOTALL)
@@ -50,7 +51,7 @@ def launch_of(command: ShellCommand) -> Launch | None:
             before += [_SECRETS.sub(r"\1=...", word) for word in command.words[:index]]
             return Launch(
                 program=found[1],
-                words=command.words[index + 1 :],
+                words=without_arguments(command.words[index + 1 :]),
                 launcher=" ".join(before),
                 line=command.line,
                 processes=processes_of(command.words[:index]),

@@ -245,7 +245,8 @@ class _Reader:
     def _inner(self, text: str) -> Iterator[ShellCommand]:
         if self.depth == _MAX_DEPTH:
             raise ConfigError(
-                f"line {self.line}: commands within commands, deeper than {_MAX_DEPTH}"
+                f"line {self.line}: commands within commands, deeper than {_MAX_DEPTH}",
+                code="migrate/nested-commands",
             )
         return _Reader(text, self.shell, depth=self.depth + 1, line=self.command.line).read()
 
@@ -308,9 +309,8 @@ class _Reader:
         self._target()
 
     def _target(self) -> str:
-        found = re.compile(r"[ \t]*((?:\$\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^\s;&|<>()])*)").match(
-            self.text, self.at
-        )
+        pattern = re.compile(r"[ \t]*((?:\$\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^\s;&|<>()])*)")
+        found = pattern.match(self.text, self.at)
         assert found is not None, "every part of the expression may be empty"
         self.at = found.end()
         return found[1]
@@ -320,9 +320,9 @@ class _Reader:
             lines: list[str] = []
             while True:
                 if self.at >= len(self.text):
-                    raise ConfigError(
-                        f"line {self.command.line}: expected a line {mark!r} at the end of <<{mark}"
-                    )
+                    where = f"line {self.command.line}"
+                    problem = f"{where}: expected a line {mark!r} at the end of <<{mark}"
+                    raise ConfigError(problem, code="migrate/open-here-document")
                 end = self.text.find("\n", self.at)
                 end = len(self.text) if end < 0 else end
                 line = self.text[self.at : end]
@@ -347,7 +347,8 @@ class _Reader:
         if self.at >= len(self.text):
             raise ConfigError(
                 f"the command that begins on line {self.command.line} does not end: a quote, a bracket or a backslash "
-                "is open at the end of the text"
+                "is open at the end of the text",
+                code="migrate/open-quote",
             )
         character = self.text[self.at]
         self.at += 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from .common.yaml_file import read_keys
-from .dpo_keys import KEYS
 from .example_rules import set_run
 
 _LOSSES = {
@@ -21,15 +19,6 @@ _LOSSES = {
 }
 """TRL's loss on pairs -> ours."""
 _SMOOTHED = ("cdpo", "robust", "aot", "aot_unpaired")
-
-
-def read(text: str, name: str) -> SourceOptions:
-    """Return the options of a YAML file for DPO.
-
-    Raises:
-        ConfigError: the text is not such a file.
-    """
-    return read_keys(text, name, "DPO", KEYS)
 
 
 def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:

@@ -8,17 +8,6 @@ from . import grpo_algorithm, grpo_rewards, grpo_sizes
 from .common.model_adapter import set_adapter
 from .common.optimization import set_optimization
 from .common.shared_rules import set_computing, set_data
-from .common.yaml_file import read_keys
-from .grpo_keys import KEYS
-
-
-def read(text: str, name: str) -> SourceOptions:
-    """Return the options of a YAML file for GRPO.
-
-    Raises:
-        ConfigError: the text is not such a file.
-    """
-    return read_keys(text, name, "GRPO", KEYS)
 
 
 def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:

@@ -12,6 +12,7 @@ from rlhf_core import ConfigError
 
 from ..shell.launchers import processes_of
 from ..shell.script import ShellCommand
+from ..shell.unresolved import advice_on, without_arguments
 from ..table.source import Written
 from .common.yaml_file import read_table
 
@@ -58,11 +59,11 @@ def trl_launch_of(command: ShellCommand) -> TrlLaunch | None:
         if program:
             return TrlLaunch(
                 program=_AS.get(program, program),
-                words=rest,
+                words=without_arguments(rest),
                 processes=processes_of(words),
                 line=command.line,
                 unresolved=tuple(
-                    Written(part, (), "only a shell could work it out: replace it, or give --set")
+                    Written(part, (), advice_on(part))
                     for part in dict.fromkeys(command.unresolved)
                     if any(part in one for one in rest)
                 ),
@@ -87,7 +88,10 @@ def yaml_of(launch: TrlLaunch, read: Callable[[str], str]) -> str:
         ConfigError: a word belongs to no flag, or the file of ``--config`` is none.
     """
     keys: dict[str, object] = {}
-    for flag, values in _flags(launch.words):
+    unknown = {one.text for one in launch.unresolved}
+    for flag, words in _flags(launch.words):
+        # Behind a value a variable without one holds further flags, or nothing.
+        values = [*words[:1], *(word for word in words[1:] if word not in unknown)]
         if flag in _LISTS or len(values) > 1:
             keys[flag] = [_value(value) for value in values]
         else:
@@ -111,7 +115,7 @@ def _flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
         else:
             raise ConfigError(
                 f"rlhf migrate: {word}: expected a flag of TRL's script before it",
-                code="migrate/unreadable-script",
+                code="migrate/missing-flag",
             )
     return found
 

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
-
-import yaml
+from collections.abc import Iterator
 
 from rlhf_core import ConfigError
 
 from ..table.source import Written
+from .arguments import REST, arguments_of, called, is_named, is_none, shown, text_of
+from .names import Change, Names
+from .script_keys import PythonScript
+from .script_sets import set_held_out, set_train
 
 _SCRIPTS = {"GRPO": "grpo", "SFT": "sft", "DPO": "dpo"}
+_POSITIONS = {
+    "GRPO": (
+        *("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class"),
+        *("reward_processing_classes", "callbacks", "optimizers", "quantization_config"),
+        *("peft_config", "tools", "rollout_func", "environment_factory"),
+    ),
+    "SFT": (
+        *("model", "args", "data_collator", "train_dataset", "eval_dataset", "processing_class"),
+        *("compute_loss_func", "compute_metrics", "callbacks", "optimizers"),
+        *("optimizer_cls_and_kwargs", "preprocess_logits_for_metrics", "quantization_config"),
+        *("peft_config", "formatting_func"),
+    ),
+    "DPO": (
+        *("model", "ref_model", "args", "data_collator", "train_dataset", "eval_dataset"),
+        *("processing_class", "compute_metrics", "callbacks", "optimizers", "quantization_config"),
+        "peft_config",
+    ),
+}
+"""Arguments of a trainer of TRL 1.16, in their order."""
 _LORA = {
     "r": "lora_r",
     "target_modules": "lora_target_modules",
@@ -20,31 +41,35 @@ _LORA = {
     **{name: name for name in ("lora_alpha", "lora_dropout", "use_rslora", "use_dora")},
 }
 """Argument of PEFT's ``LoraConfig`` -> key of TRL's scripts."""
+_PEFT_DEFAULTS: dict[str, object] = {"lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
+"""Defaults of PEFT 0.21, which a script has; TRL's own scripts have 16, 32 and 0.05."""
+_MODEL = {
+    "dtype": "dtype",
+    "torch_dtype": "dtype",
+    "revision": "model_revision",
+    "attn_implementation": "attn_implementation",
+    "trust_remote_code": "trust_remote_code",
+}
+"""Argument of ``from_pretrained`` -> key of TRL's scripts."""
+_LOADS_THE_SAME = frozenset(
+    {"device_map", "low_cpu_mem_usage", "use_cache", "cache_dir", "token", "local_files_only"}
+)
 _READY = "trl.rewards"
-_CHANGES_NOTHING = frozenset({"args", "processing_class", "task_type", "bias"})
-
-
-@dataclass(slots=True)
-class PythonScript:
-    """Values that a script gives TRL, by the keys of TRL's scripts."""
-
-    script: str
-    """The script of TRL that trains so: ``grpo``, ``sft`` or ``dpo``."""
-    keys: dict[str, object] = field(default_factory=dict)
-    left_out: list[Written] = field(default_factory=list)
-    """Arguments whose values the text does not show."""
-
-    @property
-    def text(self) -> str:
-        """The keys as the text of a YAML file."""
-        text: str = yaml.safe_dump(self.keys, sort_keys=False)
-        return text
+_PADDING = frozenset({"pad_token", "pad_token_id", "padding_side"})
+"""Attributes of a tokenizer that change no token that counts."""
+_INSTEAD = {
+    "configuration": "write it into the configuration",
+    "trainer": "give it to the trainer",
+    "tokenizer": "put it into the tokenizer's folder, and set model.tokenizer",
+}
+"""Object that is changed once it is made -> where to put the value."""
 
 
 def read_script(text: str, name: str) -> PythonScript:
     """Return what a script gives TRL's trainer and its configuration.
 
-    Values are literals, or names that are bound once, to a literal. All others are left out, each with the reason.
+    Values are literals, or names that are bound once, to a literal that nothing changes. All others are left out, each
+    with the reason.
 
     Raises:
         ConfigError: the text is no Python, or makes no such configuration.
@@ -54,136 +79,221 @@ def read_script(text: str, name: str) -> PythonScript:
     except SyntaxError as error:
         raise ConfigError(
             f"rlhf migrate: {name}, line {error.lineno}: not valid Python: {error.msg}",
-            code="migrate/unreadable-script",
+            code="migrate/invalid-python",
         ) from error
-    return _Reader(tree, name).read()
+    return _Reader(Names(tree), name).read()
 
 
 class _Reader:
-    def __init__(self, tree: ast.Module, name: str) -> None:
+    def __init__(self, names: Names, name: str) -> None:
+        self._names = names
         self._name = name
-        self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._bound: dict[str, list[ast.expr]] = {}
-        self._modules: dict[str, str] = {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                self._bound.setdefault(node.targets[0].id, []).append(node.value)
-            elif isinstance(node, ast.ImportFrom):
-                self._modules |= {
-                    one.asname or one.name: f"{node.module}.{one.name}" for one in node.names
-                }
 
     def read(self) -> PythonScript:
-        configs = [(call, kind) for call in self._calls if (kind := _kind(call, "Config"))]
+        calls = self._names.calls
+        trainers = [(call, kind) for call in calls if (kind := _kind(call, "Trainer"))]
+        config, kind = self._config(trainers)
+        out = PythonScript(_SCRIPTS[kind], self._names)
+        for key, value in arguments_of(config, ("output_dir",), self._names, keeps_none=True):
+            out.set(key, value)
+        own = [call for call, its_kind in trainers if its_kind == kind]
+        trainer = next((call for call in own if self._has(call, kind, config)), (*own, None)[0])
+        self._leave_others_out(out, config, trainer)
+        arguments = [] if trainer is None else arguments_of(trainer, _POSITIONS[kind], self._names)
+        for change in self._names.changes:
+            self._leave_change_out(out, change, config, trainer, dict(arguments))
+        self._set_trainer(out, arguments, config)
+        for call in self._names.calls:
+            if not isinstance(call.func, ast.Attribute) or call.func.attr != "train":
+                continue
+            if trainer is not None and self._names.may_be(call.func.value, trainer):
+                for key, value in arguments_of(call, ("resume_from_checkpoint",), self._names):
+                    out.set(key, value)
+        return out
+
+    def _config(self, trainers: list[tuple[ast.Call, str]]) -> tuple[ast.Call, str]:
+        """Return the one configuration; that of a trainer which has none is empty."""
+        calls = self._names.calls
+        configs = [(call, kind) for call in calls if (kind := _kind(call, "Config"))]
+        if not configs and len(trainers) == 1:
+            call, kind = trainers[0]
+            given = arguments_of(call, _POSITIONS[kind], self._names)
+            hidden = any(key == REST or isinstance(value, ast.Starred) for key, value in given)
+            if "args" not in dict(given) and not hidden:
+                configs = [(ast.Call(ast.Name(f"{kind}Config"), [], []), kind)]
         if len(configs) != 1:
             raise ConfigError(
                 f"rlhf migrate: {self._name}: expected one call of GRPOConfig, SFTConfig or DPOConfig, found "
                 f"{len(configs)}. Of a script that reads its options from the command line, migrate the launch: rlhf "
                 "migrate --from trl -- accelerate launch SCRIPT.py --FLAGS",
-                code="migrate/unreadable-script",
+                code="migrate/number-of-configurations",
             )
-        config, kind = configs[0]
-        out = PythonScript(_SCRIPTS[kind])
-        arguments = {"output_dir": config.args[0]} if config.args else {}
-        arguments |= _keywords(config)
-        for key, value in arguments.items():
-            self._set(out, key, value)
-        for call in self._calls:
-            if _kind(call, "Trainer") == kind:
-                self._trainer(out, call)
-        return out
+        return configs[0]
 
-    def _trainer(self, out: PythonScript, call: ast.Call) -> None:
-        arguments = {"model": call.args[0]} if call.args else {}
-        for key, value in (arguments | _keywords(call)).items():
-            found = self._resolved(value)
-            if key == "model":
-                self._set(out, "model_name_or_path", self._loaded(found))
-            elif key in ("train_dataset", "eval_dataset"):
-                self._set_data(out, key, found)
+    def _has(self, trainer: ast.Call, kind: str, config: ast.Call) -> bool:
+        """Return whether a trainer may have a configuration."""
+        args = dict(arguments_of(trainer, _POSITIONS[kind], self._names)).get("args")
+        return args is not None and self._names.may_be(args, config)
+
+    def _leave_others_out(
+        self, out: PythonScript, config: ast.Call, trainer: ast.Call | None
+    ) -> None:
+        """Leave out other trainers, and calls of something else that are given the configuration."""
+        for call in self._names.calls:
+            args = next((one.value for one in call.keywords if one.arg == "args"), None)
+            takes_it = args is not None and self._names.may_be(args, config)
+            if (
+                call is not trainer
+                and called(call) != "dict"
+                and (takes_it or _kind(call, "Trainer"))
+            ):
+                problem = "it is no trainer of TRL that is read; its arguments set nothing"
+                if trainer is not None:
+                    problem = f"one trainer is migrated, that of line {trainer.lineno}"
+                out.leave_out_node(call, problem)
+
+    def _leave_change_out(
+        self,
+        out: PythonScript,
+        change: Change,
+        config: ast.Call,
+        trainer: ast.Call | None,
+        arguments: dict[str, ast.expr],
+    ) -> None:
+        """Leave out what is set in an object once it is made: whether, and when, is not read."""
+        tokenizer = self._names.resolved(arguments.get("processing_class", ast.Constant(None)))
+        for found, name in _parts(change):
+            is_args = isinstance(found, ast.Attribute) and found.attr == "args"
+            made = ""
+            if is_args or self._names.may_be(found, config):
+                out.keys.pop(name, None)
+                made = "configuration"
+            elif trainer is not None and self._names.may_be(found, trainer):
+                made = "trainer"
+            elif isinstance(tokenizer, ast.Call) and self._names.may_be(found, tokenizer):
+                made = "" if name in _PADDING else "tokenizer"
+            if made:
+                problem = f"it is changed after the {made} is made; {_INSTEAD[made]}"
+                out.leave_out_node(change.statement, problem)
+                return
+
+    def _set_trainer(
+        self, out: PythonScript, arguments: list[tuple[str, ast.expr]], config: ast.Call
+    ) -> None:
+        named = dict(arguments)
+        for key, value in arguments:
+            found = self._names.resolved(value)
+            if key == "args":
+                if found is not config:
+                    problem = (
+                        f"the text does not show that it is the configuration of line {config.lineno}, whose values "
+                        "are taken"
+                    )
+                    out.leave_out(key, value, problem)
+            elif key == "model":
+                self._set_model(out, found)
+            elif key == "train_dataset":
+                set_train(out, found)
+            elif key == "eval_dataset":
+                set_held_out(out, found, named.get("train_dataset"))
             elif key == "reward_funcs":
                 self._set_rewards(out, found)
-            elif key == "peft_config" and _called(found) == "LoraConfig":
-                out.keys["use_peft"] = True
-                for name, given in _keywords(found).items():
-                    if name not in _CHANGES_NOTHING:
-                        self._set(out, _LORA.get(name, name), given)
-            elif key not in _CHANGES_NOTHING:
-                self._leave_out(out, key, value)
+            elif key == "peft_config" and called(found) == "LoraConfig":
+                self._set_adapter(out, found)
+            elif key == "processing_class":
+                self._check_tokenizer(out, found, named.get("model"))
+            else:
+                out.leave_out(key, value)
 
-    def _set(self, out: PythonScript, key: str, value: ast.expr) -> None:
-        try:
-            out.keys[key] = ast.literal_eval(self._resolved(value))
-        except ValueError:
-            self._leave_out(out, key, value)
-
-    def _set_data(self, out: PythonScript, key: str, value: ast.expr) -> None:
-        if _called(value) != "load_dataset" or not isinstance(value, ast.Call) or not value.args:
-            self._leave_out(out, key, value)
+    def _set_model(self, out: PythonScript, found: ast.expr) -> None:
+        """Set the model: its name, or what ``AutoModel.from_pretrained(NAME, ...)`` loads."""
+        if called(found) != "from_pretrained":
+            out.set("model_name_or_path", found)
             return
-        given = _keywords(value)
-        is_train = key == "train_dataset"
-        if is_train:
-            self._set(out, "dataset_name", value.args[0])
-            if config := value.args[1:2] or [given[name] for name in ("name",) if name in given]:
-                self._set(out, "dataset_config", config[0])
-        if "split" in given:
-            self._set(out, f"dataset_{'train' if is_train else 'test'}_split", given["split"])
+        out.keys["dtype"] = (
+            "auto"  # of Transformers 5; TRL loads what it is told by name in float32
+        )
+        for key, value in arguments_of(found, ("pretrained_model_name_or_path",), self._names):
+            if key == "pretrained_model_name_or_path":
+                out.set("model_name_or_path", value)
+            elif key in _MODEL:
+                out.set(_MODEL[key], self._dtype(value) if _MODEL[key] == "dtype" else value)
+            elif key not in _LOADS_THE_SAME:
+                out.leave_out(f"model, {key}", value)
+
+    def _dtype(self, value: ast.expr) -> ast.expr:
+        """Return the name of ``torch.bfloat16`` as a literal; else the expression itself."""
+        found = self._names.resolved(value)
+        if isinstance(found, ast.Attribute) and shown(found.value) == "torch":
+            return ast.copy_location(ast.Constant(found.attr), found)
+        return found
+
+    def _set_adapter(self, out: PythonScript, found: ast.expr) -> None:
+        out.keys |= {"use_peft": True, **_PEFT_DEFAULTS}
+        for key, value in arguments_of(found, ("task_type",), self._names, keeps_none=True):
+            is_default = key == "bias" and text_of(self._names.resolved(value)) == "none"
+            if key in _LORA:
+                out.set(_LORA[key], value)
+            elif key != "task_type" and not is_default and not is_none(value, self._names):
+                problem = "TRL's scripts have no such key" if is_named(key) else ""
+                out.leave_out(f"peft_config, {key}", value, problem)
+
+    def _check_tokenizer(self, out: PythonScript, found: ast.expr, model: ast.expr | None) -> None:
+        """Leave a tokenizer out unless it is that of the model."""
+        if not self._is_of(found, model):
+            problem = (
+                "the text does not show that it is the model's; another one is model.tokenizer"
+            )
+            out.leave_out("processing_class", found, problem)
+
+    def _is_of(self, tokenizer: ast.expr, model: ast.expr | None) -> bool:
+        names = [self._loaded(one) for one in (tokenizer, model) if one is not None]
+        return called(tokenizer) == "from_pretrained" and len(names) == 2 and names[0] == names[1]
+
+    def _loaded(self, value: ast.expr) -> str:
+        """Return the text of the name of what is loaded, or of the name itself."""
+        found = self._names.resolved(value)
+        if called(found) == "from_pretrained":
+            positions = ("pretrained_model_name_or_path",)
+            given = dict(arguments_of(found, positions, self._names))
+            found = self._names.resolved(given.get(positions[0], found))
+        return shown(found)
 
     def _set_rewards(self, out: PythonScript, value: ast.expr) -> None:
         """Set the functions that a module has; one that the script itself defines cannot be imported without it."""
         listed = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-        names = []
+        found = []
         for one in listed:
-            if isinstance(one, ast.Name) and one.id in self._modules:
-                path = self._modules[one.id]
-                names.append(one.id if path == f"{_READY}.{one.id}" else path)
+            if isinstance(one, ast.Name) and one.id in self._names.modules:
+                path = self._names.modules[one.id]
+                found.append(one.id if path == f"{_READY}.{one.id}" else path)
             elif isinstance(one, ast.Constant) and isinstance(one.value, str):
-                names.append(one.value)
+                found.append(one.value)
+            elif one is value and isinstance(one, ast.Name) and one.id not in self._names.functions:
+                out.leave_out("reward_funcs", one)
             else:
-                shown = ast.unparse(one)
+                text = ast.unparse(one)
                 problem = (
                     f"line {one.lineno}: the script is not imported; write it into a file as a function of response "
-                    f"and columns, and add it to reward.use as FILE.py:{shown}"
+                    f"and columns, and add it to reward.use as FILE.py:{text}"
                 )
-                out.left_out.append(Written(f"reward_funcs: {shown}", (), problem))
-        if names:
-            out.keys["reward_funcs"] = names
-
-    def _resolved(self, value: ast.expr) -> ast.expr:
-        """Return what a name is bound to, if it is bound once; else the expression itself."""
-        bound = self._bound.get(value.id, []) if isinstance(value, ast.Name) else []
-        return bound[0] if len(bound) == 1 else value
-
-    def _loaded(self, value: ast.expr) -> ast.expr:
-        """Return the name in ``AutoModel.from_pretrained(NAME)``; else the expression itself."""
-        is_loading = isinstance(value, ast.Call) and _called(value) == "from_pretrained"
-        return value.args[0] if is_loading and isinstance(value, ast.Call) and value.args else value
-
-    def _leave_out(self, out: PythonScript, key: str, value: ast.expr) -> None:
-        shown = " ".join(ast.unparse(value).split())
-        problem = f"line {value.lineno}: the text does not show its value"
-        out.left_out.append(Written(f"{key}: {shown:.60}", (), problem))
+                out.left_out.append(Written(f"reward_funcs: {text}", (), problem))
+        if found:
+            out.keys["reward_funcs"] = found
 
 
-def _called(value: ast.expr) -> str:
-    """Return the last name of what is called; empty for what is no call."""
-    if not isinstance(value, ast.Call):
-        return ""
-    function = value.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+def _parts(change: Change) -> Iterator[tuple[ast.expr, str]]:
+    """Yield each object that a change sets a part of, from the inmost on, with the attribute of it that is changed."""
+    found, name = change.of, change.name
+    yield found, name
+    while isinstance(found, ast.Attribute | ast.Subscript):
+        name = found.attr if isinstance(found, ast.Attribute) else name
+        found = found.value
+        yield found, name
 
 
 def _kind(call: ast.Call, suffix: str) -> str:
     """Return ``GRPO`` of a call of ``GRPOConfig``, with the suffix ``Config``; empty for other calls."""
-    name = _called(call)
+    name = called(call)
     kind = name.removesuffix(suffix)
     return kind if kind in _SCRIPTS and name != kind else ""
-
-
-def _keywords(call: ast.expr) -> dict[str, ast.expr]:
-    if not isinstance(call, ast.Call):
-        return {}
-    return {one.arg: one.value for one in call.keywords if one.arg is not None}

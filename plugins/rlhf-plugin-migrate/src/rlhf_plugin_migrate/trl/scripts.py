@@ -11,7 +11,7 @@ from ..table.entries import OptionEntry
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 from . import dpo, dpo_keys, grpo, grpo_keys, sft, sft_keys
-from .common.yaml_file import read_table
+from .common.yaml_file import read_keys, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +21,25 @@ class Script:
     title: str
     """Algorithm that it trains, as in ``GRPO of TRL``."""
     keys: Mapping[str, OptionEntry]
-    read: Callable[[str, str], SourceOptions]
-    """Function from a file's text, and the file in words, to its options."""
     migrate: Callable[[SourceOptions, int, str], Outcome]
     """Function from options, a number of processes, and the path of the file with reward functions, to an outcome."""
 
+    def read(self, text: str, name: str) -> SourceOptions:
+        """Return the options of a YAML file for the script.
+
+        Args:
+            name: the file, in words.
+
+        Raises:
+            ConfigError: the text is not such a file.
+        """
+        return read_keys(text, name, self.title, self.keys)
+
 
 SCRIPTS = {
-    "grpo": Script(title="GRPO", keys=grpo_keys.KEYS, read=grpo.read, migrate=grpo.migrate),
-    "sft": Script(title="SFT", keys=sft_keys.KEYS, read=sft.read, migrate=sft.migrate),
-    "dpo": Script(title="DPO", keys=dpo_keys.KEYS, read=dpo.read, migrate=dpo.migrate),
+    "grpo": Script(title="GRPO", keys=grpo_keys.KEYS, migrate=grpo.migrate),
+    "sft": Script(title="SFT", keys=sft_keys.KEYS, migrate=sft.migrate),
+    "dpo": Script(title="DPO", keys=dpo_keys.KEYS, migrate=dpo.migrate),
 }
 """The scripts, by their names on TRL's command line."""
 
@@ -48,6 +57,6 @@ def script_of(text: str, name: str) -> str:
         raise ConfigError(
             f"rlhf migrate: {name}: its keys are those of several scripts of TRL; say which one it is for: --script "
             f"{' or --script '.join(best)}",
-            code="migrate/unreadable-script",
+            code="migrate/several-scripts",
         )
     return best[0]

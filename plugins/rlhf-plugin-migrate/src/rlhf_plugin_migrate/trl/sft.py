@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from .common.yaml_file import read_keys
 from .example_rules import set_run
-from .sft_keys import KEYS
-
-
-def read(text: str, name: str) -> SourceOptions:
-    """Return the options of a YAML file for SFT.
-
-    Raises:
-        ConfigError: the text is not such a file.
-    """
-    return read_keys(text, name, "SFT", KEYS)
 
 
 def migrate(source: SourceOptions, processes: int, adapter: str) -> Outcome:

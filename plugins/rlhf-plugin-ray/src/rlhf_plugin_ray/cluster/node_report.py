@@ -72,7 +72,9 @@ def inspect_node(driver: Driver, paths: tuple[str, ...], who: str) -> NodeReport
         missing=tuple(text for text, path in zip(paths, found, strict=True) if not path.exists()),
         model_bytes=max((weight_bytes(path) for path in found), default=0),
         free_memory_bytes=_free_memory(),
-        shared_memory_bytes=_shared_memory(),
+        shared_memory_bytes=shutil.disk_usage(SHARED_MEMORY).total
+        if SHARED_MEMORY.is_dir()
+        else None,
         gpus=find_gpus(),
     )
 
@@ -125,7 +127,3 @@ def _free_memory() -> int | None:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _shared_memory() -> int | None:
-    return shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.is_dir() else None

@@ -159,7 +159,9 @@ class WeightDelivery:
         failed = await self._by_store(stored) if stored else {}
         errors = await self.links.bring(self.version, linked)
         # Engines that share a link fail together; a link to each engine alone shows which engine is at fault.
-        for engine in [engine for engine, error in errors.items() if not _is_lost(error)]:
+        for engine in [
+            engine for engine, error in errors.items() if not isinstance(error, ProcessLost)
+        ]:
             log.warning("%s; trying it alone", errors.pop(engine))
             errors |= await self.links.bring(self.version, {engine: linked[engine]})
         return failed | {engine: _as_lost(engine, error) for engine, error in errors.items()}
@@ -202,10 +204,6 @@ class WeightDelivery:
     def _way(self, engine: ActorProcess) -> str:
         to = self._engines[engine]
         return "store" if to is None else to.route.path
-
-
-def _is_lost(error: RLHFError) -> bool:
-    return isinstance(error, ProcessLost)
 
 
 def _as_lost(engine: ActorProcess, error: RLHFError) -> ProcessLost:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 
 from rlhf_core.plugins import Plugins
 
-from .process import Driver, ProcessInfo, become_like, introduce
+from .process import Driver, ProcessInfo, become_like
 
 
 class Actor:
@@ -30,4 +32,4 @@ class Actor:
             FingerprintMismatch: this process has other plugins, versions or files than the driver.
         """
         self._plugins = become_like(driver, who, threads)
-        return introduce()
+        return ProcessInfo(pid=os.getpid(), host=socket.gethostname())

@@ -161,14 +161,14 @@ class Crew:
         if self._is_closed or self._supervisor.failure is not None or not self._restarts_left:
             return
         self._restarts_left -= 1
-        log.warning("%s; starting it anew (%d restarts left)", error, self._restarts_left)
+        log.warning("%s; restarting it (%d restarts left)", error, self._restarts_left)
         task = asyncio.get_running_loop().create_task(self._add(index))
         self._restarting.add(task)
 
         def finished(done: asyncio.Task[None]) -> None:
             self._restarting.discard(done)
             if not done.cancelled() and (failure := done.exception()) is not None:
-                again = f"{self._kind} {index} could not be started anew: {failure}"
+                again = f"{self._kind} {index} could not be restarted: {failure}"
                 if isinstance(failure, NodeLost):
                     # Ray starts processes on a lost machine until it notices the loss: this restart does not count.
                     self._restarts_left += 1

@@ -149,7 +149,8 @@ def become_like(driver: Driver, who: str, threads: int) -> Plugins:
         if CodeReference(Path(path), "file").origin != origin:
             raise FingerprintMismatch(
                 f"{path} is another file on {socket.gethostname()} than where the run was started; copy it there, "
-                "or start from a file system that all machines share"
+                "or start from a file system that all machines share",
+                code="ray/file-differs",
             )
     return mine
 
@@ -197,8 +198,3 @@ def children_apart() -> Iterator[None]:
             yield
         finally:
             os.setpgid(0, own)
-
-
-def introduce() -> ProcessInfo:
-    """Return the identity of this process."""
-    return ProcessInfo(pid=os.getpid(), host=socket.gethostname())

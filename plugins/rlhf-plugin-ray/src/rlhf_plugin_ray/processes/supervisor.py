@@ -83,7 +83,8 @@ class Supervisor:
             raise translated(error, who) from error
         except RayError as error:
             lost = NodeLost if NODE_DIED in str(error) else ProcessLost
-            raise lost(f"{who} died during {what}: {_reason(error)}") from error
+            problem = f"{who} died during {what}: {_reason(error)}"
+            raise lost(problem, code="ray/process-lost") from error
         except TimeoutError as error:
             raise ProcessLost(
                 f"{who} did not answer {what} within {timeout_s:g} s; it may hang, or the deadline "
@@ -164,7 +165,7 @@ def translated(error: RayTaskError, who: str) -> RLHFError:
     """
     cause = error.cause
     if isinstance(cause, RLHFError):
-        out = type(cause)(f"{who}: {cause}")
+        out = cause.with_text(f"{who}: {cause}")
     elif is_full(cause):
         out = StorageError(f"{who}: {reason_of(cause)}")
     else:

@@ -364,7 +364,7 @@ class RayRole:
         self._supervisor.fail(
             ProcessLost(
                 f"{error.args[0].rstrip('.')}. A rank holds part of the training state, so the run ends; --resume auto "
-                "goes on from the newest checkpoint",
+                "continues from the newest checkpoint",
                 code="ray/process-lost",
             )
         )

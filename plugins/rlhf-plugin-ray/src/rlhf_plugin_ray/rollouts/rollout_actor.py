@@ -186,7 +186,7 @@ class EngineDirectory:
                 await self._changed.wait()
         except TimeoutError as error:
             raise RolloutError(
-                f"{what}: no engine is left, and none was started anew within {patience_s:g} s",
+                f"{what}: no engine is left, and none was restarted within {patience_s:g} s",
                 code="ray/workers-lost",
             ) from error
 

@@ -148,6 +148,6 @@ def require_planned(offers: Sequence[Offer]) -> Offer:
         sizes = [offer.num_bytes for offer in offers]
         raise RLHFError(
             f"the policy's ranks gave weights of {sizes} bytes; each has to give all",
-            code="weights/other-plan",
+            code="weights/part-of-the-weights",
         )
     return offers[0]

@@ -6,21 +6,15 @@ import argparse
 import re
 import types
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from rlhf_config import FlagParser
 from rlhf_core import Config, ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=Config)
-
-
-class _FlagParser(argparse.ArgumentParser):
-    """Raises what argparse would print, so that ``rlhf --errors json`` has the message too."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}", code="usage/command-line")
 
 
 def parse_flags(
@@ -37,7 +31,7 @@ def parse_flags(
         ConfigError: a value is not allowed, a flag is unknown, or an argument is missing; names it.
         SystemExit: with 0 after help.
     """
-    parser = _FlagParser(prog=command, description=about, allow_abbrev=False)
+    parser = FlagParser(prog=command, description=about)
     for name, info in model.model_fields.items():
         if name == positional:
             parser.add_argument(name, metavar="MODEL", help=info.description)

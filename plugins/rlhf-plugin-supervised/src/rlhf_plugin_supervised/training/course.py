@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rlhf_config import OPTIONS_OF_PARTS, ResolvedOptions
 from rlhf_core.contracts import (
     RoleHandle,
+    RunResult,
     RuntimeSpec,
     StepPlan,
     TrajectoryColumns,
@@ -29,6 +30,7 @@ from rlhf_data import (
     load_tokenizer,
 )
 from rlhf_trainer.runs import (
+    Control,
     Export,
     Exportable,
     FinishedStep,
@@ -40,6 +42,7 @@ from rlhf_trainer.runs import (
     RunFolder,
     RunKind,
     count_skipped,
+    drive,
     fault_point,
     metric_values,
     normalizers_of,
@@ -250,14 +253,14 @@ def renderer_of(run: ExampleOptions, images: ImageReader | None) -> tuple[Tokeni
     return TokenizerRenderer.by(run.data, tokenizer, writing_of(images)), eos
 
 
-def kind_of(
+def run_of(
     load: Callable[[ResolvedOptions[Any]], Examples],
     trained: Callable[[ResolvedOptions[Any]], TrainedModel],
     evaluated: Sequence[str],
     *,
     binding: Sequence[str] = (),
-) -> RunKind[Any, ExampleState]:
-    """Return the kind of run of a command.
+) -> Callable[..., RunResult]:
+    """Return the function that runs a command.
 
     Args:
         load: reader of the command's rows, which is called before a model is loaded.
@@ -282,14 +285,14 @@ def kind_of(
             backend=resolved.one("backend.name").ref("rlhf_train_backends"),
         )
         selected = resolved.one("runtime.name")
-        runtime = selected.build()
+        runtime = plugins.build(selected.ref("rlhf_runtimes"))
         stack.push_async_callback(runtime.close)
         placement = await runtime.start(spec, plugins)
         roles = with_images(placement.roles, examples.images)
         headline = f"eval/{evaluated[0]}" if resolved.run.eval.holds_rows_out else None
         return ExampleCourse(resolved, state, folder, examples, model, roles, headline)
 
-    return RunKind(
+    kind: RunKind[Any, ExampleState] = RunKind(
         initial_state=lambda run: ExampleState(),
         resuming=ResumeRules(
             state=ExampleState,
@@ -307,3 +310,18 @@ def kind_of(
         ),
         open=open_course,
     )
+
+    def run(
+        resolved: ResolvedOptions[Any], plugins: Plugins, control: Control | None = None
+    ) -> RunResult:
+        """Run a whole training and return how it ended.
+
+        Args:
+            control: steers the run from outside; None: only signals can end it early.
+
+        Raises:
+            RLHFError: the run could not start, or failed; ``--resume auto`` continues from the newest checkpoint.
+        """
+        return drive(kind, resolved, plugins, control)
+
+    return run

@@ -36,7 +36,7 @@ def with_drawn_rows(
     elif not folder.rows.exists():
         raise DataError(
             f"{folder.rows}: expected the rows that the run drew of --data.source when it began; the file is gone. Put "
-            "it back, or begin anew with --resume restart",
+            "it back, or start over with --resume restart",
             code="data/file-not-found",
         )
     data = run.data.model_copy(update={"train": (f"{SOURCE_SET}={folder.rows}",)})

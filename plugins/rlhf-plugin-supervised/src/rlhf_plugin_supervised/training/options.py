@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from rlhf_config import (
     small_adapter_rates,
 )
 from rlhf_config.common import (
+    MICRO_BATCH,
     SETS,
     TOKEN_CACHE,
     BackendSelection,
@@ -41,6 +42,7 @@ from rlhf_config.common import (
     RuntimeSelection,
     SeeingActor,
     SeeingModel,
+    with_room,
 )
 from rlhf_core import CapabilityError, Config, ConfigError
 from rlhf_core.capabilities import BACKEND_SEES, RUNTIME_SEES
@@ -61,45 +63,52 @@ class ExampleData(ImageData, SequenceOptions):
     )
     source: str | None = Field(
         None,
-        description="where rows come from in the place of train: NAME, or FILE.py:NAME for a function of your own; the "
-        "first max_samples rows, or as many as steps take, are written into the run folder before training",
+        description="component that gives the rows instead of data.train: NAME, or FILE.py:NAME for a function of "
+        "your own; before training max_samples rows, or as many as steps take, are written into the run folder",
     )
     probabilities: tuple[Probability, ...] = Field(
-        (), description="mix the sets with these shares; without it they are concatenated"
+        (),
+        description="share of each set of data.train in the mix of all; unset: the sets are joined as they are",
     )
-    shuffle: bool = Field(True, description="a new order in each epoch, from the seed")
+    shuffle: bool = Field(
+        True,
+        description="put the rows into a new order in each epoch, drawn from the seed; false: they keep their order",
+    )
     cache: str = Field("auto", min_length=1, description=TOKEN_CACHE)
 
 
 class ExampleTraining(Config):
     steps: Positive | None = Field(
-        None, description="optimizer updates; unset: as many as the epochs take"
+        None, description="number of optimizer updates; unset: as many as train.epochs take"
     )
-    epochs: Positive = Field(1, description="passes over the data, when steps is unset")
+    epochs: Positive = Field(1, description="number of passes over the data, if steps is unset")
     batch_size: Positive = Field(
         64,
-        description="conversations, solutions, answers, or pairs of answers, per optimizer update",
+        description="number of conversations, solutions, answers, or pairs of answers, per optimizer update",
     )
-    max_tokens_per_micro_batch: Positive = Field(
-        16_384,
-        description="packed tokens of one forward and backward pass; those that several sequences share count once",
-    )
+    max_tokens_per_micro_batch: Positive = Field(16_384, description=MICRO_BATCH)
     max_skipped_updates: Positive = Field(
-        3, description="updates in a row with a gradient that is not finite, then stop"
+        3,
+        description="number of updates in a row with a gradient that is not finite after which the run ends; fewer "
+        "are skipped",
     )
 
 
 class HeldOut(HeldOutRows):
-    every: NotNegative = Field(0, description="steps between evaluations; 0: only at the end")
-    at_start: bool = Field(True, description="evaluate before the first step too")
-    batch_size: Positive = Field(256, description="sequences of one pass over the model")
+    every: NotNegative = Field(
+        0, description="number of steps between evaluations; 0: only at the end"
+    )
+    at_start: bool = Field(
+        True, description="evaluate before the first step too; false: first after eval.every steps"
+    )
+    batch_size: Positive = Field(256, description="number of sequences in one pass over the model")
 
 
 class ExampleOptions(RunOptions):
     """The options of a command but those of components. A command gives ``data`` its columns."""
 
-    seed: int = Field(42, ge=0, lt=2**63, description="every random draw is a function of it")
-    output: str = Field("runs/run", min_length=1, description="run folder")
+    seed: int = Field(42, ge=0, lt=2**63, description="seed of all random draws of the run")
+    output: str = Field("runs/run", min_length=1, description="folder for all files of the run")
     model: SeeingModel
     data: ExampleData = ExampleData()
     train: ExampleTraining = ExampleTraining()
@@ -111,6 +120,10 @@ class ExampleOptions(RunOptions):
     resume: ResumeConfig = ResumeConfig()
     backend: BackendSelection
     runtime: RuntimeSelection
+
+    def settled(self) -> Self:
+        """Return the options in which micro-batches that nobody has set hold the longest sequence."""
+        return self.model_copy(update={"train": with_room(self.train, self.data.max_length)})
 
 
 SELECTORS = (
@@ -139,22 +152,27 @@ def check(
         CapabilityError: the components do not go together, or not with the model.
     """
     for problem in _problems(run, labels, evaluated):
-        raise ConfigError(problem)
+        raise problem
     _check_images(run, selections, labels)
     check_dtypes(run.model, selections, labels)
     refuse_typed(_without_effect(run, selections), labels)
 
 
-def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> Iterator[str]:
+def _problems(
+    run: ExampleOptions, labels: Labels, evaluated: Sequence[str]
+) -> Iterator[ConfigError]:
     sets_of_run = sets(run)
     if not sets_of_run:
-        yield "--data: expected data files; got none. Add --data FILE.jsonl."
+        yield ConfigError(
+            "--data: expected data files; got none. Add --data FILE.jsonl.", code="config/no-data"
+        )
     yield from _source_problems(run, labels)
     if run.data.max_length > run.train.max_tokens_per_micro_batch:
-        yield (
+        yield ConfigError(
             f"{labels('data.max_length')} {run.data.max_length}: a sequence has to fit into one pass of "
             f"--train.max_tokens_per_micro_batch {run.train.max_tokens_per_micro_batch} tokens. Raise that, or lower "
-            "the length."
+            "the length.",
+            code="config/pass-too-small",
         )
     yield from held_out_problems(run.eval, sets_of_run, labels)
     yield from mix_problems(run.data.probabilities, run.data.train, labels)
@@ -162,28 +180,35 @@ def _problems(run: ExampleOptions, labels: Labels, evaluated: Sequence[str]) -> 
     held = set_names(run.eval, sets_of_run)
     folders = ["eval", *(f"eval/{name}" for name in held)] if held else []
     names = [f"{folder}/{name}" for folder in folders for name in evaluated]
-    if best is not None and best not in names:
-        yield (
-            f"{labels('checkpoint.best_metric')} {best}: expected a metric that this run evaluates: "
-            f"{', '.join(names)}"
-            if names
-            else f"{labels('checkpoint.best_metric')} {best}: there is no evaluation to take it from. Add --eval.data "
-            "FILE or --eval.fraction 0.05."
+    if best is None or best in names:
+        return
+    label = f"{labels('checkpoint.best_metric')} {best}"
+    if names:
+        yield ConfigError(
+            f"{label}: expected a metric that this run evaluates: {', '.join(names)}",
+            code="metric/unknown",
+        )
+    else:
+        yield ConfigError(
+            f"{label}: there is no evaluation to take it from. Add --eval.data FILE or --eval.fraction 0.05.",
+            code="metric/no-evaluation",
         )
 
 
-def _source_problems(run: ExampleOptions, labels: Labels) -> Iterator[str]:
+def _source_problems(run: ExampleOptions, labels: Labels) -> Iterator[ConfigError]:
     if run.data.source is None:
         return
     if run.data.train:
-        yield (
+        yield ConfigError(
             f"{labels('data.source')} and {labels('data.train')}: rows come from one of them. Leave one out, or "
-            "mix the sets in the source."
+            "mix the sets in the source.",
+            code="config/source-and-sets",
         )
     if run.train.steps is None and run.data.max_samples is None:
-        yield (
+        yield ConfigError(
             f"{labels('data.source')}: a source has no known end, so there are no epochs to count. Set --steps 100, or "
-            "--data.max_samples to say how many rows are drawn."
+            "--data.max_samples to say how many rows are drawn.",
+            code="config/steps-missing",
         )
 
 
@@ -196,7 +221,7 @@ def _check_images(run: ExampleOptions, selections: Selections, labels: Labels) -
     """
     if not selections["model.vision"]:
         if run.data.image_key:
-            raise ConfigError(no_reader(labels))
+            raise no_reader(labels)
         return
     (vision,) = selections["model.vision"]
     for path, word in (("backend.name", BACKEND_SEES), ("runtime.name", RUNTIME_SEES)):

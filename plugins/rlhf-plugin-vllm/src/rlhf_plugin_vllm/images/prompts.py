@@ -43,7 +43,7 @@ def require_within(window: int | None, num_tokens: int, uid: Uid) -> None:
             f"request {uid}: an image has {num_tokens} tokens, which see each other in both directions, and the window "
             f"of the model's layers is {window}. vLLM lets the tokens of such an image look back alone, so that "
             "log-probs differ from the trainer's. Choose --engine embedded",
-            code="vllm/attention",
+            code="vllm/image-beyond-window",
         )
 
 

@@ -48,7 +48,7 @@ def served_digest(workers: Sequence[Sequence[HeldWeight]]) -> str | None:
         if other != held:
             raise RolloutError(
                 f"vLLM's workers serve different weights: the sums of {held.name} are {other.total} and {held.total}",
-                code="engine/other-weights",
+                code="vllm/workers-differ",
             )
     sums = []
     for name, regions in by_name.items():
@@ -58,7 +58,7 @@ def served_digest(workers: Sequence[Sequence[HeldWeight]]) -> str | None:
             raise RolloutError(
                 f"vLLM's workers hold {elements} of the {first.all_elements} elements of {name}; the other elements "
                 "kept the values that they had before the last update",
-                code="engine/other-weights",
+                code="vllm/part-of-an-update",
             )
         if (
             elements > first.all_elements

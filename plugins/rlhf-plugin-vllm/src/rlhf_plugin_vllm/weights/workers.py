@@ -60,8 +60,11 @@ class Workers:
         await self.answer(self.llm.init_weight_transfer_engine(request))
 
 
-def reason(error: Exception) -> str:
-    """Return the message of a worker's error, without the text that vLLM puts around it."""
+def worker_failed(call: str, error: Exception) -> RolloutError:
+    """Return the error of a call that a worker failed, without the text that vLLM puts around it."""
     said = str(error) or type(error).__name__
     inner = re.search(r"Worker failed with error '(.*)', please check", said, re.DOTALL)
-    return inner[1] if inner else said
+    problem = f"{call}: {inner[1] if inner else said}"
+    if isinstance(error, RolloutError):
+        return RolloutError(problem, code=error.code)
+    return RolloutError(problem, code="vllm/worker-failed")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from vllm.config import LoadConfig, ModelConfig, VllmConfig
+from vllm.config.lora import LoRAConfig
+from vllm.lora.utils import _all_lora_classes, process_packed_modules_mapping
 from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
-from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader import DefaultModelLoader
 from vllm.platforms import current_platform
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
 from ..names import QUANTIZATION, UNPACKED, UNREAD
-from .adapted_layers import adapted_layers
 from .experts import keep_plain_experts
 from .four_bits import FourBits
-from .narrow_heads import widen
 from .segments import remove_names
 
 
@@ -147,3 +150,72 @@ def _keep_plain(name: str, module: Any) -> None:
             f"layer {name}: {type(module).__name__} keeps weights in a form of its own, so the engine vllm cannot "
             "replace them in place. Latent attention and quantized models are such; take another engine for them"
         )
+
+
+def adapted_layers(model: nn.Module, config: LoRAConfig) -> list[str]:
+    """Return the names of the linear layers for which vLLM has a layer with an adapter.
+
+    vLLM would also wrap the embeddings, the output head and the experts, with memory for factors of their sizes. Its
+    prompt log-probs ignore an adapter of the head (vLLM issue 51594), and its kernels for experts with adapters do not
+    compute with weights as a checkpoint has them.
+    """
+    # vLLM refuses a chosen layer for which it has no class, and its public function would build each layer to find out.
+    packed = process_packed_modules_mapping(model)
+    return [
+        name
+        # Also under further names of the same layer, by which vLLM's modules may call it.
+        for name, layer in model.named_modules(remove_duplicate=False)
+        if isinstance(layer, LinearBase)
+        and any(
+            kind.can_replace_layer(
+                source_layer=layer,
+                lora_config=config,
+                packed_modules_list=packed.get(name.rpartition(".")[2], []),
+                model_config=getattr(model, "config", None),
+            )
+            for kind in _all_lora_classes
+        )
+    ]
+
+
+def widen(attention: Any) -> None:
+    """Make one of vLLM's attention layers compute with heads of the next larger size that the kernel for CPUs has.
+
+    Zeros are appended to query, key and value. The products of queries and keys do not change, and neither does the
+    softmax, since vLLM keeps the scale as a separate number. The columns of zeros are cut off the output. Only small
+    models have heads of such sizes.
+
+    Raises:
+        ValueError: the heads are larger than any size of the kernel.
+    """
+    sizes = sorted(CPUAttentionBackend.get_supported_head_sizes())
+    narrow = attention.head_size
+    at = bisect_left(sizes, narrow)
+    if at == len(sizes):
+        raise ValueError(f"attention heads of size {narrow}: vLLM on a CPU has at most {sizes[-1]}")
+    wide = sizes[at]
+    if wide == narrow:
+        return
+
+    attend = attention.forward
+
+    def forward(
+        query: Tensor, key: Tensor | None, value: Tensor | None, *rest: Any, **more: Any
+    ) -> Tensor:
+        # A layer with the keys and values of an earlier one gets none.
+        padded = (
+            None if part is None else _resized(part, narrow, wide) for part in (query, key, value)
+        )
+        output = attend(*padded, *rest, **more)
+        heads = torch.unflatten(output, -1, (-1, wide))  # (N, H, wide)
+        return heads[..., :narrow].flatten(-2)  # (N, H * narrow)
+
+    attention.head_size = attention.head_size_v = attention.impl.head_size = wide
+    # No hooks: models that vLLM takes from Transformers call `forward` itself.
+    attention.forward = forward
+
+
+def _resized(heads: Tensor, narrow: int, wide: int) -> Tensor:
+    """Return (N, H * wide) heads with zeros appended to each, from (N, H * narrow) heads."""
+    split = torch.unflatten(heads, -1, (-1, narrow))  # (N, H, narrow)
+    return F.pad(split, (0, wide - narrow)).flatten(-2)

@@ -7,22 +7,17 @@ are text: those that the template has beside an image become one token with them
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core import ConfigError
-from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
-from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
-from .image_text_family import ImageTextFamily
-from .loading import require_no_limits, require_size, start_of_texts, token_ids
+from .image_text_family import WholeImageFamily
+from .loading import require_no_limits, require_size, token_ids
 from .tokens_by_size import TokensBySize
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
-
-class Gemma3(ImageTextFamily):
+class Gemma3(WholeImageFamily):
     """Implements ``rlhf_torch.vision.family.VisionFamily`` for Gemma 3.
 
     Raises:
@@ -42,11 +37,11 @@ class Gemma3(ImageTextFamily):
             raise ConfigError(
                 f"model {path}: its image processor cuts images into crops (do_pan_and_scan), which is not supported "
                 "here; set it to false in preprocessor_config.json",
-                code="image/unsupported-processor",
+                code="image/crops",
             )
         count = int(config.mm_tokens_per_image)
         side = int(count**0.5)
-        self._grid = (side, side)
+        self.of_every = (side, side)
         begin, end = int(config.boi_token_id), int(config.eoi_token_id)
         self.feature_id = int(config.image_token_id)
         words = {
@@ -56,16 +51,9 @@ class Gemma3(ImageTextFamily):
         }
         token_ids(path, words, trust_remote_code=trust_remote_code)
         own = [begin, *[self.feature_id] * count, end]
-        writing = ProcessorText(
-            begin=start_of_texts(path, trust_remote_code=trust_remote_code),
-            marker="<start_of_image>",
-            around="\n\n",
+        writing = self.writing(
+            trust_remote_code=trust_remote_code, marker="<start_of_image>", around="\n\n"
         )
         self.tokens = TokensBySize(
             begin, lambda height, width: own, (begin, self.feature_id), writing
         )
-
-    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
-        """Return an RGB image at the model's size, whatever the limits: ``tokens`` refuses an image that has any."""
-        made = self.processor(images=[image], return_tensors="pt")
-        return Picture(inputs={"pixel_values": made["pixel_values"]}, grid=self._grid)

@@ -9,29 +9,24 @@ of the two projectors, for images and for sounds, and count as padding in the em
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core import ConfigError, MissingDependency
-from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
-from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
-from .image_text_family import ImageTextFamily
-from .loading import require_no_limits, start_of_texts, token_ids
+from .image_text_family import WholeImageFamily
+from .loading import require_no_limits, token_ids
 from .tokens_by_size import TokensBySize
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 MARKER = "<image_soft_token>"
 """The token of a feature, and what the template writes for an image."""
 
 
-class Gemma3n(ImageTextFamily):
+class Gemma3n(WholeImageFamily):
     """Implements ``rlhf_torch.vision.family.VisionFamily`` for Gemma 3n; what it hears is left aside.
 
     Raises:
@@ -47,7 +42,7 @@ class Gemma3n(ImageTextFamily):
         require_no_limits(path, "gemma3n", options)
         _require_timm(path)
         super().__init__(path, trust_remote_code=trust_remote_code)
-        self._grid = _grid_of(path, config, self.processor)
+        self.of_every = _grid_of(path, config, self.processor)
         begin, end = int(config.boi_token_id), int(config.eoi_token_id)
         self.feature_id, sound = int(config.image_token_id), int(config.audio_token_id)
         words = {"<start_of_image>": begin, MARKER: self.feature_id, "<end_of_image>": end}
@@ -55,20 +50,11 @@ class Gemma3n(ImageTextFamily):
         token_ids(path, words, trust_remote_code=trust_remote_code)
         self._text_tokens = int(config.text_config.vocab_size_per_layer_input)
         own = [begin, *[self.feature_id] * int(config.vision_soft_tokens_per_image), end]
-        writing = ProcessorText(
-            begin=start_of_texts(path, trust_remote_code=trust_remote_code),
-            marker=MARKER,
-            around="\n\n",
-        )
+        writing = self.writing(trust_remote_code=trust_remote_code, marker=MARKER, around="\n\n")
         never_sampled = (begin, self.feature_id, sound)
         self.tokens = TokensBySize(
             self.feature_id, lambda height, width: own, never_sampled, writing
         )
-
-    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
-        """Return an RGB image at the model's size, whatever the limits: ``tokens`` refuses an image that has any."""
-        made = self.processor(images=[image], return_tensors="pt")
-        return Picture(inputs={"pixel_values": made["pixel_values"]}, grid=self._grid)
 
     def token_embeddings(self, model: PreTrainedModel, input_ids: Tensor) -> Tensor:
         """Return the embeddings (N, D) of tokens (N,): those of the text, of images and of sounds have a table each."""

@@ -8,7 +8,7 @@ padding; in larger ones the tokens of an image see each other, in layers with a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,25 +16,20 @@ from transformers import PreTrainedModel
 from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 
 from rlhf_core import ConfigError
-from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
-from .image_text_family import ImageTextFamily
+from .image_text_family import WholeImageFamily
 from .loading import (
     OWN_SIZES,
     require_equal,
     require_no_limits,
-    start_of_texts,
     token_ids,
 )
 from .tokens_by_size import TokensBySize
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
-
-class Gemma4(ImageTextFamily):
+class Gemma4(WholeImageFamily):
     """Implements ``rlhf_torch.vision.family.VisionFamily`` for Gemma 4; what it hears is left aside.
 
     Raises:
@@ -42,6 +37,7 @@ class Gemma4(ImageTextFamily):
     """
 
     PROJECTOR = ("embed_vision",)
+    INPUTS = ("pixel_values", "image_position_ids")
     looks_ahead_in_windows = True
 
     def __init__(
@@ -78,7 +74,7 @@ class Gemma4(ImageTextFamily):
             rows, columns = self.grid(height, width)
             return [begin, *[self.feature_id] * (rows * columns), end] if rows else []
 
-        writing = ProcessorText(begin=start_of_texts(path, trust_remote_code=trust_remote_code))
+        writing = self.writing(trust_remote_code=trust_remote_code)
         self.tokens = TokensBySize(
             self.feature_id, own, (begin, *self._paddings), writing, sees=OWN_SIZES
         )
@@ -95,15 +91,6 @@ class Gemma4(ImageTextFamily):
         rows, columns = (side // (patch * pool) for side in size)
         return rows, columns
 
-    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
-        """Return an RGB image as patches with their places, whatever the limits: ``tokens`` refuses an image that has
-        any."""
-        made = self.processor(images=[image], return_tensors="pt")
-        return Picture(
-            inputs={name: made[name] for name in ("pixel_values", "image_position_ids")},
-            grid=self.grid(image.height, image.width),
-        )
-
     def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> Features:
         """Return the features of pictures, one picture's after the other's."""
         device = next(self.tower(model).parameters()).device
@@ -111,13 +98,6 @@ class Gemma4(ImageTextFamily):
         given = {name: part.to(device) for name, part in self.batched(pictures).items()}
         found = model.base_model.get_image_features(**given, return_dict=True)
         return Features(torch.cat(list(found.pooler_output)))
-
-    def batched(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
-        """Return the patches of pictures, filled up to one number, and their places."""
-        return {
-            name: torch.cat([one.inputs[name] for one in pictures])
-            for name in ("pixel_values", "image_position_ids")
-        }
 
     def token_inputs(self, model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
         """Return what layers read of tokens (N,) themselves; nothing for models without such embeddings."""

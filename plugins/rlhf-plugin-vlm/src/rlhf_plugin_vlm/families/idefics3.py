@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
+from rlhf_core.media import ANY_AREA, PixelLimits
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
@@ -27,7 +27,6 @@ from .loading import (
     require_equal,
     require_longest,
     require_no_limits,
-    start_of_texts,
     token_ids,
 )
 from .tokens_by_size import TokensBySize
@@ -77,7 +76,7 @@ class Idefics3(ImageTextFamily):
             tiles = self.tiles(height, width)
             return () if tiles is None else written(*tiles)
 
-        writing = ProcessorText(begin=start_of_texts(path, trust_remote_code=trust_remote_code))
+        writing = self.writing(trust_remote_code=trust_remote_code)
         self.tokens = TokensBySize(
             self.feature_id, own, (self.feature_id,), writing, sees=OWN_SIZES
         )

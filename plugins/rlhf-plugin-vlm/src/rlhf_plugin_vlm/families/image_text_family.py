@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf_core.media import ANY_AREA, ImageTokens, MediaSpan, PixelLimits
+from rlhf_core.media import ANY_AREA, ImageTokens, MediaSpan, PixelLimits, ProcessorText
 from rlhf_torch.vision.family import Features, Picture
 from rlhf_torch.vision.processor_files import copy_processor
 
-from .loading import load_image_processor, load_image_text_model
+from .loading import load_image_processor, load_image_text_model, start_of_texts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,6 +39,8 @@ class ImageTextFamily(ABC):
     family may lack some."""
     TEXT: ClassVar[str] = "language_model"
     """Name of the part between embeddings and output head."""
+    INPUTS: ClassVar[tuple[str, ...]] = ("pixel_values",)
+    """Names of the image processor's results that the model takes."""
 
     tokens: ImageTokens
     feature_id: int
@@ -50,6 +52,11 @@ class ImageTextFamily(ABC):
     def __init__(self, path: str, *, trust_remote_code: bool) -> None:
         self.path = path
         self.processor = load_image_processor(path, trust_remote_code=trust_remote_code)
+
+    def writing(self, *, trust_remote_code: bool, **around: str) -> ProcessorText:
+        """Return what the processor writes into conversations: the start of texts, and what is around images."""
+        begin = start_of_texts(self.path, trust_remote_code=trust_remote_code)
+        return ProcessorText(begin=begin, **around)
 
     @abstractmethod
     def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
@@ -87,7 +94,7 @@ class ImageTextFamily(ABC):
 
     def batched(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
         """Return pictures as the model takes several, on the host."""
-        return {"pixel_values": torch.cat([one.inputs["pixel_values"] for one in pictures])}
+        return {name: torch.cat([one.inputs[name] for one in pictures]) for name in self.INPUTS}
 
     def token_embeddings(self, model: PreTrainedModel, input_ids: Tensor) -> Tensor:
         """Return the embeddings (N, D) of tokens (N,)."""
@@ -111,3 +118,22 @@ class ImageTextFamily(ABC):
     def save(self, folder: Path) -> None:
         """Write the processor's files beside an exported model."""
         copy_processor(self.path, folder, self.changed)
+
+
+class WholeImageFamily(ImageTextFamily):
+    """Base of families whose model sees an image as a whole, with one feature for each place of a grid."""
+
+    of_every: tuple[int, int]
+    """Rows and columns of every image's features, for a model that sees all at one size."""
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Return the rows and columns of an image's features."""
+        return self.of_every
+
+    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
+        """Return an RGB image as the model takes it, whatever the limits: ``tokens`` refuses an image that has any."""
+        made = self.processor(images=[image], return_tensors="pt")
+        return Picture(
+            inputs={name: made[name] for name in self.INPUTS},
+            grid=self.grid(image.height, image.width),
+        )

@@ -14,7 +14,7 @@ from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
 from .image_text_family import ImageTextFamily
-from .loading import require_size, start_of_texts, token_ids
+from .loading import require_size, token_ids
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -105,7 +105,7 @@ class InternVl(ImageTextFamily):
         self.feature_id = int(config.image_token_id)
         words = {"<img>": None, "</img>": None, "<IMG_CONTEXT>": self.feature_id}
         begin, end, _ = token_ids(path, words, trust_remote_code=trust_remote_code)
-        writing = ProcessorText(begin=start_of_texts(path, trust_remote_code=trust_remote_code))
+        writing = self.writing(trust_remote_code=trust_remote_code)
         self.tokens = TileTokens(
             self.processor, self.feature_id, self._per_tile, (begin, end), writing
         )

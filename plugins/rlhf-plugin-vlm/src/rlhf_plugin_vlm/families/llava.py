@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
-from rlhf_torch.vision.family import Picture
+from typing import Any
 
 from ..config import VlmConfig
-from .image_text_family import ImageTextFamily
-from .loading import require_no_limits, require_size, start_of_texts, token_ids
+from .image_text_family import WholeImageFamily
+from .loading import require_no_limits, require_size, token_ids
 from .tokens_by_size import TokensBySize
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
-
-class Llava(ImageTextFamily):
+class Llava(WholeImageFamily):
     """Implements ``rlhf_torch.vision.family.VisionFamily`` for LLaVA 1.5 and what has its architecture.
 
     Raises:
@@ -33,19 +27,11 @@ class Llava(ImageTextFamily):
         side = vision.image_size // vision.patch_size
         # The strategy "full" keeps the feature of the whole image, which stands before those of its parts.
         more = int(config.vision_feature_select_strategy == "full")
-        self._grid = (1, side**2 + 1) if more else (side, side)
+        self.of_every = (1, side**2 + 1) if more else (side, side)
         self.feature_id = int(config.image_token_id)
         token_ids(path, {"<image>": self.feature_id}, trust_remote_code=trust_remote_code)
         own = [self.feature_id] * (side**2 + more)
-        begin = start_of_texts(path, trust_remote_code=trust_remote_code)
+        writing = self.writing(trust_remote_code=trust_remote_code)
         self.tokens = TokensBySize(
-            self.feature_id,
-            lambda height, width: own,
-            (self.feature_id,),
-            ProcessorText(begin=begin),
+            self.feature_id, lambda height, width: own, (self.feature_id,), writing
         )
-
-    def picture(self, image: Image, limits: PixelLimits = ANY_AREA) -> Picture:
-        """Return an RGB image at the model's size, whatever the limits: ``tokens`` refuses an image that has any."""
-        made = self.processor(images=[image], return_tensors="pt")
-        return Picture(inputs={"pixel_values": made["pixel_values"]}, grid=self._grid)

@@ -6,15 +6,12 @@ resolution up, each row of them with one more for a feature of its own that ends
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor
 from transformers.image_processing_utils import select_best_resolution
 
 from rlhf_core import ConfigError
-from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
+from rlhf_core.media import ANY_AREA, PixelLimits
 from rlhf_torch.vision.family import Picture
 
 from ..config import VlmConfig
@@ -24,7 +21,6 @@ from .loading import (
     require_equal,
     require_no_limits,
     require_size,
-    start_of_texts,
     token_ids,
 )
 from .tokens_by_size import TokensBySize
@@ -41,6 +37,7 @@ class LlavaNext(ImageTextFamily):
     """
 
     PROJECTOR = ("multi_modal_projector", "image_newline")
+    INPUTS = ("pixel_values", "image_sizes")
     tokens: TokensBySize
     STRATEGY: ClassVar[str] = "default"
     """The ``vision_feature_select_strategy`` that leaves a square of features of each tile."""
@@ -72,7 +69,7 @@ class LlavaNext(ImageTextFamily):
         self._side = self._tile // int(vision.patch_size)
         self.feature_id = int(config.image_token_id)
         token_ids(path, {"<image>": self.feature_id}, trust_remote_code=trust_remote_code)
-        writing = ProcessorText(begin=start_of_texts(path, trust_remote_code=trust_remote_code))
+        writing = self.writing(trust_remote_code=trust_remote_code)
         self.tokens = TokensBySize(
             self.feature_id,
             lambda height, width: [self.feature_id] * self.num_features(height, width),
@@ -83,10 +80,10 @@ class LlavaNext(ImageTextFamily):
 
     def num_features(self, height: int, width: int) -> int:
         """Return how many features an image has, those that end rows included."""
-        rows, columns = self.grid(height, width)
+        rows, columns = self.tile_grid(height, width)
         return self._side**2 + rows * (columns + 1)
 
-    def grid(self, height: int, width: int) -> tuple[int, int]:
+    def tile_grid(self, height: int, width: int) -> tuple[int, int]:
         """Return rows and columns of features of all tiles together, without those that fill the resolution up."""
         best = select_best_resolution([height, width], self._resolutions)
         rows, columns = (side // self._tile * self._side for side in best)
@@ -103,10 +100,3 @@ class LlavaNext(ImageTextFamily):
             inputs={"pixel_values": made["pixel_values"][0], "image_sizes": made["image_sizes"]},
             grid=(1, self.num_features(image.height, image.width)),
         )
-
-    def batched(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
-        """Return all tiles of pictures, and the pictures' sizes."""
-        return {
-            name: torch.cat([one.inputs[name] for one in pictures])
-            for name in ("pixel_values", "image_sizes")
-        }

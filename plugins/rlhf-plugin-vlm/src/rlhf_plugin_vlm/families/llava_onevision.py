@@ -48,7 +48,7 @@ class LlavaOnevision(LlavaNext):
         if most == ratio or not most.isdecimal():
             raise ConfigError(
                 f"model {path}: its vision_aspect_ratio is {ratio}; expected {_MOST} and a number of tiles",
-                code="image/unsupported-processor",
+                code="image/aspect-ratio",
             )
         self._most = int(most)
         super().__init__(path, config, options, trust_remote_code=trust_remote_code)
@@ -66,7 +66,7 @@ class LlavaOnevision(LlavaNext):
         """Return how many features an image has, those that end rows included."""
         if not self._tiled:
             return self._side**2 + 1
-        rows, columns = self.grid(height, width)
+        rows, columns = self.tile_grid(height, width)
         ratio = math.sqrt(rows * columns / (self._most * self._side**2))
         if ratio > 1.1:  # as the model has it, which leaves a few more as they are
             rows, columns = int(rows // ratio), int(columns // ratio)

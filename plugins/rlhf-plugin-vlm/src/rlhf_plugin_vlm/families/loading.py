@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rlhf_core import ConfigError
+from rlhf_core import ConfigError, headline
 
 from ..config import VlmConfig
 
@@ -34,10 +34,10 @@ def load_image_processor(path: str, *, trust_remote_code: bool) -> Any:
             path, trust_remote_code=trust_remote_code, backend="pil"
         )
     except Exception as error:  # Transformers checks little of what the files hold
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
-            f"model {path}: expected an image processor (preprocessor_config.json); loading it failed: {first_line}",
-            code="image/processor-differs",
+            f"model {path}: expected an image processor (preprocessor_config.json); loading it failed: "
+            f"{headline(error)}",
+            code="image/no-processor",
         ) from error
 
 
@@ -117,7 +117,7 @@ def require_size(path: str, processor: Any, model: tuple[int, int]) -> None:
         raise ConfigError(
             f"model {path}: its image processor makes images of {width} x {height} pixels, and the model reads "
             f"{model[1]} x {model[0]}; expected the processor that belongs to the model",
-            code="image/processor-differs",
+            code="image/size-differs",
         )
 
 
@@ -153,7 +153,7 @@ def require_no_limits(
     if options.min_pixels is not None or options.max_pixels is not None:
         raise ConfigError(
             f"--model.vlm.max_pixels: the model {path} ({family}) {sees}; leave min_pixels and max_pixels out",
-            code="image/limit",
+            code="image/fixed-size",
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from rlhf_core.media import ANY_AREA, PixelLimits, ProcessorText
+from rlhf_core.media import ANY_AREA, PixelLimits
 from rlhf_torch.vision.family import Features, Picture
 
 from ..config import VlmConfig
@@ -21,7 +21,6 @@ from .loading import (
     require_equal,
     require_longest,
     require_no_limits,
-    start_of_texts,
     token_ids,
 )
 from .tokens_by_size import TokensBySize
@@ -57,7 +56,7 @@ class Mistral3(ImageTextFamily):
             rows, columns = self.grid(height, width)
             return [*([*[image] * columns, after_row] * rows)[:-1], after_all] if rows else []
 
-        writing = ProcessorText(begin=start_of_texts(path, trust_remote_code=trust_remote_code))
+        writing = self.writing(trust_remote_code=trust_remote_code)
         self.tokens = TokensBySize(image, own, tuple(ids), writing, sees=OWN_SIZES)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:

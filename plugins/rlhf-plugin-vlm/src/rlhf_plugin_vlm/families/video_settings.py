@@ -85,7 +85,7 @@ class VideoSettings:
                 f"model {path}: its video processor leaves the sizes of frames as they are (do_resize, size {size}); "
                 "expected a size with shortest_edge and longest_edge. Copy video_preprocessor_config.json from the "
                 "model's own repository",
-                code="image/unsupported-processor",
+                code="image/video-sizes",
             )
         return cls(
             patch_size=values.get("patch_size", defaults.patch_size),

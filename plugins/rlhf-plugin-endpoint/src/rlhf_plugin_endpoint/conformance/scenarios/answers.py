@@ -7,17 +7,19 @@ from typing import Any
 from ..adapter import EndpointUnderTest
 from ..chat_format import merged
 from ..checks import expect
-from .scene import Scenario, scene, user
+from .scene import promise, scene, user
 
 
-def _one_turn(endpoint: EndpointUnderTest) -> None:
+@promise("an answer trains as it was sampled")
+def one_turn(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "four") as play:
         message = play.client.chat([user("2+2?")])
         expect(message["content"] == "four", f"expected the content 'four', got {message}")
         play.check(paths=1)
 
 
-def _two_turns(endpoint: EndpointUnderTest) -> None:
+@promise("the next turn goes on with the first")
+def two_turns(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: f"answer {prompt.count('[assistant]')}") as play:
         messages = [user("hello")]
         messages.append(play.client.chat(messages))
@@ -25,7 +27,8 @@ def _two_turns(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _many_turns(endpoint: EndpointUnderTest) -> None:
+@promise("30 turns are one path")
+def many_turns(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: f"turn {prompt.count('[assistant]')}") as play:
         messages: list[dict[str, Any]] = []
         for turn in range(30):
@@ -34,7 +37,8 @@ def _many_turns(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _other_encoding(endpoint: EndpointUnderTest) -> None:
+@promise("tokens that encoding would not give again are read as they were sampled")
+def other_encoding(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: merged("pairs of letters")) as play:
         messages = [user("write")]
         messages.append(play.client.chat(messages))
@@ -46,7 +50,8 @@ def _other_encoding(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _unicode(endpoint: EndpointUnderTest) -> None:
+@promise("every character comes back")
+def unicode(endpoint: EndpointUnderTest) -> None:
     text = "naïve e\u0301 \U0001f9d1\u200d\U0001f680 \u202eabc\u202c 漢字\u00a0\n\ttail"
     with scene(endpoint, lambda prompt, index: text) as play:
         messages = [user(text)]
@@ -58,7 +63,8 @@ def _unicode(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _white_space(endpoint: EndpointUnderTest) -> None:
+@promise("an answer that the client trimmed is gone on with")
+def white_space(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "  spaces around \n") as play:
         messages = [user("write")]
         answer = play.client.chat(messages)
@@ -67,7 +73,8 @@ def _white_space(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _content_parts(endpoint: EndpointUnderTest) -> None:
+@promise("contents as parts, and fields of the client's own, are the same message")
+def content_parts(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "yes") as play:
         answer = play.client.chat([user("ready?")])
         rewritten: list[dict[str, Any]] = [
@@ -85,7 +92,8 @@ def _content_parts(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _length(endpoint: EndpointUnderTest) -> None:
+@promise("an answer that was cut is gone on with")
+def length(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "a long answer that is cut") as play:
         body = {"model": play.client.model, "messages": [user("go on")], "max_tokens": 6}
         choice = play.client.ask("/v1/chat/completions", body)["choices"][0]
@@ -97,7 +105,8 @@ def _length(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _stop_string(endpoint: EndpointUnderTest) -> None:
+@promise("the client reads up to its stop string, and what was sampled trains")
+def stop_string(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "one. two. three.") as play:
         message = play.client.chat([user("count")], stop=["two"])
         expect(
@@ -107,7 +116,8 @@ def _stop_string(endpoint: EndpointUnderTest) -> None:
         play.check()
 
 
-def _several_answers(endpoint: EndpointUnderTest) -> None:
+@promise("all of n answers train")
+def several_answers(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: f"answer {index}") as play:
         body = {"model": play.client.model, "messages": [user("guess")], "n": 3}
         choices = play.client.ask("/v1/chat/completions", body)["choices"]
@@ -116,7 +126,8 @@ def _several_answers(endpoint: EndpointUnderTest) -> None:
         play.check()
 
 
-def _stream(endpoint: EndpointUnderTest) -> None:
+@promise("a stream has the same answer")
+def stream(endpoint: EndpointUnderTest) -> None:
     text = "a streamed answer, long enough for several pieces. " * 12
     with scene(endpoint, lambda prompt, index: text) as play:
         body = {"model": play.client.model, "messages": [user("talk")], "stream": True}
@@ -128,7 +139,8 @@ def _stream(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _thoughts(endpoint: EndpointUnderTest) -> None:
+@promise("a thought that the client leaves out forks, and both paths train")
+def thoughts(endpoint: EndpointUnderTest) -> None:
     def script(prompt: str, index: int) -> str:
         return "<think>first this, then that</think>done"
 
@@ -141,36 +153,16 @@ def _thoughts(endpoint: EndpointUnderTest) -> None:
 
 
 SCENARIOS = (
-    Scenario(name="one_turn", promise="an answer trains as it was sampled", play=_one_turn),
-    Scenario(name="two_turns", promise="the next turn goes on with the first", play=_two_turns),
-    Scenario(name="many_turns", promise="30 turns are one path", play=_many_turns),
-    Scenario(
-        name="other_encoding",
-        promise="tokens that encoding would not give again are read as they were sampled",
-        play=_other_encoding,
-    ),
-    Scenario(name="unicode", promise="every character comes back", play=_unicode),
-    Scenario(
-        name="white_space",
-        promise="an answer that the client trimmed is gone on with",
-        play=_white_space,
-    ),
-    Scenario(
-        name="content_parts",
-        promise="contents as parts, and fields of the client's own, are the same message",
-        play=_content_parts,
-    ),
-    Scenario(name="length", promise="an answer that was cut is gone on with", play=_length),
-    Scenario(
-        name="stop_string",
-        promise="the client reads up to its stop string, and what was sampled trains",
-        play=_stop_string,
-    ),
-    Scenario(name="several_answers", promise="all of n answers train", play=_several_answers),
-    Scenario(name="stream", promise="a stream has the same answer", play=_stream),
-    Scenario(
-        name="thoughts",
-        promise="a thought that the client leaves out forks, and both paths train",
-        play=_thoughts,
-    ),
+    one_turn,
+    two_turns,
+    many_turns,
+    other_encoding,
+    unicode,
+    white_space,
+    content_parts,
+    length,
+    stop_string,
+    several_answers,
+    stream,
+    thoughts,
 )

@@ -7,14 +7,15 @@ from typing import Any
 
 from ..adapter import EndpointUnderTest
 from ..checks import expect
-from .scene import WEATHER, Scenario, call, result_of, scene, user
+from .scene import WEATHER, call, promise, result_of, scene, user
 
 
 def _system(text: str) -> dict[str, Any]:
     return {"role": "system", "content": text}
 
 
-def _parallel(endpoint: EndpointUnderTest) -> None:
+@promise("equal requests at once are several")
+def parallel(endpoint: EndpointUnderTest) -> None:
     """Equal requests at the same time are several questions, not retries."""
     with scene(endpoint, lambda prompt, index: f"idea {index}", delay_s=0.5) as play:
         with ThreadPoolExecutor(4) as threads:
@@ -27,7 +28,8 @@ def _parallel(endpoint: EndpointUnderTest) -> None:
         play.check()
 
 
-def _two_continuations(endpoint: EndpointUnderTest) -> None:
+@promise("two ways on from one answer, which trains once")
+def two_continuations(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "an answer") as play:
         messages = [user("begin")]
         messages.append(play.client.chat(messages))
@@ -36,7 +38,8 @@ def _two_continuations(endpoint: EndpointUnderTest) -> None:
         play.check(paths=2)
 
 
-def _edited_history(endpoint: EndpointUnderTest) -> None:
+@promise("a changed history forks")
+def edited_history(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: f"seen {prompt.count('[user]')}") as play:
         messages = [user("a long log of things")]
         messages.append(play.client.chat(messages))
@@ -47,7 +50,8 @@ def _edited_history(endpoint: EndpointUnderTest) -> None:
         play.check(paths=2)
 
 
-def _swapped_system(endpoint: EndpointUnderTest) -> None:
+@promise("both halves train when the system prompt changes")
+def swapped_system(endpoint: EndpointUnderTest) -> None:
     """A coding agent's system prompt changes in the middle of its work."""
 
     def script(prompt: str, index: int) -> str:
@@ -63,7 +67,8 @@ def _swapped_system(endpoint: EndpointUnderTest) -> None:
         play.check(paths=2)
 
 
-def _sub_agent(endpoint: EndpointUnderTest) -> None:
+@promise("a sub-agent without tools trains")
+def sub_agent(endpoint: EndpointUnderTest) -> None:
     def script(prompt: str, index: int) -> str:
         return "sub-result" if "researcher" in prompt else "lead says so"
 
@@ -77,7 +82,8 @@ def _sub_agent(endpoint: EndpointUnderTest) -> None:
         play.check(paths=2)
 
 
-def _compaction(endpoint: EndpointUnderTest) -> None:
+@promise("a summary and what follows train")
+def compaction(endpoint: EndpointUnderTest) -> None:
     """The history is replaced by a summary that the policy wrote itself; the summary trains too."""
 
     def script(prompt: str, index: int) -> str:
@@ -93,19 +99,4 @@ def _compaction(endpoint: EndpointUnderTest) -> None:
         play.check(paths=2)
 
 
-SCENARIOS = (
-    Scenario(name="parallel", promise="equal requests at once are several", play=_parallel),
-    Scenario(
-        name="two_continuations",
-        promise="two ways on from one answer, which trains once",
-        play=_two_continuations,
-    ),
-    Scenario(name="edited_history", promise="a changed history forks", play=_edited_history),
-    Scenario(
-        name="swapped_system",
-        promise="both halves train when the system prompt changes",
-        play=_swapped_system,
-    ),
-    Scenario(name="sub_agent", promise="a sub-agent without tools trains", play=_sub_agent),
-    Scenario(name="compaction", promise="a summary and what follows train", play=_compaction),
-)
+SCENARIOS = (parallel, two_continuations, edited_history, swapped_system, sub_agent, compaction)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..adapter import EndpointUnderTest
 from ..checks import expect
-from .scene import WEATHER, Scenario, call, scene, user
+from .scene import WEATHER, call, promise, scene, user
 
 WEATHER_BLOCK = {
     "name": "weather",
@@ -20,7 +20,8 @@ def _cycle(prompt: str, index: int) -> str:
     return "warm" if "[tool]" in prompt else "let me see" + call("weather", '{"city": "Bern"}')
 
 
-def _anthropic(endpoint: EndpointUnderTest) -> None:
+@promise("a tool cycle of /v1/messages is one path")
+def anthropic(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, _cycle) as play:
         messages: list[dict[str, Any]] = [user("weather?")]
         body = {
@@ -47,7 +48,8 @@ def _anthropic(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _anthropic_stream(endpoint: EndpointUnderTest) -> None:
+@promise("a stream of /v1/messages has the answer")
+def anthropic_stream(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "a streamed answer") as play:
         body = {
             "model": play.client.model,
@@ -66,7 +68,8 @@ def _anthropic_stream(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _responses(endpoint: EndpointUnderTest) -> None:
+@promise("a tool cycle of /v1/responses is one path")
+def responses(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, _cycle) as play:
         body = {"model": play.client.model, "tools": [WEATHER_ITEM]}
         items: list[dict[str, Any]] = [user("weather?")]
@@ -80,7 +83,8 @@ def _responses(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _previous_response(endpoint: EndpointUnderTest) -> None:
+@promise("previous_response_id goes on with a response")
+def previous_response(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: f"turn {prompt.count('[assistant]')}") as play:
         model = play.client.model
         first = play.client.ask("/v1/responses", {"model": model, "input": "begin"})
@@ -91,7 +95,8 @@ def _previous_response(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _completions(endpoint: EndpointUnderTest) -> None:
+@promise("prompts of /v1/completions train as they were sampled")
+def completions(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: " and on") as play:
         model = play.client.model
         first = play.client.ask("/v1/completions", {"model": model, "prompt": "on"})
@@ -101,24 +106,4 @@ def _completions(endpoint: EndpointUnderTest) -> None:
         play.check()
 
 
-SCENARIOS = (
-    Scenario(name="anthropic", promise="a tool cycle of /v1/messages is one path", play=_anthropic),
-    Scenario(
-        name="anthropic_stream",
-        promise="a stream of /v1/messages has the answer",
-        play=_anthropic_stream,
-    ),
-    Scenario(
-        name="responses", promise="a tool cycle of /v1/responses is one path", play=_responses
-    ),
-    Scenario(
-        name="previous_response",
-        promise="previous_response_id goes on with a response",
-        play=_previous_response,
-    ),
-    Scenario(
-        name="completions",
-        promise="prompts of /v1/completions train as they were sampled",
-        play=_completions,
-    ),
-)
+SCENARIOS = (anthropic, anthropic_stream, responses, previous_response, completions)

@@ -9,7 +9,7 @@ from typing import Any
 from ..adapter import EndpointUnderTest
 from ..checks import check_exact, expect
 from ..client import EpisodeClient, HttpAnswer
-from .scene import Scenario, Scene, scene, user
+from .scene import Scene, promise, scene, user
 
 HUGE_BYTES = 100 * 2**20
 """Bytes of a body that is announced, and not sent to its end."""
@@ -47,7 +47,8 @@ def _refused(endpoint: EndpointUnderTest, body: Mapping[str, Any] | bytes, *stat
         _goes_on(play)
 
 
-def _no_key(endpoint: EndpointUnderTest) -> None:
+@promise("no answer without the episode's key")
+def no_key(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, _says) as play:
         body = {"model": play.client.model, "messages": [user("hi")]}
         for headers in ({"authorization": ""}, {"authorization": "Bearer sk-wrong"}):
@@ -55,28 +56,34 @@ def _no_key(endpoint: EndpointUnderTest) -> None:
         _goes_on(play)
 
 
-def _unknown_model(endpoint: EndpointUnderTest) -> None:
+@promise("another model's name is refused")
+def unknown_model(endpoint: EndpointUnderTest) -> None:
     _refused(endpoint, {"model": "no-such-model-4"}, 400, 404)
 
 
-def _million_answers(endpoint: EndpointUnderTest) -> None:
+@promise("n = 1 000 000 is refused")
+def million_answers(endpoint: EndpointUnderTest) -> None:
     _refused(endpoint, {"n": 1_000_000}, 400, 422)
 
 
-def _broken_json(endpoint: EndpointUnderTest) -> None:
+@promise("broken JSON is a typed error")
+def broken_json(endpoint: EndpointUnderTest) -> None:
     _refused(endpoint, b'{"model": "policy", "messages": [', 400, 422)
 
 
-def _half_surrogate(endpoint: EndpointUnderTest) -> None:
+@promise("text that is no Unicode is refused")
+def half_surrogate(endpoint: EndpointUnderTest) -> None:
     body = b'{"model": "policy", "messages": [{"role": "user", "content": "\\ud800"}]}'
     _refused(endpoint, body, 400, 422)
 
 
-def _deep_nesting(endpoint: EndpointUnderTest) -> None:
+@promise("100 000 nested arrays are refused")
+def deep_nesting(endpoint: EndpointUnderTest) -> None:
     _refused(endpoint, b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, 422)
 
 
-def _huge_body(endpoint: EndpointUnderTest) -> None:
+@promise("a body of 100 MiB is refused before it is read")
+def huge_body(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, _says) as play:
         head = (
             f"POST {play.client.path}/v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
@@ -88,7 +95,8 @@ def _huge_body(endpoint: EndpointUnderTest) -> None:
         _goes_on(play)
 
 
-def _half_open(endpoint: EndpointUnderTest) -> None:
+@promise("requests that never end keep nobody waiting")
+def half_open(endpoint: EndpointUnderTest) -> None:
     """Clients that begin a request and say no more keep nobody waiting."""
     with scene(endpoint, _says) as play:
         held = [socket.create_connection(play.client.address, timeout=30) for _ in range(50)]
@@ -102,7 +110,8 @@ def _half_open(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _temperature(endpoint: EndpointUnderTest) -> None:
+@promise("a client's temperature does not change what is sampled")
+def temperature(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, _says) as play:
         body = {"model": play.client.model, "messages": [user("hi")], "temperature": 0.123}
         play.client.post("/v1/chat/completions", body)
@@ -115,7 +124,8 @@ def _temperature(endpoint: EndpointUnderTest) -> None:
         play.check()
 
 
-def _engine_error(endpoint: EndpointUnderTest) -> None:
+@promise("an engine that fails is a typed error")
+def engine_error(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, _says, fails=True) as play:
         body = {"model": play.client.model, "messages": [user("hi")]}
         _expect_error(play.client.post("/v1/chat/completions", body), 500, 502, 503)
@@ -129,26 +139,14 @@ def _raw(client: EpisodeClient, head: bytes, body: bytes) -> bytes:
 
 
 SCENARIOS = (
-    Scenario(name="no_key", promise="no answer without the episode's key", play=_no_key),
-    Scenario(name="unknown_model", promise="another model's name is refused", play=_unknown_model),
-    Scenario(name="million_answers", promise="n = 1 000 000 is refused", play=_million_answers),
-    Scenario(name="broken_json", promise="broken JSON is a typed error", play=_broken_json),
-    Scenario(
-        name="half_surrogate", promise="text that is no Unicode is refused", play=_half_surrogate
-    ),
-    Scenario(name="deep_nesting", promise="100 000 nested arrays are refused", play=_deep_nesting),
-    Scenario(
-        name="huge_body", promise="a body of 100 MiB is refused before it is read", play=_huge_body
-    ),
-    Scenario(
-        name="half_open", promise="requests that never end keep nobody waiting", play=_half_open
-    ),
-    Scenario(
-        name="temperature",
-        promise="a client's temperature does not change what is sampled",
-        play=_temperature,
-    ),
-    Scenario(
-        name="engine_error", promise="an engine that fails is a typed error", play=_engine_error
-    ),
+    no_key,
+    unknown_model,
+    million_answers,
+    broken_json,
+    half_surrogate,
+    deep_nesting,
+    huge_body,
+    half_open,
+    temperature,
+    engine_error,
 )

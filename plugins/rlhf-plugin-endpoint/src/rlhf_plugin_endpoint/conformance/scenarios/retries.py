@@ -7,13 +7,14 @@ from ..chat_format import KitRenderer
 from ..checks import check_exact, expect
 from ..client import TIMEOUT_S
 from ..policy import SampledAnswer
-from .scene import Scenario, scene, user
+from .scene import promise, scene, user
 
 WORK_S = 0.5
 """Seconds in which a client goes away while the policy works."""
 
 
-def _idempotency_key(endpoint: EndpointUnderTest) -> None:
+@promise("a repeated key gets the same answer, which trains once")
+def idempotency_key(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: f"draw {index}") as play:
         key = {"idempotency-key": "call-1"}
         first = play.client.chat([user("draw")], key)
@@ -22,7 +23,8 @@ def _idempotency_key(endpoint: EndpointUnderTest) -> None:
         play.check(paths=1)
 
 
-def _retry_after_disconnect(endpoint: EndpointUnderTest) -> None:
+@promise("of a lost request and its retry, the answer that was read trains alone")
+def retry_after_disconnect(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: f"draw {index}", delay_s=WORK_S) as play:
         body = {"model": play.client.model, "messages": [user("draw")]}
         lost = play.client.send("/v1/chat/completions", body)
@@ -35,7 +37,8 @@ def _retry_after_disconnect(endpoint: EndpointUnderTest) -> None:
         check_exact(trace, trained)
 
 
-def _abandoned(endpoint: EndpointUnderTest) -> None:
+@promise("an answer that nobody read does not train")
+def abandoned(endpoint: EndpointUnderTest) -> None:
     with scene(endpoint, lambda prompt, index: "an answer", delay_s=WORK_S) as play:
         body = {"model": play.client.model, "messages": [user("never mind")]}
         lost = play.client.send("/v1/chat/completions", body)
@@ -52,18 +55,4 @@ def _text(answer: SampledAnswer) -> str:
     return KitRenderer().decode([*answer.prompt_ids, *answer.token_ids])
 
 
-SCENARIOS = (
-    Scenario(
-        name="idempotency_key",
-        promise="a repeated key gets the same answer, which trains once",
-        play=_idempotency_key,
-    ),
-    Scenario(
-        name="retry_after_disconnect",
-        promise="of a lost request and its retry, the answer that was read trains alone",
-        play=_retry_after_disconnect,
-    ),
-    Scenario(
-        name="abandoned", promise="an answer that nobody read does not train", play=_abandoned
-    ),
-)
+SCENARIOS = (idempotency_key, retry_after_disconnect, abandoned)

@@ -33,6 +33,15 @@ class Scenario:
     """Raises ``Nonconforming``, or what the endpoint's answers lead to, if the promise does not hold."""
 
 
+def promise(text: str) -> Callable[[Callable[[EndpointUnderTest], None]], Scenario]:
+    """Return a decorator that makes a function the scenario of its name.
+
+    Args:
+        text: the promise that the function tries.
+    """
+    return lambda play: Scenario(name=play.__name__, promise=text, play=play)
+
+
 @dataclass(slots=True, kw_only=True)
 class Scene:
     """One episode of a scenario."""

@@ -105,5 +105,5 @@ class GuardedEnvironment:
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise EnvironmentFailure(
                     f"{self._where}: {call} gave {name} = {value!r}; expected one finite number",
-                    code="environment/wrong-answer",
+                    code="environment/not-a-number",
                 )

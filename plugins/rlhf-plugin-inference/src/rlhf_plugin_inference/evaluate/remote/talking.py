@@ -12,7 +12,6 @@ from rlhf_core.contracts import (
     Action,
     EpisodeEnd,
     Message,
-    Observation,
     SamplingParams,
     Stop,
     Task,
@@ -110,7 +109,7 @@ class ServerTalk:
                 episode.end = EpisodeEnd.FINISHED
                 break
             if turn < self.max_turns - 1:
-                episode.messages += _next_messages(environment, result.observation)
+                episode.messages += environment.messages(result.observation)
         episode.rewards = await environment.episode_rewards()
         episode.reward += sum(episode.rewards.values())
         return episode
@@ -148,7 +147,3 @@ def _action(answer: ChatAnswer, turn: int) -> Action:
         content=answer.text,
         tool_calls=answer.tool_calls,
     )
-
-
-def _next_messages(environment: GuardedEnvironment, observation: Observation) -> list[Message]:
-    return list(environment.messages(observation))

@@ -21,6 +21,7 @@ def read_flags(words: Sequence[str], entries: Mapping[str, OptionEntry]) -> Sour
     written: list[Written] = []
     for flag, values in _split(words):
         known = _find(flag.removeprefix("--"), names)
+        values, further = _without_further(values, entries[known[0]].kind.most if known else None)
         text = " ".join((flag, *values))
         if not flag:
             written.append(Written(" ".join(values), (), "it belongs to no flag"))
@@ -31,6 +32,8 @@ def read_flags(words: Sequence[str], entries: Mapping[str, OptionEntry]) -> Sour
         else:
             shown = f"{flag} ..." if _SECRET & set(known) else text
             written.append(_read(shown, values, [entries[name] for name in known], given))
+        if further:
+            written.append(Written(" ".join(further), (), "it belongs to no flag"))
     return SourceOptions(entries, given, written)
 
 
@@ -62,6 +65,14 @@ def _split(words: Sequence[str]) -> list[tuple[str, list[str]]]:
         else:
             found.append(("", [word]))
     return found
+
+
+def _without_further(words: Sequence[str], most: int | None) -> tuple[list[str], list[str]]:
+    """Return a flag's words, and variables behind them that have no value: they hold further flags, or nothing."""
+    end = len(words)
+    while most is not None and end > most and words[end - 1].startswith("$"):
+        end -= 1
+    return [*words[:end]], [*words[end:]]
 
 
 def _read(

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from ...table.balancing import BALANCING
-from ...table.entries import Rule, To
+from ...table.entries import BALANCING, Rule, To
 from ...table.kinds import (
     NUMBER,
     NUMBERS,

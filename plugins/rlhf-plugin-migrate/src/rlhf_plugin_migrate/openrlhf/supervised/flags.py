@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from ...table.balancing import BALANCING
-from ...table.entries import Missing, Nothing, Rule, To
+from ...table.entries import BALANCING, Missing, Nothing, Rule, To
 from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE
 from ..common import reasons as why
 from ..common.flags import DEEPSPEED, FILES, LIGER, Line, adapted, logged, table, trained

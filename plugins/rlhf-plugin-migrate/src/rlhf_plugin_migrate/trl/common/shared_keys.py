@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...table.balancing import BALANCING
-from ...table.entries import Fate, Missing, Nothing, OptionEntry, Rule, To
+from ...table.entries import BALANCING, Fate, Missing, Nothing, OptionEntry, Rule, To
 from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Kind, Value
 
 Line = tuple[str, Kind, Value, Fate]

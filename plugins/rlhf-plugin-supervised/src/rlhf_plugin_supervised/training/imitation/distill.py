@@ -17,14 +17,12 @@ from rlhf_core.contracts import (
     PolicyObjective,
     RoleHandle,
     RoleSpec,
-    RunResult,
     TrainBatch,
 )
-from rlhf_core.plugins import Plugins
 from rlhf_data import check_rows, load_tokenizer, token_difference
-from rlhf_trainer.runs import Control, Exportable, drive, vision_spec
+from rlhf_trainer.runs import Exportable, vision_spec
 
-from ..course import kind_of
+from ..course import run_of
 from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics
@@ -158,17 +156,4 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     )
 
 
-def run(
-    resolved: ResolvedOptions[DistillOptions], plugins: Plugins, control: Control | None = None
-) -> RunResult:
-    """Run a whole distillation and return how it ended.
-
-    Args:
-        control: steers the run from outside; None: only signals can end it early.
-
-    Raises:
-        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
-    """
-    return drive(
-        kind_of(_load, _trained, METRICS, binding=("teacher",)), resolved, plugins, control
-    )
+run = run_of(_load, _trained, METRICS, binding=("teacher",))

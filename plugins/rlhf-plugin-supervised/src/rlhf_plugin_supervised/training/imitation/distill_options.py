@@ -31,19 +31,20 @@ class DistillTeacher(Config):
     chat_template: str | None = Field(
         None,
         min_length=1,
-        description="the teacher reads the conversations by this chat template: a Jinja file, or 'model' for that of "
-        "its own tokenizer; unset: as the student reads them",
+        description="chat template by which the teacher reads conversations: a Jinja file, or 'model' for that of "
+        "its own tokenizer; unset: it reads them as the student does",
     )
     system_prompt: str | None = Field(
         None,
-        description="the teacher reads this before the conversation, in the place of data.system_prompt; the student "
-        "does not",
+        description="system message that the teacher reads instead of data.system_prompt; the student does not read "
+        "it",
     )
     top_k: int = Field(
         64,
         ge=1,
         le=2**20,
-        description="the teacher's most probable tokens at each position; all others are one more outcome",
+        description="number of the teacher's most probable tokens at each position; all others together are one more "
+        "outcome",
     )
     direction: Literal["forward", "reverse", "jsd"] = Field(
         "forward",
@@ -54,20 +55,21 @@ class DistillTeacher(Config):
         None,
         gt=0.0,
         lt=1.0,
-        description="of the teacher in the mixture of jsd, which needs it: 0.5 is the Jensen-Shannon divergence",
+        description="share of the teacher in the mixture of jsd, which needs it; 0.5: the Jensen-Shannon divergence",
     )
     temperature: float = Field(
         1.0,
         gt=0.0,
         le=100.0,
-        description="divides the logits of teacher and student before the divergence, whose gradient it makes about "
-        "its square times smaller; above 1 unlikely tokens count more",
+        description="number that divides the logits of teacher and student; above 1 unlikely tokens count more, and "
+        "the gradient is smaller by about its square",
     )
     nll_coef: float = Field(
         0.0,
         ge=0.0,
         le=100.0,
-        description="add this much of the negative log-likelihood of the given tokens",
+        description="factor of the negative log-likelihood of the given tokens, which is added to the loss; 0: not "
+        "added",
     )
 
     @property
@@ -83,7 +85,7 @@ class DistillTeacher(Config):
 class DistillOptions(ExampleOptions):
     """All options of ``rlhf distill`` but those of components."""
 
-    output: str = Field("runs/distill", min_length=1, description="run folder")
+    output: str = Field("runs/distill", min_length=1, description="folder for all files of the run")
     data: SftData = SftData()
     train: SftTraining = SftTraining()
     teacher: DistillTeacher = DistillTeacher()

@@ -14,16 +14,14 @@ from rlhf_core.contracts import (
     ComponentRef,
     PolicyObjective,
     RoleHandle,
-    RunResult,
     Statistic,
     TrainBatch,
     TrajectoryColumns,
 )
-from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, HeldOutSets, load_conversations
-from rlhf_trainer.runs import Control, Exportable, drive
+from rlhf_trainer.runs import Exportable
 
-from ..course import kind_of
+from ..course import run_of
 from ..order import passes
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
@@ -138,15 +136,4 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     return TrainedModel(objective=objective, embedding_noise=train.neftune_alpha)
 
 
-def run(
-    resolved: ResolvedOptions[SftOptions], plugins: Plugins, control: Control | None = None
-) -> RunResult:
-    """Run a whole fine-tuning and return how it ended.
-
-    Args:
-        control: steers the run from outside; None: only signals can end it early.
-
-    Raises:
-        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
-    """
-    return drive(kind_of(load_rows, _trained, METRICS), resolved, plugins, control)
+run = run_of(load_rows, _trained, METRICS)

@@ -34,7 +34,7 @@ class SftData(ConversationColumns, ExampleData):
 
 class SftTraining(ExampleTraining):
     aggregation: Aggregation = Field(
-        "token-mean", description="how token losses become one number, over the whole update"
+        "token-mean", description="how the token losses of an update become one number"
     )
 
 
@@ -47,21 +47,22 @@ class SftLossOptions(SftTraining):
         0.0,
         ge=0.0,
         lt=1.0,
-        description="share of the target that all tokens of the vocabulary have alike; the given token has the rest",
+        description="share of the target, from 0 to below 1, that all tokens of the vocabulary get alike; the given "
+        "token gets the rest",
     )
     neftune_alpha: float = Field(
         0.0,
         ge=0.0,
         le=1000.0,
-        description="add uniform noise of up to alpha / sqrt(tokens of the sequence * width) to the embeddings in "
-        "updates (NEFTune; its authors take 5 to 15); 0: none",
+        description="size of the noise that updates add to embeddings, uniform up to alpha / sqrt(tokens of the "
+        "sequence * width) (NEFTune; its authors take 5 to 15); 0: none",
     )
 
 
 class SftOptions(ExampleOptions):
     """All options of ``rlhf sft`` but those of components."""
 
-    output: str = Field("runs/sft", min_length=1, description="run folder")
+    output: str = Field("runs/sft", min_length=1, description="folder for all files of the run")
     data: SftData = SftData()
     train: SftLossOptions = SftLossOptions()
 

@@ -6,37 +6,31 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import (
-    AnswerLogprobs,
     MatchedPairs,
     PreferenceInputs,
     PreferenceLoss,
     PreferenceObjective,
     PreferenceTerm,
     RoleHandle,
-    RunResult,
     TrainBatch,
 )
 from rlhf_core.objective import PreferenceSum, WeightedPreferenceLoss
-from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets
-from rlhf_trainer.runs import Control, Exportable, drive
+from rlhf_trainer.runs import Exportable
 
-from ..course import kind_of
+from ..course import run_of
 from ..loaders import preference_loader
 from ..roles import TrainedModel
 from ..seen import Seen, Told
 from ..sets import held_out_metrics, load_sets
 from ..update import Evaluated, Update, logprobs_of
+from .answers import answers_of, matched_columns, seen_pairs
 from .dpo_options import METRICS, DpoOptions, is_single, losses_of, weight_of
 from .judged import JudgedAnswers
-from .matching import matched_columns
-from .seen_answers import seen_pairs
-from .sums import answer_sums
 
 
 class PreferredAnswers:
@@ -106,21 +100,14 @@ class PreferredAnswers:
             return None
         held_out = self._held_out.rows
         logprobs = await logprobs_of(held_out, model.logprobs, self._eval_batch_size)
-        policy_sums = answer_sums(held_out, logprobs)  # (B,)
         reference = self._held_out_reference
-        reference_sums = None if reference is None else answer_sums(held_out, reference)
-        num_tokens = torch.from_numpy(held_out.num_actions)
-
-        def answers(rows: NDArray[np.int64]) -> AnswerLogprobs:
-            chosen = torch.from_numpy(rows)
-            return AnswerLogprobs(
-                policy=policy_sums[chosen],
-                reference=None if reference_sums is None else reference_sums[chosen],
-                num_tokens=num_tokens[chosen],
-            )
+        columns = {} if reference is None else {"ref_logprobs": reference}
+        if self._needs_matches and reference is not None:
+            columns |= matched_columns(held_out, logprobs, reference)
+        batch = TrainBatch(trajectories=held_out, columns=columns)
 
         def metrics(rows: NDArray[np.int64]) -> Mapping[str, float]:
-            chosen, rejected = answers(rows[0::2]), answers(rows[1::2])
+            chosen, rejected = (answers_of(batch, logprobs, rows[at::2]) for at in (0, 1))
             matched = MatchedPairs.of(chosen, rejected) if self._needs_matches else None
             result = self._loss(PreferenceInputs(chosen=chosen, rejected=rejected, matched=matched))
             margins = result.chosen_rewards - result.rejected_rewards  # (P,)
@@ -130,13 +117,10 @@ class PreferredAnswers:
                 "margin": float(margins.mean()),
             }
 
-        columns = {} if reference is None else {"ref_logprobs": reference}
-        if self._needs_matches and reference is not None:
-            columns |= matched_columns(held_out, logprobs, reference)
         return Evaluated(
             metrics=held_out_metrics(self._held_out, metrics),
             sets=self._held_out.sets,
-            update=Update(batch=TrainBatch(trajectories=held_out, columns=columns)),
+            update=Update(batch=batch),
             told=Told(numbers=logprobs),
         )
 
@@ -199,17 +183,4 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     return TrainedModel(objective=objective)
 
 
-def run(
-    resolved: ResolvedOptions[DpoOptions], plugins: Plugins, control: Control | None = None
-) -> RunResult:
-    """Run a whole training on preferences and return how it ended.
-
-    Args:
-        control: steers the run from outside; None: only signals can end it early.
-
-    Raises:
-        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
-    """
-    return drive(
-        kind_of(_load, _trained, METRICS, binding=("preference",)), resolved, plugins, control
-    )
+run = run_of(_load, _trained, METRICS, binding=("preference",))

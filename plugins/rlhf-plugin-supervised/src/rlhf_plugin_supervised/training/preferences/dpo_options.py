@@ -37,28 +37,29 @@ class DpoData(PairColumns, LabeledColumns, ExampleData):
 class PreferenceTerms(Config):
     use: tuple[str, ...] = Field(
         (),
-        description="further preference losses, each added with its weight, as MPO adds bco to dpo",
+        description="further preference losses, each added with its weight, as MPO adds bco to dpo; unset: none",
     )
 
 
 class PreferenceSection(Config):
     loss: str = Field(description="preference loss; its options are in the section named after it")
     weight: float = Field(
-        1.0, gt=0.0, le=1000.0, description="multiplies this loss, where there are further ones"
+        1.0, gt=0.0, le=1000.0, description="factor of this loss, if there are further ones"
     )
     terms: PreferenceTerms = PreferenceTerms()
     nll_coef: float = Field(
         0.0,
         ge=0.0,
         le=100.0,
-        description="add this much of the chosen answers' negative log-likelihood per token",
+        description="factor of the chosen answers' negative log-likelihood per token, which is added to the loss; 0: "
+        "not added",
     )
 
 
 class DpoOptions(ExampleOptions):
     """All options of ``rlhf dpo`` but those of components."""
 
-    output: str = Field("runs/dpo", min_length=1, description="run folder")
+    output: str = Field("runs/dpo", min_length=1, description="folder for all files of the run")
     data: DpoData = DpoData()
     preference: PreferenceSection
 

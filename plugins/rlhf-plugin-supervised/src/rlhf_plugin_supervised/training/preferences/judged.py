@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_core import DataError
 from rlhf_core.contracts import (
-    AnswerLogprobs,
     PreferenceInputs,
     PreferenceLoss,
     RoleHandle,
     TrainBatch,
+    Trajectory,
     TrajectoryColumns,
+    Turn,
+    Uid,
 )
+from rlhf_core.media import MediaSpan
 from rlhf_data import ExampleSets
 from rlhf_trainer.runs import Exportable
 
 from ..seen import Seen, Told
 from ..sets import held_out_metrics
 from ..update import Evaluated, Update, logprobs_of
-from .mismatched import mismatched
-from .seen_answers import seen_judged
-from .sums import answer_sums
+from .answers import answer_sums, answers_of, seen_judged
+
+SHIFTS = 256
+"""Number of shifts that are tried for one under which no prompt meets an answer of its own."""
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +76,7 @@ class JudgedAnswers:
 
     async def begin(self, model: RoleHandle, beside: Mapping[str, RoleHandle]) -> None:
         """Compute the reference's log-probs, by the model that has not learned yet."""
-        good = int((self.rows.reward > 0.5).sum())
-        log.info("%s good answers and %s bad ones", good, len(self.rows) - good)
+        say_labels(self.rows.reward)
         if not self._has_reference:
             return
         logprobs = model.base_logprobs if self._has_adapter else model.logprobs
@@ -102,29 +107,19 @@ class JudgedAnswers:
         held_out, size = self._sets["held out"], self._eval_batch_size
         rows = held_out.rows
         logprobs = await logprobs_of(rows, model.logprobs, size)
-        policy = answer_sums(rows, logprobs)  # (B,)
-        reference = (
-            None if held_out.reference is None else answer_sums(rows, held_out.reference)
-        )  # (B,)
+        columns = {} if held_out.reference is None else {"ref_logprobs": held_out.reference}
+        batch = TrainBatch(trajectories=rows, columns=columns)
         log_ratios = await held_out.mismatched_log_ratios(np.arange(len(rows)), model, size)
-        num_tokens = torch.from_numpy(rows.num_actions)
         is_good = rows.reward > 0.5
-
-        def answers(chosen: NDArray[np.int64]) -> AnswerLogprobs:
-            return AnswerLogprobs(
-                policy=policy[chosen],
-                reference=None if reference is None else reference[chosen],
-                num_tokens=num_tokens[chosen],
-            )
 
         def metrics(chosen: NDArray[np.int64]) -> Mapping[str, float]:
             good, bad = chosen[is_good[chosen]], chosen[~is_good[chosen]]
             kl = None if log_ratios is None else mean_of(log_ratios[chosen])
             result = self._loss(
                 PreferenceInputs(
-                    chosen=answers(good),
-                    rejected=answers(bad),
-                    mismatched_kl=None if kl is None else policy.new_tensor(kl),
+                    chosen=answers_of(batch, logprobs, good),
+                    rejected=answers_of(batch, logprobs, bad),
+                    mismatched_kl=None if kl is None else torch.tensor(kl, dtype=torch.float32),
                 )
             )
             found = {"loss": float(result.loss.mean())}
@@ -133,12 +128,11 @@ class JudgedAnswers:
                 found["margin"] = float(margin)
             return found
 
-        columns = {} if held_out.reference is None else {"ref_logprobs": held_out.reference}
         return Evaluated(
             metrics=held_out_metrics(self._held_out, metrics),
             sets=self._held_out.sets,
             update=Update(
-                batch=TrainBatch(trajectories=rows, columns=columns),
+                batch=batch,
                 mismatched_kl=None if log_ratios is None else mean_of(log_ratios),
             ),
             told=Told(numbers=logprobs),
@@ -179,6 +173,103 @@ class _Judged:
         return sums - self.mismatched_reference[torch.from_numpy(rows)]
 
 
+def say_labels(rewards: NDArray[np.float32]) -> None:
+    """Log how many answers are good, or warn that all are of one kind.
+
+    Args:
+        rewards: (B,), 1 of a good answer and 0 of a bad one.
+    """
+    total, good = len(rewards), int((rewards > 0.5).sum())
+    if good not in (0, total):
+        log.info("%s good answers and %s bad ones", good, total - good)
+        return
+    kind, other, moves, missing = (
+        ("good", "bad", "more", "false") if good else ("bad", "good", "less", "true")
+    )
+    log.warning(
+        "all %s answers are %s ones: expected some of both kinds. The loss alone makes each of them %s likely, and no "
+        "%s answer holds against it; add rows whose label is %s",
+        total,
+        kind,
+        moves,
+        other,
+        missing,
+    )
+
+
 def mean_of(log_ratios: torch.Tensor) -> float:
     """Return the mean in double precision."""
     return float(log_ratios.double().mean())
+
+
+def mismatched(rows: TrajectoryColumns, max_length: int) -> TrajectoryColumns:
+    """Return the prompt of each row, with its images and the answer of another row, in the order of the prompts.
+
+    Over these answers KTO estimates how far the policy is from the reference.
+
+    Row i has the answer of row ``i + s``, modulo their number, with the smallest ``s`` under which no row has an answer
+    to its own prompt; of the first 256 the one with the fewest such rows. So each answer is there once, and the
+    partners are the same in every epoch.
+
+    Args:
+        rows: prompts, each with one answer at its end.
+        max_length: tokens of a sequence; an answer that is too long beside its new prompt loses its end.
+
+    Raises:
+        DataError: all rows have the same prompt.
+
+    Source: Ethayarajh et al. 2024, arXiv:2402.01306, section 4. TRL shifts by 1, also between equal prompts.
+    """
+    tokens, mask = rows.token_ids, rows.action_mask
+    prompts, answers, names = [], [], []
+    seen = rows.tokens_with_images()
+    for row, (first, end) in enumerate(pairwise(rows.token_offsets.tolist())):
+        actions = first + np.flatnonzero(mask[first:end])
+        prompts.append(tokens[first : actions[0]])
+        answers.append(tokens[actions[0] : actions[-1] + 1])
+        names.append(seen[row][: actions[0] - first].tobytes())
+    shift = _shift(names)
+    partners = np.roll(np.arange(len(rows)), -shift)
+    return TrajectoryColumns.from_trajectories(
+        [
+            _joined(
+                index, prompt, answers[partner][: max_length - len(prompt)], rows.media_of(index)
+            )
+            for index, (prompt, partner) in enumerate(zip(prompts, partners, strict=True))
+        ]
+    )
+
+
+def _shift(prompts: list[bytes]) -> int:
+    """Return the shift under which the fewest prompts meet themselves."""
+    names = np.unique(np.array(prompts, dtype=object), return_inverse=True)[1]
+    counts = [
+        int((names == np.roll(names, -shift)).sum())
+        for shift in range(1, min(len(names), SHIFTS + 1))
+    ]
+    if not counts or min(counts) == len(names):
+        raise DataError(
+            "expected answers to at least two different prompts: the mean KL to the reference is estimated over "
+            f"answers beside the prompts of others; all {len(names)} rows have the same prompt. "
+            "Add rows with another; of held-out rows, hold more of them out (--eval.fraction)",
+            code="data/too-few-prompts",
+        )
+    return counts.index(min(counts)) + 1
+
+
+def _joined(
+    index: int,
+    prompt: NDArray[np.int32],
+    answer: NDArray[np.int32],
+    media: tuple[MediaSpan, ...],
+) -> Trajectory:
+    start, end = len(prompt), len(prompt) + len(answer)
+    return Trajectory(
+        uid=Uid(0, index),
+        token_ids=np.concatenate([prompt, answer]),
+        action_mask=np.arange(end) >= start,
+        rollout_logprobs=np.zeros(len(answer), dtype=np.float32),
+        weight_version=np.zeros(len(answer), dtype=np.int32),
+        turns=(Turn(start=start, end=end),),
+        media=media,
+    )

@@ -20,15 +20,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from rlhf_config import ResolvedOptions
 from rlhf_core.contracts import (
     RoleHandle,
-    RunResult,
     StepLabelObjective,
     TrainBatch,
 )
-from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, load_step_labels
-from rlhf_trainer.runs import Control, Exportable, drive
+from rlhf_trainer.runs import Exportable
 
-from ..course import kind_of
+from ..course import run_of
 from ..options import REWARD_MODEL
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
@@ -133,15 +131,4 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     )
 
 
-def run(
-    resolved: ResolvedOptions[PrmOptions], plugins: Plugins, control: Control | None = None
-) -> RunResult:
-    """Run a whole training of a process reward model and return how it ended.
-
-    Args:
-        control: steers the run from outside; None: only signals can end it early.
-
-    Raises:
-        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
-    """
-    return drive(kind_of(_load, _trained, METRICS), resolved, plugins, control)
+run = run_of(_load, _trained, METRICS)

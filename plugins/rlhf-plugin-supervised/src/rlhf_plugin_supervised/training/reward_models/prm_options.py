@@ -21,7 +21,7 @@ class PrmData(StepLabelColumns, ExampleData):
 class PrmOptions(ExampleOptions):
     """All options of ``rlhf prm`` but those of components."""
 
-    output: str = Field("runs/prm", min_length=1, description="run folder")
+    output: str = Field("runs/prm", min_length=1, description="folder for all files of the run")
     data: PrmData = PrmData()
 
 

@@ -14,16 +14,14 @@ from rlhf_core.contracts import (
     MARGIN,
     RankingObjective,
     RoleHandle,
-    RunResult,
     TrainBatch,
     TrajectoryColumns,
 )
 from rlhf_core.objective import ranking_loss
-from rlhf_core.plugins import Plugins
 from rlhf_data import ExampleSets, load_pairs
-from rlhf_trainer.runs import Control, Exportable, drive, generator_of
+from rlhf_trainer.runs import Exportable, generator_of
 
-from ..course import kind_of
+from ..course import run_of
 from ..options import REWARD_MODEL
 from ..roles import TrainedModel
 from ..seen import Seen, SeenRow, Told
@@ -159,17 +157,4 @@ def _trained(resolved: ResolvedOptions[Any]) -> TrainedModel:
     )
 
 
-def run(
-    resolved: ResolvedOptions[RmOptions], plugins: Plugins, control: Control | None = None
-) -> RunResult:
-    """Run a whole training of a reward model and return how it ended.
-
-    Args:
-        control: steers the run from outside; None: only signals can end it early.
-
-    Raises:
-        RLHFError: the run could not start, or failed; ``--resume auto`` goes on from the newest checkpoint.
-    """
-    return drive(
-        kind_of(_load, _trained, METRICS, binding=("ranking",)), resolved, plugins, control
-    )
+run = run_of(_load, _trained, METRICS, binding=("ranking",))

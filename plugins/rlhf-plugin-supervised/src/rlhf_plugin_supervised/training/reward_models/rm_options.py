@@ -26,26 +26,27 @@ class RmData(PairColumns, ExampleData):
 class RankingSection(Config):
     loss: Literal["sigmoid", "log_exp"] = Field(
         "sigmoid",
-        description="sigmoid: -log sigmoid of the difference of the scores, minus the pair's margin if there are "
-        "margins; log_exp: log(1 + exp(rejected - chosen)), the same number without a margin",
+        description="sigmoid: -log sigmoid(chosen - rejected - margin), with the margin of the row if it has one; "
+        "log_exp: log(1 + exp(rejected - chosen)), the same without a margin",
     )
     center_coef: float = Field(
         0.0,
         ge=0.0,
         le=100.0,
-        description="add this much of the mean squared sum of a pair's scores, which draws scores to a mean of 0",
+        description="factor of the mean squared sum of a pair's scores, which is added to the loss and draws scores "
+        "to a mean of 0; 0: not added",
     )
     statistics: bool = Field(
         True,
-        description="write mean and standard deviation of the scores of held-out answers, or else of 1000 pairs of the "
-        "training set, into config.json, where reward_model finds them with normalize = model",
+        description="write mean and standard deviation of scores into config.json, for reward_model with normalize = "
+        "model; of held-out answers, or else of 1000 training pairs",
     )
 
 
 class RmOptions(ExampleOptions):
     """All options of ``rlhf rm`` but those of components."""
 
-    output: str = Field("runs/rm", min_length=1, description="run folder")
+    output: str = Field("runs/rm", min_length=1, description="folder for all files of the run")
     data: RmData = RmData()
     ranking: RankingSection = RankingSection()
 

@@ -1,8 +1,8 @@
-"""Loss, margin and implicit rewards of the answers of an update, one by one, for the record of the rows."""
+"""Answers of an update: the log-probs of whole ones, what is matched with pairs, and numbers of each for the record."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import numpy as np
 import torch
@@ -15,11 +15,62 @@ from rlhf_core.contracts import (
     PreferenceInputs,
     PreferenceLoss,
     TrainBatch,
+    TrajectoryColumns,
 )
 
 from ..seen import Seen, SeenRow
 from ..update import Update
-from .sums import answer_sums
+
+
+def answer_sums(rows: TrajectoryColumns, logprobs: NDArray[np.float32]) -> torch.Tensor:
+    """Return the log-prob of each row's whole answer, (B,), given that of each of its tokens, (sum of A,), in nats."""
+    return torch.from_numpy(np.add.reduceat(logprobs, rows.action_offsets[:-1]))
+
+
+def answers_of(
+    batch: TrainBatch, logprobs: NDArray[np.float32], rows: NDArray[np.int64]
+) -> AnswerLogprobs:
+    """Return the log-probs of whole answers.
+
+    Args:
+        batch: rows of which some are these answers, with the reference's log-probs if the loss looks at them.
+        logprobs: (sum of A,) of the tokens of all rows under the policy, in nats.
+        rows: (B,), the rows of the answers.
+    """
+    every, reference = batch.trajectories, batch.columns.get("ref_logprobs")
+    return AnswerLogprobs(
+        policy=answer_sums(every, logprobs)[rows],
+        reference=None if reference is None else answer_sums(every, reference)[rows],
+        num_tokens=torch.from_numpy(every.num_actions[rows]),
+    )
+
+
+def matched_columns(
+    rows: TrajectoryColumns, logprobs: NDArray[np.float32], reference: NDArray[np.float32]
+) -> dict[str, NDArray[np.float32]]:
+    """Return the columns, (sum of A,) each, of what is matched with each pair of an update.
+
+    Args:
+        rows: the answers of all pairs, the chosen one of each first.
+        logprobs: log-prob under the policy of each of their tokens, (sum of A,), in nats.
+        reference: the same under the reference.
+    """
+    policy_sums, reference_sums = answer_sums(rows, logprobs), answer_sums(rows, reference)  # (B,)
+    num_tokens = torch.from_numpy(rows.num_actions)
+
+    def answers(first: int) -> AnswerLogprobs:
+        every = slice(first, None, 2)
+        return AnswerLogprobs(
+            policy=policy_sums[every],
+            reference=reference_sums[every],
+            num_tokens=num_tokens[every],
+        )
+
+    matched = MatchedPairs.of(answers(0), answers(1))
+    return {
+        MATCHED + name: np.repeat(column.repeat_interleave(2).numpy(), rows.num_actions)
+        for name, column in asdict(matched).items()
+    }
 
 
 def seen_pairs(loss: PreferenceLoss, batch: TrainBatch, logprobs: NDArray[np.float32]) -> Seen:
@@ -31,8 +82,8 @@ def seen_pairs(loss: PreferenceLoss, batch: TrainBatch, logprobs: NDArray[np.flo
     every = np.arange(len(batch.trajectories))
     result = loss(
         PreferenceInputs(
-            chosen=_answers(batch, logprobs, every[0::2]),
-            rejected=_answers(batch, logprobs, every[1::2]),
+            chosen=answers_of(batch, logprobs, every[0::2]),
+            rejected=answers_of(batch, logprobs, every[1::2]),
             matched=_matched(batch),
         )
     )
@@ -57,8 +108,8 @@ def seen_judged(loss: PreferenceLoss, update: Update, logprobs: NDArray[np.float
     kl = update.mismatched_kl
     result = loss(
         PreferenceInputs(
-            chosen=_answers(batch, logprobs, good),
-            rejected=_answers(batch, logprobs, bad),
+            chosen=answers_of(batch, logprobs, good),
+            rejected=answers_of(batch, logprobs, bad),
             mismatched_kl=None if kl is None else torch.tensor(kl, dtype=torch.float32),
         )
     )
@@ -74,17 +125,6 @@ def seen_judged(loss: PreferenceLoss, update: Update, logprobs: NDArray[np.float
         for value, reward, chosen in zip(losses, rewards, is_good.tolist(), strict=True)
     ]
     return Seen(kind="judged", rows=rows, columns=_columns(batch, logprobs))
-
-
-def _answers(
-    batch: TrainBatch, logprobs: NDArray[np.float32], rows: NDArray[np.int64]
-) -> AnswerLogprobs:
-    every, reference = batch.trajectories, batch.columns.get("ref_logprobs")
-    return AnswerLogprobs(
-        policy=answer_sums(every, logprobs)[rows],
-        reference=None if reference is None else answer_sums(every, reference)[rows],
-        num_tokens=torch.from_numpy(every.num_actions[rows]),
-    )
 
 
 def _matched(batch: TrainBatch) -> MatchedPairs | None:

@@ -1,0 +1,43 @@
+"""Expansions that a script's text does not decide: what to do about each, and loops that give one many values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from .script import ShellCommand
+
+_ARGUMENT = re.compile(r"\$(?:\{)?[1-9]")
+_ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*](?::[^}]*)?\})")
+
+
+def advice_on(part: str) -> str:
+    """Return why an expansion has no value, and how to give it one."""
+    if _ARGUMENT.match(part):
+        return (
+            "an argument of the shell script, which is not known here: write the value in its place"
+        )
+    if _ARGUMENTS.fullmatch(part):
+        return "all arguments of the shell script, which are not known here: add those that you start it with"
+    return "only a shell could work it out: replace it, or give --set"
+
+
+def without_arguments(words: Sequence[str]) -> tuple[str, ...]:
+    """Return words without those that stand for all arguments of the script: without any they are no words, and beside
+    a flag they would be its value."""
+    return tuple(word for word in words if not _ARGUMENTS.fullmatch(word))
+
+
+def remarks_on_loops(commands: Sequence[ShellCommand]) -> Iterator[str]:
+    """Yield a line for each loop whose variable a command uses: it stays one command here."""
+    for loop in commands:
+        if loop.words[0] != "for" or loop.words[2:3] != ("in",):
+            continue
+        name = loop.words[1]
+        uses = {f"${name}", f"${{{name}}}"}
+        if any(uses & {*command.unresolved} for command in commands):
+            yield (
+                f"warning: line {loop.line}: the loop runs its commands for {name} in {' '.join(loop.words[3:])}; "
+                f"each is migrated once, without a value of {name}. Migrate again for each value, "
+                f"with --set {name}=VALUE"
+            )
