@@ -37,21 +37,21 @@ FOLDER = "options"
 HEAD = """\
 # Options
 
-Written by `make generated` from the options models, a page a section. How options are set:
-[configuration.md](configuration.md). Defaults of selectors are those of the command line. `...` after a type means a
-list.
+This page lists the sections of options; each section has a page of its own. `make generated` writes these pages from
+the options models. [Configuration](configuration.md) explains how you set options. The defaults of selectors, which
+choose components, are those of the command line. `...` after a type means a list.
 
-A component's options stand on the page of its section, in one named after the component, beside the selector that picks
-it. Optimizers and model adapters stand in `critic.<name>` likewise, policy losses in `algo.terms.<name>` when they are
-further terms.
+The options of a component are on the page of its section, below the selector that chooses it, in a section named after
+the component. Optimizers and model adapters are also in `critic.<name>`, and policy losses that are further terms are
+in `algo.terms.<name>`.
 """
 PURPOSES = {
-    "run": "The preset, the seed, the run folder: what stands in no section.",
-    "model": "The model that is trained: where it is, its tokenizer and precision, what reads its images.",
-    "data": "Prompts: where they are, which columns count and in which order they come.",
-    "rollout": "Sampling of episodes: how, how many and how long, who plays them, which prompts are kept.",
-    "env": "Environments that the policy acts in.",
-    "reward": "What scores an episode, and what changes a score before anything else sees it.",
+    "run": "Options outside of all sections: the preset, the seed and the run folder.",
+    "model": "The model that is trained: where it is, its tokenizer and precision, and what reads images for it.",
+    "data": "The prompts: where they are, which columns count and in which order they come.",
+    "rollout": "Episodes: how they are sampled, how many and how long, what plays them, and which prompts are kept.",
+    "env": "The environments in which the policy acts.",
+    "reward": "Rewards, which score an episode, and shapers, which change a score before anything else sees it.",
     "algo.advantage": "The estimator of advantages.",
     "algo.loss": "The policy loss, its aggregation and what is added to it.",
     "algo.kl": "The penalty on the divergence from the reference model.",
@@ -62,15 +62,15 @@ PURPOSES = {
     "critic": "The value model of an estimator that needs one.",
     "ref": "The reference model.",
     "supervised": "Given responses that a run trains on beside its rollouts.",
-    "train": "Steps, batches, updates and the seed.",
+    "train": "Steps, batches and updates.",
     "eval": "Evaluation on held-out prompts.",
-    "checkpoint": "What is saved, and when.",
-    "observers": "What watches a run.",
-    "log": "Records of a run, and where they go.",
-    "resume": "Going on from a checkpoint.",
-    "engine": "What generates.",
-    "backend": "What trains.",
-    "runtime": "Where the processes of a run are.",
+    "checkpoint": "Checkpoints and exports: what a run saves, and when.",
+    "observers": "Observers, which watch a run and may end it.",
+    "log": "The records of a run, and where they go.",
+    "resume": "How a run continues from a checkpoint.",
+    "engine": "The engine, which generates.",
+    "backend": "The training backend, which computes updates.",
+    "runtime": "The runtime, which places the processes of a run.",
 }
 """Sections that have a page -> what they are about."""
 TABLE = ["| option | type | default | |", "| --- | --- | --- | --- |"]
@@ -88,10 +88,17 @@ def pages(plugins: Plugins, selected: dict[str, Any]) -> dict[str, str]:
         rows = [row(path, info, lookup(selected, path)) for path, info in paths]
         bodies[section or "run"] += ["", *TABLE, *rows]
     for title, name, place, model in (
-        ("Every reward", "reward", "in the same section", RewardOptions),
+        ("Every reward", "reward", "in its section", RewardOptions),
         ("Every further loss", "algo.terms", "in `algo.terms.<name>`", TermOptions),
     ):
-        bodies[name] += ["", f"## {title}", "", f"Beside its own options, {place}.", "", *TABLE]
+        bodies[name] += [
+            "",
+            f"## {title}",
+            "",
+            f"{title} has these options beside its own, {place}.",
+            "",
+            *TABLE,
+        ]
         bodies[name] += [row(option, info) for option, info in fields_of(model)]
     for slot in SLOTS:
         if slot.path in ("critic.optim", "critic.adapter", "algo.terms.use"):

@@ -2,9 +2,9 @@
 
     python examples/calculator_chain/prepare.py
 
-They show the form, and that a chain goes on: problems of two, three and four numbers, which take one to three calls.
-Training asks for seven.
-No download. Equal flags write equal files.
+The demonstrations show the form of calls, and that a chain goes on. They have problems of two, three and four numbers,
+which take one to three calls; training asks for seven.
+It downloads nothing. The same flags write the same files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from rlhf_tools import Toolbox
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write demonstrations of calls.")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data")
-    parser.add_argument("--demonstrations", type=int, default=384, help="number of them")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "data", help="folder for the files"
+    )
+    parser.add_argument("--demonstrations", type=int, default=384, help="number of demonstrations")
     arguments = parser.parse_args()
     rows = [demonstration(index) for index in range(arguments.demonstrations)]
     arguments.output.mkdir(parents=True, exist_ok=True)

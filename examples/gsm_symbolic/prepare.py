@@ -3,9 +3,9 @@
     pip install "reasoning-gym>=0.1.25,<0.2"
     python examples/gsm_symbolic/prepare.py
 
-No download. The library makes question i of a data set from the seed + i, so the held-out questions come from seeds far
-from those of training. Some templates have few variants: a question that is held out is left out of training. Both are
-made from the same 100 templates.
+It downloads nothing. The library makes question i of a data set from the seed + i, so the held-out questions come from
+seeds far from those of training. Both are made from the same 100 templates. Some templates have few variants, so a
+question that is held out is left out of training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ TRAIN_SEED, HELD_OUT_SEED = 0, 10_000_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the questions of gsm_symbolic.")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "data", help="folder for the files"
+    )
     parser.add_argument("--train", type=int, default=12_800, help="questions to train on")
     parser.add_argument("--held-out", type=int, default=500, help="questions to evaluate on")
     arguments = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python examples/pipeline/prepare.py
 
-No download. Held-out strings occur in no training data. Equal flags write equal files.
+It downloads nothing. Held-out strings occur in no training data. The same flags write the same files.
 """
 
 from __future__ import annotations

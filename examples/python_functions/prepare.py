@@ -2,8 +2,8 @@
 
     python examples/python_functions/prepare.py
 
-No download. Equal flags write equal files. No task of the held-out file is in the training file; both are made of the
-same templates.
+It downloads nothing. The same flags write the same files. No task of the held-out file is in the training file; both
+are made from the same templates.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ TESTS = 8
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write tasks of functions with hidden tests.")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "data", help="folder for the files"
+    )
     parser.add_argument("--train", type=int, default=12_800, help="tasks to train on")
     parser.add_argument("--held-out", type=int, default=256, help="tasks to evaluate on")
-    parser.add_argument("--fewest", type=int, default=3, help="steps of a function, at least")
-    parser.add_argument("--most", type=int, default=6, help="steps of a function, at most")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fewest", type=int, default=3, help="fewest steps of a function")
+    parser.add_argument("--most", type=int, default=6, help="most steps of a function")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the tasks")
     arguments = parser.parse_args()
     lengths = range(arguments.fewest, arguments.most + 1)
     if not lengths or not 2 <= lengths[0] <= lengths[-1] <= len(TEMPLATES):

@@ -2,7 +2,7 @@
 
     python examples/reverse_digits/prepare.py
 
-No download. Held-out strings do not occur in the training data. Equal flags write equal files.
+It downloads nothing. Held-out strings do not occur in the training data. The same flags write the same files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--digits", type=int, default=3, help="length of the strings, 2 to 6")
     parser.add_argument("--held-out", type=int, default=128, help="strings kept for evaluation")
     parser.add_argument("--hidden-size", type=int, default=64, help="width of the model")
-    parser.add_argument("--seed", type=int, default=0, help="of the shuffle and of the weights")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the shuffle and of the weights"
+    )
     arguments = parser.parse_args()
     if not 2 <= arguments.digits <= 6:
         parser.error(f"--digits is {arguments.digits}; expected 2 to 6")

@@ -55,8 +55,8 @@ def parsed_arguments() -> argparse.Namespace:
         default=Path(__file__).parent / "data",
         help="folder for model/ and demonstrations.jsonl",
     )
-    parser.add_argument("--demonstrations", type=int, default=2048, help="number of them")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--demonstrations", type=int, default=2048, help="number of demonstrations")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights")
     return parser.parse_args()
 
 

@@ -1,4 +1,6 @@
-"""Write a tiny model with random weights, and demonstrations of the form of answers, which are right by chance alone.
+"""Write a tiny model with random weights, and demonstrations of the form of answers.
+
+The answers of the demonstrations are right only by chance.
 
 python examples/rlhf-env-countdown/prepare.py
 """
@@ -52,8 +54,10 @@ def parsed_arguments() -> argparse.Namespace:
         default=Path(__file__).parent / "data",
         help="folder for model/ and demonstrations.jsonl",
     )
-    parser.add_argument("--demonstrations", type=int, default=2048, help="number of them")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and demonstrations")
+    parser.add_argument("--demonstrations", type=int, default=2048, help="number of demonstrations")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the weights and demonstrations"
+    )
     return parser.parse_args()
 
 

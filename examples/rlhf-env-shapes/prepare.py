@@ -18,8 +18,10 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=Path(__file__).parent / "data", help="folder for model/"
     )
-    parser.add_argument("--family", choices=VISION_FAMILIES, default="qwen2_5_vl")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument(
+        "--family", choices=VISION_FAMILIES, default="qwen2_5_vl", help="family of the model"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights")
     arguments = parser.parse_args()
     folder = write_tiny_vision_model(
         arguments.output / "model",

@@ -3,8 +3,9 @@
     python examples/shop_desk/prepare.py
 
 Replies are of uneven quality, as those of a desk with many hands: each of the five things that a reply should have
-(``rules.py``) is there in seven of ten. Of two replies that one is preferred which has more of them, and in one pair of
-twenty the other. No download. Held-out letters have customers and orders of their own. Equal flags write equal files.
+(``rules.py``) is there in seven of ten. Of two replies the one with more of them is preferred, except in one pair of
+twenty. Held-out letters have customers and orders of their own. It downloads nothing. The same flags write the same
+files.
 """
 
 from __future__ import annotations
@@ -59,11 +60,13 @@ SHARE_KEPT, SHARE_MISJUDGED = 0.7, 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the rows of a shop's desk.")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "data")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "data", help="folder for the files"
+    )
     parser.add_argument("--replies", type=int, default=400, help="letters with a reply")
-    parser.add_argument("--pairs", type=int, default=1600, help="letters with two")
+    parser.add_argument("--pairs", type=int, default=1600, help="letters with two replies")
     parser.add_argument("--letters", type=int, default=1024, help="letters without a reply")
-    parser.add_argument("--held-out", type=int, default=200)
+    parser.add_argument("--held-out", type=int, default=200, help="letters to evaluate on")
     arguments = parser.parse_args()
     folder: Path = arguments.output
     folder.mkdir(parents=True, exist_ok=True)

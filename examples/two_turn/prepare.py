@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=Path(__file__).parent / "data", help="folder for model/"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights")
     arguments = parser.parse_args()
     folder = write_tiny_model(
         arguments.output / "model",

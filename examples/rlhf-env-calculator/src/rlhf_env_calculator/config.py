@@ -14,7 +14,7 @@ Operator = Literal["+", "-", "*"]
 class CalculatorConfig(Config):
     """Options of ``calculator``."""
 
-    digits: int = Field(4, ge=1, le=12, description="digits of each number, at most")
+    digits: int = Field(4, ge=1, le=12, description="most digits of a number")
     numbers: int = Field(
         2, ge=2, le=8, description="numbers in a problem; each beyond the first needs a call"
     )
@@ -23,7 +23,7 @@ class CalculatorConfig(Config):
     )
     calls: int = Field(8, ge=1, le=100, description="number of calls in an episode")
     must_call: bool = Field(
-        True, description="an answer earns nothing before a call succeeded, even a right one"
+        True, description="pay an answer, even a right one, only after a call that succeeded"
     )
     call_reward: float = Field(
         0.1, ge=0.0, le=0.5, description="reward of the first turn with a call that succeeds"

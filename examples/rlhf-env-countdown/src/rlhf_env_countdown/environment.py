@@ -35,16 +35,16 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 class CountdownConfig(Config):
     """Options of ``countdown``."""
 
-    numbers: int = Field(4, ge=2, le=6, description="number of numbers of a problem")
+    numbers: int = Field(4, ge=2, le=6, description="how many numbers a problem has")
     largest: int = Field(25, ge=2, le=1_000, description="largest number")
     largest_target: int = Field(100, ge=2, le=100_000, description="largest target")
     attempts: int = Field(1, ge=1, le=100, description="number of answers in an episode")
-    all_numbers: bool = Field(False, description="an answer has to use every number")
+    all_numbers: bool = Field(False, description="require that an answer uses every number")
     format_reward: float = Field(
         0.1,
         ge=0.0,
         le=0.5,
-        description="reward of an answer that uses the numbers rightly, beside 1 for the target",
+        description="reward of an answer that uses only given numbers, each at most once; the target earns 1 more",
     )
     style: Literal["chat", "text"] = Field(
         "chat",

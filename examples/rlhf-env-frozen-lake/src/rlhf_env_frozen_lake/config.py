@@ -14,13 +14,13 @@ class FrozenLakeConfig(Config):
 
     size: int = Field(4, ge=2, le=20, description="rows and columns of the lake")
     frozen: float = Field(
-        0.8, ge=0.2, le=1.0, description="probability that a place is frozen, which is no hole"
+        0.8, ge=0.2, le=1.0, description="probability that a place is frozen; the others are holes"
     )
     slippery: bool = Field(False, description="slip to the side in two of three moves")
     moves: int = Field(20, ge=1, le=1_000, description="number of moves in an episode")
     show_map: bool = Field(
         True,
-        description="show the whole lake after each move; false: at the beginning alone, later the place",
+        description="show the whole lake after each move; false: show it only at the beginning, and then the place",
     )
     style: Literal["chat", "text"] = Field(
         "chat",

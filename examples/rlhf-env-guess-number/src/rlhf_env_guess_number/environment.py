@@ -40,7 +40,7 @@ class GuessNumberConfig(Config):
         description="chat: messages, for a model with a chat template; text: a few characters, for a tiny model",
     )
     no_number_reward: float = Field(
-        -0.1, ge=-1.0, le=0.0, description="reward of a guess that is no number within the bounds"
+        -0.1, ge=-1.0, le=0.0, description="reward of an answer without a number within the bounds"
     )
 
     @model_validator(mode="after")

@@ -21,11 +21,11 @@ class ShapesConfig(Config):
     colors: int = Field(4, ge=2, le=6, description="number of colors")
     most: int = Field(4, ge=1, le=4, description="most shapes in an image")
     distractors: int = Field(
-        0, ge=0, le=3, description="gray shapes beside them, which no question is about"
+        0, ge=0, le=3, description="number of gray shapes that no question is about"
     )
     zoom: bool = Field(
         False,
-        description="show the scene in gray, until the policy asks for a part of it: then show this part in color",
+        description="show the scene in gray until the policy asks for a part of it, then show this part in color",
     )
     zoom_share: float = Field(
         1.0,
@@ -34,7 +34,9 @@ class ShapesConfig(Config):
         description="with zoom, the share of the scenes of the split train that are gray at first; the others teach to "
         "tell colors",
     )
-    image: bool = Field(True, description="show images; false: a control that has to guess")
+    image: bool = Field(
+        True, description="show images; false: show none, so that the policy has to guess"
+    )
     style: Literal["chat", "letters"] = Field(
         "chat", description="chat: sentences and words; letters: one each, for a tiny model"
     )

@@ -49,7 +49,7 @@ class SortingConfig(Config):
         description="chat: messages, for a model with a chat template; text: a few characters, for a tiny model",
     )
     no_move_reward: float = Field(
-        -0.1, ge=-1.0, le=0.0, description="reward of an answer that is no place"
+        -0.1, ge=-1.0, le=0.0, description="reward of an answer that names no place"
     )
 
     def most_inversions(self) -> int:
