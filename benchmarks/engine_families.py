@@ -24,43 +24,32 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import torch
+from engine_families_trainer import SEEING, Trainer
 
 from rlhf_core.contracts import (
     Completion,
-    ComponentRef,
     EngineSpec,
     GenerationRequest,
     Generator,
-    PolicyObjective,
-    RoleSpec,
     SamplingParams,
     Trajectory,
     TrajectoryColumns,
     Turn,
     Uid,
-    VisionSpec,
 )
-from rlhf_core.media import Expanded, ImageReader, MediaDesk, MediaOptions
-from rlhf_core.plugins import load
-from rlhf_plugin_local.config import TorchBackendConfig
-from rlhf_plugin_local.torch_backend import TorchBackend
-from rlhf_plugin_vlm.config import VlmConfig
-from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_core.media import Expanded
 from rlhf_testing.tiny_text_families import TEXT_FAMILIES, write_tiny_text_model
-from rlhf_testing.tiny_vision import MORE_VISION_FAMILIES, VISION_FAMILIES, write_tiny_vision_model
+from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 STAND_INS = "tests/plugins/vllm/stand_ins"
 """Folder with the names of torchvision that vLLM's models import, where no torchvision is installed."""
-SEEING = (*VISION_FAMILIES, *MORE_VISION_FAMILIES)
-TILED: dict[str, dict[str, object]] = {"llava_onevision": {"tiled": True}}
-"""Options of the image-text model, without which a family reads one image in a sequence."""
 LENGTH = 400
 NEW_TOKENS = 24
 SEEDS = (1, 2, 3, 4)
@@ -88,80 +77,6 @@ class Result:
     digest: bool | None = None
     seconds: float = 0.0
     error: str | None = None
-
-
-class Trainer:
-    """A torch backend with the model of one folder, and what it reads images with."""
-
-    def __init__(self, folder: Path, family: str, options: argparse.Namespace) -> None:
-        vision = ComponentRef(
-            kind="rlhf_vision_models", name="vlm:vlm", options=TILED.get(family, {})
-        )
-        media = folder / "media"
-        sees = family in SEEING
-        self.vision = VisionSpec(component=vision, media_folder=str(media)) if sees else None
-        loss = ComponentRef(kind="rlhf_policy_losses", name="algorithms:ppo")
-        spec = RoleSpec(
-            role="policy",
-            model_path=str(folder),
-            dtype=options.dtype,
-            objective=PolicyObjective(loss=loss, aggregation="token-mean"),
-            optimizer=ComponentRef(kind="rlhf_optimizers", name="algorithms:sgd"),
-            vision=self.vision,
-        )
-        config = TorchBackendConfig(
-            device=options.device, compute_dtype=options.dtype, compile=False
-        )
-        self.backend = TorchBackend(config)
-        self.backend.setup(spec, load())
-        self.images: ImageReader | None = None
-        self.media = media
-        if sees:
-            model = ImageTextModel(VlmConfig(**TILED.get(family, {})))
-            tokens = model.family(str(folder), trust_remote_code=False).tokens
-            self.images = ImageReader(MediaDesk(MediaOptions(folder=str(media))), tokens)
-
-    def module(self) -> torch.nn.Module | None:
-        """Nothing: the engine gets weights as from another process."""
-        return None
-
-    def buckets(self) -> Iterator[dict[str, torch.Tensor]]:
-        return self.backend.buckets()
-
-    def prompts(self) -> list[Expanded]:
-        """Three prompts; the model sees two images in two of them, if it sees."""
-        if self.images is None:
-            rows = [list(range(5, 26)), [7], [*range(60, 99, 3), 12, 9]]
-            return [Expanded(token_ids=row, spans=()) for row in rows]
-        marker = self.images.tokens.marker_id
-        rows = [[5, 9, marker, 12, 30], [40, marker, 31, 8], [7, 50, 22]]
-        found = []
-        for number, row in enumerate(rows):
-            count = row.count(marker)
-            taken = [self.images.desk.take(picture(number), self.media) for _ in range(count)]
-            found.append(self.images.expand(row, taken))
-        return found
-
-    @torch.no_grad()
-    def move(self, noise: float) -> None:
-        """Change every weight; the same weight under two names once."""
-        draw = torch.Generator().manual_seed(5)
-        seen = set()
-        for bucket in self.backend.buckets():
-            for weight in bucket.values():
-                if weight.data_ptr() not in seen:
-                    seen.add(weight.data_ptr())
-                    step = noise * torch.randn(weight.shape, generator=draw)
-                    weight.add_(step.to(weight.device, weight.dtype))
-
-
-def picture(number: int) -> object:
-    """An image of noise, of another size for each number."""
-    from PIL import Image
-
-    width, height = ((24, 16), (16, 40))[number % 2]
-    pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
 
 
 def as_rows(prompt: Expanded, answers: Sequence[Completion], number: int) -> list[Trajectory]:
@@ -227,7 +142,9 @@ async def compared(family: str, folder: Path, options: argparse.Namespace) -> Re
         )
     else:
         write_tiny_text_model(folder, family, width=width)
-    trainer = Trainer(folder, family, options)
+    if options.window:
+        set_window(folder / "config.json", options.window)
+    trainer = Trainer(folder, family, device=options.device, dtype=options.dtype)
     prompts = trainer.prompts()
     engine = make_engine(options.engine, options.device)
     spec = EngineSpec(
@@ -263,6 +180,13 @@ async def compared(family: str, folder: Path, options: argparse.Namespace) -> Re
     )
 
 
+def set_window(file: Path, tokens: int) -> None:
+    """Change the sliding window of a model's text."""
+    config = json.loads(file.read_text())
+    config.get("text_config", config)["sliding_window"] = tokens
+    file.write_text(json.dumps(config))
+
+
 def alone(family: str, options: argparse.Namespace) -> Result:
     """Compare one family in this process; what fails is the family's result."""
     begin = time.perf_counter()
@@ -290,7 +214,7 @@ def run_family(family: str, options: argparse.Namespace) -> Result:
     begin = time.perf_counter()
     words = [sys.executable, __file__, "--engine", options.engine, "--dtype", options.dtype]
     words += ["--device", options.device, "--family", family, "--alone"]
-    words += ["--width", str(options.width)]
+    words += ["--width", str(options.width), "--window", str(options.window)]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             words, stdout=output, stderr=errors, env=_environment(), start_new_session=True
@@ -370,6 +294,9 @@ def parsed() -> argparse.Namespace:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda"), default=device)
     parser.add_argument("--width", type=int, default=0, help="factor of widths; 0: 8 on a GPU")
+    parser.add_argument(
+        "--window", type=int, default=0, help="tokens of the sliding window; 0: the family's"
+    )
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds of one family")
     parser.add_argument("--json", type=Path, help="file to which the lines are appended, too")
     parser.add_argument("--verbose", action="store_true", help="show what a failed process said")

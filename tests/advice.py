@@ -21,7 +21,7 @@ _VERBS = (
     ),
     # The means of something else that is told.
     "(?:[Cc]hoose|[Cc]ut|[Gg]ive|[Nn]ame|leave out|set|write|wait|begin) [^.;,]* with",
-    "(?:[Rr]un|[Rr]esume) with",
+    "(?:[Rr]un|[Rr]esume|[Ss]tart over) with",
     "(?:[Ss]et|[Cc]hoose|[Uu]se) [^.;,:]*:",
 )
 ADVICE = re.compile(

@@ -1,10 +1,14 @@
 """Images for tests: good ones, those of other kinds, and one of each kind that is refused."""
 
+import hashlib
 import io
 import struct
 import zlib
 
 from PIL import Image
+
+from rlhf_core.media.inspecting import MediaLimits, inspect
+from rlhf_core.media.reference import MediaRef
 
 SHOWS = '''
 """Shows an image, and another after each turn."""
@@ -37,44 +41,88 @@ def saved(image: Image.Image, format: str = "PNG", **options) -> bytes:
     return buffer.getvalue()
 
 
+def reference_of(content: bytes) -> MediaRef:
+    """The reference of an image's bytes, within no limits."""
+    facts = inspect(content, MediaLimits())
+    return MediaRef(
+        sha256=hashlib.sha256(content).hexdigest(),
+        num_bytes=len(content),
+        format=facts.format,
+        width=facts.width,
+        height=facts.height,
+    )
+
+
 def noisy(width: int = 20, height: int = 12, mode: str = "RGB") -> Image.Image:
     """An image whose pixels do not compress to nothing."""
     pixels = bytes((31 * i * i + 7 * i) % 251 for i in range(width * height * 3))
     return Image.frombytes("RGB", (width, height), pixels).convert(mode)
 
 
-def refused() -> dict[str, tuple[bytes, str]]:
-    """Name -> bytes, and what the reason says."""
+def refused() -> dict[str, tuple[bytes, str, str]]:
+    """Name -> bytes, what the reason says, and the code of the row's error."""
     frames = [noisy(), noisy().transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
     whole, jpeg = saved(noisy(64, 64)), saved(noisy(64, 64), "JPEG")
     return {
-        "empty": (b"", "no bytes"),
-        "text": (b"not an image at all", "not a whole image of PNG, JPEG, WebP, GIF, BMP or TIFF"),
-        "truncated png": (whole[: len(whole) * 2 // 3], "cannot be decoded"),
-        "truncated jpeg": (jpeg[: len(jpeg) * 2 // 3], "cannot be decoded"),
-        "truncated gif": (saved(noisy(64, 64), "GIF")[:-900], "cannot be decoded|counted"),
-        "header alone": (whole[:20], "not a whole image|cannot be decoded"),
+        "empty": (b"", "no bytes", "data/empty-image"),
+        "text": (
+            b"not an image at all",
+            "not a whole image of PNG, JPEG, WebP, GIF, BMP or TIFF",
+            "data/no-image",
+        ),
+        "truncated png": (
+            whole[: len(whole) * 2 // 3],
+            "cannot be decoded",
+            "data/truncated-or-damaged-image",
+        ),
+        "truncated jpeg": (
+            jpeg[: len(jpeg) * 2 // 3],
+            "cannot be decoded",
+            "data/truncated-or-damaged-image",
+        ),
+        "truncated gif": (
+            saved(noisy(64, 64), "GIF")[:-900],
+            "cannot be decoded|counted",
+            "data/truncated-or-damaged-image",
+        ),
+        "header alone": (whole[:20], "not a whole image|cannot be decoded", "data/no-image"),
         "animated webp": (
             saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True),
             "2 frames",
+            "data/several-images-in-one",
         ),
         "animated png": (
             saved(frames[0], save_all=True, append_images=frames[1:]),
             "2 frames",
+            "data/several-images-in-one",
         ),
         "animated gif": (
             saved(frames[0], "GIF", save_all=True, append_images=frames[1:]),
             "2 frames",
+            "data/several-images-in-one",
         ),
-        "pages": (saved(frames[0], "TIFF", save_all=True, append_images=frames[1:]), "2 frames"),
-        "32 bits": (saved(Image.new("F", (8, 8), 0.5), "TIFF"), "32 bits a channel"),
-        "one pixel": (saved(Image.new("RGB", (1, 1))), "1 x 1 pixels; expected at least 2 x 2"),
-        "one column": (saved(Image.new("RGB", (1, 50))), "1 x 50"),
+        "pages": (
+            saved(frames[0], "TIFF", save_all=True, append_images=frames[1:]),
+            "2 frames",
+            "data/several-images-in-one",
+        ),
+        "32 bits": (
+            saved(Image.new("F", (8, 8), 0.5), "TIFF"),
+            "32 bits a channel",
+            "data/32-bit-image",
+        ),
+        "one pixel": (
+            saved(Image.new("RGB", (1, 1))),
+            "1 x 1 pixels; expected at least 2 x 2",
+            "data/image-too-small",
+        ),
+        "one column": (saved(Image.new("RGB", (1, 50))), "1 x 50", "data/image-too-small"),
         "huge": (
             saved(Image.new("L", (5000, 5000))),
             r"5000 x 5000\), --data.max_image_pixels",
+            "data/image-too-large",
         ),
-        "bomb": (_bomb(), "pixels"),
+        "bomb": (_bomb(), "pixels", "data/image-too-large"),
     }
 
 

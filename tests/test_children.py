@@ -41,7 +41,6 @@ ALLOWED = {
     "rlhf_plugin_ray/processes/process.py": "cat, which holds the id of a process group, and ends with its input",
     "rlhf_plugin_ray/cluster/node_report.py": SHORT,
     "rlhf_config/automatic/accelerators.py": SHORT,
-    "rlhf_plugin_plan/advice.py": SHORT,
     "rlhf_testing/conformance/deadline.py": "a check ends it at its deadline; it belongs to no run",
     "rlhf_testing/checks.py": "a check waits for it, with a limit of seconds; it belongs to no run",
     "rlhf_testing/conformance/kinds/placing/suits.py": "a check waits for it; it belongs to no run",

@@ -98,6 +98,16 @@ def test_codes_have_an_area_and_words():
     ] == []
 
 
+def test_each_code_has_words_that_say_what_it_means():
+    """And none is explained that the source tells itself, or no longer has."""
+    generator = script("generate_errors")
+    lines = [line for line in generator.current().splitlines() if line.startswith("| `")]
+
+    said = {line.split("`")[1]: line.rpartition(" | ")[2].strip(" |") for line in lines}
+    assert [code for code, text in said.items() if len(re.findall(r"\w{2,}", text)) < 3] == []
+    assert generator.MEANINGS.keys() <= said.keys()
+
+
 def test_the_gallery_shows_every_curve():
     shown = set(re.findall(r"\(algorithms/curves/(\w+\.png)\)", (DOCS / "gallery.md").read_text()))
 

@@ -152,9 +152,7 @@ SIZES = ("1x16GB", "1x24GB", "1x48GB", "1xh100", "2xh100")
 
 def fits(folder: Path, gpus: str) -> bool:
     """Whether the front page's command says that a model fits."""
-    [line] = re.findall(
-        r"(?m)^    rlhf plan \S+ --gpus \S+ (.*)$", (ROOT / "README.md").read_text()
-    )
+    [line] = re.findall(r"(?m)^rlhf plan \S+ --gpus \S+ (.*)$", (ROOT / "README.md").read_text())
     return main(["plan", str(folder), "--gpus", gpus, *line.split()]) == 0
 
 

@@ -36,6 +36,7 @@ COMMANDS_NOT_RUN = {
     "python3": "as python",
     "python3.13": "needs an interpreter of that version",
     "pip": "installs, which tests/release does from built wheels",
+    "hf": "downloads",
     "twine": "uploads",
     "git": "needs a remote",
     "printf": "writes into a pipe to a command, which tests/plugins/inference does",

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from rlhf_config.resolved import EnvironmentOptions, RewardOptions, TermOptions
 from rlhf_config.run import RunConfig
+from rlhf_core import errors
 from rlhf_core import plugins as plugin_loader
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +39,14 @@ MAX_CORE_LINES = 12_000
 """Lines of what a plugin is written against, which fit in an afternoon's reading."""
 MAX_TRAINER_LINES = 7_500
 """Lines of the loop, rollouts, learning and the files of a run together."""
+MAX_SLEEPS_IN_TESTS = 53
+"""Places in tests that sleep by the clock: slow code that a test stands in for, and waits for what nobody can ask. It
+may only fall."""
+ERRORS = {
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.RLHFError)
+}
 
 PUBLIC = {
     "rlhf_core",
@@ -97,7 +106,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("core/src/rlhf_core/lazy.py", "torch"),  # the library
     ("libs/rlhf-config/src/rlhf_config/automatic/accelerators.py", "torch"),  # the library
     *(
-        ("core/src/rlhf_core/math/mismatch.py", name)  # estimates between sampler and trainer
+        ("core/src/rlhf_core/math/ratios.py", name)  # estimates between sampler and trainer
         for name in ("k1", "k2", "k3")
     ),
     *(
@@ -329,6 +338,91 @@ def test_the_check_for_swallowed_exceptions_finds_them(handler, swallows):
     tree = ast.parse(f"def f():\n    try:\n        g()\n    {handler}")
 
     assert bool(swallowed_exceptions(tree)) == swallows
+
+
+def errors_by_text(tree: ast.Module) -> list[int]:
+    """Lines in which a test expects an error of ours with ``match`` and without the check of its code."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and dotted(node.func) == "pytest.raises"
+        and any(dotted(kind).rpartition(".")[2] in ERRORS for kind in node.args)
+        and [word.arg for word in node.keywords if word.arg in ("match", "check")] == ["match"]
+    ]
+
+
+def test_no_error_of_ours_is_told_by_its_text_alone():
+    """Texts change, codes do not. A test says ``check=has_code("area/mistake")``, with a ``match`` of a value beside it
+    where one is told."""
+    tests = [*(ROOT / "tests").rglob("*.py"), *ROOT.glob("examples/*/tests/**/*.py")]
+
+    found = [f"{name_of(path)}:{line}" for path in tests for line in errors_by_text(parsed(path))]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("call", "is_found"),
+    [
+        ("pytest.raises(ConfigError, match='no such option')", True),
+        ("pytest.raises(errors.DataError, match=said)", True),
+        (
+            "pytest.raises(ConfigError, match='--step', check=has_code('usage/about-samples'))",
+            False,
+        ),
+        ("pytest.raises(ConfigError, check=has_code('usage/about-samples'))", False),
+        ("pytest.raises(ConfigError)", False),
+        ("pytest.raises(KeyError, match='a')", False),
+    ],
+)
+def test_the_check_for_errors_by_text_finds_them(call, is_found):
+    assert bool(errors_by_text(ast.parse(call))) == is_found
+
+
+def sleeps_by_the_clock(tree: ast.Module) -> list[int]:
+    """Lines that sleep for seconds outside of a loop, which asks for a condition again, and for less than a minute:
+    longer ones stand for code that hangs, and are ended."""
+    found = []
+
+    def visit(node: ast.AST, in_loop: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Call) and dotted(child.func) in (
+                "time.sleep",
+                "asyncio.sleep",
+            ):
+                seconds = child.args[0].value if isinstance(child.args[0], ast.Constant) else 1
+                if not in_loop and 0 < seconds < 60:
+                    found.append(child.lineno)
+            is_loop = isinstance(child, ast.While | ast.For | ast.AsyncFor)
+            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            visit(child, is_loop or (in_loop and not is_function))
+
+    visit(tree, False)
+    return found
+
+
+def test_no_more_tests_sleep_by_the_clock():
+    """A test that waits asks for its condition again and again: seconds are too few on a slow machine, and lost on a
+    fast one."""
+    tests = [*(ROOT / "tests").rglob("*.py"), *ROOT.glob("examples/*/tests/**/*.py")]
+
+    assert sum(len(sleeps_by_the_clock(parsed(path))) for path in tests) <= MAX_SLEEPS_IN_TESTS
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ("time.sleep(0.2)", True),
+        ("async def f():\n    await asyncio.sleep(seconds)", True),
+        ("while not told:\n    def f():\n        time.sleep(1)", True),
+        ("while not told:\n    time.sleep(0.05)", False),
+        ("await asyncio.sleep(0)", False),
+        ("time.sleep(3600)", False),
+    ],
+)
+def test_the_check_for_sleeps_finds_them(code, is_found):
+    assert bool(sleeps_by_the_clock(ast.parse(code))) == is_found
 
 
 def docstrings_without_a_subject(tree: ast.Module) -> list[tuple[int, str]]:

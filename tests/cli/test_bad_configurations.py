@@ -109,7 +109,7 @@ FLAGS = {
     "misspelled choice": ("--algo.loss.aggregation token_mean", "Did you mean 'token-mean'?"),
     "number without a value": ("--seed --steps 3", "--seed: expected a value"),
     "two values for one": ("--seed 1 2", "--seed: expected one value, got 2 (1, 2)"),
-    "a flag given twice": ("--seed 1 --seed 2", "--seed: expected one value, got 2 (1, 2)"),
+    "a flag given twice": ("--seed 1 --seed 2", "expected one value, got 2 (1, 2); give it once"),
     "unquoted text": ("--data.template Q: {question} A:", "quote text that has spaces"),
     "list without a value": (
         "--rollout.stop --seed 1",
@@ -307,7 +307,7 @@ def test_a_bad_file_is_refused(folder, rlhf, text, part):
 @pytest.mark.parametrize(
     ("missing", "part"),
     [
-        ("--model", "--model: is required, and nothing sets it; expected: folder or hub name"),
+        ("--model", "--model: is required but not set; expected: folder or hub name"),
         ("--data", "--data: expected data files, or an environment"),
         ("--reward", "--reward: expected a reward, or an environment"),
     ],

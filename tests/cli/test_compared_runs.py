@@ -10,6 +10,7 @@ from rlhf_cli.main import main
 from rlhf_cli.show import show
 from rlhf_cli.tables import Form
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -128,23 +129,23 @@ def test_the_command_takes_several_runs(two, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "said", "code"),
     [
-        ({"metrics": "reward", "as_json": True, "table": Form.CSV}, "--table csv: --json is a form"),
-        ({"metrics": "reward", "plot": True}, "expected one run; rlhf view"),
-        ({"metrics": "reward", "again": True}, "named twice"),
-        ({"metrics": "rewart"}, "a and .*b has no such metric.*reward/mean"),
-        ({}, "a second run is about metrics"),
+        ({"metrics": "reward", "as_json": True, "table": Form.CSV}, "--table csv: --json is a form", "usage/two-forms"),
+        ({"metrics": "reward", "plot": True}, "expected one run; rlhf view", "usage/plot-of-one-run"),
+        ({"metrics": "reward", "again": True}, "named twice", "usage/run-twice"),
+        ({"metrics": "rewart"}, "a and .*b has no such metric.*reward/mean", "metric/unknown"),
+        ({}, "a second run is about metrics", "usage/about-metrics"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(two, options, said):
+def test_what_has_no_meaning_is_refused(two, options, said, code):
     others = [two[0] if options.pop("again", False) else two[1]]
 
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said, check=has_code(code)):
         show(two[0], others=others, **options)
 
 
 @pytest.mark.parametrize("options", [{"table": Form.CSV}, {"as_json": True}])
 def test_a_chart_is_text_alone(run_of, options):
-    with pytest.raises(ConfigError, match="--plot: its charts are text"):
+    with pytest.raises(ConfigError, match="--plot", check=has_code("usage/plot-is-text")):
         show(run_of("a", {1: 1.0}), metrics="reward", plot=True, **options)

@@ -91,13 +91,25 @@ def test_labels_are_checked_on_request(write, capsys):
     assert "a.jsonl:4: column 'answer' is null" in output
 
 
+def test_a_label_may_stand_in_an_object(write, capsys):
+    rows = [{"prompt": "a", "reward_model": {"ground_truth": "2"}}, {"prompt": "b"}]
+    path = write("a.jsonl", *rows)
+
+    code, output = check(capsys, path, "--label-key", "reward_model.ground_truth")
+
+    assert code == 1
+    assert "a.jsonl:1:" not in output
+    assert "a.jsonl:2: expected a column 'reward_model.ground_truth'" in output
+
+
 def test_repeated_ids_are_bad_and_repeated_prompts_a_warning(write, capsys):
     path = write("a.jsonl", *({"prompt": p, "n": n} for p, n in [("x", 1), ("y", 1), ("x", 2)]))
 
     code, output = check(capsys, path)
     assert code == 0
     assert (
-        f"warning: 1 prompts of {path} occur more than once; a.jsonl:3 repeats a.jsonl:1" in output
+        f"warning: 1 row repeats the prompt of an earlier row of {path}; a.jsonl:3 that of a.jsonl:1"
+        in output
     )
     code, output = check(capsys, path, "--id-key", "n")
     assert code == 1

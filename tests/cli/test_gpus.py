@@ -8,6 +8,7 @@ from rlhf_config import resolve
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_core.contracts import ENGINE, Accelerator
+from rlhf_testing.errors import has_code
 
 RUN = ("--model", "some/model", "--data", "prompts.jsonl", "--reward", "exact_match")
 
@@ -65,31 +66,37 @@ def test_one_gpu_is_as_without_the_flag(machine, asked):
 
 
 @pytest.mark.parametrize(
-    ("asked", "sizes", "message"),
+    ("asked", "sizes", "message", "code"),
     [
         (
             "4",
             (80.0, 80.0),
             r"--gpus 4: expected GPUs of this machine, which has 2 visible\. Set --gpus 2",
+            "gpu/too-few",
         ),
-        ("2", (), r"which has none\. Leave --gpus out"),
-        ("all", (), "which has none"),
-        ("2", (80.0, 24.0), "expected GPUs of equal memory.*card 80 GiB, card 24 GiB"),
-        ("four", (80.0,), "expected a positive number or all"),
-        ("0", (80.0,), "expected a positive number or all"),
+        ("2", (), r"which has none\. Leave --gpus out", "gpu/too-few"),
+        ("all", (), "which has none", "gpu/too-few"),
+        (
+            "2",
+            (80.0, 24.0),
+            "expected GPUs of equal memory.*card 80 GiB, card 24 GiB",
+            "gpu/unequal-memory",
+        ),
+        ("four", (80.0,), "expected a positive number or all", "usage/number-of-gpus"),
+        ("0", (80.0,), "expected a positive number or all", "usage/number-of-gpus"),
     ],
 )
 def test_what_the_machine_has_not_is_refused_before_anything_is_loaded(
-    machine, asked, sizes, message
+    machine, asked, sizes, message, code
 ):
     machine(*sizes)
 
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         resolved("--gpus", asked)
 
 
 def test_the_flag_needs_a_value():
-    with pytest.raises(ConfigError, match="expected a number or all"):
+    with pytest.raises(ConfigError, check=has_code("usage/number-of-gpus")):
         split_arguments(["--gpus", "--steps", "3"])
 
 

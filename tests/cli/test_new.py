@@ -166,6 +166,30 @@ def test_what_cannot_be_made_is_refused(rlhf, tmp_path, monkeypatch, words, part
     assert part in err
 
 
+@pytest.mark.parametrize(
+    ("words", "component"),
+    [
+        (("plugin", "grpo", "--kind", "advantage_estimator"), "grpo is one of"),
+        (("plugin", "group-norm", "--kind", "advantage_estimator"), "group_norm is one of"),
+    ],
+)
+def test_a_name_that_an_installed_component_has_is_refused(rlhf, tmp_path, words, component):
+    """With a second one no run could choose either by it."""
+    code, _, err = rlhf("new", *words, "--output", tmp_path)
+
+    assert code == 2
+    assert "expected the name of no installed advantage_estimator" in err
+    assert component in err
+    assert f"such as my-{words[1]}" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_of_another_kind_is_free(rlhf, tmp_path):
+    code, _, _ = rlhf("new", "plugin", "grpo", "--kind", "reward", "--output", tmp_path)
+
+    assert code == 0
+
+
 def test_an_existing_folder_is_left_alone(rlhf, tmp_path):
     (tmp_path / "rlhf-plugin-mine").mkdir()
 

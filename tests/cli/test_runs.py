@@ -5,6 +5,7 @@ import pytest
 from rlhf_cli.runs import read_options, read_run, training_command
 from rlhf_core import ConfigError, UnknownComponent
 from rlhf_core.plugins import load
+from rlhf_testing.errors import has_code
 
 RUN = ["--model", "some/model", "--data", "somebody/rows", "--reward", "exact_match"]
 
@@ -27,7 +28,7 @@ def test_roles_are_those_that_components_need():
 
 
 def test_a_mistake_is_refused_as_train_refuses_it():
-    with pytest.raises(ConfigError, match="batch_sizes"):
+    with pytest.raises(ConfigError, match="batch_sizes", check=has_code("config/unknown-option")):
         read_run([*RUN, "--rollout.batch_sizes", "5"], load())
 
 
@@ -42,5 +43,7 @@ def test_a_command_that_trains_is_found_by_its_name(name):
 
 @pytest.mark.parametrize("name", ["migrate", "nothing"])
 def test_a_command_that_does_not_train_is_refused(name):
-    with pytest.raises(UnknownComponent, match=f"rlhf {name}: expected a command that trains"):
+    with pytest.raises(
+        UnknownComponent, match=f"rlhf {name}: ", check=has_code("usage/no-training-command")
+    ):
         training_command(name, load())

@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_cli.show import read_samples, show
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 
 def sample(step, index, **changes):
@@ -97,43 +98,60 @@ def test_who_ended_the_run_is_shown_until_it_goes_on(run_of, capsys):
 def test_a_missing_step_lists_those_that_there_are(run_of):
     steps = [1, 2, 3, 7, 9, 10]
 
-    with pytest.raises(ConfigError, match=r"--step 5: .* has samples of steps 1-3, 7, 9-10\."):
+    with pytest.raises(
+        ConfigError, match=r"--step 5.*steps 1-3, 7, 9-10\.", check=has_code("run/no-such-step")
+    ):
         read_samples(run_of(*(sample(step, 0) for step in steps)), 5)
 
 
 def test_many_scattered_steps_are_listed_in_short(run_of):
     steps = range(10, 1010, 10)
 
-    with pytest.raises(ConfigError, match=r"steps 10, 20, 30, 40, 50, \.\.\., 980, 990, 1000\."):
+    with pytest.raises(
+        ConfigError,
+        match=r"steps 10, 20, 30, 40, 50, \.\.\., 980, 990, 1000\.",
+        check=has_code("run/no-such-step"),
+    ):
         read_samples(run_of(*(sample(step, 0) for step in steps)), 5)
 
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="nowhere: no such folder"):
+    with pytest.raises(ConfigError, match="nowhere", check=has_code("run/no-folder")):
         read_samples(tmp_path / "nowhere", None)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"is not a run folder: it has no samples\.jsonl"):
+    with pytest.raises(ConfigError, match=r"samples\.jsonl", check=has_code("run/not-a-run")):
+        read_samples(tmp_path, None)
+
+
+def test_a_folder_of_another_command_says_where_its_records_are(tmp_path):
+    (tmp_path / "episodes.jsonl").touch()
+
+    with pytest.raises(
+        ConfigError, match=r"records are in episodes\.jsonl", check=has_code("run/not-a-run")
+    ):
         read_samples(tmp_path, None)
 
 
 def test_a_file_instead_of_a_folder_is_refused(tmp_path):
     (tmp_path / "run.toml").touch()
 
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, check=has_code("run/no-folder")):
         read_samples(tmp_path / "run.toml", None)
 
 
 def test_a_run_that_kept_no_samples_says_which_option_keeps_them(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
 
-    with pytest.raises(ConfigError, match=r"--log\.samples 4"):
+    with pytest.raises(
+        ConfigError, match=r"--log\.samples 4", check=has_code("run/kept-no-samples")
+    ):
         read_samples(tmp_path, None)
 
 
 def test_a_run_before_its_first_step_says_so(run_of):
-    with pytest.raises(ConfigError, match="not finished its first step"):
+    with pytest.raises(ConfigError, check=has_code("run/no-step-yet")):
         read_samples(run_of(), None)
 
 
@@ -141,7 +159,7 @@ def test_a_run_without_samples_says_what_it_has(run_of, tmp_path):
     run = run_of()
     (run / "metrics.jsonl").write_text('{"step": 1, "metrics": {}}\n{"step": 2, "metrics": {}}\n')
 
-    with pytest.raises(ConfigError, match=r"finished 2 steps, .* and no checkpoint is there"):
+    with pytest.raises(ConfigError, match="2 steps", check=has_code("run/no-samples")):
         read_samples(run, None)
 
 
@@ -158,7 +176,8 @@ def test_a_run_without_samples_says_how_it_learned(run_of):
 
     with pytest.raises(
         ConfigError,
-        match=r"First and last: sft/nll 2\.5 -> 1\.25, preference/accuracy 0\.5 -> 0\.5; rlhf show \S+ --metrics",
+        match=r"sft/nll 2\.5 -> 1\.25, preference/accuracy 0\.5 -> 0\.5; rlhf show \S+ --metrics",
+        check=has_code("run/no-samples"),
     ):
         read_samples(run, None)
 
@@ -172,7 +191,9 @@ def test_half_a_last_line_is_left_out(run_of):
 def test_a_damaged_line_is_named(run_of):
     run = run_of(sample(1, 0), tail="{broken}\n")
 
-    with pytest.raises(ConfigError, match=r"samples\.jsonl:2: expected a JSON object"):
+    with pytest.raises(
+        ConfigError, match=r"samples\.jsonl:2", check=has_code("run/damaged-record")
+    ):
         read_samples(run, None)
 
 
@@ -245,7 +266,9 @@ def test_images_can_be_copied(run_of, tmp_path):
         "0.0.0.0-1.png": b"pixels"
     }
     (tmp_path / "media/ab/abc.png").unlink()
-    with pytest.raises(ConfigError, match=r"--images .*cannot be copied: No such file"):
+    with pytest.raises(
+        ConfigError, match=r"--images.*No such file", check=has_code("output/cannot-copy-images")
+    ):
         show(run, images=tmp_path / "out")
 
 
@@ -268,7 +291,7 @@ def test_rollouts_of_the_latest_evaluation_are_shown_with_their_set(run_of, caps
 
 
 def test_a_run_without_rollouts_of_evaluations_says_how_to_get_some(run_of):
-    with pytest.raises(ConfigError, match=r"keeps no rollouts of evaluations.*--eval\.data"):
+    with pytest.raises(ConfigError, match=r"--eval\.data", check=has_code("run/no-evaluations")):
         read_samples(run_of(sample(1, 0)), None, evaluation=True)
 
 
@@ -332,7 +355,5 @@ def test_a_run_that_was_not_evaluated_says_what_evaluations_need(run_of):
     run = run_of(sample(1, 0))
     (run / "eval_samples.jsonl").touch()
 
-    with pytest.raises(
-        ConfigError, match=r"not been evaluated yet, or keeps no samples.*--eval\.data"
-    ):
+    with pytest.raises(ConfigError, match=r"--eval\.data", check=has_code("run/not-evaluated")):
         read_samples(run, None, evaluation=True)

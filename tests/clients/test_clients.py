@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.libs.data.chat.zoo import tokenizer_of
 
-from rlhf_episodes.paths import MAX_MASKED
+from rlhf_episodes.answers import MAX_MASKED
 
 from .all_cases import CASES
 from .cases import Held

@@ -79,7 +79,7 @@ class Beside(Config):
     """Options of an adapter that engines serve beside the base's weights."""
 
     rank: int | None = Field(8, description="None: engines get merged weights")
-    begun: str | None = Field(None, description="folder to go on from")
+    begun: str | None = Field(None, description="folder to continue from")
 
     def continued_from(self):
         return self.begun

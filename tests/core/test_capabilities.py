@@ -5,6 +5,7 @@ import pytest
 from rlhf_core import CapabilityError, Component, PluginError, Registered, capabilities
 from rlhf_core.capabilities import Chosen, check, check_words, needs_of
 from rlhf_core.contracts import Aggregation
+from rlhf_testing.errors import has_code
 
 
 def chosen(flag="--loss", name="mine", **keywords):
@@ -54,7 +55,9 @@ def test_groups_have_a_smallest_size(samples, need, fails):
         check([chosen(needs={need})], frozenset(), samples)
         return
     with pytest.raises(
-        CapabilityError, match=f"rollout.n_samples_per_prompt is {samples}.*Set --rollout"
+        CapabilityError,
+        match=f"rollout.n_samples_per_prompt is {samples}.*Set --rollout",
+        check=has_code("config/too-few-samples-per-prompt"),
     ):
         check([chosen(needs={need})], frozenset(), samples)
 
@@ -62,7 +65,8 @@ def test_groups_have_a_smallest_size(samples, need, fails):
 def test_a_conflict_with_a_component_names_both():
     with pytest.raises(
         CapabilityError,
-        match=r"--loss mine cannot be combined with 'several_turns'.*--executor turns",
+        match=r"--loss mine.*'several_turns'.*--executor turns",
+        check=has_code("config/conflicting-component"),
     ):
         check(
             [
@@ -75,7 +79,11 @@ def test_a_conflict_with_a_component_names_both():
 
 
 def test_a_conflict_with_an_option_says_so():
-    with pytest.raises(CapabilityError, match="comes from an option of this run"):
+    with pytest.raises(
+        CapabilityError,
+        match="an option of this run",
+        check=has_code("config/conflicting-component"),
+    ):
         check(
             [chosen(conflicts={"renormalized_sampling"})], frozenset({"renormalized_sampling"}), 1
         )
@@ -86,7 +94,11 @@ def test_a_need_that_nobody_has_conflicts_with_nothing():
 
 
 def test_a_conflict_with_what_the_loop_supplies_for_another_component_counts():
-    with pytest.raises(CapabilityError, match="'values', which comes from --estimator critic"):
+    with pytest.raises(
+        CapabilityError,
+        match=r"'values'.*--estimator critic",
+        check=has_code("config/conflicting-component"),
+    ):
         check(
             [chosen(conflicts={"values"}), chosen("--estimator", "critic", needs={"values"})],
             frozenset(),
@@ -113,7 +125,11 @@ def test_the_modes_of_aggregation_are_those_of_the_contract():
 def test_a_misspelled_word_is_refused_with_the_nearest(label, word, near):
     component = Component(name="mine", factory=dict, **{label: frozenset({word})})
 
-    with pytest.raises(PluginError, match=f"'mine': {label} '{word}'.*{near}"):
+    with pytest.raises(
+        PluginError,
+        match=f"'mine': {label} '{word}'.*{near}",
+        check=has_code("plugin/unknown-capability"),
+    ):
         check_words(component)
 
 

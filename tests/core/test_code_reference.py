@@ -7,6 +7,7 @@ from rlhf_core.called.signatures import CALLED_KINDS
 from rlhf_core.code_reference import is_reference, parse
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import empty
+from rlhf_testing.errors import has_code
 
 ESTIMATORS = "rlhf_advantage_estimators"
 ENVIRONMENTS = "rlhf_environments"
@@ -90,7 +91,7 @@ def test_references_are_told_from_plugin_names(name, expected):
 
 @pytest.mark.parametrize("text", ["mine.py", "mine.py:", "mine.py:a b", "mine.py:3"])
 def test_a_reference_without_a_name_is_refused(text):
-    with pytest.raises(ConfigError, match=r"expected FILE.py:NAME"):
+    with pytest.raises(ConfigError, check=has_code("config/no-name-in-file")):
         parse(text)
 
 
@@ -117,7 +118,9 @@ def test_a_function_is_the_component_itself(file, hook):
 
 def test_a_function_that_takes_something_else_is_refused_before_the_file_is_imported(file):
     with pytest.raises(
-        ConfigError, match=r"^mine.py:takes_nothing: expected .* \(batch\), by position"
+        ConfigError,
+        match=r"^mine\.py:takes_nothing.*\(batch\)",
+        check=has_code("config/not-callable"),
     ):
         empty().get(ESTIMATORS, "mine.py:takes_nothing")
 
@@ -176,7 +179,11 @@ def test_of_several_descriptions_of_a_class_one_has_to_be_named(file):
     assert empty().get(ESTIMATORS, "mine.py:OTHER").component.needs == {"values"}
 
     file.write_text(ONE_FILE.replace('"median"', '"centre"') + other)
-    with pytest.raises(ConfigError, match=r"COMPONENT, OTHER all describe Median; name the one"):
+    with pytest.raises(
+        ConfigError,
+        match=r"COMPONENT, OTHER all describe Median; name the one",
+        check=has_code("config/several-descriptions"),
+    ):
         empty().get(ESTIMATORS, "mine.py:Median")
 
 
@@ -229,32 +236,61 @@ def test_the_files_folder_comes_last_on_the_path(file):
 
 
 @pytest.mark.parametrize(
-    ("name", "hook", "part"),
+    ("name", "hook", "part", "code"),
     [
-        ("missing.py:f", ESTIMATORS, r"cannot read 'missing\.py': No such file.*looked in"),
-        ("mine.py:doubel", ESTIMATORS, "Did you mean 'double'"),
-        ("mine.py:zzz", ESTIMATORS, "It has: double, waits, Plain"),
-        ("mine.py:double", ENVIRONMENTS, "is a function; this kind of component has to be a class"),
-        ("mine.py:waits", ESTIMATORS, "is an async function"),
-        ("mine.py:number", ESTIMATORS, "is a int; expected a class"),
-        ("mine.py:UntypedSize", ENVIRONMENTS, "annotated with a subclass of rlhf_core.Config"),
+        (
+            "missing.py:f",
+            ESTIMATORS,
+            r"cannot read 'missing\.py': No such file.*looked in",
+            "config/unreadable-code",
+        ),
+        ("mine.py:doubel", ESTIMATORS, "Did you mean 'double'", "config/not-in-file"),
+        ("mine.py:zzz", ESTIMATORS, "It has: double, waits, Plain", "config/not-in-file"),
+        (
+            "mine.py:double",
+            ENVIRONMENTS,
+            "is a function; this kind of component has to be a class",
+            "config/function-for-class",
+        ),
+        ("mine.py:waits", ESTIMATORS, "is an async function", "config/function-for-class"),
+        ("mine.py:number", ESTIMATORS, "is a int; expected a class", "config/no-component"),
+        (
+            "mine.py:UntypedSize",
+            ENVIRONMENTS,
+            "annotated with a subclass of rlhf_core.Config",
+            "config/class-with-other-arguments",
+        ),
     ],
 )
-def test_what_cannot_be_a_component_is_refused(file, name, hook, part):
-    with pytest.raises(ConfigError, match=part):
+def test_what_cannot_be_a_component_is_refused(file, name, hook, part, code):
+    with pytest.raises(ConfigError, match=part, check=has_code(code)):
         empty().get(hook, name)
 
 
 def test_broken_syntax_is_reported_without_importing(file):
     file.write_text("def double(:\n")
 
-    with pytest.raises(ConfigError, match=r"not valid Python.*line 1"):
+    with pytest.raises(
+        ConfigError, match=r"not valid Python.*line 1", check=has_code("config/invalid-python")
+    ):
         empty().get(ESTIMATORS, "mine.py:double")
 
 
 def test_a_file_that_raises_is_reported_and_can_be_fixed(file):
     file.write_text(SOURCE.replace("import helper_beside", "import no_such_module_here"))
-    with pytest.raises(ConfigError, match=r"importing mine.py failed: ModuleNotFoundError"):
+    with pytest.raises(
+        ConfigError,
+        match=r"importing mine.py failed: ModuleNotFoundError",
+        check=has_code("config/import-failed"),
+    ):
+        parse("mine.py:double").load()
+
+    file.write_text(f"{SOURCE}\nraise SystemExit(0)\n")
+    with pytest.raises(
+        ConfigError,
+        match=r"importing mine.py failed: SystemExit: 0",
+        check=has_code("config/import-failed"),
+    ):
         parse("mine.py:double").load()
 
     file.write_text(SOURCE)

@@ -18,6 +18,7 @@ from rlhf_core import (
 )
 from rlhf_core.component import missing_requirements, name_component
 from rlhf_core.plugins import empty, load
+from rlhf_testing.errors import has_code
 
 
 class Options(Config):
@@ -43,18 +44,20 @@ def distribution(tmp_path):
     "name", ["", "Upper", "1st", "with-dash", "with space", "plugin:name", "_x"]
 )
 def test_names_are_lower_case_words(name):
-    with pytest.raises(PluginError, match="expected lower case letters"):
+    with pytest.raises(PluginError, check=has_code("plugin/malformed-name")):
         Component(name=name, factory="a:b")
 
 
 def test_aliases_are_names_too():
-    with pytest.raises(PluginError, match="'Bad'"):
+    with pytest.raises(PluginError, match="'Bad'", check=has_code("plugin/malformed-name")):
         Component(name="good", factory="a:b", aliases=("Bad",))
 
 
 @pytest.mark.parametrize("factory", ["", "module", "module:", ":name", "a b:c", "module:name()"])
 def test_factories_are_written_as_module_and_name(factory):
-    with pytest.raises(PluginError, match=r"expected 'package.module:callable'"):
+    with pytest.raises(
+        PluginError, match=r"^factory ", check=has_code("plugin/malformed-reference")
+    ):
         Component(name="x", factory=factory)
 
 
@@ -98,7 +101,11 @@ def test_the_metadata_of_a_distribution_is_read_once_for_all_of_its_components(
 def test_a_factory_without_its_name_is_the_plugins_fault():
     entry = Registered(Component(name="x", factory="collections:NoSuchThing"), "acme")
 
-    with pytest.raises(PluginError, match=r"acme:x.*'collections' has no 'NoSuchThing'"):
+    with pytest.raises(
+        PluginError,
+        match=r"acme:x.*'collections' has no 'NoSuchThing'",
+        check=has_code("plugin/no-factory"),
+    ):
         entry.load()
 
 
@@ -110,6 +117,18 @@ def test_errors_while_building_name_the_plugin():
         Registered(Component(name="x", factory=explode), "acme").build()
 
     assert caught.value.__notes__ == ["in plugin acme (acme), component x"]
+
+
+def test_a_factory_that_returns_nothing_is_named():
+    """As one that lacks its ``return``: what is called later would raise, far from here and without a name."""
+    entry = Registered(Component(name="x", factory=lambda config: None), "acme")
+
+    with pytest.raises(
+        PluginError,
+        match=r"^acme:x \(acme\): its factory returned None",
+        check=has_code("plugin/wrong-answer"),
+    ):
+        entry.build()
 
 
 def test_the_source_is_found_without_importing():
@@ -146,7 +165,9 @@ def test_a_missing_extra_says_how_to_install_it(distribution):
     component = Component(name="x", factory="collections:OrderedDict", extra="fast")
     entry = Registered(component, "acme", distribution("surely-not-installed; extra == 'fast'"))
 
-    with pytest.raises(MissingDependency, match=r"pip install 'acme\[fast\]'"):
+    with pytest.raises(
+        MissingDependency, match=r"'acme\[fast\]'", check=has_code("plugin/missing-dependency")
+    ):
         entry.load()
 
 
@@ -160,7 +181,11 @@ def test_a_missing_extra_is_found_for_a_class_too(distribution):
     component = Component(name="quick", factory=Fast, extra="fast")
     registered = Registered(component, "acme", distribution('not-there>=1; extra == "fast"'))
 
-    with pytest.raises(MissingDependency, match=r"not-there>=1 \(not installed\)"):
+    with pytest.raises(
+        MissingDependency,
+        match=r"not-there>=1 \(not installed\)",
+        check=has_code("plugin/missing-dependency"),
+    ):
         registered.build()
     assert made == []
 

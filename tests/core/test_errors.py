@@ -36,3 +36,21 @@ def test_a_plugins_own_error_has_the_code_of_its_base():
         """A game that ended."""
 
     assert LostGame("why").code == "environment/failed"
+
+
+def test_another_text_keeps_class_and_code():
+    class LostGame(errors.EnvironmentFailure, code="environment/lost"):
+        """A game that ended, with a class of its own that takes the message alone."""
+
+        def __init__(self, message: object = "") -> None:
+            super().__init__(message)
+
+    lost = LostGame("why").with_text("game 3: why")
+    given = errors.DataError("why", code="data/no-rows").with_text("a.jsonl: why")
+
+    assert (type(lost), str(lost), lost.code) == (LostGame, "game 3: why", "environment/lost")
+    assert (type(given), str(given), given.code) == (
+        errors.DataError,
+        "a.jsonl: why",
+        "data/no-rows",
+    )

@@ -2,12 +2,15 @@
 
 import logging
 import sys
+import types
 
 import pytest
 
-from rlhf_core import AmbiguousComponent, PluginError, UnknownComponent, plugins
+from rlhf_core import AmbiguousComponent, Component, PluginError, UnknownComponent, plugins
+from rlhf_core.component import Registered
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import FORMER, GROUP, empty, load
+from rlhf_testing.errors import has_code
 
 LOSSES = "rlhf_policy_losses"
 
@@ -22,6 +25,12 @@ def rlhf_policy_losses():
 HOSTILE = {
     "import_error": ("import no_such_module_anywhere", "No module named 'no_such_module_anywhere'"),
     "raises": ("raise RuntimeError('at import')", "at import"),
+    "exits": ("import sys\nsys.exit(3)", "is not usable: it raised SystemExit: 3"),
+    "exits_with_text": ("raise SystemExit('no GPU')", "it raised SystemExit: no GPU"),
+    "hook_exits": (
+        "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_policy_losses(): raise SystemExit",
+        "it raised SystemExit",
+    ),
     "syntax": ("def broken(:", "invalid syntax"),
     "wrong_argument": (
         "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_step_end(step, nonsense): pass",
@@ -46,6 +55,10 @@ HOSTILE = {
     "returns_generator": (
         "from rlhf_core import hookimpl\n@hookimpl\ndef rlhf_policy_losses(): yield",
         "returned generator",
+    ),
+    "no_decorator": (
+        GOOD.format(name="unmarked").replace("@hookimpl", ""),
+        "its function rlhf_policy_losses has the name of a hook but no @hookimpl; write @hookimpl above it",
     ),
     "bad_config": (
         "from rlhf_core import hookimpl, Component\n@hookimpl\ndef rlhf_policy_losses(): "
@@ -185,6 +198,31 @@ def test_a_broken_plugin_is_attributed_and_the_others_work(install, kind):
     assert not loaded.manager.has_plugin("bad")
 
 
+@pytest.mark.parametrize("kind", ["exits", "exits_with_text", "hook_exits"])
+def test_a_plugin_that_exits_is_told_with_its_cause(install, kind):
+    install("rlhf-plugin-bad", HOSTILE[kind][0])
+
+    (error,) = [failed.error for failed in load().failed if failed.name == "bad"]
+
+    assert has_code("plugin/exited")(error)
+    assert isinstance(error.__cause__, SystemExit)
+
+
+def test_a_function_with_the_name_of_a_hook_needs_its_mark(install):
+    install("rlhf-plugin-bad", HOSTILE["no_decorator"][0])
+
+    (error,) = [failed.error for failed in load().failed if failed.name == "bad"]
+
+    assert has_code("plugin/unmarked-hook")(error)
+
+
+def test_the_declaration_of_a_hook_may_be_imported_by_its_name(install):
+    imports = "from rlhf_core.hookspecs import rlhf_step_end\n"
+    install("rlhf-plugin-acme", imports + GOOD.format(name="acme"))
+
+    assert "acme" in load().loaded
+
+
 def test_all_of_them_together_leave_the_good_one(install):
     for kind, (source, _) in HOSTILE.items():
         install(f"rlhf-plugin-{kind.replace('_', '-')}", source)
@@ -264,7 +302,11 @@ def test_an_unknown_name_mentions_the_plugins_that_failed(install):
     install("rlhf-plugin-bad", "import no_such_module_anywhere")
     loaded = load()
 
-    with pytest.raises(UnknownComponent, match=r"plugin 'bad'.*no_such_module_anywhere"):
+    with pytest.raises(
+        UnknownComponent,
+        match=r"'bad'.*no_such_module_anywhere",
+        check=has_code("plugin/unknown-component"),
+    ):
         loaded.get(LOSSES, "bad_loss")
 
 
@@ -339,3 +381,26 @@ def test_registering_twice_is_refused(install):
 
     with pytest.raises((ValueError, PluginError)):
         plugins.register(loaded, candidate)
+
+
+@pytest.mark.parametrize(
+    ("hook", "has", "lacks"),
+    [
+        ("rlhf_train_backends", ("setup", "close"), "train_step"),
+        ("rlhf_engines", ("start", "close"), "generate"),
+        ("rlhf_runtimes", ("close",), "start"),
+    ],
+)
+def test_a_part_without_a_method_that_each_run_calls_is_named(hook, has, lacks):
+    """It was an AttributeError that named neither the component nor its plugin."""
+    part = types.SimpleNamespace(**{name: print for name in has})
+    plugins = load("")
+    plugins.registries[hook].add(Registered(Component(name="bare", factory=lambda _: part), "mine"))
+    ref = ComponentRef(kind=hook, name="mine:bare")
+
+    says = rf"^mine:bare \(mine\): its factory returned .*; expected an object with {lacks}$"
+    with pytest.raises(PluginError, match=says, check=has_code("plugin/wrong-answer")):
+        plugins.build(ref)
+
+    setattr(part, lacks, print)
+    assert plugins.build(ref) is part

@@ -5,11 +5,25 @@ import runpy
 import pytest
 
 from rlhf_core import RewardError, StorageError
-from rlhf_core.problem import MAX_TEXT, log_switched_off, problem_of
+from rlhf_core.problem import MAX_TEXT, headline, log_switched_off, problem_of
 
 
 def test_the_text_of_an_exception_is_cut():
     assert len(problem_of(ValueError("x" * 10**6)).text) < MAX_TEXT + 100
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("first\nsecond"), "first"),
+        (ValueError("\n first\nsecond"), "first"),
+        (ValueError(""), "ValueError"),
+        (ValueError(" \n"), "ValueError"),
+        (SystemExit(3), "raised SystemExit: 3"),
+    ],
+)
+def test_an_error_has_one_line_also_without_a_message(error, line):
+    assert headline(error) == line
 
 
 def test_the_line_that_raised_is_kept_also_behind_a_translation():

@@ -212,6 +212,16 @@ ROWS = {
             {"prompt": "1", "chosen": "2345678", "rejected": "234567"},
         )
     ],
+    "rlhf_data/learned/pairs.py:shared_messages": [
+        (
+            "dpo",
+            {
+                "question": "1",
+                "chosen": [ANSWERED],
+                "rejected": [{"role": "assistant", "content": "3"}],
+            },
+        )
+    ],
     "rlhf_data/learned/renderings/two_renderings.py:texts": [
         ("distill --teacher.system_prompt x", PLAIN)
     ],

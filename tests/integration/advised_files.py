@@ -245,13 +245,13 @@ FILES = {
             then="eval compare again fewer",
         )
     ],
-    "rlhf_plugin_inference/evaluate/model_files.py:check_same_files": [
+    "rlhf_plugin_inference/evaluate/run.py:check_same_files": [
         FileCase(words=EVALUATED, prepare=_change_weights)
     ],
     "rlhf_plugin_inference/evaluate/records.py:_check_line": [
         FileCase(words=EVALUATED, prepare=_different_rows)
     ],
-    "rlhf_plugin_inference/evaluate/records.py:read_episodes": [
+    "rlhf_plugin_inference/evaluate/records.py:_read": [
         FileCase(words=EVALUATED, prepare=lambda: _cut_lines(Path("evaluated/episodes.jsonl"), 40))
     ],
     "rlhf_plugin_inference/generate/records.py:check_same_prompts": [

@@ -13,11 +13,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from rlhf_core.contracts import ComponentRef, EngineSpec, PolicyObjective, RoleSpec
+from rlhf_core.contracts import EngineSpec, RoleSpec
 from rlhf_core.media.reader import without_images
-from rlhf_core.plugins import load
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
-from rlhf_plugin_deepspeed.parallel.embedding_noise import refuse_cut_noise
+from rlhf_plugin_deepspeed.files.loading import refuse_cut_noise
 from rlhf_plugin_deepspeed.parallel.images import refuse_cut_images
 from rlhf_plugin_deepspeed.parallel.rank_group import join_group
 from rlhf_plugin_deepspeed.parallel.sequence_attention import check_heads, check_layers
@@ -27,8 +26,6 @@ from rlhf_plugin_fsdp.config import FsdpConfig
 from rlhf_plugin_fsdp.sharding import shard
 from rlhf_plugin_inference.serving.gpus import shares
 from rlhf_plugin_lab.serving import server_of
-from rlhf_plugin_local.config import TorchBackendConfig
-from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_torch.cut.part_files import FORMAT, load_parts
 from rlhf_torch.models.device import choose_compute_dtype
 from rlhf_torch.models.modeling import DTYPES, CausalLM
@@ -150,7 +147,7 @@ def frequencies(options):
 
 
 def carried(options):
-    from rlhf_plugin_vllm.carried_states import require_no_states
+    from rlhf_plugin_vllm.arguments import require_no_states
 
     if options["--engine"] == "vllm":
         require_no_states("states", trust_remote_code=False)
@@ -180,23 +177,6 @@ def rows_of_embeddings(options):
         require_rows(spec)
 
 
-def average(options):
-    decay = options.get("--actor.ema")
-    backend = TorchBackend(TorchBackendConfig(device="cpu"))
-    spec = RoleSpec(
-        role="policy",
-        model_path="model",
-        objective=PolicyObjective(
-            loss=ComponentRef(kind="rlhf_policy_losses", name="ppo"), aggregation="token-mean"
-        ),
-        optimizer=ComponentRef(kind="rlhf_optimizers", name="adam"),
-        ema_decay=None if decay is None else float(decay),
-    )
-    backend.setup(spec, load(""))
-    backend.export(Path("averaged"), ema=True)
-    backend.close()
-
-
 def shards(options):
     training = SimpleNamespace(tensor_parallel=_deepspeed(options).tensor_parallel, named={})
     with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +187,7 @@ def shards(options):
 
 CALLED = {
     "rlhf_core/media/reader.py:without_images": [(images_of_messages, "sft --model seeing")],
-    "rlhf_plugin_deepspeed/parallel/embedding_noise.py:refuse_cut_noise": [
+    "rlhf_plugin_deepspeed/files/loading.py:refuse_cut_noise": [
         (noise, f"sft --train.neftune_alpha 5 {DEEPSPEED}tensor_parallel 2"),
         (noise, f"sft --train.neftune_alpha 5 {DEEPSPEED}deep_compile true"),
     ],
@@ -236,11 +216,10 @@ CALLED = {
     ],
     "rlhf_plugin_inference/serving/gpus.py:shares": [(engines, "eval --engines 2")],
     "rlhf_plugin_lab/serving.py:server_of": [(page, "view --port 8000")],
-    "rlhf_plugin_local/torch_backend.py:export": [(average, "train")],
     "rlhf_plugin_vllm/arguments.py:require_rows": [
         (rows_of_embeddings, "train --engine vllm --model.resize_embeddings true")
     ],
-    "rlhf_plugin_vllm/carried_states.py:require_no_states": [(carried, "train --engine vllm")],
+    "rlhf_plugin_vllm/arguments.py:require_no_states": [(carried, "train --engine vllm")],
     "rlhf_plugin_vllm/length_limit.py:check_length": [
         (frequencies, "train --engine vllm --rollout.max_length 128")
     ],

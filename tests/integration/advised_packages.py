@@ -15,6 +15,8 @@ from rlhf_core.contracts import EngineSpec, PolicyObjective, RoleSpec, Uid, Visi
 from rlhf_core.plugins import load
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_fsdp.config import FsdpConfig
+from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 from rlhf_torch.ranks.ranks import Ranks
@@ -39,6 +41,8 @@ def averaged(package, decay):
         from rlhf_plugin_fsdp.backend import FsdpBackend as Backend
 
         backend = Backend(FsdpConfig(device="cpu"))
+    elif package == "local":
+        backend = TorchBackend(TorchBackendConfig(device="cpu"))
     else:
         from rlhf_plugin_deepspeed.backend import DeepSpeedBackend as Backend
 
@@ -194,22 +198,25 @@ DEEP = {"deep_compile": True}
 NOT_DEEP = {"deep_compile": False}
 
 PACKAGES_AT_WORK = {
-    "rlhf_plugin_deepspeed/backend.py:export": [
+    "rlhf_torch/scoring/scoring_backend.py:_require_average": [
+        Advised(
+            call=averaged,
+            wrong={"package": "local", "decay": None},
+            told={"set --actor.ema": {"decay": 0.9}},
+        ),
         Advised(
             call=averaged,
             wrong={"package": "deepspeed", "decay": None},
             told={"set --actor.ema": {"decay": 0.9}},
             needs="deepspeed",
             slow=True,
-        )
-    ],
-    "rlhf_plugin_fsdp/backend.py:export": [
+        ),
         Advised(
             call=averaged,
             wrong={"package": "fsdp", "decay": None},
             told={"set --actor.ema": {"decay": 0.9}},
             slow=True,
-        )
+        ),
     ],
     "rlhf_plugin_deepspeed/compile/deep_compile.py:refuse_deep_compile": [
         Advised(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.libs.data.learned.families import renderer_of
+from tests.plugins.supervised.training.preferences.test_judged import rows_of
 from transformers import PreTrainedTokenizer
 
 from rlhf_data import (
@@ -20,6 +21,7 @@ from rlhf_data.learned.tokens import SpanTokenizer
 from rlhf_data.made.players import Players
 from rlhf_data.prompts import tokenize_rows
 from rlhf_data.rows import PromptFormat
+from rlhf_plugin_supervised.training.preferences.judged import mismatched
 from rlhf_testing.tiny import tiny_tokenizer, write_tiny_model
 
 from .advised_case import Advised
@@ -114,6 +116,10 @@ def tokens_of_characters(tokenizer):
 
 def players(shares, row):
     Players(shares).of(0, row)
+
+
+def answers_beside_others(prompts):
+    mismatched(rows_of(*(([prompt], [10]) for prompt in prompts)), 100)
 
 
 def tokenizer_of(path, copied, has_option):
@@ -234,6 +240,16 @@ ROWS_READ = {
                 "name its folder with --model.tokenizer": {"path": "model"},
             },
         ),
+    ],
+    "rlhf_plugin_supervised/training/preferences/judged.py:_shift": [
+        Advised(
+            call=answers_beside_others,
+            wrong={"prompts": (1, 1)},
+            told={
+                "Add rows with another": {"prompts": (1, 1, 2)},
+                "hold more of them out (--eval.fraction)": {"prompts": (1, 2, 1, 2)},
+            },
+        )
     ],
 }
 """Place -> calls, one for each message."""

@@ -19,7 +19,7 @@ from rlhf_core.contracts import Task, Uid
 from rlhf_core.plugins import load
 from rlhf_core.storage.run_folder import RunFolder
 from rlhf_guard.rewards.panel import SampleScore
-from rlhf_plugin_lab.replay.held import held
+from rlhf_plugin_lab.replay.command import held
 from rlhf_plugin_loggers.wandb_logger import WandbConfig, WandbLogger
 from rlhf_plugin_sources.jsonl_stream import JsonlStream, JsonlStreamConfig
 from rlhf_plugin_supervised.training.command import sft
@@ -30,8 +30,8 @@ from rlhf_trainer.learning.checks import check_served_weights
 from rlhf_trainer.loop.restore import restore_roles
 from rlhf_trainer.loop.state import LoopState
 from rlhf_trainer.loop.training import check_epoch
-from rlhf_trainer.rollouts.batch_metrics import staleness_metrics
 from rlhf_trainer.rollouts.episodes import PlayedGroup, rewarded
+from rlhf_trainer.rollouts.reports import staleness_metrics
 
 from .advised_case import Advised
 from .advised_requests import changed_environment
@@ -150,7 +150,7 @@ RUNS_GOING_ON = {
         Advised(
             call=served,
             wrong={"digest": "old"},
-            told={"Go on from the newest checkpoint with --resume auto": {"digest": "abc"}},
+            told={"Continue from the newest checkpoint with --resume auto": {"digest": "abc"}},
             given=("--rollout.check_weights",),
         )
     ],
@@ -171,11 +171,11 @@ RUNS_GOING_ON = {
             told={"set them back": {"now": 8}, "start a new run in another --output": {"was": 0}},
         )
     ],
-    "rlhf_trainer/rollouts/batch_metrics.py:staleness_metrics": [
+    "rlhf_trainer/rollouts/reports.py:staleness_metrics": [
         Advised(
             call=stale,
             wrong={"oldest": 4},
-            told={"Go on from the newest checkpoint with --resume auto": {"oldest": 5}},
+            told={"Continue from the newest checkpoint with --resume auto": {"oldest": 5}},
             given=("--rollout.max_staleness",),
         )
     ],
@@ -203,7 +203,7 @@ RUNS_GOING_ON = {
             wrong={"is_resumed": True, "is_there": False},
             told={
                 "Put it back": {"is_there": True},
-                "begin anew with --resume restart": {"is_resumed": False},
+                "start over with --resume restart": {"is_resumed": False},
             },
             given=("--data.source",),
         )
@@ -219,7 +219,7 @@ RUNS_GOING_ON = {
             given=("--log.to",),
         )
     ],
-    "rlhf_plugin_lab/replay/held.py:held": [
+    "rlhf_plugin_lab/replay/command.py:held": [
         Advised(
             call=checkpoint_held,
             wrong={"removed": "step-00000001", "start": "step-00000001"},

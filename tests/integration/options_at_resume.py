@@ -187,7 +187,7 @@ class BegunRuns:
         return self._checkpoints[key]
 
     def resuming(self, scene: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the layer of options that goes on from it."""
+        """Return the layer of options that continues from it."""
         return at("resume.checkpoint", str(self.checkpoint(scene)))
 
 

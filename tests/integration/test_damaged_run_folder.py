@@ -157,7 +157,7 @@ def test_changed_records_are_named_with_the_ways_to_go_on(workspace, damaged):
     newer = f"{damaged.name}/checkpoints/step-00000004"
     assert code == 2
     assert "metrics.jsonl has changed within its first" in told
-    assert f"--resume {older}   goes on" in told
+    assert f"--resume {older}   continues from" in told
     assert f"--resume {newer} --resume.damaged_records set-aside" in told
 
 

@@ -118,13 +118,15 @@ def test_a_command_that_fails_when_weights_have_changed_goes_on_from_the_step_be
     assert weights_digest(resumed) == weights_digest(whole)
 
 
-def test_a_command_that_keeps_no_copy_and_fails_within_an_update_says_that_it_begins_anew(
+def test_a_command_that_keeps_no_copy_and_fails_within_an_update_says_that_it_starts_over(
     command, tmp_path, monkeypatch, capfd
 ):
     with monkeypatch.context() as patched:
         fail_in_update(patched, "update", 3)
         assert command("--output", "run", *UNRECORDED, "--checkpoint.undo_gib", "0") == 1
-    fate = "step 2 could not be saved: no checkpoint was due before, and --resume restart begins"
+    fate = (
+        "step 2 could not be saved: no checkpoint was due before, and --resume restart starts over"
+    )
     assert fate in (tmp_path / "run/run.log").read_text()
     assert "--resume restart" in capfd.readouterr().out  # the summary's next command
     assert saved_steps(tmp_path / "run") == []

@@ -132,6 +132,6 @@ def test_a_run_that_keeps_no_copy_says_how_far_back_a_failure_between_updates_th
     assert saved_steps(workspace / "no-copy") == []
     flags = ("--loss", "broken_loss.py:loss", *flags)
     assert train_in_a_fork(workspace, "no-copy", *flags, "--resume", "auto") != 0
-    assert "--resume restart begins anew" in (workspace / "no-copy.log").read_text()
+    assert "--resume restart starts over" in (workspace / "no-copy.log").read_text()
     assert train_in_a_fork(workspace, "no-copy", *flags, "--resume", "restart") == 0
     assert len(records(workspace / "no-copy" / "earlier-1", "metrics")) == 2

@@ -74,7 +74,7 @@ def test_a_hangup_finishes_the_step_and_saves(started, workspace):
     _, told = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 130, told
-    assert b"stopped by SIGHUP; go on with --resume auto" in told
+    assert b"stopped by SIGHUP; continue with --resume auto" in told
     assert list((workspace / "run" / "checkpoints").glob("step-*"))
 
 
@@ -166,7 +166,7 @@ def test_ctrl_c_of_a_terminal_under_vllm_finishes_the_step_and_resumes_exactly(s
     _, told = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 130, told
-    assert b"stopped by SIGINT; go on with --resume auto" in told
+    assert b"stopped by SIGINT; continue with --resume auto" in told
     assert num_steps(workspace / "run") == 2
     # In this process, which has imported torch already; vLLM's core is a process of its own in any case.
     _, _, _, *words = command

@@ -302,10 +302,10 @@ COURSE = [
 
 
 LEARNED = {
-    "sft": [],
+    "sft": ["--data.form", "response"],
     "dpo": [],
     "rm": [],
-    "distill": ["--teacher.path", "teacher"],
+    "distill": ["--data.form", "response", "--teacher.path", "teacher"],
     "kto": ["--preference.loss", "kto", "--data.response_key", "response"],
 }
 

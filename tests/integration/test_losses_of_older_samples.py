@@ -8,6 +8,7 @@ from rlhf_config import parse_flags, read_toml, resolve
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 from rlhf_testing.conformance.loss_inputs import loss_case, loss_inputs, prepared, total
+from rlhf_testing.errors import has_code
 
 PLUGINS = plugin_loader.load("")
 LOSSES = list(PLUGINS.registries["rlhf_policy_losses"])
@@ -45,7 +46,11 @@ def resolved(*words):
 
 
 def test_gpg_takes_stale_samples_with_a_correction_only():
-    with pytest.raises(ConfigError, match=r"(?s)--loss gpg: nothing would weigh.*kind tis"):
+    with pytest.raises(
+        ConfigError,
+        match=r"(?s)--loss gpg: nothing would weigh.*kind tis",
+        check=has_code("config/stale-samples-unweighed"),
+    ):
         resolved(*AHEAD, "--loss", "gpg")
 
     assert resolved(*AHEAD, "--loss", "gpg", "--algo.correction.kind", "tis").cautions == ()

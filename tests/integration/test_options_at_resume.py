@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.loop.resume import FREE
 from rlhf_trainer.loop.training import BINDING
 
@@ -77,7 +78,11 @@ def test_a_bound_option_is_refused(begun, small, path):
     shutil.copytree(begun.checkpoint(), folder)
     rewrite(folder, lambda state: {**state, "config": with_other(state["config"], path)})
 
-    with pytest.raises(ConfigError, match=f"--{path} is .* was made with 'another'"):
+    with pytest.raises(
+        ConfigError,
+        match=f"--{path} is .* was made with 'another'",
+        check=has_code("resume/option-changed"),
+    ):
         small(BASE, at("resume.checkpoint", str(folder)), output=f"out-{path}")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_core.errors import EmptyStepsError, NonFiniteError, RolloutError
 from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
+from rlhf_testing.errors import has_code
 
 from .options_at_resume import BASE, at
 from .recorded_run import ENTROPY
@@ -125,7 +126,9 @@ def test_concurrency_bounds_the_prompts_of_the_next_step(small, resumed):
 
 def test_the_next_step_ends_a_run_whose_models_disagree_by_more_than_the_option_says(resumed):
     """Engine and policy differ by some units of 2^-10, which the checkpoint's own bound of 0.2 lets pass."""
-    with pytest.raises(RolloutError, match=r"rollout\.max_mismatch"):
+    with pytest.raises(
+        RolloutError, match=r"rollout\.max_mismatch", check=has_code("engine/logprobs-differ")
+    ):
         resumed("mismatch", at("rollout.max_mismatch", 2.0**-20))
 
 
@@ -143,7 +146,11 @@ def test_skipped_updates_before_count_against_the_option(begun, small, resumed, 
 
     if not ends:
         return go_on()
-    with pytest.raises(NonFiniteError, match="3 updates of the policy in a row"):
+    with pytest.raises(
+        NonFiniteError,
+        match="3 updates of the policy in a row",
+        check=has_code("training/gradient-not-finite"),
+    ):
         go_on()
 
 
@@ -158,7 +165,9 @@ def test_empty_steps_before_count_against_the_option(small, resumed, limit, ends
 
     if not ends:
         return resumed(f"empty-{limit}", layer, scene=scene)
-    with pytest.raises(EmptyStepsError, match="in 3 steps in a row, up to step 3"):
+    with pytest.raises(
+        EmptyStepsError, match=r"3 steps.*step 3", check=has_code("training/empty-steps")
+    ):
         resumed(f"empty-{limit}", layer, scene=scene)
 
 

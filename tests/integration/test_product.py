@@ -21,7 +21,7 @@ from rlhf_plugin_local.runtime import LocalRole
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_trainer.learning.advantages import advantages
 from rlhf_trainer.learning.demands import demands_of
-from rlhf_trainer.learning.minibatches import minibatches, normalizers_of, prepare
+from rlhf_trainer.learning.minibatches import normalizers_of, prepare, step_data
 from rlhf_trainer.learning.model_outputs import ask_models
 from rlhf_trainer.learning.roles import CRITIC, POLICY, runtime_spec
 
@@ -104,17 +104,7 @@ async def one_step(run, roles, batch):
         reward_weights={"score": 1.0},
         with_observations=demands.observations,
     )
-    (minibatch,) = minibatches(
-        batch,
-        outputs.columns | estimates,
-        teacher_top=outputs.teacher_top,
-        per_epoch=1,
-        epochs=1,
-        max_actions=8,
-        seed=0,
-        step=1,
-    )
-    data = minibatch.batch
+    data = step_data(batch, outputs.columns | estimates, outputs.teacher_top)
     if demands.prepares_step:
         loss = run.one("algo.loss.policy")
         columns = prepare(loss.registered.build(loss.options), data, seed=0)

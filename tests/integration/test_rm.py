@@ -23,6 +23,7 @@ from rlhf_cli.main import main
 from rlhf_core import ConfigError
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 from .forked_runs import (
@@ -437,5 +438,9 @@ def test_an_adapter_without_a_head_is_no_reward_model(adapted, tmp_path):
     save_file(tensors, headless / "adapter_model.safetensors")
     tokenizer = AutoTokenizer.from_pretrained(adapted / "model")
 
-    with pytest.raises(ConfigError, match=r"expected an adapter with a head 'score'.*it has none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"expected an adapter with a head 'score'.*it has none",
+        check=has_code("reward-model/unusable"),
+    ):
         reward_of(str(headless), PAIRS, tokenizer, "none")

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from rlhf_testing.conformance.columns import EOS_ID
-from rlhf_torch.rows.prefix_tree import Starts
-from rlhf_torch.rows.prompt_sharing import prompt_lengths
+from rlhf_torch.rows.prompt_sharing import Starts, prompt_lengths
 
 from .mutant import Mutant
 
@@ -135,15 +134,16 @@ def kl_upside_down(right: Function) -> Function:
 def old_logprobs_of_another_pass(right: Function) -> Function:
     """The old log-probs come from a pass in bfloat16."""
 
-    def wrong(policy: Any, old: Any, entropy: Any) -> Any:
-        return right(policy, old.bfloat16().float(), entropy)
+    def wrong(*inputs: Any, old_logprobs: Any, **rows: Any) -> Any:
+        return right(*inputs, old_logprobs=old_logprobs.bfloat16().float(), **rows)
 
     return wrong
 
 
 def old_logprobs_keep_their_graph(right: Function) -> Function:
-    def wrong(policy: Any, old: Any, entropy: Any) -> Any:
-        return right(policy, policy + (old - policy.detach()), entropy)
+    def wrong(*inputs: Any, policy_logprobs: Any, old_logprobs: Any, **rows: Any) -> Any:
+        old = policy_logprobs + (old_logprobs - policy_logprobs.detach())
+        return right(*inputs, policy_logprobs=policy_logprobs, old_logprobs=old, **rows)
 
     return wrong
 
@@ -289,13 +289,13 @@ MUTANTS = (
     _torch(
         "old and new log-probs differ before any update",
         "verl#2088, verl#2996",
-        f"{POLICY}:_PolicyRows",
+        f"{POLICY}:_loss_inputs",
         old_logprobs_of_another_pass,
     ),
     _torch(
         "the old log-probs keep their graph",
         "the class of verl#2088, old and new log-probs mixed up",
-        f"{POLICY}:_PolicyRows",
+        f"{POLICY}:_loss_inputs",
         old_logprobs_keep_their_graph,
     ),
     _torch(

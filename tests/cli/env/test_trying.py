@@ -34,6 +34,31 @@ def test_lines_are_answers_and_everything_is_shown(env, sums, typed):
     ]
 
 
+PICTURES = """
+from PIL import Image
+from rlhf_core.contracts import Observation, StepResult
+
+class Gallery:
+    def __init__(self, config): ...
+    async def reset(self, task, seed):
+        pictures = (Image.new("L", (3, 2)), "a.png", b"GIF8", "data:image/png;base64,AAAA")
+        parts = [{"type": "image", "image": picture} for picture in pictures]
+        return Observation(messages=({"role": "user", "content": [*parts, {"type": "text", "text": "which?"}]},))
+    async def step(self, action):
+        return StepResult(done=True)
+    async def close(self): ...
+"""
+
+
+def test_an_image_is_shown_as_its_size_or_its_file(env, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gallery.py").write_text(PICTURES)
+
+    _, out, _ = env("try", "gallery.py:Gallery", "--policy", "constant:7")
+
+    assert out.splitlines()[1] == "user> [image 3 x 2] [image a.png] [image] [image] which?"
+
+
 def test_the_end_of_the_input_ends_the_episode(env, sums, typed):
     typed("12\n")
     code, out, _ = env("try", "sums.py:SUMS", "--tries", 5)

@@ -7,6 +7,7 @@ import pytest
 from rlhf.callbacks import StepRecorder, add_callback
 from rlhf_core import ConfigError, plugins
 from rlhf_core.contracts import EndRun, Observer
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -56,15 +57,27 @@ def positional(step, /):
 
 
 @pytest.mark.parametrize(
-    ("callback", "said"),
+    ("callback", "said", "code"),
     [
-        (3, r"callbacks\[0\]: got int; expected a function of step and metrics"),
-        (lambda loss: None, r"callbacks\[0\]: given \(step_end\) takes 'loss'; expected some of"),
-        (positional, "takes 'step'; expected some of step, metrics, which are passed by name"),
+        (
+            3,
+            r"callbacks\[0\]: got int; expected a function of step and metrics",
+            "observer/wrong-kind",
+        ),
+        (
+            lambda loss: None,
+            r"callbacks\[0\]: given \(step_end\) takes 'loss'; expected some of",
+            "observer/unknown-arguments",
+        ),
+        (
+            positional,
+            "takes 'step'; expected some of step, metrics, which are passed by name",
+            "observer/unknown-arguments",
+        ),
     ],
 )
-def test_a_callback_that_fits_nothing_is_refused(loaded, callback, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_callback_that_fits_nothing_is_refused(loaded, callback, said, code):
+    with pytest.raises(ConfigError, match=said, check=has_code(code)):
         add_callback(loaded, callback, 0)
 
 
@@ -84,7 +97,7 @@ def test_the_recorder_gives_each_step_once_with_what_belongs_to_it(loaded):
 
 
 def test_an_observer_is_no_callback_since_its_state_would_be_lost(loaded):
-    with pytest.raises(ConfigError, match=r"got the observer observer, .*observers=\{\"use\""):
+    with pytest.raises(ConfigError, match="observer", check=has_code("observer/with-state")):
         add_callback(loaded, Observer(), 0)
 
 

@@ -9,6 +9,7 @@ from rlhf.entry import CallableCommand
 from rlhf_cli.training import TrainingCommand
 from rlhf_config import TRAIN
 from rlhf_core import ConfigError, UnknownComponent
+from rlhf_testing.errors import has_code
 
 
 def test_a_command_is_found_by_its_name_and_as_a_name_of_the_package():
@@ -26,7 +27,11 @@ def test_a_command_is_found_by_its_name_and_as_a_name_of_the_package():
     ],
 )
 def test_an_unknown_command_is_refused_with_those_that_there_are(name, said):
-    with pytest.raises(UnknownComponent, match=f"rlhf {name}: .*{said}"):
+    with pytest.raises(
+        UnknownComponent,
+        match=f"rlhf {name}: .*{said}",
+        check=has_code("usage/no-training-command"),
+    ):
         rlhf.command(name)
     with pytest.raises(AttributeError, match=f"rlhf {name}: .*{said}"):
         getattr(rlhf, name)
@@ -49,7 +54,11 @@ def test_a_command_whose_runs_take_no_control_is_not_done_step_by_step(tmp_path,
     mine = TrainingCommand(options=TRAIN, defaults=defaults, run=f"{__name__}:run_as_it_was",
                            describe="rlhf_trainer.loop.describe:describe")  # fmt: skip
 
-    with pytest.raises(ConfigError, match=r"run_as_it_was takes no 'control'\. Use train"):
+    with pytest.raises(
+        ConfigError,
+        match=r"run_as_it_was takes no 'control'\.",
+        check=has_code("run/not-steerable"),
+    ):
         CallableCommand(mine).start(model="model", data=[{"prompt": "a"}], reward=len)
 
 
@@ -64,5 +73,7 @@ def test_a_parameter_of_a_function_that_no_row_has_as_a_column_is_named_before_t
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
 
-    with pytest.raises(ConfigError, match=r"score reads the column 'answr'.*Did you mean 'answer'"):
+    with pytest.raises(
+        ConfigError, match=r"'answr'.*'answer'", check=has_code("data/missing-column")
+    ):
         rlhf.train(model="model", data=[{"prompt": "a", "answer": "b"}], reward=score, steps=1)

@@ -88,27 +88,44 @@ def test_a_function_for_a_reward_is_wrapped_as_one_in_a_file_is(loaded):
 
 
 @pytest.mark.parametrize(
-    ("hook", "thing", "said"),
+    ("hook", "thing", "said", "code"),
     [
-        (SHAPERS, my_loss, "A function can be no reward shaper"),
-        (SHAPERS, 3, "expected a name, or reward shaper as a class or an object"),
-        (LOSSES, 3, "expected a name, or policy loss as a function, a class or an object"),
+        (SHAPERS, my_loss, "A function can be no reward shaper", "config/function-given"),
+        (
+            SHAPERS,
+            3,
+            "expected a name, or reward shaper as a class or an object",
+            "config/wrong-kind-of-object",
+        ),
+        (
+            LOSSES,
+            3,
+            "expected a name, or policy loss as a function, a class or an object",
+            "config/wrong-kind-of-object",
+        ),
         (
             LOSSES,
             lambda inputs, more: None,
             r"with 1 argument, \(inputs\), .* takes \(inputs, more\)",
+            "config/not-callable",
         ),
         (
             LOSSES,
             MyShaper,
             r"objects of MyShaper cannot be called; expected __call__ with \(inputs\)",
+            "config/object-not-callable",
         ),
-        (LOSSES, MyShaper(), "objects of MyShaper cannot be called"),
-        ("rlhf_environments", MyShaper(), "expected the class itself, of which one is made"),
+        (LOSSES, MyShaper(), "objects of MyShaper cannot be called", "config/object-not-callable"),
+        (
+            "rlhf_environments",
+            MyShaper(),
+            "expected the class itself, of which one is made",
+            "config/object-for-class",
+        ),
     ],
 )
-def test_what_cannot_be_such_a_component_is_refused(loaded, hook, thing, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_what_cannot_be_such_a_component_is_refused(loaded, hook, thing, said, code):
+    with pytest.raises(ConfigError, match=said, check=has_code(code)) as caught:
         give(loaded, hook, thing, "keyword x")
 
     assert str(caught.value).startswith("keyword x")

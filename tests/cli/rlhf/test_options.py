@@ -8,6 +8,7 @@ from rlhf.options import PythonOptions
 from rlhf_config.layers import lookup, merge
 from rlhf_core import ConfigError, plugins
 from rlhf_testing.checks import assert_imports_stay_light
+from rlhf_testing.errors import has_code
 
 ROWS = [{"prompt": "a"}]
 
@@ -90,18 +91,42 @@ def test_paths_and_numbers_of_numpy_are_plain(loaded):
     assert (values["model"]["path"], values["seed"]) == ("m", 3)
 
 
+class Frame:
+    """As a data frame of pandas, which need not be installed."""
+
+    def to_dict(self, orient):
+        return []
+
+
 @pytest.mark.parametrize(
-    ("config", "keywords", "said"),
+    ("config", "keywords", "said", "code"),
     [
-        (None, {"steps": 3, "train": {"steps": 4}}, "'train.steps' is given twice"),
-        (None, {"data": 3}, r"keyword data: got int; expected files, a list of rows"),
-        (None, {"estimator": 3}, r"keyword estimator: got 3 \(int\)"),
-        (None, {"train.steps": 3, "train.steps.x": 4}, "given as an option and as a section"),
-        (3, {}, "config: got int; expected the path of a TOML file"),
-        ({3: 4}, {}, "expected names of options, got 3"),
-        ("nowhere.toml", {}, "nowhere.toml: cannot read it"),
+        (
+            None,
+            {"steps": 3, "train": {"steps": 4}},
+            "'train.steps' is given twice",
+            "config/given-twice",
+        ),
+        (
+            None,
+            {"data": 3},
+            r"keyword data: got int; expected files, a list of rows",
+            "config/not-rows",
+        ),
+        (None, {"data": iter([{"prompt": "a"}])}, r"as list\(rows\)$", "config/not-rows"),
+        (None, {"data": Frame()}, r"as frame\.to_dict\('records'\)$", "config/not-rows"),
+        (None, {"estimator": 3}, r"keyword estimator: got 3 \(int\)", "config/not-a-component"),
+        (
+            None,
+            {"train.steps": 3, "train.steps.x": 4},
+            "given as an option and as a section",
+            "config/given-twice",
+        ),
+        (3, {}, "config: got int; expected the path of a TOML file", "config/not-a-configuration"),
+        ({3: 4}, {}, "expected names of options, got 3", "config/names-of-options"),
+        ("nowhere.toml", {}, "nowhere.toml: cannot read it", "config/unreadable-file"),
     ],
 )
-def test_what_is_written_wrongly_is_named(loaded, config, keywords, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_written_wrongly_is_named(loaded, config, keywords, said, code):
+    with pytest.raises(ConfigError, match=said, check=has_code(code)):
         PythonOptions(config, keywords, loaded)

@@ -9,6 +9,7 @@ import pytest
 
 from rlhf.rows import GivenRows, are_rows
 from rlhf_core import DataError
+from rlhf_testing.errors import has_code
 
 ROWS = [{"prompt": "a", "answer": 1}, {"prompt": "b", "answer": 2}]
 
@@ -86,19 +87,43 @@ class Stream:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "said", "code"),
     [
-        ([{"prompt": "a"}, "b"], r"data\[1\]: expected a row as a mapping .* got 'b' \(str\)"),
-        ([{"prompt": "a"}, None], r"data\[1\]: expected a row"),
-        ([{1: "a"}], r"data\[0\]: expected text as the name of a column, got 1"),
-        ([{"prompt": "a", "picture": object()}], r"data\[0\]: its column 'picture' .*object"),
-        ([{"prompt": "a", "x": float("nan")}], r"data\[0\]: its column 'x' cannot be written"),
-        (Growing([{"prompt": "a"}]), "the rows changed while they were read: 1 at first"),
-        ([GrowingRow(prompt="a")], r"data\[0\]: the row changed while it was read"),
-        (EmptySet(), "keyword data: expected at least one row, got none"),
-        (Stream(), "expected rows whose number is known; got a stream"),
+        (
+            [{"prompt": "a"}, "b"],
+            r"data\[1\]: expected a row as a mapping .* got 'b' \(str\)",
+            "data/row-no-mapping",
+        ),
+        ([{"prompt": "a"}, None], r"data\[1\]: expected a row", "data/row-no-mapping"),
+        (
+            [{1: "a"}],
+            r"data\[0\]: expected text as the name of a column, got 1",
+            "data/column-name-no-text",
+        ),
+        (
+            [{"prompt": "a", "picture": object()}],
+            r"data\[0\]: its column 'picture' .*object",
+            "data/column-not-json",
+        ),
+        (
+            [{"prompt": "a", "x": float("nan")}],
+            r"data\[0\]: its column 'x' cannot be written",
+            "data/column-not-json",
+        ),
+        (
+            Growing([{"prompt": "a"}]),
+            "the rows changed while they were read: 1 at first",
+            "data/changing-rows",
+        ),
+        (
+            [GrowingRow(prompt="a")],
+            r"data\[0\]: the row changed while it was read",
+            "data/changing-rows",
+        ),
+        (EmptySet(), "keyword data: expected at least one row, got none", "data/no-rows"),
+        (Stream(), "expected rows whose number is known; got a stream", "data/stream-of-rows"),
     ],
 )
-def test_bad_rows_are_named(rows, said):
-    with pytest.raises(DataError, match=said):
+def test_bad_rows_are_named(rows, said, code):
+    with pytest.raises(DataError, match=said, check=has_code(code)):
         GivenRows(rows, "train", "keyword data")

@@ -5,6 +5,7 @@ import pytest
 import rlhf
 from rlhf.words import in_python_words, python_words
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,9 @@ def test_an_error_gets_one_note_however_many_functions_it_passes():
 
 
 def test_a_mistake_in_a_call_has_the_note():
-    with pytest.raises(ConfigError, match=r"^--model: is required") as caught:
+    with pytest.raises(
+        ConfigError, match=r"^--model", check=has_code("config/missing-option")
+    ) as caught:
         rlhf.describe(steps=3)
 
     assert caught.value.__notes__[-1].startswith("In Python: model=...")

@@ -5,6 +5,7 @@ pytest.importorskip("gymnasium", reason="pip install 'contrib/rlhf-bridge-gymnas
 from rlhf_bridge_gymnasium.config import GymnasiumConfig
 from rlhf_bridge_gymnasium.environment import GymnasiumBridge
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 MOVES = ("left", "down", "right", "up")
 
@@ -135,22 +136,36 @@ def test_the_seed_alone_decides(played, name):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "message", "code"),
     [
-        ({"id": "NoSuch-v0"}, "expected an environment of Gymnasium in id"),
-        ({"id": "FrozenLake-v1", "kwargs": {"holes": 3}}, "and its arguments in kwargs"),
-        ({"id": "Pendulum-v1"}, "expected discrete actions"),
-        ({"id": "FrozenLake-v1", "actions": ["a"]}, "expected as many different words"),
+        (
+            {"id": "NoSuch-v0"},
+            "expected an environment of Gymnasium in id",
+            "environment/not-loadable",
+        ),
+        (
+            {"id": "FrozenLake-v1", "kwargs": {"holes": 3}},
+            "and its arguments in kwargs",
+            "environment/not-loadable",
+        ),
+        ({"id": "Pendulum-v1"}, "expected discrete actions", "environment/actions-not-discrete"),
+        (
+            {"id": "FrozenLake-v1", "actions": ["a"]},
+            "expected as many different words",
+            "environment/number-of-actions",
+        ),
         (
             {"id": "FrozenLake-v1", "without_action": "noop", "noop": "9"},
             "expected one of 0, 1, 2, 3, the actions of FrozenLake-v1; got '9'",
+            "environment/unknown-action",
         ),
         (
             {"id": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}},
             "env.gymnasium.least_reward",
+            "environment/no-least-reward",
         ),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_options_that_do_not_fit_are_refused(options, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         GymnasiumBridge(GymnasiumConfig(**options))

@@ -7,6 +7,7 @@ import pytest
 from rlhf_bridge_verifiers.handover import Handover, Stopped, plain
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Action, Stop
+from rlhf_testing.errors import has_code
 
 
 def say(text, turn=0):
@@ -50,7 +51,7 @@ def test_a_conversation_that_is_rewritten_is_refused(second):
         handover.answer(say("x"))
         await handover.question()
 
-    with pytest.raises(RolloutError, match="rewrote its conversation"):
+    with pytest.raises(RolloutError, check=has_code("environment/rewrote-history")):
         asyncio.run(run())
 
 
@@ -86,7 +87,7 @@ def test_two_questions_at_once_are_refused():
         assert await handover.question() == [user("a")]
         await handover.question()
 
-    with pytest.raises(RolloutError, match="a second question before the first was answered"):
+    with pytest.raises(RolloutError, check=has_code("environment/two-questions")):
         asyncio.run(run())
 
 
@@ -116,5 +117,5 @@ def test_text_in_parts_is_joined_and_images_are_refused():
     text = {"type": "text", "text": "a"}
 
     assert plain({"role": "user", "content": [text, text]}) == user("aa")
-    with pytest.raises(RolloutError, match="expected text alone"):
+    with pytest.raises(RolloutError, check=has_code("environment/shows-no-text")):
         plain({"role": "user", "content": [text, {"type": "image_url"}]})

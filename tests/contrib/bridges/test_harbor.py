@@ -22,6 +22,7 @@ from rlhf_bridge_harbor.rewards import chosen_reward, named_rewards, plain_rewar
 from rlhf_cli.main import main as rlhf
 from rlhf_core import ConfigError, DataError, RolloutError
 from rlhf_core.contracts import ToolCall
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 
@@ -188,7 +189,9 @@ def test_the_policy_cannot_stand_in_for_the_verifier(folder):
     )
     assert play(folder(), [plant, "Done."])[1][1].rewards == {"verifier": 0.0}
     links = "rm -rf /logs/verifier; ln -s /elsewhere /logs/verifier; echo 1 > /elsewhere/reward.txt"
-    with pytest.raises(RolloutError, match="wrote no reward"):
+    with pytest.raises(
+        RolloutError, match="wrote no reward", check=has_code("environment/no-reward")
+    ):
         play(folder(verifier=f"mkdir /elsewhere; {links}"), ["Done."])
 
 
@@ -211,7 +214,9 @@ def test_a_verifier_without_a_reward_is_an_error_that_names_the_task(folder, ver
     limit = 1.0 if "killed" in message else 60.0
     path = folder(verifier, f'[task]\nname = "org/hello"\n[verifier]\ntimeout_sec = {limit}\n')
 
-    with pytest.raises(RolloutError, match=message) as caught:
+    with pytest.raises(
+        RolloutError, match=message, check=has_code("environment/no-reward")
+    ) as caught:
         play(path, ["Done."])
 
     assert str(caught.value).startswith("Harbor task org/hello (format 1.1): ")
@@ -242,7 +247,7 @@ def test_variables_come_from_the_task_and_what_it_asks_of_the_host_from_the_opti
 
     assert shown(results[0]).startswith("ab\n")
     assert "verifier/abc" in results[1].metrics
-    with pytest.raises(DataError, match="asks for the host's variable ASKED"):
+    with pytest.raises(DataError, match="ASKED", check=has_code("environment/variable-of-host")):
         play(folder(verifier, toml), [])
 
 
@@ -274,31 +279,63 @@ def test_commands_end_with_the_run_that_is_killed(folder, tmp_path):
 def test_a_task_is_refused_by_name_where_there_is_no_engine(folder):
     path = folder(toml='[task]\nname = "org/hello"\n')
 
-    with pytest.raises(DataError, match=r"org/hello .* needs the image of environment/Dockerfile"):
+    with pytest.raises(
+        DataError,
+        match=r"org/hello.*the image of environment/Dockerfile",
+        check=has_code("environment/no-container-engine"),
+    ):
         HarborBridge(HarborConfig(train=(str(path),))).tasks("train")
-    with pytest.raises(ConfigError, match="expected one of engine and host"):
+    with pytest.raises(ConfigError, check=has_code("environment/engine-and-host")):
         HarborBridge(HarborConfig(train=(str(path),), host=True, engine="docker")).tasks("train")
     with pytest.raises(KeyError):
         HarborBridge(HarborConfig()).tasks("train")
 
 
 @pytest.mark.parametrize(
-    ("toml", "message"),
+    ("toml", "message", "code"),
     [
-        ("[[steps]]\nname = 'a'", r"needs steps with instructions of their own \(\[\[steps\]\]\)"),
-        ("[environment]\ngpus = 1", r"needs GPUs \(environment.gpus\)"),
-        ("[environment]\nmcp_servers = [{name = 'a'}]", "needs MCP servers"),
-        ("[environment]\nos = 'windows'", "needs another system than Linux"),
-        ("[verifier]\nenvironment_mode = 'separate'", "a machine of its own for the verifier"),
-        ("[environment]\nmemory_mb = 'much'", "memory_mb is 'much'; expected a number above 0"),
-        ("[agent]\ntimeout_sec = nan", "timeout_sec is nan; expected a number above 0"),
-        ("environment = 5", r"expected a table \[environment\]"),
-        ("[environment]\nenv = 5", "env is 5; expected a table"),
-        ("[", "expected a task of Harbor with task.toml"),
+        (
+            "[[steps]]\nname = 'a'",
+            r"needs steps with instructions of their own \(\[\[steps\]\]\)",
+            "environment/task-needs-more",
+        ),
+        (
+            "[environment]\ngpus = 1",
+            r"needs GPUs \(environment.gpus\)",
+            "environment/task-needs-more",
+        ),
+        (
+            "[environment]\nmcp_servers = [{name = 'a'}]",
+            "needs MCP servers",
+            "environment/task-needs-more",
+        ),
+        (
+            "[environment]\nos = 'windows'",
+            "needs another system than Linux",
+            "environment/task-needs-more",
+        ),
+        (
+            "[verifier]\nenvironment_mode = 'separate'",
+            "a machine of its own for the verifier",
+            "environment/task-needs-more",
+        ),
+        (
+            "[environment]\nmemory_mb = 'much'",
+            "memory_mb is 'much'; expected a number above 0",
+            "environment/task-number",
+        ),
+        (
+            "[agent]\ntimeout_sec = nan",
+            "timeout_sec is nan; expected a number above 0",
+            "environment/task-number",
+        ),
+        ("environment = 5", r"expected a table \[environment\]", "environment/task-table"),
+        ("[environment]\nenv = 5", "env is 5; expected a table", "environment/task-table"),
+        ("[", "expected a task of Harbor with task.toml", "environment/no-task-file"),
     ],
 )
-def test_what_a_task_needs_and_would_not_get_is_named(folder, toml, message):
-    with pytest.raises(DataError, match=message):
+def test_what_a_task_needs_and_would_not_get_is_named(folder, toml, message, code):
+    with pytest.raises(DataError, match=message, check=has_code(code)):
         read_folder(folder(toml=toml), {})
 
 
@@ -308,16 +345,24 @@ def test_folders_are_found_below_a_folder_and_incomplete_ones_are_named(folder, 
 
     assert task_folders([str(tmp_path / "tasks")]) == [path]
     (path / "environment" / "docker-compose.yaml").write_text("")
-    with pytest.raises(DataError, match="needs several containers"):
+    with pytest.raises(
+        DataError, match="several containers", check=has_code("environment/task-needs-more")
+    ):
         read_folder(path, {})
     (path / "environment" / "docker-compose.yaml").unlink()
     (path / "tests" / "test.sh").unlink()
-    with pytest.raises(DataError, match=r"expected tests/test.sh"):
+    with pytest.raises(
+        DataError, match=r"tests/test\.sh", check=has_code("environment/task-without-test")
+    ):
         read_folder(path, {})
     (path / "instruction.md").unlink()
-    with pytest.raises(DataError, match=r"expected instruction.md"):
+    with pytest.raises(
+        DataError, match=r"instruction\.md", check=has_code("environment/task-without-instruction")
+    ):
         read_folder(path, {})
-    with pytest.raises(DataError, match=r"found no task.toml"):
+    with pytest.raises(
+        DataError, match=r"task\.toml", check=has_code("environment/no-task-folder")
+    ):
         task_folders([str(tmp_path / "none")])
 
 
@@ -345,14 +390,14 @@ def test_of_a_dockerfile_three_instructions_hold_and_the_rest_is_listed(tmp_path
 def test_a_dockerfile_that_cannot_be_read_is_refused(tmp_path, line):
     (tmp_path / "Dockerfile").write_text(line)
 
-    with pytest.raises(DataError, match="expected a line that can be read"):
+    with pytest.raises(DataError, check=has_code("environment/dockerfile-line")):
         read_recipe(tmp_path / "Dockerfile")
 
 
 @in_a_sandbox
 @pytest.mark.parametrize("source", ["../task.toml", "none.txt", "/../../x"])
 def test_a_dockerfile_copies_nothing_from_elsewhere(folder, source):
-    with pytest.raises(DataError, match="expected a path beside it"):
+    with pytest.raises(DataError, check=has_code("environment/copies-from-outside")):
         play(folder(dockerfile=f"COPY {source} /x"), [])
 
 
@@ -425,9 +470,17 @@ def test_an_engine_that_fails_is_an_error_that_names_the_task(folder, engine, mo
     program, _ = engine
     monkeypatch.setenv("BROKEN_BUILD", "1")
 
-    with pytest.raises(RolloutError, match=r"Harbor task hello .*build ended with status 1"):
+    with pytest.raises(
+        RolloutError,
+        match=r"Harbor task hello .*build ended with status 1",
+        check=has_code("container/failed"),
+    ):
         play(folder(), [], host=False, engine=str(program))
-    with pytest.raises(RolloutError, match="expected a program that runs containers"):
+    with pytest.raises(
+        RolloutError,
+        match="expected a program that runs containers",
+        check=has_code("container/no-engine"),
+    ):
         play(folder(), [], host=False, engine="/no/such/engine")
 
 

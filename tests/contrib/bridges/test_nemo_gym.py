@@ -109,43 +109,62 @@ def test_steps_are_rewarded_until_the_server_ends_them(url):
 
 
 @pytest.mark.parametrize(
-    ("kind", "path", "fault", "message"),
+    ("kind", "path", "fault", "message", "code"),
     [
-        ("tools", "/seed_session", "error", "answered /seed_session with status 500"),
-        ("tools", "/seed_session", "text", "with what is no JSON"),
-        ("tools", "/verify", "text", "with what is no JSON"),
-        ("tools", "/verify", "deep", "with what is no JSON"),
-        ("tools", "/verify", "list", "expected an object"),
-        ("tools", "/verify", "huge", "more than 1 MiB"),
-        ("tools", "/verify", "nan", "NaN is no finite number"),
-        ("tools", "/verify", "none", "gave the reward None"),
-        ("tools", "/verify", "words", "gave the reward 'high'"),
-        ("tools", "/verify", "vast", "expected a finite number"),
-        ("steps", "/reset", "observation", "gave the observation 5"),
-        ("steps", "/reset", "info", r"gave info = \[\]"),
-        ("steps", "/step", "observation", "gave the observation 5"),
-        ("steps", "/step", "outputs", "expected texts with call_id and output"),
-        ("steps", "/step", "error", "answered /step with status 500"),
-        ("steps", "/step", "none", "gave the reward None"),
+        (
+            "tools",
+            "/seed_session",
+            "error",
+            "answered /seed_session with status 500",
+            "environment/wrong-answer",
+        ),
+        ("tools", "/seed_session", "text", "with what is no JSON", "environment/wrong-answer"),
+        ("tools", "/verify", "text", "with what is no JSON", "environment/wrong-answer"),
+        ("tools", "/verify", "deep", "with what is no JSON", "environment/wrong-answer"),
+        ("tools", "/verify", "list", "expected an object", "environment/wrong-answer"),
+        ("tools", "/verify", "huge", "more than 1 MiB", "environment/wrong-answer"),
+        ("tools", "/verify", "nan", "NaN is no finite number", "environment/wrong-answer"),
+        ("tools", "/verify", "none", "gave the reward None", "environment/no-reward"),
+        ("tools", "/verify", "words", "gave the reward 'high'", "environment/no-reward"),
+        ("tools", "/verify", "vast", "expected a finite number", "environment/no-reward"),
+        ("steps", "/reset", "observation", "gave the observation 5", "environment/wrong-answer"),
+        ("steps", "/reset", "info", r"gave info = \[\]", "environment/wrong-answer"),
+        ("steps", "/step", "observation", "gave the observation 5", "environment/wrong-answer"),
+        (
+            "steps",
+            "/step",
+            "outputs",
+            "expected texts with call_id and output",
+            "environment/wrong-answer",
+        ),
+        ("steps", "/step", "error", "answered /step with status 500", "environment/wrong-answer"),
+        ("steps", "/step", "none", "gave the reward None", "environment/no-reward"),
     ],
 )
-def test_a_broken_answer_is_an_error_that_names_the_environment(url, kind, path, fault, message):
-    with pytest.raises(RolloutError, match=message) as caught:
+def test_a_broken_answer_is_an_error_that_names_the_environment(
+    url, kind, path, fault, message, code
+):
+    with pytest.raises(RolloutError, match=message, check=has_code(code)) as caught:
         play(url, kind, row(fault={path: fault}), ["a"], max_answer_mib=1)
 
     assert str(caught.value).startswith("NeMo Gym environment count@3 at 127.0.0.1:")
 
 
 @pytest.mark.parametrize(
-    ("raw", "close", "message"),
+    ("raw", "close", "message", "code"),
     [
-        (b"", True, "broke off"),
-        (b"\x00\xff" * 100, True, "broke off"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", False, "did not answer /openapi.json"),
+        (b"", True, "broke off", "environment/unreachable"),
+        (b"\x00\xff" * 100, True, "broke off", "environment/unreachable"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
+            False,
+            "did not answer /openapi.json",
+            "environment/too-slow",
+        ),
     ],
 )
-def test_a_server_that_breaks_off_is_an_error(nonsense, raw, close, message):
-    with pytest.raises(RolloutError, match=message):
+def test_a_server_that_breaks_off_is_an_error(nonsense, raw, close, message, code):
+    with pytest.raises(RolloutError, match=message, check=has_code(code)):
         play(nonsense(raw, close), "", row(), [], answer_s=0.5)
 
 
@@ -153,14 +172,16 @@ def test_a_server_that_is_down_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
 
-    with pytest.raises(RolloutError, match="cannot be reached"):
+    with pytest.raises(
+        RolloutError, match="cannot be reached", check=has_code("environment/unreachable")
+    ):
         play(f"http://127.0.0.1:{port}", "", row(), [])
 
 
 def test_an_agent_server_is_no_resources_server(url):
-    with pytest.raises(ConfigError, match="is for the executor endpoint"):
+    with pytest.raises(ConfigError, check=has_code("environment/agent-server")):
         play(url, "agent", row(), [])
-    with pytest.raises(ConfigError, match="expected http://HOST:PORT"):
+    with pytest.raises(ConfigError, check=has_code("environment/address")):
         NemoGymBridge(NemoGymConfig(url="127.0.0.1:80"))
 
 
@@ -175,9 +196,11 @@ def test_files_are_tasks_and_bad_rows_are_named(tmp_path):
     asyncio.run(environment.close())
     for bad in ("{", "[]", "{}", '{"responses_create_params": {"input": 5}}'):
         (tmp_path / "bad.jsonl").write_text(json.dumps(row()) + "\n" + bad)
-        with pytest.raises(DataError, match=r"bad.jsonl, line 2: expected an object"):
+        with pytest.raises(
+            DataError, match=r"bad\.jsonl, line 2", check=has_code("data/malformed-task")
+        ):
             gym_rows([str(tmp_path / "bad.jsonl")], "train")
-    with pytest.raises(DataError, match="expected a JSONL file"):
+    with pytest.raises(DataError, check=has_code("data/unreadable-tasks")):
         gym_rows([str(tmp_path / "none.jsonl")], "train")
 
 

@@ -21,6 +21,7 @@ from rlhf_bridge_openenv.servers import started_server, stop_servers
 from rlhf_cli.main import main
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Task, ToolCall, Uid
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 SERVER = Path(openenv_server.__file__)
@@ -113,24 +114,24 @@ def test_an_answer_that_is_no_action_ends_the_episode_with_the_least_that_an_opt
 
 @pytest.mark.parametrize("at", ["reset", "step"])
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "message", "code"),
     [
-        ("silence", "did not answer (reset|step) within 0.5 s"),
-        ("huge", "with more than 1 MiB"),
-        ("text", "with what is no JSON"),
-        ("deep", "with what is no JSON"),
-        ("nan", "NaN is no finite number"),
-        ("vast", "expected a finite number"),
-        ("list", "expected an object with type and data"),
-        ("type", "with the type 'state'; expected observation"),
-        ("no_observation", "with the observation None"),
-        ("done", "with done = 'yes'"),
-        ("hang_up", "ended the session"),
-        ("raise", "EXECUTION_ERROR: no such move"),
+        ("silence", "did not answer (reset|step) within 0.5 s", "environment/too-slow"),
+        ("huge", "with more than 1 MiB", "environment/closed"),
+        ("text", "with what is no JSON", "environment/wrong-answer"),
+        ("deep", "with what is no JSON", "environment/wrong-answer"),
+        ("nan", "NaN is no finite number", "environment/wrong-answer"),
+        ("vast", "expected a finite number", "environment/wrong-answer"),
+        ("list", "expected an object with type and data", "environment/wrong-answer"),
+        ("type", "with the type 'state'; expected observation", "environment/wrong-answer"),
+        ("no_observation", "with the observation None", "environment/wrong-answer"),
+        ("done", "with done = 'yes'", "environment/wrong-answer"),
+        ("hang_up", "ended the session", "environment/closed"),
+        ("raise", "EXECUTION_ERROR: no such move", "environment/refused"),
     ],
 )
 def test_a_broken_answer_is_an_error_that_names_environment_and_version(
-    bridge, played, fault, message, at
+    bridge, played, fault, message, at, code
 ):
     environment = bridge(
         reset={"fault": fault, "at": at},
@@ -138,7 +139,7 @@ def test_a_broken_answer_is_an_error_that_names_environment_and_version(
         max_message_mib=1,
     )
 
-    with pytest.raises(RolloutError, match=message) as caught:
+    with pytest.raises(RolloutError, match=message, check=has_code(code)) as caught:
         played(environment, ["3"])
 
     assert "OpenEnv environment Guess 2.1 at 127.0.0.1:" in str(caught.value)
@@ -154,21 +155,27 @@ def test_a_step_that_raises_may_be_told_to_the_policy(bridge, played):
 
 
 @pytest.mark.parametrize(
-    ("raw", "message"),
+    ("raw", "message", "code"),
     [
-        (b"", "broke off its answer to GET /metadata"),
-        (b"\x00\xff" * 1000, "broke off its answer to GET /metadata"),
-        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "what is no JSON"),
-        (b"HTTP/1.1 200 OK\r\n\r\n[]", "expected an object"),
-        (b"HTTP/1.1 503 Busy\r\n\r\n{}", "with status 503"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", "broke off its answer"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 2**21, "more than 1 MiB"),
+        (b"", "broke off its answer to GET /metadata", "environment/unreachable"),
+        (b"\x00\xff" * 1000, "broke off its answer to GET /metadata", "environment/unreachable"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "what is no JSON", "environment/wrong-answer"),
+        (b"HTTP/1.1 200 OK\r\n\r\n[]", "expected an object", "environment/wrong-answer"),
+        (b"HTTP/1.1 503 Busy\r\n\r\n{}", "with status 503", "environment/wrong-answer"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+            "broke off its answer",
+            "environment/unreachable",
+        ),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 2**21, "more than 1 MiB", "environment/wrong-answer"),
     ],
 )
-def test_a_server_that_talks_nonsense_is_an_error(nonsense, raw, message):
+def test_a_server_that_talks_nonsense_is_an_error(nonsense, raw, message, code):
     environment = OpenEnvBridge(OpenEnvConfig(url=nonsense(raw), max_message_mib=1))
 
-    with pytest.raises(RolloutError, match=f"the OpenEnv server 127.0.0.1:.*{message}"):
+    with pytest.raises(
+        RolloutError, match=f"the OpenEnv server 127.0.0.1:.*{message}", check=has_code(code)
+    ):
         begin(environment)
 
 
@@ -180,7 +187,11 @@ def test_a_half_open_connection_ends_at_its_deadline(nonsense):
         )
     )
 
-    with pytest.raises(RolloutError, match=r"did not answer GET /metadata within 0.3 s"):
+    with pytest.raises(
+        RolloutError,
+        match=r"did not answer GET /metadata within 0.3 s",
+        check=has_code("environment/too-slow"),
+    ):
         environment.tasks("train")
 
 
@@ -189,7 +200,11 @@ def test_a_server_that_is_down_is_an_error():
         port = listening.getsockname()[1]
     environment = OpenEnvBridge(OpenEnvConfig(url=f"http://127.0.0.1:{port}"))
 
-    with pytest.raises(RolloutError, match=rf"127.0.0.1:{port}: cannot be reached"):
+    with pytest.raises(
+        RolloutError,
+        match=rf"127.0.0.1:{port}: cannot be reached",
+        check=has_code("environment/unreachable"),
+    ):
         begin(environment)
 
 
@@ -219,7 +234,9 @@ def test_a_server_that_stays_full_is_an_error(bridge):
             for environment in held:
                 await environment.close()
 
-    with pytest.raises(RolloutError, match="CAPACITY_REACHED: full"):
+    with pytest.raises(
+        RolloutError, match="CAPACITY_REACHED: full", check=has_code("environment/refused")
+    ):
         asyncio.run(one_too_many())
 
 
@@ -234,26 +251,46 @@ def test_a_token_goes_with_each_request(bridge, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "message", "code"),
     [
-        ({}, "got none"),
-        ({"url": "http://a:1", "app": "b:c"}, "got url and app"),
-        ({"url": "ftp://a"}, "expected http://HOST:PORT"),
-        ({"url": "http://a:99999999"}, "expected http://HOST:PORT"),
-        ({"url": "http://a", "bearer_file": "token"}, "sent unencrypted"),
-        ({"url": "https://a", "bearer_file": "none"}, "expected a file with a token"),
-        ({"url": "https://a", "bearer_file": "empty"}, "expected one token"),
-        ({"app": "a:b", "bearer_file": "token"}, "expected url beside it"),
-        ({"app": "a:b", "server_python": "/none"}, "expected a Python interpreter"),
-        ({"app": "a:b", "server_folder": "/none"}, "expected a folder"),
+        ({}, "got none", "environment/several-places"),
+        ({"url": "http://a:1", "app": "b:c"}, "got url and app", "environment/several-places"),
+        ({"url": "ftp://a"}, "expected http://HOST:PORT", "environment/address"),
+        ({"url": "http://a:99999999"}, "expected http://HOST:PORT", "environment/address"),
+        (
+            {"url": "http://a", "bearer_file": "token"},
+            "sent unencrypted",
+            "environment/token-unencrypted",
+        ),
+        (
+            {"url": "https://a", "bearer_file": "none"},
+            "expected a file with a token",
+            "environment/token-file",
+        ),
+        (
+            {"url": "https://a", "bearer_file": "empty"},
+            "expected one token",
+            "environment/token-characters",
+        ),
+        (
+            {"app": "a:b", "bearer_file": "token"},
+            "expected url beside it",
+            "environment/token-without-url",
+        ),
+        (
+            {"app": "a:b", "server_python": "/none"},
+            "expected a Python interpreter",
+            "environment/no-interpreter",
+        ),
+        ({"app": "a:b", "server_folder": "/none"}, "expected a folder", "environment/no-folder"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, message, tmp_path, monkeypatch):
+def test_options_that_do_not_fit_are_refused(options, message, tmp_path, monkeypatch, code):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "token").write_text("t")
     (tmp_path / "empty").write_text("\n")
 
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         OpenEnvBridge(OpenEnvConfig(**options))
 
 
@@ -276,12 +313,20 @@ def test_a_started_server_plays_and_one_that_died_is_started_again(played, optio
     dying = config.model_copy(update={"reset": {"fault": "die"}})
 
     assert played(OpenEnvBridge(config), ["3"])[1][-1].reward == 1.0
-    with pytest.raises(RolloutError, match="ended the session"):
+    with pytest.raises(
+        RolloutError, match="ended the session", check=has_code("environment/closed")
+    ):
         played(OpenEnvBridge(dying), ["3"])
     assert played(OpenEnvBridge(config), ["3"])[1][-1].reward == 1.0
-    with pytest.raises(RolloutError, match="ended the session"):
+    with pytest.raises(
+        RolloutError, match="ended the session", check=has_code("environment/closed")
+    ):
         played(OpenEnvBridge(dying), ["3"])
-    with pytest.raises(RolloutError, match="died 2 times; expected at most 1 restarts"):
+    with pytest.raises(
+        RolloutError,
+        match="died 2 times; expected at most 1 restarts",
+        check=has_code("environment/restarted-too-often"),
+    ):
         played(OpenEnvBridge(config), ["3"])
 
 
@@ -318,7 +363,11 @@ def test_a_server_that_ends_for_another_reason_shows_what_it_printed(tmp_path):
     (tmp_path / "broken_env.py").write_text("raise OSError('no such maze')")
     config = OpenEnvConfig(app="broken_env:app", server_folder=str(tmp_path), start_s=HANG_S)
 
-    with pytest.raises(RolloutError, match=r"ended before it answered(.|\n)*OSError: no such maze"):
+    with pytest.raises(
+        RolloutError,
+        match=r"ended before it answered(.|\n)*OSError: no such maze",
+        check=has_code("environment/not-started"),
+    ):
         started_server(config).address()
 
 
@@ -348,7 +397,9 @@ def test_a_server_that_never_answers_is_ended():
         command=(sys.executable, "-c", "import time; time.sleep(1000)"), start_s=0.5
     )
 
-    with pytest.raises(RolloutError, match=r"did not answer within 0.5 s"):
+    with pytest.raises(
+        RolloutError, match=r"did not answer within 0.5 s", check=has_code("environment/too-slow")
+    ):
         started_server(config).address()
 
 
@@ -419,10 +470,17 @@ def test_a_choice_that_the_schema_defines_elsewhere_is_found():
 
 
 @pytest.mark.parametrize(
-    "options", [{"action": "text"}, {"action_field": "z"}, {"action": "tools"}]
+    ("options", "code"),
+    [
+        ({"action": "text"}, "environment/unknown-action-field"),
+        ({"action_field": "z"}, "environment/unknown-action-field"),
+        ({"action": "tools"}, "environment/actions-no-tools"),
+    ],
 )
-def test_a_form_that_the_schema_lacks_is_refused(options):
-    with pytest.raises(ConfigError, match=r"expected one of the fields|no calls of tools"):
+def test_a_form_that_the_schema_lacks_is_refused(options, code):
+    with pytest.raises(
+        ConfigError, match=r"expected one of the fields|no calls of tools", check=has_code(code)
+    ):
         action_form(schema(x={}, y={}), OpenEnvConfig(**options))
 
 
@@ -460,5 +518,9 @@ def test_what_is_shown_can_be_chosen():
         "metadata": {"answer": 4},
     }
     assert shown({"score": None}, ()) == NOTHING
-    with pytest.raises(RolloutError, match="its fields are question, score, metadata"):
+    with pytest.raises(
+        RolloutError,
+        match="question, score, metadata",
+        check=has_code("environment/nothing-to-show"),
+    ):
         shown(fields, ("hint",))

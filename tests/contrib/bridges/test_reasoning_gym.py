@@ -11,6 +11,7 @@ pytest.importorskip(
 from rlhf_bridge_reasoning_gym.config import ReasoningGymConfig
 from rlhf_bridge_reasoning_gym.environment import ReasoningGymBridge, is_evaluated
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 GENERATORS = (
     "basic_arithmetic", "chain_sum", "leg_counting", "spell_backward", "letter_counting", "number_sorting",
@@ -94,7 +95,9 @@ def test_a_generator_with_one_question_is_refused():
     )
 
     split = "train" if is_evaluated(made._generator("train")[0]["question"]) else "eval"
-    with pytest.raises(ConfigError, match="knows so few"):
+    with pytest.raises(
+        ConfigError, match="knows so few", check=has_code("environment/not-loadable")
+    ):
         asyncio.run(_asked(made, split))
 
 
@@ -111,5 +114,9 @@ def test_an_answer_without_the_tag_has_no_score(played):
     "options", [{"dataset": "no_such"}, {"dataset": "chain_sum", "kwargs": {"terms": 3}}]
 )
 def test_options_that_do_not_fit_are_refused(options):
-    with pytest.raises(ConfigError, match="expected a generator of reasoning-gym"):
+    with pytest.raises(
+        ConfigError,
+        match="expected a generator of reasoning-gym",
+        check=has_code("environment/not-loadable"),
+    ):
         ReasoningGymBridge(ReasoningGymConfig(**options)).tasks("train")

@@ -8,6 +8,7 @@ pytest.importorskip("textarena", reason="pip install 'contrib/rlhf-bridge-textar
 from rlhf_bridge_textarena.config import TextArenaConfig
 from rlhf_bridge_textarena.environment import TextArenaBridge
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 BOARD = tuple(f"[{place}]" for place in range(9))
 
@@ -67,15 +68,23 @@ def test_another_player_answers_between_two_turns(played):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "message", "code"),
     [
-        ({"game": "NoSuch-v0"}, "expected a game of TextArena in game"),
-        ({"game": "TicTacToe-v0", "num_players": 2}, "expected moves of the other players"),
-        ({"game": "TicTacToe-v0", "opponents": BOARD}, "expected moves of the other players"),
+        ({"game": "NoSuch-v0"}, "expected a game of TextArena in game", "environment/not-loadable"),
+        (
+            {"game": "TicTacToe-v0", "num_players": 2},
+            "expected moves of the other players",
+            "config/out-of-range",
+        ),
+        (
+            {"game": "TicTacToe-v0", "opponents": BOARD},
+            "expected moves of the other players",
+            "config/out-of-range",
+        ),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_options_that_do_not_fit_are_refused(options, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         TextArenaBridge(TextArenaConfig(**options))
 
 

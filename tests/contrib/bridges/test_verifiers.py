@@ -14,6 +14,7 @@ from rlhf_core.component import ComponentRef
 from rlhf_core.contracts import Action, Stop, Task, ToolCall, Uid
 from rlhf_guard.environments.host import EnvironmentHost
 from rlhf_guard.environments.tasks import IsolatedTasks
+from rlhf_testing.errors import has_code
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_left")]
 
@@ -191,7 +192,7 @@ def test_limits_and_roles_are_options_of_verifiers(play):
     ],
 )
 def test_an_episode_that_fails_says_which_taskset_and_versions(play, answers, options, message):
-    with pytest.raises(RolloutError, match=message):
+    with pytest.raises(RolloutError, match=message, check=has_code("environment/raised")):
         play(answers, id="bridge_sums", **options)
 
 
@@ -212,7 +213,11 @@ def test_options_that_do_not_fit_are_refused(host, options):
         finally:
             await opened.close()
 
-    with pytest.raises(RolloutError, match="expected a taskset of verifiers in id"):
+    with pytest.raises(
+        RolloutError,
+        match="expected a taskset of verifiers in id",
+        check=has_code("environment/raised"),
+    ):
         asyncio.run(fails())
 
 
@@ -271,5 +276,5 @@ def test_an_environment_of_the_first_api_that_fails_says_which_and_versions(tmp_
             await opened.close()
 
     message = r"bridge_broken_v0 \(verifiers 0\.3\.\d+\): ValueError: no such passage"
-    with pytest.raises(RolloutError, match=message):
+    with pytest.raises(RolloutError, match=message, check=has_code("environment/raised")):
         asyncio.run(fails())

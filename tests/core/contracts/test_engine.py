@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
+from rlhf_testing.errors import has_code
 
 
 def request(prompt_ids, *, seeds=(1,), max_new_tokens=32, stop=()):
@@ -16,19 +17,39 @@ def request(prompt_ids, *, seeds=(1,), max_new_tokens=32, stop=()):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "changes", "said"),
+    ("prompt", "changes", "said", "code"),
     [
-        ((), {}, "the prompt is empty"),
-        ((5, 100), {}, "token id 100 is outside of the model's vocabulary of 100"),
-        ((5, -1), {}, "token id -1 is outside of the model's vocabulary of 100"),
-        ((5,) * 16, {}, "has 16 tokens, which leaves no room .* max_length of 16"),
-        ((5,), {"seeds": ()}, "there are no seeds"),
-        ((5,), {"max_new_tokens": 0}, "max_new_tokens is 0; expected at least 1"),
-        ((5,), {"stop": ("###", "")}, "a stop string is empty"),
+        ((), {}, "the prompt is empty", "engine/refused-request"),
+        (
+            (5, 100),
+            {},
+            "token id 100 is outside of the model's vocabulary of 100",
+            "rollout/unknown-token",
+        ),
+        (
+            (5, -1),
+            {},
+            "token id -1 is outside of the model's vocabulary of 100",
+            "rollout/unknown-token",
+        ),
+        (
+            (5,) * 16,
+            {},
+            "has 16 tokens, which leaves no room .* max_length of 16",
+            "engine/refused-request",
+        ),
+        ((5,), {"seeds": ()}, "there are no seeds", "engine/refused-request"),
+        (
+            (5,),
+            {"max_new_tokens": 0},
+            "max_new_tokens is 0; expected at least 1",
+            "engine/refused-request",
+        ),
+        ((5,), {"stop": ("###", "")}, "a stop string is empty", "engine/refused-request"),
     ],
 )
-def test_what_cannot_be_served_is_refused_with_its_uid(prompt, changes, said):
-    with pytest.raises(RolloutError, match=rf"request 0\.77\.0\.0: .*{said}"):
+def test_what_cannot_be_served_is_refused_with_its_uid(prompt, changes, said, code):
+    with pytest.raises(RolloutError, match=rf"request 0\.77\.0\.0: .*{said}", check=has_code(code)):
         request(prompt, **changes).checked_limit(16, 100)
 
 

@@ -5,6 +5,7 @@ import torch
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import AnswerLogprobs
+from rlhf_testing.errors import has_code
 
 
 def test_a_log_ratio_is_policy_minus_reference_and_its_gradient_goes_to_the_policy_alone():
@@ -24,5 +25,7 @@ def test_a_log_ratio_is_policy_minus_reference_and_its_gradient_goes_to_the_poli
 def test_without_a_reference_the_message_has_the_need_to_declare():
     answers = AnswerLogprobs(policy=torch.tensor([-1.0]), num_tokens=torch.tensor([1]))
 
-    with pytest.raises(PluginError, match=r"needs=\{'ref_logprobs'\}"):
+    with pytest.raises(
+        PluginError, match=r"needs=\{'ref_logprobs'\}", check=has_code("plugin/no-ref-logprobs")
+    ):
         _ = answers.log_ratio

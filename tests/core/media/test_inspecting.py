@@ -29,7 +29,7 @@ def test_colors_of_8_bits_become_rgb(mode):
 
 @pytest.mark.parametrize("name", refused())
 def test_an_image_that_cannot_be_used_is_refused_with_a_reason(name):
-    content, reason = refused()[name]
+    content, reason, _ = refused()[name]
 
     with pytest.raises(MediaProblem, match=reason):
         inspect(content, MediaLimits())
@@ -79,7 +79,7 @@ def test_images_of_any_kind_are_those_of_transformers(name):
 @pytest.mark.parametrize("name", refused())
 def test_a_look_at_the_header_finds_what_is_refused(name):
     """Nothing is decoded but what leaves open whether it is whole."""
-    content, reason = refused()[name]
+    content, reason, _ = refused()[name]
 
     with pytest.raises(MediaProblem, match=reason):
         inspect(content, MediaLimits(), decodes=False)

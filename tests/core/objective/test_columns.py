@@ -9,6 +9,7 @@ import torch
 from rlhf_core import PluginError
 from rlhf_core.contracts import ROW_WEIGHTS, TopTokens
 from rlhf_core.objective import ActionColumns, ActionGrid
+from rlhf_testing.errors import has_code
 
 
 def columns_of(batch, rows):
@@ -40,7 +41,11 @@ def test_a_column_that_is_missing_is_none_where_it_is_optional(counted):
 
     assert columns.optional("values") is None
     assert columns.optional("advantages") is not None
-    with pytest.raises(PluginError, match=r"'values'; the batch has advantages\. The component"):
+    with pytest.raises(
+        PluginError,
+        match=r"'values'; the batch has advantages\. The component",
+        check=has_code("plugin/missing-column"),
+    ):
         columns.padded("values")
 
 

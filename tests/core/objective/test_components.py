@@ -1,10 +1,14 @@
 """From the names in an objective to components."""
 
-import pytest
+from dataclasses import replace
 
-from rlhf_core import UnknownComponent
-from rlhf_core.contracts import ComponentRef, ValueObjective
+import pytest
+import torch
+
+from rlhf_core import Component, PluginError, Registered, UnknownComponent
+from rlhf_core.contracts import ComponentRef, Correction, TokenLoss, ValueObjective
 from rlhf_core.objective import BuiltPolicyObjective, BuiltValueObjective, build_objective
+from rlhf_testing.errors import has_code
 
 
 def test_an_objective_is_built_with_what_it_names(built, refs, term):
@@ -12,8 +16,8 @@ def test_an_objective_is_built_with_what_it_names(built, refs, term):
 
     components = objective.components
     assert isinstance(objective, BuiltPolicyObjective)
-    assert type(components.loss).__name__ == "PolicyGradient"
-    assert type(components.correction).__name__ == "FarTokens"
+    assert type(components.loss.component).__name__ == "PolicyGradient"
+    assert type(components.correction.component).__name__ == "FarTokens"
     assert [built.name for built in components.terms] == ["square", "square"]
     assert [built.term.rows for built in components.terms_on("supervised")] == ["supervised"]
 
@@ -32,5 +36,52 @@ def test_a_critics_objective_needs_no_component(plugins):
 
 
 def test_an_unknown_component_is_refused_by_name(built):
-    with pytest.raises(UnknownComponent, match="nothing"):
+    with pytest.raises(
+        UnknownComponent, match="nothing", check=has_code("plugin/unknown-component")
+    ):
         built(loss=ComponentRef(kind="rlhf_policy_losses", name="nothing"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "chosen", "says"),
+    [
+        (
+            "rlhf_policy_losses",
+            lambda inputs: TokenLoss(loss=inputs.policy_logprobs.mean()),
+            lambda ref, term: {"loss": ref},
+            "loss of shape",
+        ),
+        (
+            "rlhf_policy_losses",
+            lambda inputs: TokenLoss(loss=inputs.policy_logprobs.mean()),
+            lambda ref, term: {"terms": (replace(term(), loss=ref),)},
+            "loss of shape",
+        ),
+        (
+            "rlhf_is_corrections",
+            lambda old, rollout, mask: Correction(weights=torch.ones(()), keep=mask),
+            lambda ref, term: {"correction": ref},
+            "weights of shape",
+        ),
+        (
+            "rlhf_kl_estimators",
+            torch.mean,
+            lambda ref, term: {"kl_estimator": ref},
+            "shape",
+        ),
+    ],
+)
+def test_a_component_that_answers_one_number_is_refused_by_its_name(
+    built, plugins, batch, plan, leaves, part, term, kind, wrong, chosen, says
+):
+    component = Component(name="wrong", factory=lambda config: wrong)
+    plugins.registries[kind].add(Registered(component, "test"))
+    ref = ComponentRef(kind=kind, name="test:wrong")
+    objective = built(**chosen(ref, term))
+
+    with pytest.raises(
+        PluginError,
+        match=rf"^test:wrong \(test\) returned {says} \(\); expected \(3, 3\)",
+        check=has_code("plugin/wrong-answer"),
+    ):
+        objective.rollouts(*part(batch, [0, 1, 2], *leaves()), plan)

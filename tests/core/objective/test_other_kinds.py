@@ -10,6 +10,7 @@ from rlhf_core.contracts.backend import Objective, RoleSpec
 from rlhf_core.errors import PluginError
 from rlhf_core.objective import ActionScores, BuiltActionObjective, build_objective, rows_per_unit
 from rlhf_core.plugins import empty
+from rlhf_testing.errors import has_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,5 +53,5 @@ def test_an_objective_of_others_is_built_by_its_own_builder():
 
 @pytest.mark.parametrize("objective", [Objective(), Unbuilt()])
 def test_one_without_a_builder_is_refused(objective):
-    with pytest.raises(PluginError, match="expected 'module:callable'"):
+    with pytest.raises(PluginError, check=has_code("plugin/no-builder")):
         build_objective(objective, empty())

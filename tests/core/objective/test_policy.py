@@ -11,6 +11,7 @@ from rlhf_core import PluginError
 from rlhf_core.batch.metric import merge_metrics, metric_values
 from rlhf_core.contracts import TopTokens
 from rlhf_core.objective import ActionColumns, ActionGrid, ActionScores
+from rlhf_testing.errors import has_code
 
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 KLS = (None, "k1", "k2", "k3", "unbiased")
@@ -193,7 +194,7 @@ def test_on_policy_the_old_log_probs_are_the_policys_to_the_bit(built, batch, le
 
     objective.rollouts(*part(batch, ALL, *leaves()), replace(plan, on_policy=True))
 
-    (seen,) = objective.components.loss.seen
+    (seen,) = objective.components.loss.component.seen
     assert torch.equal(seen.policy_logprobs, seen.old_logprobs)
     assert not seen.old_logprobs.requires_grad
 
@@ -223,7 +224,7 @@ def test_a_loss_sees_what_the_batch_has_and_no_more(built, batch, leaves, part, 
     for objective in (plain, reader):
         objective.rollouts(*part(batch, ALL, *leaves()), plan)
 
-    (seen,), (read,) = (objective.components.loss.seen for objective in (plain, reader))
+    (seen,), (read,) = (objective.components.loss.component.seen for objective in (plain, reader))
     assert seen.entropy is None
     assert seen.ref_logprobs is None
     assert seen.is_weights is None
@@ -245,7 +246,7 @@ def test_the_teachers_tokens_and_the_policys_log_probs_of_them_reach_the_loss(
 
     objective.rollouts(replace(scores, others=others), columns, plan)
 
-    (seen,) = objective.components.loss.seen
+    (seen,) = objective.components.loss.component.seen
     mask = seen.action_mask
     assert seen.policy_top_logprobs.shape == (3, 3, 4)
     torch.testing.assert_close(seen.policy_top_logprobs[mask], others)
@@ -264,5 +265,9 @@ def test_metrics_of_components_are_passed_on(built, batch, leaves, part, plan, r
 def test_a_missing_column_is_named(built, batch, leaves, part, plan):
     batch = replace(batch, columns={"advantages": batch.columns["advantages"]})
 
-    with pytest.raises(PluginError, match="'old_logprobs'; the batch has advantages"):
+    with pytest.raises(
+        PluginError,
+        match="'old_logprobs'; the batch has advantages",
+        check=has_code("plugin/missing-column"),
+    ):
         built().rollouts(*part(batch, ALL, *leaves()), plan)

@@ -18,6 +18,7 @@ from rlhf_core.contracts import (
     Normalizers,
     PreferenceObjective,
     PreferenceResult,
+    PreferenceTerm,
     StepPlan,
     ValueObjective,
 )
@@ -30,6 +31,7 @@ from rlhf_core.objective import (
 )
 from rlhf_core.objective.preference import preference_objective
 from rlhf_core.plugins import empty
+from rlhf_testing.errors import has_code
 
 LENGTHS = (2, 1, 3, 2)
 """Actions of the rows: chosen, rejected, chosen, rejected."""
@@ -45,6 +47,22 @@ class Logistic:
             chosen_rewards=chosen.detach() / 2,
             rejected_rewards=rejected.detach() / 2,
         )
+
+
+def mean_of_logistic(inputs):
+    found = Logistic()(inputs)
+    return replace(found, loss=found.loss.mean())
+
+
+def row_of_logistic(inputs):
+    """The mean as a row, which would be broadcast over the pairs of another loss."""
+    found = Logistic()(inputs)
+    return replace(found, loss=found.loss.mean()[None])
+
+
+def with_one_reward(inputs):
+    found = Logistic()(inputs)
+    return replace(found, rejected_rewards=found.rejected_rewards.mean())
 
 
 class EachAnswer:
@@ -66,6 +84,10 @@ def build():
     registry = plugins.registries["rlhf_preference_losses"]
     for component in (
         Component(name="logistic", factory=lambda config: Logistic()),
+        Component(name="mean", factory=lambda config: mean_of_logistic),
+        Component(name="row", factory=lambda config: row_of_logistic),
+        Component(name="one_reward", factory=lambda config: with_one_reward),
+        Component(name="nothing", factory=lambda config: lambda inputs: None),
         Component(
             name="each",
             factory=lambda config: EachAnswer(),
@@ -74,9 +96,14 @@ def build():
     ):
         registry.add(Registered(component, "test"))
 
-    def of(name, nll_coef=0.0):
-        ref = ComponentRef(kind="rlhf_preference_losses", name=f"test:{name}")
-        return build_objective(PreferenceObjective(loss=ref, nll_coef=nll_coef), plugins)
+    def of(name, nll_coef=0.0, further=()):
+        ref, *others = (
+            ComponentRef(kind="rlhf_preference_losses", name=f"test:{each}")
+            for each in (name, *further)
+        )
+        terms = tuple(PreferenceTerm(loss=other, weight=0.5) for other in others)
+        objective = PreferenceObjective(loss=ref, nll_coef=nll_coef, terms=terms)
+        return build_objective(objective, plugins)
 
     return of
 
@@ -167,13 +194,42 @@ def test_answers_without_a_partner_are_units_of_their_own(build, logprobs):
 
 
 def test_a_loss_whose_reference_is_missing_says_so(build, logprobs):
-    with pytest.raises(PluginError, match="expected log-probs under the reference, got None"):
+    with pytest.raises(PluginError, check=has_code("plugin/no-ref-logprobs")):
         build("logistic").rollouts(*part(logprobs, range(4), reference=None), PLAN)
 
 
 def test_rows_without_rewards_are_refused(build, logprobs):
-    with pytest.raises(PluginError, match="needs the rewards of the rows"):
+    with pytest.raises(
+        PluginError, match="needs the rewards of the rows", check=has_code("plugin/no-rewards")
+    ):
         build("logistic").rollouts(*part(logprobs, range(4), rewards=None), PLAN)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "mean",
+            r"^test:mean \(test\) returned loss of shape \(\); expected \(2,\), a number for each pair, which",
+        ),
+        ("one_reward", r"returned rejected_rewards of shape \(\); expected \(2,\), a number for"),
+        (
+            "nothing",
+            r"^test:nothing \(test\) returned None \(NoneType\); expected PreferenceResult",
+        ),
+    ],
+)
+def test_an_answer_that_is_no_loss_of_each_pair_is_refused(build, logprobs, name, says):
+    with pytest.raises(PluginError, match=says, check=has_code("plugin/wrong-answer")):
+        build(name).rollouts(*part(logprobs, range(4)), PLAN)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("row", r"\(1,\)"), ("mean", r"\(\)")])
+def test_each_part_of_a_sum_is_refused_by_its_own_name(build, logprobs, name, shape):
+    """A part that is a mean would be broadcast, and the sum has the right shape."""
+    says = rf"^test:{name} \(test\) returned loss of shape {shape}; expected \(2,\), a number for each pair"
+    with pytest.raises(PluginError, match=says, check=has_code("plugin/wrong-answer")):
+        build("logistic", further=(name,)).rollouts(*part(logprobs, range(4)), PLAN)
 
 
 def test_padding_has_no_effect(build, logprobs):

@@ -17,6 +17,7 @@ from rlhf_core.objective import (
     ranking_loss,
 )
 from rlhf_core.plugins import empty
+from rlhf_testing.errors import has_code
 
 LENGTHS = (2, 1, 3, 2)
 """Actions of the rows: chosen, rejected, chosen, rejected."""
@@ -162,5 +163,7 @@ def test_chosen_and_rejected_are_told_by_their_reward(scores):
 
 
 def test_rows_without_rewards_are_refused(scores):
-    with pytest.raises(PluginError, match="needs the rewards of the rows"):
+    with pytest.raises(
+        PluginError, match="needs the rewards of the rows", check=has_code("plugin/no-rewards")
+    ):
         build_objective(RankingObjective(), empty()).rollouts(*part(scores, range(4), rewards=None))

@@ -11,6 +11,7 @@ from rlhf_core.batch.metric import merge_metrics, metric_values
 from rlhf_core.contracts import Normalizers, StepLabelObjective, StepPlan
 from rlhf_core.objective import ActionColumns, ActionGrid, build_objective
 from rlhf_core.plugins import empty
+from rlhf_testing.errors import has_code
 
 LENGTHS = (2, 1, 3)
 LABELS = torch.tensor([1.0, 0.0, 1.0, 0.25, 1.0, 0.0])
@@ -80,7 +81,9 @@ def test_it_does_not_depend_on_the_micro_batches(scores):
 
 
 def test_steps_without_labels_are_refused(scores):
-    with pytest.raises(PluginError, match="needs the column 'labels'"):
+    with pytest.raises(
+        PluginError, match="needs the column 'labels'", check=has_code("plugin/missing-column")
+    ):
         objective().rollouts(*part(scores, range(3), labels=None))
 
 

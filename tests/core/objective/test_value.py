@@ -10,6 +10,7 @@ from rlhf_core import PluginError
 from rlhf_core.batch.metric import merge_metrics
 from rlhf_core.contracts import ValueObjective
 from rlhf_core.objective import build_objective
+from rlhf_testing.errors import has_code
 
 LENGTHS = (2, 1, 3)
 
@@ -90,5 +91,9 @@ def test_a_missing_column_is_named(batch, plan, part, plugins, values):
     batch = replace(batch, columns={"values": batch.columns["values"]})
     _, columns = part(batch, range(3), values, values)
 
-    with pytest.raises(PluginError, match="'returns'; the batch has values"):
+    with pytest.raises(
+        PluginError,
+        match="'returns'; the batch has values",
+        check=has_code("plugin/missing-column"),
+    ):
         build_objective(ValueObjective(), plugins).rollouts(values, columns, plan)

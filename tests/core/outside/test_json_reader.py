@@ -27,6 +27,7 @@ from rlhf_data.files.text_files import parse_row
 from rlhf_data.forms.chats import decoded
 from rlhf_data.learned.messages import tools_of
 from rlhf_data.rows import RowProblem
+from rlhf_testing.errors import has_code
 
 DIGITS = "9" * 400
 TEXTS = [
@@ -258,7 +259,7 @@ def _tokenizer_settings(data: bytes, folder: Path) -> None:
 
 
 def _typed_argument(data: bytes, folder: Path) -> None:
-    from rlhf_data.chat.parsing.typed_values import typed_value
+    from rlhf_data.chat.parsing.blocks import typed_value
 
     typed_value(_as_text(data), {"type": ["object", "array", "number", "integer"]})
 
@@ -310,6 +311,6 @@ def test_the_message_names_file_and_reason(tmp_path):
     (tmp_path / "config.json").write_text("[1]")
 
     with pytest.raises(
-        ConfigError, match=r"config.json: expected an object, got list \[1\]; expected a model"
+        ConfigError, match=r"config\.json.*\[1\]", check=has_code("config/unreadable-file")
     ):
         read_object(tmp_path / "config.json", "a model's config.json")

@@ -15,7 +15,7 @@ def test_a_used_folder_is_refused_without_resume(tmp_path):
     with claim(folder, resume=False):
         folder.metrics.write_text("")
 
-    with pytest.raises(ConfigError, match="--resume auto"):
+    with pytest.raises(ConfigError, match="--resume auto", check=has_code("output/run-exists")):
         claim(folder, resume=False)
     claim(folder, resume=True).close()
 
@@ -30,13 +30,17 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
 def test_a_path_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(ConfigError, match="cannot be created"):
+    with pytest.raises(
+        ConfigError, match="cannot be created", check=has_code("output/cannot-create")
+    ):
         claim(RunFolder(tmp_path / "file" / "run"), resume=False)
 
 
 @pytest.mark.parametrize("name", [300 * "x", "nul\0byte"])
 def test_a_name_that_no_folder_can_have_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match="cannot be looked up"):
+    with pytest.raises(
+        ConfigError, match="cannot be looked up", check=has_code("output/cannot-create")
+    ):
         claim(RunFolder(tmp_path / name), resume=False)
 
 
@@ -75,7 +79,11 @@ def test_what_is_no_file_in_a_files_place_is_refused(tmp_path, monkeypatch, name
     monkeypatch.chdir(tmp_path)
     OTHER_KINDS[kind](tmp_path / name)
 
-    with pytest.raises(ConfigError, match=rf"expected a file; .*{name} is {kind}"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"expected a file; .*{name} is {kind}",
+        check=has_code("output/cannot-create"),
+    ):
         claim(RunFolder(tmp_path), resume=True)
 
 
@@ -83,5 +91,9 @@ def test_what_is_no_file_in_a_files_place_is_refused(tmp_path, monkeypatch, name
 def test_a_file_in_a_folders_place_is_refused(tmp_path, name):
     (tmp_path / name).write_text("")
 
-    with pytest.raises(ConfigError, match=rf"expected a folder; .*{name} is a file"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"expected a folder; .*{name} is a file",
+        check=has_code("output/cannot-create"),
+    ):
         claim(RunFolder(tmp_path), resume=True)

@@ -22,6 +22,7 @@ from rlhf_core.storage.writing import (
     writing,
     written_whole,
 )
+from rlhf_testing.errors import has_code
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -53,11 +54,16 @@ def test_another_failure_is_passed_on_and_leaves_nothing_either(tmp_path):
 
 def test_an_error_with_a_name_keeps_it():
     with (
-        pytest.raises(CheckpointError, match=r"^it could not"),
+        pytest.raises(
+            CheckpointError, match=r"^it could not", check=has_code("output/not-written")
+        ),
         writing("it", error=CheckpointError),
     ):
         raise FULL
-    with pytest.raises(CheckpointError, match=r"^damaged$"), writing("it"):
+    with (
+        pytest.raises(CheckpointError, match=r"^damaged$", check=has_code("checkpoint/invalid")),
+        writing("it"),
+    ):
         raise CheckpointError("damaged")
 
 
@@ -114,10 +120,19 @@ def test_a_reason_goes_alone_to_who_says_what_was_written(error):
 def test_what_was_written_is_said_once_by_who_wrote_it_but_for_the_class():
     inner = StorageError("rows.gz could not be written: no room")
 
-    with pytest.raises(StorageError, match=r"^rows\.gz could not"), writing("the cache"):
+    with (
+        pytest.raises(
+            StorageError, match=r"^rows\.gz could not", check=has_code("output/not-written")
+        ),
+        writing("the cache"),
+    ):
         raise inner
     with (
-        pytest.raises(CheckpointError, match=r"^the checkpoint could not be written: rows\.gz"),
+        pytest.raises(
+            CheckpointError,
+            match=r"^the checkpoint could not be written: rows\.gz",
+            check=has_code("output/not-written"),
+        ),
         writing("the checkpoint", error=CheckpointError),
     ):
         raise inner
@@ -230,7 +245,9 @@ def test_a_file_without_room_is_named(tmp_path):
     path = tmp_path / "rows.jsonl"
 
     with (
-        pytest.raises(StorageError, match=r"rows\.jsonl could not be written: No space left"),
+        pytest.raises(
+            StorageError, match=r"rows\.jsonl.*No space left", check=has_code("output/not-written")
+        ),
         written_whole(path),
     ):
         raise OSError(errno.ENOSPC, "")

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_config import Layer, parse_flags, read_toml, resolve, write_toml
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 SOURCE = """
 from pydantic import Field
@@ -82,12 +83,12 @@ def test_several_functions_are_several_rewards(resolved, file):
 def test_functions_of_one_name_cannot_share_a_section(resolved, file):
     (file.parent / "more.py").write_text("def score(response): return 1")
 
-    with pytest.raises(ConfigError, match="give one of the two functions another name"):
+    with pytest.raises(ConfigError, check=has_code("config/section-taken")):
         resolved(*RUN, "--reward", "mine.py:score", "more.py:score", enough=False)
 
 
 def test_the_path_of_a_wrapped_function_is_said_once(resolved):
-    with pytest.raises(ConfigError, match="already says where the function is"):
+    with pytest.raises(ConfigError, check=has_code("config/function-twice")):
         resolved(
             *RUN, "--reward", "mine.py:score", "--reward.score.path", "other.py:f", enough=False
         )
@@ -104,14 +105,20 @@ def test_an_estimator_of_ones_own_takes_its_options(resolved):
 
 
 def test_options_of_ones_own_estimator_are_checked(resolved):
-    with pytest.raises(ConfigError, match=r"my_estimator.gamma: expected at most 1"):
+    with pytest.raises(
+        ConfigError,
+        match=r"my_estimator.gamma: expected at most 1",
+        check=has_code("config/out-of-range"),
+    ):
         resolved("--estimator", "mine.py:MyEstimator", "--algo.advantage.my_estimator.gamma", "2")
-    with pytest.raises(ConfigError, match="Did you mean"):
+    with pytest.raises(ConfigError, match="Did you mean", check=has_code("config/unknown-option")):
         resolved("--estimator", "mine.py:MyEstimator", "--algo.advantage.my_estimator.gama", "1")
 
 
 def test_needs_of_ones_own_component_count(resolved):
-    with pytest.raises(ConfigError, match="mine:no_such_thing"):
+    with pytest.raises(
+        ConfigError, match="mine:no_such_thing", check=has_code("config/missing-capability")
+    ):
         resolved("--estimator", "mine.py:needs_values")
 
 

@@ -7,6 +7,7 @@ import pytest
 from rlhf_config import read_toml, resolve, write_toml
 from rlhf_config.files import writable
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 
 def test_a_file_names_itself_in_its_origins(tmp_path):
@@ -21,30 +22,32 @@ def test_a_file_names_itself_in_its_origins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "part"),
+    ("content", "part", "code"),
     [
-        (b"[train\nsteps = 3", "not valid TOML.*line 1"),
-        (b"a = " + 100_000 * b"[", "tables at most 32 deep"),
-        (b"a" + 40 * b".a" + b" = 1", "tables at most 32 deep"),
-        (b"a = " + 40 * b"[" + 40 * b"]", "tables at most 32 deep"),
-        (b"a = 1\na = 2", "not valid TOML"),
-        (b"\xff\xfe", "UTF-8"),
-        (None, "cannot read it"),
+        (b"[train\nsteps = 3", "not valid TOML.*line 1", "config/not-toml"),
+        (b"a = " + 100_000 * b"[", "tables at most 32 deep", "config/too-deep"),
+        (b"a" + 40 * b".a" + b" = 1", "tables at most 32 deep", "config/too-deep"),
+        (b"a = " + 40 * b"[" + 40 * b"]", "tables at most 32 deep", "config/too-deep"),
+        (b"a = 1\na = 2", "not valid TOML", "config/not-toml"),
+        (b"\xff\xfe", "UTF-8", "config/not-utf8"),
+        (None, "cannot read it", "config/unreadable-file"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path, content, part):
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content, part, code):
     path = tmp_path / "run.toml"
     if content is not None:
         path.write_bytes(content)
 
-    with pytest.raises(ConfigError, match=part) as caught:
+    with pytest.raises(ConfigError, match=part, check=has_code(code)) as caught:
         read_toml(path)
 
     assert f"-c {path}" in str(caught.value)
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read it"):
+    with pytest.raises(
+        ConfigError, match="cannot read it", check=has_code("config/unreadable-file")
+    ):
         read_toml(tmp_path)
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from rlhf_config import parse_flags
 from rlhf_config.layers import leaves
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 
 def test_a_flag_takes_the_words_up_to_the_next_flag():
@@ -43,21 +44,29 @@ def test_negative_numbers_are_values(number):
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "part", "code"),
     [
-        (["stray"], "belongs to none"),
-        (["--output", "bad\udcff"], "expected UTF-8 text"),
-        (["--seed=1", "stray"], "belongs to none"),
-        (["-x", "1"], "-c FILE"),
-        (["--"], "expected --section.option"),
-        (["--a..b", "1"], "expected --section.option"),
-        (["--=1"], "expected --section.option"),
-        (["--a.b", "1", "--a.b.c", "2"], "cannot be an option and a section"),
-        (["--a.b.c", "1", "--a.b", "2"], "cannot be an option and a section"),
+        (["stray"], "belongs to none", "config/stray-word"),
+        (["--output", "bad\udcff"], "expected UTF-8 text", "config/word-of-bytes"),
+        (["--seed=1", "stray"], "belongs to none", "config/stray-word"),
+        (["-x", "1"], "-c FILE", "config/one-letter-option"),
+        (["--"], "expected --section.option", "config/no-section"),
+        (["--a..b", "1"], "expected --section.option", "config/no-section"),
+        (["--=1"], "expected --section.option", "config/no-section"),
+        (
+            ["--a.b", "1", "--a.b.c", "2"],
+            "cannot be an option and a section",
+            "config/option-beside-section",
+        ),
+        (
+            ["--a.b.c", "1", "--a.b", "2"],
+            "cannot be an option and a section",
+            "config/option-beside-section",
+        ),
     ],
 )
-def test_words_that_are_no_options_are_refused(words, part):
-    with pytest.raises(ConfigError, match=part):
+def test_words_that_are_no_options_are_refused(words, part, code):
+    with pytest.raises(ConfigError, match=part, check=has_code(code)):
         parse_flags(words)
 
 
@@ -81,5 +90,5 @@ def test_every_word_is_kept_or_refused(options):
 
 
 def test_a_path_that_no_option_has_is_refused_before_anything_walks_it():
-    with pytest.raises(ConfigError, match="no section is this deep"):
+    with pytest.raises(ConfigError, check=has_code("config/too-deep-option")):
         parse_flags(["--a" + 5000 * ".a", "1"])

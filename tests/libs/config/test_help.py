@@ -39,10 +39,13 @@ def test_help_shows_the_options_of_what_is_selected(resolved, plugins):
 
 def test_an_option_says_its_type_its_meaning_and_its_default(text):
     assert entry(text(), "--train.inner_epochs") == (
-        "--train.inner_epochs INT passes over each rollout batch (default 1)"
+        "--train.inner_epochs INT number of passes over each rollout batch (default 1)"
     )
-    assert entry(text(), "--actor.max_norm").endswith("none: do not (default 1.0)")
-    assert entry(text(), "--rollout.stop") == "--rollout.stop TEXT... strings that end a turn"
+    assert entry(text(), "--actor.max_norm").endswith("none: no clipping (default 1.0)")
+    assert (
+        entry(text(), "--rollout.stop")
+        == "--rollout.stop TEXT... texts that end a turn of the policy"
+    )
 
 
 @pytest.mark.parametrize(

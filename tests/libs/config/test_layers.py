@@ -3,6 +3,7 @@ import pytest
 from rlhf_config import Layer
 from rlhf_config.layers import leaves, lookup, merge
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 
 def test_later_layers_win_leaf_by_leaf():
@@ -30,18 +31,18 @@ def test_merging_leaves_the_layers_as_they_were():
 
 
 @pytest.mark.parametrize(
-    ("below", "above", "part"),
+    ("below", "above", "code"),
     [
         (
             {"actor": {"optim": "adam"}},
             {"actor": {"optim": {"lr": 1}}},
-            "is an option, not a section",
+            "config/option-no-section",
         ),
-        ({"train": {"steps": 1}}, {"train": 3}, "is a section, not an option"),
+        ({"train": {"steps": 1}}, {"train": 3}, "config/section-no-option"),
     ],
 )
-def test_a_section_cannot_meet_a_value(below, above, part):
-    with pytest.raises(ConfigError, match=part):
+def test_a_section_cannot_meet_a_value(below, above, code):
+    with pytest.raises(ConfigError, check=has_code(code)):
         merge([Layer.of(below), Layer.of(above)])
 
 

@@ -36,7 +36,7 @@ ALLOWED = {
         )
     },
     **{
-        ("math/mismatch.py", name): "an estimate between sampler and trainer"
+        ("math/ratios.py", name): "an estimate between sampler and trainer"
         for name in ("k1", "k2", "k3")
     },
     ("loop/describe.py", "constant"): "a rate without a schedule",

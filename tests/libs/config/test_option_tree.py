@@ -23,6 +23,7 @@ from rlhf_config.common import (
     RuntimeSelection,
 )
 from rlhf_core import Config, ConfigError
+from rlhf_testing.errors import has_code
 
 
 class Teaching(Config):
@@ -88,14 +89,16 @@ def test_options_and_components_are_those_of_the_tree(layers, plugins):
 
 
 def test_its_own_check_and_cautions_are_asked(layers, plugins):
-    with pytest.raises(ConfigError, match="--seed 13 is unlucky"):
+    with pytest.raises(ConfigError, match="--seed 13 is unlucky", check=has_code("config/invalid")):
         resolve_options(layers("--seed", "13"), plugins, TEACH)
     assert resolve_options(layers("--seed", "12"), plugins, TEACH).cautions == ("slow",)
     assert resolve_options(layers("--seed", "11"), plugins, TEACH).cautions == ()
 
 
 def test_options_of_training_by_reward_do_not_exist_there(layers, plugins):
-    with pytest.raises(ConfigError, match=r"--rollout.batch_size: there is no such option"):
+    with pytest.raises(
+        ConfigError, match=r"--rollout\.batch_size", check=has_code("config/unknown-option")
+    ):
         resolve_options(layers("--rollout.batch_size", "4"), plugins, TEACH)
 
 
@@ -103,7 +106,11 @@ def test_paths_that_it_names_are_checked(layers, plugins, tmp_path):
     given = layers("--teach.data", "gone.jsonl", "--output", str(tmp_path / "run"))
     found = resolve_options(given, plugins, TEACH)
 
-    with pytest.raises(ConfigError, match=r"--teach.data gone.jsonl: there is no such file"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--teach.data gone.jsonl: there is no such file",
+        check=has_code("config/unusable-path"),
+    ):
         check_paths(found, given, TEACH)
 
 

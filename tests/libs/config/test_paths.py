@@ -5,6 +5,7 @@ import pytest
 from rlhf_config import check_paths, parse_flags
 from rlhf_config.paths import looks_like_path
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -35,12 +36,18 @@ def test_a_model_that_is_only_read_may_be_an_adapter(check, tmp_path):
     check(**{"ref.path": "./adapter", "algo.kl.coef": 0.1})
     check(**{"algo.teacher.path": "./adapter", "loss": "follow"})
     with pytest.raises(
-        ConfigError, match=r"--algo.teacher.path ./missing: expected a Transformers"
+        ConfigError,
+        match=r"--algo.teacher.path ./missing: expected a Transformers",
+        check=has_code("config/unusable-path"),
     ):
         check(**{"algo.teacher.path": "./missing", "loss": "follow"})
 
     for trained in ("model", "critic.path"):
-        with pytest.raises(ConfigError, match="expected a whole model; it is an adapter"):
+        with pytest.raises(
+            ConfigError,
+            match="expected a whole model; it is an adapter",
+            check=has_code("config/unusable-path"),
+        ):
             check(**{trained: "./adapter"})
 
 
@@ -49,6 +56,7 @@ def test_a_balancing_loss_needs_a_model_with_experts(check, tmp_path):
         with pytest.raises(
             ConfigError,
             match=rf"--{role}.router_aux_loss 0.1: expected a mixture of experts; ./model",
+            check=has_code("config/unusable-path"),
         ):
             check(**{f"{role}.router_aux_loss": 0.1, "estimator": "discounted"})
 
@@ -61,7 +69,11 @@ def test_routes_are_replayed_in_a_model_with_experts_alone(check, tmp_path, monk
     monkeypatch.setattr("rlhf_config.checks.features.check_routes", lambda *_: None)
     words = {"algo.correction.replay_routes": "true"}
 
-    with pytest.raises(ConfigError, match=r"replay_routes true: expected a mixture of experts"):
+    with pytest.raises(
+        ConfigError,
+        match=r"replay_routes true: expected a mixture of experts",
+        check=has_code("config/unusable-path"),
+    ):
         check(**words)
 
     (tmp_path / "model" / "config.json").write_text('{"num_experts": 4}')
@@ -76,6 +88,13 @@ def test_routes_are_replayed_in_a_model_with_experts_alone(check, tmp_path, monk
         ("model", "rows.jsonl", "this is a file"),
         ("model", "empty", "it has no config.json"),
         ("model", "run", "It is the folder of a run, whose model is in run/model; give that"),
+        ("model", "other", "There is one in other/checkpoint-10; give that"),
+        (
+            "model",
+            "many",
+            "There are models in many/checkpoint-1000, many/checkpoint-200 (and 9 more); give one of them",
+        ),
+        ("model", "states", "but mp_rank_00_model_states.pt. Give the folder that save_pretrained"),
         ("model", "~/model", "only the shell expands ~"),
         ("model.tokenizer", "./model", "it has no tokenizer_config.json"),
         ("critic.path", "./missing", "--critic.path ./missing"),
@@ -95,6 +114,13 @@ def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):
     (tmp_path / "empty").mkdir()
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "run" / "model" / "config.json").touch()
+    (tmp_path / "other" / "checkpoint-10").mkdir(parents=True)
+    (tmp_path / "other" / "checkpoint-10" / "config.json").touch()
+    for step in (20, 30, 40, 50, 60, 70, 80, 90, 100, 200, 1000):
+        (tmp_path / "many" / f"checkpoint-{step}").mkdir(parents=True)
+        (tmp_path / "many" / f"checkpoint-{step}" / "config.json").touch()
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / "mp_rank_00_model_states.pt").touch()
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "notes.md").write_text("x")
     (tmp_path / "used" / "checkpoints").mkdir(parents=True)
@@ -115,7 +141,7 @@ def test_a_file_may_have_an_equals_sign_in_its_name(check, tmp_path):
 @pytest.mark.parametrize("flag", ["model", "data", "output", "resume"])
 @pytest.mark.parametrize("name", ["./" + 300 * "x", "./nul\0byte"])
 def test_names_that_no_file_can_have_are_refused_like_others(check, flag, name):
-    with pytest.raises(ConfigError, match=f"--{flag}"):
+    with pytest.raises(ConfigError, match=f"--{flag}", check=has_code("config/unusable-path")):
         check(**{flag: name})
 
 
@@ -129,7 +155,11 @@ def test_an_output_that_is_no_folder_is_refused(check, tmp_path):
         ("loop", "a name that cannot be looked up"),
         ("fifo", "is a file"),
     ):
-        with pytest.raises(ConfigError, match=rf"--output {name}: expected a folder; .*{kind}"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"--output {name}: expected a folder; .*{kind}",
+            check=has_code("config/unusable-path"),
+        ):
             check(output=name)
 
 
@@ -143,7 +173,7 @@ def test_a_used_folder_can_be_resumed(check, tmp_path):
 def test_what_may_not_be_read_is_named(check, tmp_path):
     (tmp_path / "rows.jsonl").chmod(0)
 
-    with pytest.raises(ConfigError, match="permissions"):
+    with pytest.raises(ConfigError, match="permissions", check=has_code("config/unusable-path")):
         check()
 
 

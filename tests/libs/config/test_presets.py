@@ -8,6 +8,7 @@ from rlhf_config import Layer, Origin, leaves, parse_flags, read_toml, resolve, 
 from rlhf_core import ConfigError, PluginError, UnknownComponent
 from rlhf_core.contracts import preset_component
 from rlhf_core.plugins import GROUP, Candidate, empty, register
+from rlhf_testing.errors import has_code
 
 METHOD = """
 [rollout]
@@ -89,19 +90,31 @@ def test_a_recorded_run_is_the_same_again(resolved, tmp_path):
 def test_a_wrong_value_names_the_preset(resolved, tmp_path):
     (tmp_path / "other.toml").write_text("[rollout]\nn_samples_per_prompt = 0  # section 1\n")
 
-    with pytest.raises(ConfigError, match=r"preset sample:other: rollout\.n_samples_per_prompt"):
+    with pytest.raises(
+        ConfigError,
+        match=r"preset sample:other: rollout\.n_samples_per_prompt",
+        check=has_code("config/out-of-range"),
+    ):
         resolved("--preset", "other")
 
 
 def test_an_unknown_preset_names_those_that_there_are(resolved):
-    with pytest.raises(UnknownComponent, match=r"--preset metod: .*Did you mean 'method'\?"):
+    with pytest.raises(
+        UnknownComponent, match=r"--preset.*'method'\?", check=has_code("plugin/unknown-component")
+    ):
         resolved("--preset", "metod")
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [("broken", "expected TOML in"), ("gone", "expected TOML in"), ("nested", "names a preset")],
+    ("name", "reason", "code"),
+    [
+        ("broken", "expected TOML in", "plugin/malformed-preset"),
+        ("gone", "expected TOML in", "plugin/malformed-preset"),
+        ("nested", "names a preset", "plugin/preset-in-preset"),
+    ],
 )
-def test_a_file_that_is_no_preset_is_refused(resolved, name, reason):
-    with pytest.raises(PluginError, match=f"preset sample:{name}: .*{reason}"):
+def test_a_file_that_is_no_preset_is_refused(resolved, name, reason, code):
+    with pytest.raises(
+        PluginError, match=f"preset sample:{name}: .*{reason}", check=has_code(code)
+    ):
         resolved("--preset", name)

@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_config import Layer, parse_flags, read_toml, resolve, write_toml
 from rlhf_core import ConfigError, PluginError
+from rlhf_testing.errors import has_code
 
 
 def test_defaults_select_and_flags_override(resolved):
@@ -150,7 +151,7 @@ def test_an_alias_selects_and_names_the_section(resolved):
 
 
 def test_an_option_under_a_name_and_its_alias_is_refused(resolved):
-    with pytest.raises(ConfigError, match="given twice"):
+    with pytest.raises(ConfigError, check=has_code("config/alias-twice")):
         resolved("--algo.advantage.baseline.gamma=0.5", "--algo.advantage.mean_baseline.gamma=0.5")
 
 
@@ -192,17 +193,25 @@ def test_every_problem_is_named_and_the_first_is_explained(resolved):
 
 
 def test_the_owner_of_an_option_is_named(resolved):
-    with pytest.raises(ConfigError, match=r"option of mean_baseline \(sample\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"option of mean_baseline \(sample\)",
+        check=has_code("config/out-of-range"),
+    ):
         resolved("--algo.advantage.mean_baseline.gamma", "1.5")
 
 
 def test_an_option_of_another_word_is_no_near_one_though_its_section_is_the_same(resolved):
-    with pytest.raises(ConfigError, match=r"\.share: there is no such option in this run\."):
+    with pytest.raises(ConfigError, match=r"\.share: ", check=has_code("config/unknown-option")):
         resolved("--algo.advantage.mean_baseline.share", "1")
 
 
 def test_a_files_option_is_named_by_file_and_key(resolved):
-    with pytest.raises(ConfigError, match=r"^run\.toml: train\.steps: expected at least 1, got 0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^run\.toml: train\.steps: expected at least 1, got 0",
+        check=has_code("config/out-of-range"),
+    ):
         resolved(files=[Layer.of({"train": {"steps": 0}}, "run.toml")])
 
 
@@ -235,14 +244,26 @@ def test_an_option_that_was_renamed_is_refused_with_its_name(resolved):
     assert str(written.value) == "run.toml: log.tensorboard_images: that option is now log.images"
 
 
-@pytest.mark.parametrize("words", [(), ("0.9",), ("0.9", "0.9", "0.9"), ("none",)])
-def test_a_pair_takes_two_values(resolved, words):
-    with pytest.raises(ConfigError, match=r"^--actor\.momentum\.betas: expected"):
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((), "config/wrong-type"),
+        (("0.9",), "config/out-of-range"),
+        (("0.9", "0.9", "0.9"), "config/out-of-range"),
+        (("none",), "config/out-of-range"),
+    ],
+)
+def test_a_pair_takes_two_values(resolved, words, code):
+    with pytest.raises(
+        ConfigError, match=r"^--actor\.momentum\.betas: expected", check=has_code(code)
+    ):
         resolved("--optim", "momentum", "--actor.momentum.betas", *words)
 
 
 def test_a_reward_whose_options_clash_with_the_cores_is_the_plugins_fault(resolved):
-    with pytest.raises(PluginError, match="'weight', which the core has for every reward"):
+    with pytest.raises(
+        PluginError, match=r"'weight'.*every reward", check=has_code("plugin/option-name-taken")
+    ):
         resolved("--model", "m", "--data", "d", "--reward", "clashing", enough=False)
 
 
@@ -252,22 +273,30 @@ def test_a_component_called_like_an_option_beside_it_is_the_plugins_fault(resolv
     entry = Registered(Component(name="use", factory=dict), "other")
     plugins.registries["rlhf_environments"].add(entry)
 
-    with pytest.raises(PluginError, match="has to rename the component"):
+    with pytest.raises(PluginError, check=has_code("plugin/section-taken")):
         resolved("--env", "use", "--executor", "turns")
 
 
 def test_validation_that_crashes_is_the_plugins_fault(resolved):
-    with pytest.raises(PluginError, match=r"exploding.*boom"):
+    with pytest.raises(
+        PluginError, match=r"exploding.*boom", check=has_code("plugin/check-failed")
+    ):
         resolved("--reward.shapers", "exploding", "--reward.exploding.depth", "2")
 
 
 def test_a_plugins_own_check_of_its_options_reaches_the_user(resolved):
-    with pytest.raises(ConfigError, match=r"reward\.bounds: low is 2\.0; expected less than high"):
+    with pytest.raises(
+        ConfigError,
+        match=r"reward\.bounds: low is 2\.0; expected less than high",
+        check=has_code("config/invalid"),
+    ):
         resolved("--reward.shapers", "bounds", "--reward.bounds.low", "2")
 
 
 def test_two_components_cannot_share_a_section(resolved):
-    with pytest.raises(ConfigError, match=r"would stand in the section 'rollout.spread'"):
+    with pytest.raises(
+        ConfigError, match=r"'rollout\.spread'", check=has_code("config/section-taken")
+    ):
         resolved("--rollout.filters", "spread", "spread")
 
 
@@ -315,5 +344,9 @@ def test_what_a_run_records_repeats_it(resolved, plugins, tmp_path, words):
 
 
 def test_missing_selectors_list_what_is_installed(plugins):
-    with pytest.raises(ConfigError, match="--runtime: expected a runtime; installed: here"):
+    with pytest.raises(
+        ConfigError,
+        match="--runtime: expected a runtime; installed: here",
+        check=has_code("config/wrong-type"),
+    ):
         resolve([parse_flags(["--model", "m"])], plugins)

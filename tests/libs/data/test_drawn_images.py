@@ -5,10 +5,9 @@ import os
 import time
 
 import pytest
-from tests.images import noisy, saved
+from tests.images import noisy, reference_of, saved
 
-from rlhf_core.media.inspecting import MediaLimits
-from rlhf_core.media.store import MediaStore, reference_of
+from rlhf_core.media.store import MediaStore
 from rlhf_data.drawn_images import DrawnImages
 
 
@@ -19,7 +18,7 @@ def store(tmp_path) -> MediaStore:
 
 def put(store, number: int, *, age_s: float = 0.0):
     content = saved(noisy(20 + number, 12))
-    reference = reference_of(content, MediaLimits())
+    reference = reference_of(content)
     store.put(content, reference)
     then = time.time() - age_s
     os.utime(store.path(reference), (then, then))
@@ -72,7 +71,7 @@ def test_images_of_steps_whose_samples_are_in_work_stay_and_this_is_told_once(st
 def test_links_to_files_stay_and_take_no_room(store, tmp_path):
     content = saved(noisy())
     (tmp_path / "a.png").write_bytes(content)
-    reference = reference_of(content, MediaLimits())
+    reference = reference_of(content)
     store.link(tmp_path / "a.png", reference)
     drawn = drawn_in(store, 1.0)
     drawn.step_begins()

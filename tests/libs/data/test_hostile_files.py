@@ -10,6 +10,7 @@ from rlhf_data.checking import Expectations, check_source
 from rlhf_data.prompts import CHARACTERS_PER_TOKEN, tokenize_prompts
 from rlhf_data.rows import PromptFormat
 from rlhf_data.sources import open_source
+from rlhf_testing.errors import has_code
 
 PIECES = [
     *(b"prompt", b"answer", b",", b'"', b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\xed\xa0\x80"),
@@ -43,13 +44,17 @@ def test_any_bytes_are_rows_or_a_message(tmp_path, suffix, data):
 
 
 @pytest.mark.parametrize(
-    ("header", "part"),
-    [(b"prompt,a\0b", "without NUL characters"), (b"prompt,\0", "NUL"), (b"p\xff,b", "UTF-8")],
+    ("header", "part", "code"),
+    [
+        (b"prompt,a\0b", "without NUL characters", "data/nul-in-header"),
+        (b"prompt,\0", "NUL", "data/nul-in-header"),
+        (b"p\xff,b", "UTF-8.*iconv", "data/header-not-utf8"),
+    ],
 )
-def test_a_header_that_no_table_can_have_is_refused(tmp_path, header, part):
+def test_a_header_that_no_table_can_have_is_refused(tmp_path, header, part, code):
     (tmp_path / "x.csv").write_bytes(header + b"\n1,2\n")
 
-    with pytest.raises(DataError, match=part):
+    with pytest.raises(DataError, match=part, check=has_code(code)):
         open_source(str(tmp_path / "x.csv"))
 
 

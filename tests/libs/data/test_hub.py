@@ -4,14 +4,18 @@ import shutil
 import socket
 from types import SimpleNamespace
 
+import datasets
 import huggingface_hub.utils._http as client
 import pytest
+from datasets import Dataset
 from huggingface_hub import constants
 from tests.deadlines import HANG_S
 
-from rlhf_core.errors import ConfigError
+from rlhf_core.errors import ConfigError, DataError
 from rlhf_data import hub
+from rlhf_data.sources import open_source
 from rlhf_data.tokenizer import load_tokenizer
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 
@@ -38,7 +42,7 @@ def test_a_name_that_cannot_be_downloaded_is_one_error_at_the_first_request(list
     listener.close()
 
     with pytest.raises(
-        ConfigError, match=r"model nobody/nothing: .* cannot be reached \(.+\)\. Look at the name"
+        ConfigError, match="nobody/nothing", check=has_code("model/hub-unreachable")
     ):
         load_tokenizer("nobody/nothing")
 
@@ -70,3 +74,35 @@ def test_folders_and_what_is_no_name_ask_nobody(listener, tmp_path, monkeypatch)
 
     for name in (str(tmp_path), "../nowhere", "a/b/c"):
         hub.reach_hub(name)
+
+
+def test_a_data_set_that_cannot_be_downloaded_is_one_error_at_the_first_request(listener, caplog):
+    """The client repeats each request for half a minute, and a name of no file looks like one of the hub."""
+    listener.close()
+
+    with pytest.raises(
+        DataError, match=r"^nothing: .*127\.0\.0\.1", check=has_code("data/hub-unreachable")
+    ):
+        open_source("nothing")
+
+    assert not constants.HF_HUB_OFFLINE, "a notebook may have a network when it asks again"
+    (line,) = (each.getMessage() for each in caplog.records)
+    assert line == "nothing: no such file or folder is here, so the hub is asked for a data set"
+
+
+def test_a_data_set_that_was_downloaded_earlier_is_read_without_a_request(
+    listener, datasets_cache, monkeypatch
+):
+    listener.close()
+    kept = Dataset.from_dict({"prompt": ["a"]})
+    asked = []
+
+    def load(name, config, *, split):
+        asked.append((name, config, split, constants.is_offline_mode()))
+        return kept
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+
+    assert open_source("some/set:main").row(0) == {"prompt": "a"}
+    assert asked == [("some/set", "main", "train", True)]
+    assert not constants.HF_HUB_OFFLINE

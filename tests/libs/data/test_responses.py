@@ -6,6 +6,7 @@ from tests.released_templates import released_tokenizer
 from rlhf_core.errors import DataError
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.responses import load_responses
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -59,19 +60,34 @@ def test_sets_are_joined(load, write_rows):
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("row", "reason", "code"),
     [
-        ({"prompt": "a"}, "expected a column 'response'; the row has prompt"),
-        ({"prompt": "a", "response": ""}, "column 'response' is empty"),
-        ({"prompt": "a", "response": 3}, "expected text, got int"),
-        ({"prompt": "a", "response": "b" * 20_000}, "max_tokens_per_micro_batch allows 16384"),
-        ({"prompt": "", "response": "b"}, "empty"),
+        (
+            {"prompt": "a"},
+            "expected a column 'response'; the row has prompt",
+            "data/missing-column",
+        ),
+        ({"prompt": "a", "response": ""}, "column 'response' is empty", "data/empty"),
+        ({"prompt": "a", "response": 3}, "expected text, got int", "data/wrong-type"),
+        (
+            {"prompt": "a", "response": "b" * 20_000},
+            "max_tokens_per_micro_batch allows 16384",
+            "data/too-long",
+        ),
+        ({"prompt": "", "response": "b"}, "empty", "data/empty"),
+        (
+            {"prompt": "a", "response": "[{'role': 'assistant', 'content': 'b'}]"},
+            "messages as Python prints them",
+            "data/printed-messages",
+        ),
     ],
 )
-def test_bad_rows_are_named_by_file_and_line(load, write_rows, row, reason):
+def test_bad_rows_are_named_by_file_and_line(load, write_rows, row, reason, code):
     path = write_rows([{"prompt": "a", "response": "b"}, row])
 
-    with pytest.raises(DataError, match=r"supervised\.data: 1 of 2 rows cannot be used") as error:
+    with pytest.raises(
+        DataError, match=r"supervised\.data: 1 of 2 rows cannot be used", check=has_code(code)
+    ) as error:
         load(path)
 
     assert "rows.jsonl:2" in str(error.value)

@@ -100,54 +100,88 @@ def test_all_tokens_of_images_count_for_the_limit(tmp_path, write_rows, load):
     path = write_rows([{"prompt": "abc", "images": "wide.png"}])
 
     assert len(load(path, max_prompt_tokens=53)) == 1
-    with pytest.raises(DataError, match=r"has 53 tokens, --data\.max_prompt_tokens allows 52"):
+    with pytest.raises(
+        DataError,
+        match=r"has 53 tokens, --data\.max_prompt_tokens allows 52",
+        check=has_code("data/too-long"),
+    ):
         load(path, max_prompt_tokens=52)
 
 
 @pytest.mark.parametrize("name", [*refused(), "missing"])
 def test_a_bad_image_is_named_by_file_and_row_before_training(tmp_path, write_rows, load, name):
     (tmp_path / "good.png").write_bytes(saved(noisy()))
+    code = "data/missing-image"
     if name != "missing":
-        (tmp_path / "bad.png").write_bytes(refused()[name][0])
+        content, _, code = refused()[name]
+        (tmp_path / "bad.png").write_bytes(content)
     rows = [{"prompt": "a", "images": ["good.png"]}, {"prompt": "b", "images": ["bad.png"]}]
     path = write_rows(rows)
 
-    with pytest.raises(DataError, match=r"1 of 2 rows cannot be used.*\n  .*rows.jsonl:2: "):
+    with pytest.raises(
+        DataError, match=r"1 of 2 rows cannot be used.*\n  .*rows.jsonl:2: ", check=has_code(code)
+    ):
         load(path)
     assert len(load(path, on_bad_row="skip")) == 1
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("row", "reason", "code"),
     [
-        ({"prompt": "<image><image>", "images": ["good.png"]}, "1 images and 2 places"),
-        ({"prompt": "<image>", "images": ["good.png"] * 2}, "2 images and 1 places"),
-        ({"prompt": "a ~ b", "images": ["good.png"]}, "1 images and 2 places"),
+        (
+            {"prompt": "<image><image>", "images": ["good.png"]},
+            "1 images and 2 places",
+            "data/images-and-places-differ",
+        ),
+        (
+            {"prompt": "<image>", "images": ["good.png"] * 2},
+            "2 images and 1 places",
+            "data/images-and-places-differ",
+        ),
+        (
+            {"prompt": "a ~ b", "images": ["good.png"]},
+            "1 images and 2 places",
+            "data/images-and-places-differ",
+        ),
         (
             {"prompt": "a", "images": ["good.png"] * 17},
             "17 images in one sequence, --data.max_images allows 16",
+            "data/too-many-images",
         ),
-        ({"prompt": "a", "images": ["high.png"]}, "the model reads no image higher than 100"),
-        ({"prompt": "a", "images": ["https://example.org/x.png"]}, "--data.allow_image_urls"),
-        ({"prompt": "a", "images": 7}, "expected an image as a path"),
+        (
+            {"prompt": "a", "images": ["high.png"]},
+            "the model reads no image higher than 100",
+            "data/aspect-ratio",
+        ),
+        (
+            {"prompt": "a", "images": ["https://example.org/x.png"]},
+            "--data.allow_image_urls",
+            "data/url-of-an-image",
+        ),
+        ({"prompt": "a", "images": 7}, "expected an image as a path", "data/no-image"),
         (
             {"prompt": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]},
             "a video is a.mp4; expected the frames of the video as a list of images",
+            "data/unknown-part",
         ),
     ],
 )
-def test_images_that_do_not_fit_their_prompt_are_named(tmp_path, write_rows, load, row, reason):
+def test_images_that_do_not_fit_their_prompt_are_named(
+    tmp_path, write_rows, load, row, reason, code
+):
     (tmp_path / "good.png").write_bytes(saved(noisy()))
     (tmp_path / "high.png").write_bytes(saved(noisy(4, 101)))
 
-    with pytest.raises(DataError, match=rf"rows.jsonl:1: .*{reason}"):
+    with pytest.raises(DataError, match=rf"rows.jsonl:1: .*{reason}", check=has_code(code)):
         load(write_rows([row]))
 
 
 def test_images_need_a_chat(tmp_path, write_rows, load):
     (tmp_path / "good.png").write_bytes(saved(noisy()))
 
-    with pytest.raises(DataError, match=r"images need a chat prompt\. Add --data\.chat"):
+    with pytest.raises(
+        DataError, match=r"--data\.chat", check=has_code("data/images-without-a-chat")
+    ):
         load(write_rows([{"prompt": "a", "images": ["good.png"]}]), chat=False)
 
 
@@ -156,7 +190,9 @@ def test_a_text_model_is_given_no_image(write_rows, run_config, seeing):
     path = write_rows([{"prompt": [{"role": "user", "content": content}]}])
 
     with pytest.raises(
-        DataError, match=r"rows.jsonl:1: the messages have an image.*--model.vision"
+        DataError,
+        match=r"rows\.jsonl:1.*an image.*--model\.vision",
+        check=has_code("data/image-for-a-text-model"),
     ):
         load_task_set(run_config(train=[path]), seeing)
 
@@ -187,7 +223,11 @@ def test_an_image_that_changed_since_the_start_is_named_by_its_row(tmp_path, wri
     tasks = load(write_rows([{"prompt": "a", "images": ["a.png"]}]))
     (tmp_path / "a.png").unlink()
 
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: there is no image file"):
+    with pytest.raises(
+        DataError,
+        match=r"rows\.jsonl:1: there is no image file",
+        check=has_code("data/missing-image"),
+    ):
         tasks.task(0, 0)
 
 
@@ -211,27 +251,33 @@ def test_the_usual_columns_are_found(tmp_path, write_rows, run_config, seeing, r
 
 @pytest.mark.parametrize("key", [None, "images", "image"])
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("row", "reason", "code"),
     [
         (
             {"prompt": "<image>How many?", "imgs": ["a.png"]},
             "rows.jsonl:1: there are 0 images and 1",
+            "data/images-and-places-differ",
         ),
-        ({"prompt": "<image>How many?", "images": []}, "rows.jsonl:1: there are 0 images and 1"),
+        (
+            {"prompt": "<image>How many?", "images": []},
+            "rows.jsonl:1: there are 0 images and 1",
+            "data/images-and-places-differ",
+        ),
         (
             {"prompt": "How many?", "imgs": ["a.png"]},
             "none of 2 rows .from .*rows.json.* has an image",
+            "data/no-images",
         ),
-        ({"prompt": "How many?", "images": []}, "none of 2 rows .* has an image"),
+        ({"prompt": "How many?", "images": []}, "none of 2 rows .* has an image", "data/no-images"),
     ],
 )
 def test_rows_that_would_train_blind_are_refused(
-    tmp_path, write_rows, run_config, seeing, reader, key, row, reason
+    tmp_path, write_rows, run_config, seeing, reader, key, row, reason, code
 ):
     (tmp_path / "a.png").write_bytes(saved(noisy()))
     config = run_config(train=[write_rows([row, row])], chat=True)
 
-    with pytest.raises(DataError, match=rf"{reason}(.|\n)*--data\.image_key"):
+    with pytest.raises(DataError, match=rf"{reason}(.|\n)*--data\.image_key", check=has_code(code)):
         load_task_set(config, seeing, images=looks_itself(reader, key=key))
 
 
@@ -249,7 +295,7 @@ def test_later_turns_may_bring_all_images_unless_a_column_is_misspelled(
     config = run_config(train=[write_rows([{"prompt": "go", "imgs": ["a.png"]}])], chat=True)
 
     assert len(load_task_set(config, seeing, images=looks_itself(reader, draws=True))) == 1
-    with pytest.raises(DataError, match="looked for in the column 'images', and in messages"):
+    with pytest.raises(DataError, match="column 'images'", check=has_code("data/no-images")):
         load_task_set(config, seeing, images=looks_itself(reader, key="images", draws=True))
 
 
@@ -276,7 +322,11 @@ def test_two_columns_of_images_are_refused(tmp_path, write_rows, run_config, see
 
 
 def test_a_place_in_plain_text_is_refused(write_rows, load):
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: the prompt has a place .*--data\.chat"):
+    with pytest.raises(
+        DataError,
+        match=r"rows\.jsonl:1: the prompt has a place .*--data\.chat",
+        check=has_code("data/images-and-places-differ"),
+    ):
         load(write_rows([{"prompt": "<image>How many?"}]), chat=False)
 
 
@@ -311,7 +361,9 @@ def test_a_bad_image_of_a_response_to_imitate_is_named_by_its_row(
     config = config.model_copy(update={"supervised": supervised})
 
     with pytest.raises(
-        DataError, match=r"supervised\.data: 1 of 1 rows.*\n.*rows\.jsonl:1: .*gone\.png"
+        DataError,
+        match=r"supervised\.data: 1 of 1 rows.*\n.*rows\.jsonl:1: .*gone\.png",
+        check=has_code("data/missing-image"),
     ):
         load_responses(config, seeing, 2, reader)
 

@@ -14,6 +14,7 @@ from rlhf_data.rows import (
     describe_skipped,
     read_messages,
 )
+from rlhf_testing.errors import has_code
 
 USER = {"role": "user", "content": "hi"}
 SYSTEM = {"role": "system", "content": "be brief"}
@@ -126,15 +127,27 @@ def test_what_a_format_cannot_make_of_a_row_is_said(format, row, reason):
         format.prompt(row)
 
 
-@pytest.mark.parametrize("template", ["{", "{}", "{0}", "no column", "{a.__class__}", "{a[0].x}"])
-def test_a_template_that_is_none_is_refused(template):
+@pytest.mark.parametrize(
+    ("template", "code"),
+    [
+        ("{", "data/malformed-template"),
+        ("{}", "data/malformed-template"),
+        ("{0}", "data/malformed-template"),
+        ("no column", "data/template-without-column"),
+        ("{a.__class__}", "data/malformed-template"),
+        ("{a[0].x}", "data/malformed-template"),
+    ],
+)
+def test_a_template_that_is_none_is_refused(template, code):
     """Among them those that reach for attributes: a template is data, not code."""
-    with pytest.raises(DataError, match=r"data\.template"):
+    with pytest.raises(DataError, match=r"data\.template", check=has_code(code)):
         PromptFormat(template=template)
 
 
 def test_a_system_prompt_has_no_place_in_a_text_template():
-    with pytest.raises(DataError, match=r"Add --data\.chat"):
+    with pytest.raises(
+        DataError, match=r"--data\.chat", check=has_code("data/system-prompt-without-chat")
+    ):
         PromptFormat(template="{a}", system_prompt="be brief")
 
 

@@ -1,5 +1,6 @@
 """Opening data sets: every format gives the rows that were written, and every mistake names the file."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 
 from rlhf_config.checks.data_files import short_name, split_name
 from rlhf_core.errors import DataError
+from rlhf_data.files.encoding import AS_UTF8
 from rlhf_data.source import Unreadable
 from rlhf_data.sources import open_source
 from rlhf_testing.errors import has_code
@@ -61,7 +63,7 @@ def test_blank_lines_are_no_rows_and_keep_line_numbers_right(tmp_path):
     [
         (b'{"p": "a"', "broken JSON"),
         (b"[1, 2]", "expected a JSON object per row, got list"),
-        (b'{"p": "\xff"}', "expected UTF-8 text"),
+        (b'{"p": "\xff"}', "expected UTF-8 text (invalid start byte at byte 8). Convert"),
         (b"[" * 100_000, "unusable JSON"),
         (b'{"p": ' + b"1" * 5000 + b"}", "unusable JSON"),
     ],
@@ -76,7 +78,7 @@ def test_a_line_that_is_no_object_is_unreadable_and_the_others_are_read(tmp_path
     assert (first, last) == ({"p": "a"}, {"p": "b"})
     assert isinstance(bad, Unreadable)
     assert reason in bad.reason
-    with pytest.raises(DataError, match=r"x\.jsonl:2: "):
+    with pytest.raises(DataError, match=r"x\.jsonl:2: ", check=has_code("data/unreadable")):
         source.row(1)
 
 
@@ -114,19 +116,23 @@ def test_a_json_file_may_hold_json_lines(write_rows):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "code"),
     [
-        ('[{"p": 1},\n{"p": }]', r"x\.json:2: broken JSON"),
-        ('[{"p": 1}\n{"p": 2}]', r"x\.json:2: broken JSON: expected ',' or '\]'"),
-        ('[{"p": 1}] more', "expected nothing after the list's end"),
-        ("[]", "the list is empty"),
-        ("[1,\n2", r"x\.json:2: broken JSON"),
+        ('[{"p": 1},\n{"p": }]', r"x\.json:2: broken JSON", "data/broken-json"),
+        (
+            '[{"p": 1}\n{"p": 2}]',
+            r"x\.json:2: broken JSON: expected ',' or '\]'",
+            "data/broken-json",
+        ),
+        ('[{"p": 1}] more', "expected nothing after the list's end", "data/after-the-list"),
+        ("[]", "the list is empty", "data/no-rows"),
+        ("[1,\n2", r"x\.json:2: broken JSON", "data/broken-json"),
     ],
 )
-def test_a_broken_json_list_is_refused_with_its_line(tmp_path, text, message):
+def test_a_broken_json_list_is_refused_with_its_line(tmp_path, text, message, code):
     (tmp_path / "x.json").write_text(text)
 
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message, check=has_code(code)):
         open_source(str(tmp_path / "x.json"))
 
 
@@ -153,24 +159,26 @@ def test_csv_rows_that_do_not_fit_are_unreadable(tmp_path):
     assert reasons == [
         "expected 2 cells as in the header, got 1",
         "expected 2 cells as in the header, got 3",
-        "expected UTF-8 text",
+        f"expected UTF-8 text, got other bytes. {AS_UTF8}",
     ]
-    with pytest.raises(DataError, match=r"x\.csv:4: expected 2 cells"):
+    with pytest.raises(
+        DataError, match=r"x\.csv:4: expected 2 cells", check=has_code("data/unreadable")
+    ):
         source.row(2)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "code"),
     [
-        ("a,b\n", "no rows after the header"),
-        ("a,a\n1,2\n", "two columns are called 'a'"),
-        ("\n1,2\n", "expected a header line"),
+        ("a,b\n", "no rows after the header", "data/no-rows"),
+        ("a,a\n1,2\n", "two columns are called 'a'", "data/repeated-column"),
+        ("\n1,2\n", "expected a header line", "data/malformed-header"),
     ],
 )
-def test_a_csv_file_without_header_or_rows_is_refused(tmp_path, text, message):
+def test_a_csv_file_without_header_or_rows_is_refused(tmp_path, text, message, code):
     (tmp_path / "x.csv").write_text(text)
 
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message, check=has_code(code)):
         open_source(str(tmp_path / "x.csv"))
 
 
@@ -205,7 +213,11 @@ def test_a_saved_folder_with_splits_gives_the_one_asked_for(tmp_path, table):
     DatasetDict(train=table, test=table.select([1])).save_to_disk(tmp_path / "saved")
 
     assert rows_of(open_source(str(tmp_path / "saved"), split="test")) == [ROWS[1]]
-    with pytest.raises(DataError, match=r"no split 'validation'; it has train, test"):
+    with pytest.raises(
+        DataError,
+        match=r"no split 'validation'; it has train, test",
+        check=has_code("data/unknown-split"),
+    ):
         open_source(str(tmp_path / "saved"), split="validation")
 
 
@@ -225,38 +237,45 @@ def test_a_scan_may_leave_out_columns_that_were_not_asked_for(tmp_path, table):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "message", "code"),
     [
-        ("x.jsonl", b"", "the file is empty"),
-        ("x.jsonl", b"\n \n", "only blank lines"),
-        ("x.md", b"text", r"expected a file that ends with .*got '\.md'"),
-        ("x.parquet", b"not parquet", r"x\.parquet: expected a Parquet file"),
-        ("x.json", b"[\xff]", r"x\.json:1: expected UTF-8"),
+        ("x.jsonl", b"", "the file is empty", "data/no-rows"),
+        ("x.jsonl", b"\n \n", "only blank lines", "data/no-rows"),
+        ("x.md", b"text", r"expected a file that ends with .*got '\.md'", "data/unknown-format"),
+        (
+            "x.parquet",
+            b"not parquet",
+            r"x\.parquet: expected a Parquet file",
+            "data/unreadable-file",
+        ),
+        ("x.json", b"[\xff]", r"x\.json:1: expected UTF-8.*iconv", "data/not-utf8"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(tmp_path, datasets_cache, name, content, message):
+def test_a_file_that_cannot_be_used_is_refused(
+    tmp_path, datasets_cache, name, content, message, code
+):
     (tmp_path / name).write_bytes(content)
 
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message, check=has_code(code)):
         open_source(str(tmp_path / name))
 
 
 def test_a_missing_file_suggests_the_nearest(write_rows, tmp_path):
     write_rows(ROWS, "train.jsonl")
 
-    with pytest.raises(DataError, match=r"no such file\. Did you mean .*train\.jsonl"):
+    with pytest.raises(DataError, match=r"train\.jsonl", check=has_code("data/file-not-found")):
         open_source(str(tmp_path / "trian.jsonl"))
 
 
 def test_a_folder_without_data_is_refused(tmp_path, datasets_cache):
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(DataError, match="expected a save_to_disk folder"):
+    with pytest.raises(DataError, match="save_to_disk", check=has_code("data/unreadable-file")):
         open_source(str(tmp_path / "empty"))
 
 
 def test_what_is_neither_path_nor_hub_name_is_refused():
-    with pytest.raises(DataError, match="or a hub name such as"):
+    with pytest.raises(DataError, check=has_code("data/unknown-format")):
         open_source("what is this?")
 
 
@@ -296,3 +315,44 @@ def test_short_names(spec, name):
 )
 def test_a_set_can_be_named(entry, parts):
     assert split_name(entry) == parts
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, rows in ((2, ["c"]), (1, ["a", "b"])):
+        lines = "".join(f"{json.dumps({'prompt': row})}\n" for row in rows)
+        (tmp_path / f"part-{number}.jsonl").write_text(lines)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "part-3.jsonl").write_text('{"prompt": "d"}\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prompts"), [("part-*.jsonl", "abc"), ("**/part-?.jsonl", "dabc")]
+)
+def test_a_pattern_is_one_set(folder, pattern, prompts):
+    source = open_source(pattern)
+
+    assert "".join(row["prompt"] for row in rows_of(source)) == prompts
+    assert source.where(len(source) - 1).endswith("part-2.jsonl:1")
+    assert source.name == "part"
+
+
+def test_a_pattern_without_a_file_is_refused(folder):
+    with pytest.raises(DataError, match=r"shard-\*\.jsonl", check=has_code("data/file-not-found")):
+        open_source("shard-*.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("data/train-*.jsonl", "train"), ("data/*.txt", "data"), ("*.txt", "files")],
+)
+def test_a_pattern_is_named_by_what_its_files_have_in_common(pattern, name):
+    assert short_name(pattern) == name
+
+
+def test_a_file_with_the_characters_of_a_pattern_is_a_file(folder):
+    (folder / "a[1].jsonl").write_text('{"prompt": "x"}\n')
+
+    assert list(open_source("a[1].jsonl").scan()) == [{"prompt": "x"}]

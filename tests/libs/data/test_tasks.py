@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from rlhf_core.contracts import Uid
 from rlhf_core.errors import DataError
 from rlhf_data.forms.opened_sets import OpenedSets
+from rlhf_data.rows import PromptFormat
 from rlhf_data.tasks import check_held_out, load_eval_sets, load_task_set
+from rlhf_testing.errors import has_code
 
 
 def numbered(count: int, prefix: str = "", **columns) -> list[dict]:
@@ -46,6 +48,24 @@ def test_chat_prompts_are_rendered_and_their_messages_kept(write_rows, run_confi
     assert renderer.decode(task.prompt_ids) == "system:be brief\nuser:ho\nassistant:"
     assert [message["content"] for message in task.messages] == ["be brief", "ho"]
     assert renderer.decode(tasks.task(0, 0).prompt_ids) == "system:be brief\nuser:hi\nassistant:"
+
+
+def test_a_text_beside_a_chat_has_no_messages(write_rows, run_config, renderer):
+    path = write_rows([{"prompt": "hi"}, {"prompt": [{"role": "user", "content": "ho"}]}])
+    tasks = load_task_set(run_config(train=[path]), renderer)
+
+    assert [tuple(tasks.task(index, 0).messages) for index in (0, 1)] == [
+        (),
+        ({"role": "user", "content": "ho"},),
+    ]
+
+
+def test_rows_of_plain_text_are_formatted_once(write_rows, run_config, renderer, monkeypatch):
+    """Each step makes tasks of rows that the run has tokenized."""
+    tasks = load_task_set(run_config(train=[write_rows(numbered(2))]), renderer)
+    monkeypatch.delattr(PromptFormat, "prompt")
+
+    assert tasks.task(1, 0).prompt_ids == tuple(renderer.encode("1="))
 
 
 def test_a_task_is_made_anew_each_time(write_rows, run_config, renderer):
@@ -175,7 +195,9 @@ def test_a_run_says_how_many_held_out_prompts_it_trains_on(
 
     assert "the run also trains on 2 of the 5 rows of the held-out set 'test'" in caplog.text
     run = run_config(train=[train], eval={"data": [train]})
-    with pytest.raises(DataError, match=r"all are training rows too.*9 of 9 of 'train'"):
+    with pytest.raises(
+        DataError, match="9 of 9 of 'train'", check=has_code("data/held-out-rows-train")
+    ):
         check_held_out(run, load_task_set(run, renderer), load_eval_sets(run, renderer))
 
 
@@ -199,7 +221,7 @@ def test_with_an_environment_rows_of_one_prompt_are_told_apart_by_their_columns(
 def test_two_evaluation_sets_of_one_name_are_refused(write_rows, run_config, renderer):
     path = write_rows(numbered(3), "easy.jsonl")
 
-    with pytest.raises(DataError, match="two sets are called 'easy'; name them with NAME=PATH"):
+    with pytest.raises(DataError, match="'easy'", check=has_code("data/repeated-name")):
         load_eval_sets(run_config(train=[path], eval={"data": [path, path]}), renderer)
 
 
@@ -210,7 +232,9 @@ def test_no_evaluation_is_no_sets(write_rows, run_config, renderer):
 def test_one_row_cannot_be_split(write_rows, run_config, renderer):
     run = run_config(train=[write_rows(numbered(1))], eval={"fraction": 0.5})
 
-    with pytest.raises(DataError, match="expected sets of at least 2 rows"):
+    with pytest.raises(
+        DataError, match="expected sets of at least 2 rows", check=has_code("data/no-held-out")
+    ):
         load_eval_sets(run, renderer)
 
 
@@ -237,7 +261,9 @@ def test_bad_rows_stop_the_run_with_file_and_line(write_rows, run_config, render
 def test_bad_rows_of_several_sets_are_one_error(write_rows, run_config, renderer):
     paths = [write_rows(BAD, "a.jsonl"), write_rows(BAD, "b.jsonl")]
 
-    with pytest.raises(DataError, match="8 of 10 rows cannot be used"):
+    with pytest.raises(
+        DataError, match="8 of 10 rows cannot be used", check=has_code("data/bad-rows")
+    ):
         load_task_set(run_config(train=paths, max_prompt_tokens=8), renderer)
 
 
@@ -266,9 +292,9 @@ def test_a_skipped_row_has_no_task(write_rows, run_config, renderer):
 def test_a_set_without_usable_rows_is_an_error_even_when_skipping(write_rows, run_config, renderer):
     paths = [write_rows([{"q": 1}], "bad.jsonl"), write_rows(numbered(2))]
 
-    with pytest.raises(DataError, match=r"no row of .*bad\.jsonl is left"):
+    with pytest.raises(DataError, match=r"bad\.jsonl", check=has_code("data/none-left")):
         load_task_set(run_config(train=paths, on_bad_row="skip"), renderer)
-    with pytest.raises(DataError, match="1 of 1 rows cannot be used"):
+    with pytest.raises(DataError, match="1 of 1", check=has_code("data/missing-column")):
         load_task_set(run_config(train=paths[:1], on_bad_row="skip"), renderer)
 
 
@@ -281,7 +307,9 @@ def test_what_the_chat_template_refuses_is_a_bad_row(write_rows, run_config):
     path = write_rows([{"prompt": "a"}])
 
     with pytest.raises(
-        DataError, match=r"rows\.jsonl:1: the chat template refuses the messages: never"
+        DataError,
+        match=r"rows\.jsonl:1: the chat template refuses the messages: never",
+        check=has_code("data/chat-template"),
     ):
         load_task_set(run_config(train=[path], chat=True), TokenizerRenderer(tokenizer))
 

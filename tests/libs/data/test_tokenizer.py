@@ -12,6 +12,7 @@ from rlhf_data.tokenizer import (
     eos_token_ids,
     load_tokenizer,
 )
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 EOS = 2
@@ -50,7 +51,7 @@ def test_a_model_that_could_never_stop_is_refused(model):
     tokenizer.eos_token = tokenizer.chat_template = None
     edit_json(model / "generation_config.json", eos_token_id=None)
 
-    with pytest.raises(ConfigError, match="names an end-of-sequence token"):
+    with pytest.raises(ConfigError, check=has_code("tokenizer/no-end-token")):
         eos_token_ids(tokenizer, str(model))
 
 
@@ -108,17 +109,29 @@ def test_end_tokens_that_are_none_are_refused(model, listed):
     edit_json(model / "generation_config.json", eos_token_id=listed)
     tokenizer = load_tokenizer(str(model))
 
-    with pytest.raises(ConfigError, match=r"generation_config\.json has the eos_token_id"):
+    with pytest.raises(
+        ConfigError,
+        match=r"generation_config\.json has the eos_token_id",
+        check=has_code("tokenizer/malformed-end-token"),
+    ):
         eos_token_ids(tokenizer, str(model))
 
 
-@pytest.mark.parametrize("listed", ["abc", [1, "2"], -5], ids=str)
-def test_end_tokens_of_the_models_own_configuration_are_checked_too(model, listed):
+@pytest.mark.parametrize(
+    ("listed", "code"),
+    [
+        ("abc", "tokenizer/unreadable"),
+        ([1, "2"], "tokenizer/unreadable"),
+        (-5, "tokenizer/malformed-end-token"),
+    ],
+    ids=str,
+)
+def test_end_tokens_of_the_models_own_configuration_are_checked_too(model, listed, code):
     tokenizer = load_tokenizer(str(model))
     (model / "generation_config.json").unlink()
     edit_json(model / "config.json", eos_token_id=listed)
 
-    with pytest.raises(ConfigError, match="eos_token_id"):
+    with pytest.raises(ConfigError, match="eos_token_id", check=has_code(code)):
         eos_token_ids(tokenizer, str(model))
 
 
@@ -130,7 +143,7 @@ DEEP = 100_000 * '{"a":' + "1" + 100_000 * "}"
 def test_files_that_no_tokenizer_has_are_refused(model, name, content):
     (model / name).write_text(content)
 
-    with pytest.raises(ConfigError, match=r"loading it failed with"):
+    with pytest.raises(ConfigError, check=has_code("tokenizer/unreadable")):
         load_tokenizer(str(model))
 
 
@@ -139,16 +152,22 @@ def test_a_damaged_generation_config_is_not_passed_over(model, content):
     tokenizer = load_tokenizer(str(model))
     (model / "generation_config.json").write_text(content)
 
-    with pytest.raises(ConfigError, match=r"generation_config\.json cannot be read"):
+    with pytest.raises(
+        ConfigError, match=r"generation_config\.json", check=has_code("model/unreadable-config")
+    ):
         eos_token_ids(tokenizer, str(model))
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "llama"])
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "code"), [("qwen3", "tokenizer/no-ordinary-tokens"), ("llama", "tokenizer/unreadable")]
+)
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path, kind, code):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
 
     with pytest.raises(
-        ConfigError, match=r"no ordinary tokens|with a tokenizer; loading it failed"
+        ConfigError,
+        match=r"no ordinary tokens|with a tokenizer; loading it failed",
+        check=has_code(code),
     ):
         load_tokenizer(str(tmp_path))
 
@@ -164,7 +183,7 @@ def test_code_that_comes_with_a_tokenizer_does_not_run(model):
     load_tokenizer(str(model))  # the plain tokenizer.json serves
 
     (model / "tokenizer.json").unlink()
-    with pytest.raises(ConfigError, match="model"):
+    with pytest.raises(ConfigError, match="model", check=has_code("tokenizer/unreadable")):
         load_tokenizer(str(model))
 
 
@@ -174,7 +193,13 @@ def test_a_tokenizer_that_no_option_names_is_said_to_be_copied_there(model):
         if file.name != "config.json":
             file.unlink()
 
-    with pytest.raises(ConfigError, match=r"--model\.tokenizer$"):
+    with pytest.raises(
+        ConfigError, match=r"--model\.tokenizer$", check=has_code("tokenizer/no-ordinary-tokens")
+    ):
         load_tokenizer(str(model))
-    with pytest.raises(ConfigError, match=r"Copy the tokenizer's files there$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Copy the tokenizer's files there$",
+        check=has_code("tokenizer/no-ordinary-tokens"),
+    ):
         load_tokenizer(str(model), has_option=False)

@@ -18,6 +18,7 @@ from rlhf_data.vocabulary import (
     token_difference,
     vocabulary_of,
 )
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import ALPHABET, tiny_tokenizer, write_tiny_model
 
 
@@ -49,13 +50,21 @@ def test_a_model_with_fewer_rows_than_tokens_is_refused_with_both_numbers(model)
     check_rows(tokenizer, str(model), "--model", resize=True)
     with pytest.raises(
         ConfigError,
-        match=rf"--model .*have {rows} rows, and the tokenizer has {rows + 1} tokens, the first without a row "
-        rf"'<new>' \({rows}\)\. Set --model\.resize_embeddings",
+        match=rf"--model .* {rows} rows.* {rows + 1} tokens.*'<new>' \({rows}\).*--model\.resize_embeddings",
+        check=has_code("model/embeddings-too-small"),
     ):
         check_rows(tokenizer, str(model), "--model", resize=False)
-    with pytest.raises(ConfigError, match=r"without --actor\.adapter first"):
+    with pytest.raises(
+        ConfigError,
+        match=r"without --actor\.adapter first",
+        check=has_code("model/embeddings-too-small"),
+    ):
         check_rows(tokenizer, str(model), "--model", resize=True, has_adapter=True)
-    with pytest.raises(ConfigError, match=r"train it with --model\.resize_embeddings first"):
+    with pytest.raises(
+        ConfigError,
+        match=r"train it with --model\.resize_embeddings first",
+        check=has_code("model/embeddings-too-small"),
+    ):
         check_rows(tokenizer, str(model), "--model", resize=None)
 
 
@@ -75,7 +84,8 @@ def test_a_tokenizer_with_other_ids_for_the_same_tokens_is_refused(model, tmp_pa
 
     with pytest.raises(
         ConfigError,
-        match=r"--ref\.path .*expected a model with the run's tokenizer.*' ' is 4 in the run, and 99 there",
+        match=r"--ref\.path .*' ' is 4 .* 99",
+        check=has_code("model/other-tokenizer"),
     ):
         check_same_tokens(load_tokenizer(str(model)), str(tmp_path / "other"), "--ref.path")
 

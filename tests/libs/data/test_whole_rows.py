@@ -16,6 +16,7 @@ from rlhf_data import (
 from rlhf_data.prompts import tokenize_prompts
 from rlhf_data.rows import PromptFormat
 from rlhf_data.sources import open_source
+from rlhf_testing.errors import has_code
 
 USER = {"role": "user", "content": "What is this?"}
 PARTS = {
@@ -59,66 +60,75 @@ def text_of(template, rows):
 
 
 @pytest.mark.parametrize(
-    ("template", "columns", "row", "said"),
+    ("template", "columns", "row", "said", "code"),
     [
         (
             "qwen2_5",
             SFT,
             {"messages": [*DEVELOPER, ANSWER]},
             r"message 1 \(developer\): .* 'Be brief.' is missing",
+            "data/hidden-by-the-template",
         ),
         (
             "gptoss",
             SFT,
             {"messages": [*LATE, ANSWER]},
             r"message 3 \(system\): .* Merge it into the first message",
+            "data/hidden-by-the-template",
         ),
         (
             "gptoss",
             PairColumns(),
             {"prompt": LATE, "chosen": "It is.", "rejected": "No idea."},
             r"message 3 \(system\): .* 'Be brief.' is missing",
+            "data/hidden-by-the-template",
         ),
         (
             "gptoss",
             PairColumns(),
             {"chosen": [*LATE, ANSWER], "rejected": [*LATE, OTHER]},
             r"message 3 \(system\): .* 'Be brief.' is missing",
+            "data/hidden-by-the-template",
         ),
         (
             "qwen2_5",
             LabeledColumns(response_key="response"),
             {"prompt": DEVELOPER, "response": "It is.", "label": True},
             r"message 1 \(developer\): .* 'Be brief.' is missing",
+            "data/hidden-by-the-template",
         ),
         (
             "qwen2_5",
             StepLabelColumns(steps_key="steps", labels_key="labels"),
             {"prompt": DEVELOPER, "steps": ["One.", "Two."], "labels": [1, 0]},
             r"message 1 \(developer\): .* 'Be brief.' is missing",
+            "data/hidden-by-the-template",
         ),
         (
             "phi3",
             LAST,
             {"messages": [USER, CALL, USER, ANSWER], "tools": None},
             r"message 2 \(assistant\): the chat template does not show the call of look: 'look' is missing",
+            "data/hidden-by-the-template",
         ),
         (
             "llama3",
             LAST,
             {"messages": [USER, ANSWER], "tools": [TOOL]},
             r"tool 1 \(look\): the chat template does not show the tool",
+            "data/hidden-by-the-template",
         ),
         (
             "gemma",
             SFT,
             {"messages": [USER, USER, ANSWER]},
             r"message 2 \(user\): .* Conversation roles must alternate",
+            "data/chat-template",
         ),
     ],
 )
 def test_a_learned_row_whose_template_leaves_something_out_is_named(
-    template, columns, row, said, write_rows
+    template, columns, row, said, write_rows, code
 ):
     good = {
         "messages": [USER, ANSWER],
@@ -133,7 +143,9 @@ def test_a_learned_row_whose_template_leaves_something_out_is_named(
     path = write_rows([good, row])
 
     with pytest.raises(
-        DataError, match=rf"1 of 2 rows cannot be used \(1 [a-z ]+\)\n.*rows.jsonl:2: {said}"
+        DataError,
+        match=rf"1 of 2 rows cannot be used \(1 [a-z ]+\)\n.*rows.jsonl:2: {said}",
+        check=has_code(code),
     ):
         load(template, columns, path)
 

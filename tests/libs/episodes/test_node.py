@@ -5,7 +5,7 @@ import pytest
 
 from rlhf_core.contracts import Completion, Stop, Uid
 from rlhf_episodes import EpisodeGraph
-from rlhf_episodes.paths import MAX_MASKED
+from rlhf_episodes.answers import MAX_MASKED
 
 
 def completion(token_ids, mass=None):

@@ -6,6 +6,7 @@ import pytest
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Completion, Stop, Uid
 from rlhf_episodes import EpisodeGraph
+from rlhf_testing.errors import has_code
 
 
 def answer(prompt, tokens, expert, *, layers=2):
@@ -95,5 +96,7 @@ def test_routes_of_other_tokens_or_another_model_are_refused(routes):
     wrong = Completion(
         **{name: getattr(given, name) for name in given.__slots__} | {"expert_routes": routes}
     )
-    with pytest.raises(RolloutError, match=r"routes of shape .* here \(3, 2, 1\)"):
+    with pytest.raises(
+        RolloutError, match=r"\(3, 2, 1\)", check=has_code("engine/shape-of-routes")
+    ):
         graph.add([1, 2], wrong)

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_core import PluginError
 from rlhf_guard.concurrency import run_to_its_end
+from rlhf_testing.errors import has_code
 
 
 async def _exits(code):
@@ -35,7 +36,9 @@ def test_a_call_of_exit_is_an_error_that_says_where_and_everything_else_is_ended
             ended.append(error)
             raise
 
-    with pytest.raises(PluginError, match=r"code of the run raised SystemExit") as caught:
+    with pytest.raises(
+        PluginError, match=r"code of the run raised SystemExit", check=has_code("run/exited")
+    ) as caught:
         run_to_its_end(work())
 
     assert "test_concurrency.py" in str(caught.value)
@@ -65,7 +68,7 @@ def test_what_is_cancelled_may_exit_too_and_is_told_once(caplog):
             await asyncio.sleep(0)
             closed.append(len(others))
 
-    with pytest.raises(PluginError, match="SystemExit: 3"):
+    with pytest.raises(PluginError, match="SystemExit: 3", check=has_code("run/exited")):
         run_to_its_end(work())
 
     gc.collect()

@@ -5,6 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_core import Component, Config, PluginError
 from rlhf_testing.checks import assert_imports_stay_light, check_component, check_plugin
+from rlhf_testing.errors import has_code
 
 
 class Good(Config):
@@ -71,7 +72,7 @@ def test_a_broken_promise_is_named(changes, part):
 
 
 def test_a_factory_that_is_not_there_is_the_plugins_fault():
-    with pytest.raises(PluginError, match="has no 'Missing'"):
+    with pytest.raises(PluginError, match="has no 'Missing'", check=has_code("plugin/no-factory")):
         check_component(component(factory="collections:Missing"))
 
 

@@ -30,6 +30,7 @@ from rlhf_testing.conformance.reward_batches import (
     reward_batch,
     tensors_of,
 )
+from rlhf_testing.errors import has_code
 
 LOSSES, ESTIMATORS = "rlhf_policy_losses", "rlhf_advantage_estimators"
 ALL_NEEDS = frozenset(
@@ -145,14 +146,18 @@ def test_a_usual_property_that_does_not_hold_is_no_failure_without_pytest():
 
 
 def test_an_announced_failure_of_an_unknown_check_is_refused():
-    with pytest.raises(ConfigError, match=r"names 'check_nothing'; the checks that apply are"):
+    with pytest.raises(
+        ConfigError,
+        match=r"names 'check_nothing'; the checks that apply are",
+        check=has_code("config/unknown-name"),
+    ):
         run_checks(LOSSES, component(), expected_failures={"check_nothing": "?"})
-    with pytest.raises(ConfigError, match="check_nothing"):
+    with pytest.raises(ConfigError, match="check_nothing", check=has_code("config/unknown-name")):
         parametrize_checks(LOSSES, {"x": component()}, expected_failures={"check_nothing": "?"})
 
 
 def test_an_unknown_hook_is_refused_and_every_kind_has_checks():
-    with pytest.raises(ConfigError, match="no hook 'rlhf_losses'"):
+    with pytest.raises(ConfigError, match="'rlhf_losses'", check=has_code("plugin/unknown-hook")):
         checks_of("rlhf_losses")
     assert [hook for hook in COMPONENT_HOOKS if not checks_of(hook)] == []
 

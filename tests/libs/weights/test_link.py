@@ -12,6 +12,7 @@ from tests.cases import one_in
 from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RLHFError
+from rlhf_testing.errors import has_code
 from rlhf_weights import ForeignConnection, LinkBroken, group
 
 PATHS = ["memory", "collective"]
@@ -153,7 +154,11 @@ def test_weights_that_are_not_those_of_the_plan_are_refused(listener, link):
         await sender.start(0)
         await sender.put(name, tensor)
 
-    with pytest.raises(RLHFError, match=r"the plan has a float32 \[300, 700\] next, got a .*\[3\]"):
+    with pytest.raises(
+        RLHFError,
+        match=r"the plan has a float32 \[300, 700\] next, got a .*\[3\]",
+        check=has_code("weights/other-plan"),
+    ):
         asyncio.run(put("a", torch.zeros(3)))
     sender.give_up("the test is over")
 
@@ -163,6 +168,6 @@ def test_an_update_that_ends_early_is_refused(listener, link, weights):
     listener(sender.invitation, 0)
     sender.connect()
 
-    with pytest.raises(RLHFError, match=r"6 weights of the plan were not sent, first b"):
+    with pytest.raises(RLHFError, match=r"6 weights.*b", check=has_code("weights/not-all-sent")):
         send(sender, {"a": weights["a"]}, 0)
     sender.give_up("the test is over")

@@ -17,6 +17,7 @@ from rlhf_core.contracts import (
 from rlhf_plugin_agents.budgets import limited
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 
 
@@ -91,7 +92,11 @@ def test_an_episode_without_a_turn_in_time_follows_the_policy_of_errors(stage, t
         async def reset(self, task, seed):
             await asyncio.Event().wait()
 
-    with pytest.raises(RolloutError, match=r"0\.3\.0\.0: the policy had no turn within 1 s \(--"):
+    with pytest.raises(
+        RolloutError,
+        match=r"0\.3\.0\.0: the policy had no turn within 1 s \(--",
+        check=has_code("rollout/failed"),
+    ):
         run(task, [0], stage.context(Slow), episode_timeout_s=1.0)
     assert run(task, [0], stage.context(Slow), episode_timeout_s=1.0, on_error="value") == []
     assert list(stage.dropped.values()) == ["timeout"]
@@ -138,7 +143,11 @@ def test_a_judgement_that_is_no_number_is_named(stage, task, counting):
         async def episode_rewards(self):
             return {"solved": "yes"}
 
-    with pytest.raises(RolloutError, match=r"episode_rewards of .* gave solved = 'yes'"):
+    with pytest.raises(
+        RolloutError,
+        match=r"episode_rewards of.*solved = 'yes'",
+        check=has_code("environment/not-a-number"),
+    ):
         run(task, [0], stage.context(Bad))
 
 

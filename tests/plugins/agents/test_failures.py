@@ -11,6 +11,7 @@ from rlhf_core import RolloutError
 from rlhf_core.contracts import EpisodeEnd, Observation, StepResult
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import SHOWN_FAILURES, MultiTurn
+from rlhf_testing.errors import has_code
 
 
 def run(task, samples, context, **config):
@@ -142,23 +143,39 @@ async def _too_much():
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("how", "message", "code"),
     [
-        (_cancel_itself, "step of FailingEnvironment raised CancelledError"),
-        (_exit, "step of FailingEnvironment raised SystemExit: 3"),
-        (_hang, "step of FailingEnvironment did not return within 1 s"),
-        (_nonsense, "returned a dict; expected StepResult"),
-        (_bad_observation, "returned a str; expected Observation"),
-        (_bad_messages, "step of FailingEnvironment: the observation Observation.* cannot be made"),
-        (_bad_ids, "whole numbers from 0 on; got -1"),
-        (_bad_text, "the observation Observation.* cannot be made tokens: TypeError"),
-        (_bad_rewards, r"gave rewards = \[1.0\]; expected numbers by name"),
-        (_nan, "gave style = nan; expected one finite number"),
-        (_too_much, r"gave the reward 1.8e\+35; expected at most"),
+        (_cancel_itself, "step of FailingEnvironment raised CancelledError", "environment/raised"),
+        (_exit, "step of FailingEnvironment raised SystemExit: 3", "environment/raised"),
+        (
+            _hang,
+            "step of FailingEnvironment did not return within 1 s",
+            "environment/too-slow",
+        ),
+        (_nonsense, "returned a dict; expected StepResult", "environment/wrong-answer"),
+        (_bad_observation, "returned a str; expected Observation", "environment/wrong-answer"),
+        (
+            _bad_messages,
+            "step of FailingEnvironment: the observation Observation.* cannot be made",
+            "environment/unreadable-observation",
+        ),
+        (_bad_ids, "whole numbers from 0 on; got -1", "environment/unreadable-observation"),
+        (
+            _bad_text,
+            "the observation Observation.* cannot be made tokens: TypeError",
+            "environment/unreadable-observation",
+        ),
+        (
+            _bad_rewards,
+            r"gave rewards = \[1.0\]; expected numbers by name",
+            "environment/not-numbers",
+        ),
+        (_nan, "gave style = nan; expected one finite number", "environment/not-a-number"),
+        (_too_much, r"gave the reward 1.8e\+35; expected at most", "environment/reward-too-large"),
     ],
 )
 def test_whatever_goes_wrong_is_the_episodes_and_is_named(
-    stage, task, counting, how, message, caplog
+    stage, task, counting, how, message, caplog, code
 ):
     environment = failing(counting, stage, {1}, how=how)
     limits = {"environment_timeout_s": 1.0} if how is _hang else {}
@@ -168,7 +185,9 @@ def test_whatever_goes_wrong_is_the_episodes_and_is_named(
     assert [one.uid.sample for one in kept] == [0, 2]
     assert caplog.text.count("The episode is left out") == 1
     stage.made.clear()
-    with pytest.raises(RolloutError, match=rf"0\.3\.1\.0, turn 1: .*{message}"):
+    with pytest.raises(
+        RolloutError, match=rf"0\.3\.1\.0, turn 1: .*{message}", check=has_code(code)
+    ):
         run(task, range(3), stage.context(environment), **limits)
 
 
@@ -178,7 +197,11 @@ def test_name_and_version_of_the_environment_are_in_the_message(stage, task, cou
         more={"environment_label": lambda task: "guess_number (rlhf-env-guess 1.2)"},
     )
 
-    with pytest.raises(RolloutError, match=r"step of guess_number \(rlhf-env-guess 1.2\) raised"):
+    with pytest.raises(
+        RolloutError,
+        match=r"step of guess_number \(rlhf-env-guess 1\.2\)",
+        check=has_code("environment/raised"),
+    ):
         run(task, [0], context)
 
 
@@ -202,7 +225,7 @@ def test_an_error_of_the_engine_ends_the_run_whatever_the_policy(stage, task, co
 
     stage.engine = Broken()
 
-    with pytest.raises(RolloutError, match="out of memory"):
+    with pytest.raises(RolloutError, match="out of memory", check=has_code("rollout/failed")):
         run(task, [0], stage.context(counting), on_error=policy)
     assert stage.dropped == {}
 
@@ -234,7 +257,11 @@ def test_a_token_that_the_model_does_not_know_is_the_environments_failure(
     assert [one.uid.sample for one in kept] == [0, 2]
     assert list(stage.dropped.values()) == ["environment_failed"]
     where = rf"0\.3\.1\.0, turn \d: {call} of maze@3 \(rlhf-env-maze\)"
-    with pytest.raises(RolloutError, match=f"{where}: the observation .*{wrong}"):
+    with pytest.raises(
+        RolloutError,
+        match=f"{where}: the observation .*{wrong}",
+        check=has_code("environment/unreadable-observation"),
+    ):
         run(task, range(3), context)
     if call == "step":
         (one,) = (
@@ -255,5 +282,7 @@ def test_an_engine_that_refuses_tokens_of_its_own_ends_the_run(stage, task, coun
 
     stage.engine = Mad()
 
-    with pytest.raises(RolloutError, match="outside of the model's vocabulary of 5"):
+    with pytest.raises(
+        RolloutError, match="vocabulary of 5", check=has_code("rollout/unknown-token")
+    ):
         run(task, [0], stage.context(lambda: counting(3)), on_error="drop")

@@ -39,6 +39,7 @@ from rlhf_plugin_agents.image_window import ImageWindow
 from rlhf_plugin_agents.images import has_room_for_images
 from rlhf_plugin_agents.multi_turn import MultiTurn
 from rlhf_plugin_agents.single_turn import SingleTurn
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import tiny_vision_tokenizer
 
 RENDERER = TokenizerRenderer(tiny_vision_tokenizer())
@@ -196,7 +197,9 @@ def test_a_prompt_of_data_has_its_images_in_a_single_turn(tmp_path):
 
     assert [row.media[0].length for row in rows] == [5, 5]
     assert engine.requests[0].media == rows[0].media
-    with pytest.raises(RolloutError, match="0 images and 1 places"):
+    with pytest.raises(
+        RolloutError, match="0 images and 1 places", check=has_code("image/unusable")
+    ):
         asyncio.run(SingleTurn(SingleTurnConfig()).run(replace(task, media=()), [0], told))
 
 
@@ -214,7 +217,7 @@ def test_a_bad_image_is_the_environments_failure(tmp_path, observations, options
     if not reason:  # a name in a text is no image
         assert play(observations, tmp_path, **options).media == ()
         return
-    with pytest.raises(RolloutError, match=reason):
+    with pytest.raises(RolloutError, match=reason, check=has_code("environment/unusable-image")):
         play(observations, tmp_path, **options)
 
 
@@ -240,7 +243,7 @@ def test_a_bad_image_in_a_later_turn_may_cost_a_reward_instead(tmp_path):
 
 
 def test_an_engine_that_samples_an_image_is_refused(tmp_path):
-    with pytest.raises(RolloutError, match=f"the engine sampled token {PAD}, which stands for"):
+    with pytest.raises(RolloutError, match=f"token {PAD}", check=has_code("engine/sampled-image")):
         play([["a"]], tmp_path, engine=Writer([*WORDS[:1], PAD]))
 
 
@@ -253,7 +256,9 @@ def test_tokens_that_an_environment_expanded_itself_are_refused(tmp_path):
 
     executor = MultiTurn(MultiTurnConfig())
     told = context(Writer(), tmp_path, lambda: Expands([["a"]]))
-    with pytest.raises(RolloutError, match="0 images and 2 places"):
+    with pytest.raises(
+        RolloutError, match="0 images and 2 places", check=has_code("environment/unusable-image")
+    ):
         asyncio.run(executor.run(Task(uid=Uid(0, 0)), [0], told))
 
 
@@ -343,14 +348,24 @@ def test_a_window_refuses_frames_of_a_video():
     image = MediaRef(sha256="0" * 64, num_bytes=1, format="png", width=2, height=2)
     window.check([image])
 
-    with pytest.raises(EnvironmentFailure, match=r"frames of a video, and .*last_images 1 leaves"):
+    with pytest.raises(
+        EnvironmentFailure, match="last_images 1", check=has_code("environment/frames-in-window")
+    ):
         window.check([replace(image, frame=Frame(index=0, count=2, time_s=0.0, rate=1.0))])
 
 
 def test_a_window_without_images_is_refused_by_its_option(tmp_path):
-    with pytest.raises(ConfigError, match=r"last_images 2.*--model\.vision"):
+    with pytest.raises(
+        ConfigError,
+        match=r"last_images 2.*--model\.vision",
+        check=has_code("config/no-images-to-leave-out"),
+    ):
         windowed([["text"]], tmp_path, 2, images=False)
-    with pytest.raises(ConfigError, match=r"last_images 5.*at most data\.max_images 4"):
+    with pytest.raises(
+        ConfigError,
+        match=r"last_images 5.*data\.max_images 4",
+        check=has_code("config/window-too-large"),
+    ):
         windowed([[2]], tmp_path, 5, max_images=4)
     with pytest.raises(ValueError, match="expected last_images"):
         MultiTurnConfig(older_image="gone")

@@ -16,6 +16,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import EOS_ID, FakeEngine
 
 
@@ -185,12 +186,18 @@ def test_an_empty_task_starts_with_the_first_observation(stage, counting):
 
 
 def test_nothing_to_read_first_is_an_error(stage, counting):
-    with pytest.raises(RolloutError, match=r"0\.1\.0\.0: reset gave no .* --eval\.data"):
+    with pytest.raises(
+        RolloutError,
+        match=r"0\.1\.0\.0.*--eval\.data",
+        check=has_code("environment/no-observation"),
+    ):
         run(Task(uid=Uid(0, 1)), [0], stage.context(counting))
 
 
 def test_a_first_observation_without_room_for_an_action_is_an_error(stage, task, counting):
-    with pytest.raises(RolloutError, match=r"0\.3\.0\.0: the first observation has 8 tokens"):
+    with pytest.raises(
+        RolloutError, match=r"0\.3\.0\.0.*8 tokens", check=has_code("rollout/prompt-too-long")
+    ):
         run(task, [0], stage.context(counting, max_length=8))
     assert stage.made[0].closed == 1
 
@@ -215,30 +222,72 @@ def _give(value):
 
 
 @pytest.mark.parametrize(
-    ("methods", "message"),
+    ("methods", "message", "code"),
     [
         (
             {"reset": _raise},
             r"0\.3\.0\.0, turn 0: reset of BadEnvironment raised ZeroDivisionError",
+            "environment/raised",
         ),
-        ({"step": _raise}, r"0\.3\.0\.0, turn 0: step of BadEnvironment raised ZeroDivisionError"),
+        (
+            {"step": _raise},
+            r"0\.3\.0\.0, turn 0: step of BadEnvironment raised ZeroDivisionError",
+            "environment/raised",
+        ),
         (
             {"close": _raise},
             r"0\.3\.0\.0, turn 2: close of BadEnvironment raised ZeroDivisionError",
+            "environment/raised",
         ),
-        ({"reset": _sleep}, "reset of BadEnvironment did not return within 2 s"),
-        ({"step": _sleep}, "step of BadEnvironment did not return within 2 s"),
-        ({"step": _give(None)}, "step of BadEnvironment returned a NoneType; expected StepResult"),
-        ({"reset": _give("hello")}, "reset of BadEnvironment returned a str; expected Observation"),
-        ({"step": _give(StepResult(reward=float("nan")))}, "reward = nan; expected one finite"),
-        ({"step": _give(StepResult(reward="1"))}, "reward = '1'; expected one finite number"),
-        ({"step": _give(StepResult(reward=1e300))}, r"reward 1e\+300; expected at most"),
-        ({"step": _give(StepResult(metrics={"x": float("inf")}))}, "x = inf; expected one finite"),
-        ({"step": lambda *_: StepResult()}, "step of BadEnvironment raised TypeError"),
+        (
+            {"reset": _sleep},
+            "reset of BadEnvironment did not return within 2 s",
+            "environment/too-slow",
+        ),
+        (
+            {"step": _sleep},
+            "step of BadEnvironment did not return within 2 s",
+            "environment/too-slow",
+        ),
+        (
+            {"step": _give(None)},
+            "step of BadEnvironment returned a NoneType; expected StepResult",
+            "environment/wrong-answer",
+        ),
+        (
+            {"reset": _give("hello")},
+            "reset of BadEnvironment returned a str; expected Observation",
+            "environment/wrong-answer",
+        ),
+        (
+            {"step": _give(StepResult(reward=float("nan")))},
+            "reward = nan; expected one finite",
+            "environment/not-a-number",
+        ),
+        (
+            {"step": _give(StepResult(reward="1"))},
+            "reward = '1'; expected one finite number",
+            "environment/not-a-number",
+        ),
+        (
+            {"step": _give(StepResult(reward=1e300))},
+            r"reward 1e\+300; expected at most",
+            "environment/reward-too-large",
+        ),
+        (
+            {"step": _give(StepResult(metrics={"x": float("inf")}))},
+            "x = inf; expected one finite",
+            "environment/not-a-number",
+        ),
+        (
+            {"step": lambda *_: StepResult()},
+            "step of BadEnvironment raised TypeError",
+            "environment/raised",
+        ),
     ],
 )
-def test_what_an_environment_does_wrong_is_named(stage, task, counting, methods, message):
-    with pytest.raises(RolloutError, match=message):
+def test_what_an_environment_does_wrong_is_named(stage, task, counting, methods, message, code):
+    with pytest.raises(RolloutError, match=message, check=has_code(code)):
         run(
             task,
             [0],
@@ -254,13 +303,17 @@ def test_an_environment_that_cannot_be_made_is_named_with_the_uid(stage, task):
         raise OSError("no port left")
 
     with pytest.raises(
-        RolloutError, match=r"0\.3\.0\.0, turn 0: making .* raised OSError: no port"
+        RolloutError,
+        match=r"0\.3\.0\.0, turn 0: making .*OSError: no port",
+        check=has_code("environment/raised"),
     ):
         run(task, [0], stage.context(make))
 
 
 def test_the_first_error_is_reported_when_closing_fails_too(stage, task, counting):
-    with pytest.raises(RolloutError, match="step of BadEnvironment raised"):
+    with pytest.raises(
+        RolloutError, match="step of BadEnvironment", check=has_code("environment/raised")
+    ):
         run(task, [0], stage.context(bad_environment(counting, step=_raise, close=_raise)))
 
 
@@ -271,7 +324,11 @@ def test_one_failing_episode_closes_the_environments_of_all(stage, task, countin
                 raise ValueError("no")
             return await super().step(action)
 
-    with pytest.raises(RolloutError, match=r"0\.3\.2\.0, turn 0: step of .*ThirdFails raised"):
+    with pytest.raises(
+        RolloutError,
+        match=r"0\.3\.2\.0, turn 0: step of .*ThirdFails",
+        check=has_code("environment/raised"),
+    ):
         run(task, range(4), stage.context(ThirdFails))
 
     assert [environment.closed for environment in stage.made] == [1, 1, 1, 1]
@@ -303,12 +360,14 @@ def test_an_error_of_the_engine_passes_through(stage, task, counting):
 
     stage.engine = Broken()
 
-    with pytest.raises(RolloutError, match=r"^0\.3\.0\.0: out of memory$"):
+    with pytest.raises(
+        RolloutError, match=r"^0\.3\.0\.0: out of memory$", check=has_code("rollout/failed")
+    ):
         run(task, [0], stage.context(counting))
 
 
 def test_without_an_environment_the_fix_is_named(stage, task):
-    with pytest.raises(RolloutError, match="choose one with --env"):
+    with pytest.raises(RolloutError, match="--env", check=has_code("environment/none")):
         run(task, [0], stage.context())
 
 

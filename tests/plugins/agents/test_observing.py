@@ -7,6 +7,7 @@ from rlhf_core import EnvironmentFailure
 from rlhf_core.contracts import Observation, RolloutContext, SamplingParams, Task, Uid
 from rlhf_plugin_agents.conversation import Conversation
 from rlhf_plugin_agents.observing import all_tokens, first_tokens
+from rlhf_testing.errors import has_code
 
 UID = Uid(0, 0)
 USER = {"role": "user", "content": "What is this?"}
@@ -40,7 +41,9 @@ def context_of(template: str) -> RolloutContext:
 def test_a_first_observation_that_would_lose_something_is_the_environments_failure(
     observation, said
 ):
-    with pytest.raises(EnvironmentFailure, match=said):
+    with pytest.raises(
+        EnvironmentFailure, match=said, check=has_code("environment/unreadable-observation")
+    ):
         first_tokens(UID, Task(uid=UID), observation, context_of("phi3"))
 
 
@@ -50,7 +53,9 @@ def test_a_later_observation_that_would_be_lost_is_the_environments_failure():
     conversation.messages.append({"role": "assistant", "content": "Look."})
 
     with pytest.raises(
-        EnvironmentFailure, match=r"message 1 \(tool\): .* its text: '42' is missing"
+        EnvironmentFailure,
+        match=r"message 1 \(tool\): .* its text: '42' is missing",
+        check=has_code("environment/unreadable-observation"),
     ):
         all_tokens(
             conversation,

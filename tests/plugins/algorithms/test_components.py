@@ -18,6 +18,7 @@ from rlhf_plugin_algorithms.advantages.raft import RaftConfig
 from rlhf_plugin_algorithms.advantages.reinforce import ReinforceConfig
 from rlhf_plugin_algorithms.advantages.reinforce_baseline import ReinforceBaselineConfig
 from rlhf_plugin_algorithms.losses.ppo import PpoLossConfig
+from rlhf_testing.errors import has_code
 
 COMPONENTS = {
     ("rlhf_advantage_estimators", "algorithms:gae"): {"values"},
@@ -95,7 +96,11 @@ def test_one_sample_per_prompt_is_refused_before_a_model_loads(installed, name):
 
     chosen = [Chosen("--estimator", installed.get("rlhf_advantage_estimators", name))]
 
-    with pytest.raises(CapabilityError, match=f"{name} needs at least 2"):
+    with pytest.raises(
+        CapabilityError,
+        match=f"{name} needs at least 2",
+        check=has_code("config/too-few-samples-per-prompt"),
+    ):
         check(chosen, frozenset({"reward"}), samples_per_prompt=1)
     check(chosen, frozenset({"reward"}), samples_per_prompt=2)
 
@@ -113,7 +118,11 @@ def test_options_that_need_a_larger_group_say_so(installed, name, options, enoug
     registered = installed.get("rlhf_advantage_estimators", name)
     chosen = [Chosen("--estimator", registered, registered.validate(options))]
 
-    with pytest.raises(CapabilityError, match=f"{name} needs at least {enough}"):
+    with pytest.raises(
+        CapabilityError,
+        match=f"{name} needs at least {enough}",
+        check=has_code("config/too-few-samples-per-prompt"),
+    ):
         check(chosen, frozenset(), samples_per_prompt=enough - 1)
     check(chosen, frozenset(), samples_per_prompt=enough)
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_core import ConfigError
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.errors import has_code
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("deepspeed")
@@ -192,7 +193,11 @@ def place(models, scenarios, tmp_path):
 def test_a_quantized_base_is_refused_where_deepspeed_holds_it(place, material, stage):
     pytest.importorskip("bitsandbytes")
 
-    with pytest.raises(ConfigError, match=r"quantized base.* --backend.deepspeed.zero_stage 0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"quantized base.* --backend.deepspeed.zero_stage 0",
+        check=has_code("deepspeed/quantized-base"),
+    ):
         place.start(options={"zero_stage": stage}, adapter=material.adapter("qlora"))
 
 

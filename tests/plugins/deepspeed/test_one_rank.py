@@ -14,6 +14,7 @@ from rlhf_core.contracts import Trajectory, TrajectoryColumns, Uid
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_testing.conformance import applying, subject
+from rlhf_testing.errors import has_code
 
 pytestmark = [pytest.mark.scale]
 pytest.importorskip("deepspeed")
@@ -102,14 +103,24 @@ def test_a_checkpoint_that_does_not_fit_is_refused(place, scenarios, tmp_path):
     whole = place.start(**scenarios.TRAINING, options={"zero_stage": 0})
     whole.save(tmp_path / "whole")
 
-    with pytest.raises(CheckpointError, match="of another model"):
+    with pytest.raises(
+        CheckpointError, match="of another model", check=has_code("checkpoint/other-run")
+    ):
         other.load(tmp_path / "saved")
-    with pytest.raises(CheckpointError, match="not written by ranks that share the state"):
+    with pytest.raises(
+        CheckpointError,
+        match="not written by ranks that share the state",
+        check=has_code("checkpoint/other-run"),
+    ):
         backend.load(tmp_path / "whole")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(
+        CheckpointError, match="cannot be read", check=has_code("checkpoint/unreadable")
+    ):
         backend.load(tmp_path / "absent")
     (tmp_path / "saved" / "part-00000-of-00001.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="part-00000-of-00001"):
+    with pytest.raises(
+        CheckpointError, match="part-00000-of-00001", check=has_code("checkpoint/unreadable")
+    ):
         backend.load(tmp_path / "saved")
     for one in (backend, other, whole):
         one.close()
@@ -118,7 +129,9 @@ def test_a_checkpoint_that_does_not_fit_is_refused(place, scenarios, tmp_path):
 def test_an_average_that_is_not_kept_cannot_be_exported(place, tmp_path):
     backend = place.start()
 
-    with pytest.raises(ConfigError, match="keeps no moving average"):
+    with pytest.raises(
+        ConfigError, match="keeps no moving average", check=has_code("training/no-moving-average")
+    ):
         backend.export(tmp_path, ema=True)
     backend.close()
 
@@ -131,7 +144,11 @@ def test_an_environment_with_a_part_of_the_ranks_is_refused(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "1")
 
-    with pytest.raises(ConfigError, match="lacks WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"):
+    with pytest.raises(
+        ConfigError,
+        match="lacks WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
+        check=has_code("ranks/incomplete-environment"),
+    ):
         ranks.join(torch.device("cpu"))
 
 
@@ -209,7 +226,9 @@ def test_a_role_goes_on_after_it_was_moved_to_the_host_and_back(place, scenarios
     for backend in (straight, moved):
         scenarios.steps(place, backend, (0, 1))
     moved.offload()
-    with pytest.raises(PluginError, match="in host memory since offload"):
+    with pytest.raises(
+        PluginError, match="in host memory since offload", check=has_code("training/offloaded")
+    ):
         scenarios.steps(place, moved, (2,))
     assert _moments_are_out(moved)
     assert stage == 0 or not _bytes_of_the_model(moved)  # a mapped file of weights stays

@@ -9,6 +9,7 @@ from tests.plugins.endpoint.any_requests import VOCAB, any_request
 
 from rlhf_core import EnvironmentFailure, RequestError, RolloutError, UnknownTokenError
 from rlhf_core.contracts import Uid
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 
 
@@ -103,7 +104,9 @@ def test_an_engine_that_fails_ends_the_run_also_where_agents_errors_drop(play, p
         assert post(context, "/v1/chat/completions", body).status_code == 500
         return 1.0
 
-    with pytest.raises(RolloutError, match="the engine is gone") as ended:
+    with pytest.raises(
+        RolloutError, match="the engine is gone", check=has_code("rollout/failed")
+    ) as ended:
         play(agent, on_error="drop")
     assert not isinstance(ended.value, EnvironmentFailure | RequestError)
 
@@ -121,7 +124,9 @@ def test_an_agent_that_raises_is_to_blame_and_not_the_engine(play):
     def agent(context):
         raise ValueError("the agent is broken")
 
-    with pytest.raises(EnvironmentFailure, match="the agent is broken"):
+    with pytest.raises(
+        EnvironmentFailure, match="the agent is broken", check=has_code("agent/failed")
+    ):
         play(agent)
 
 

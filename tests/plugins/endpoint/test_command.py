@@ -8,6 +8,7 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_plugin_endpoint.config import EndpointConfig
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 
 ASKS = """
@@ -81,12 +82,14 @@ print('{"reward": 1}')
     ],
 )
 def test_a_command_that_fails_says_how(play, program, message):
-    with pytest.raises(RolloutError, match=message):
+    with pytest.raises(RolloutError, match=message, check=has_code("agent/failed")):
         play(agent="command", command=python(play.script(program)))
 
 
 def test_a_program_that_is_not_there_is_named(play):
-    with pytest.raises(RolloutError, match="cannot be started: 'no-such-program'"):
+    with pytest.raises(
+        RolloutError, match="cannot be started: 'no-such-program'", check=has_code("agent/failed")
+    ):
         play(agent="command", command=("no-such-program",))
 
 
@@ -135,6 +138,6 @@ def test_the_command_of_the_page_on_agents_runs_as_it_stands_there(play, tmp_pat
 
 
 def test_a_program_that_is_not_there_is_found_before_a_model_is_loaded():
-    with pytest.raises(ConfigError, match="begins with 'no-such-program'; expected a program"):
+    with pytest.raises(ConfigError, match="'no-such-program'", check=has_code("agent/no-program")):
         EndpointConfig(agent="command", command=("no-such-program",)).check_outside()
     EndpointConfig(agent="command", command=(sys.executable,)).check_outside()

@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from rlhf_core import RolloutError
+from rlhf_testing.errors import has_code
 
 
 def ask(context, content, name="", **fields):
@@ -99,7 +100,7 @@ def test_a_reward_for_nobody_is_an_error_of_the_agent(play, returned, message):
         ask(context, "write", "writer")
         return returned
 
-    with pytest.raises(RolloutError, match=message):
+    with pytest.raises(RolloutError, match=message, check=has_code("agent/failed")):
         play(agent)
 
 
@@ -107,7 +108,11 @@ def test_a_reply_with_another_number_of_answers_is_named(play):
     def agent(context):
         return {"reward": 1.0, "request_rewards": {ask(context, "one", n=2)["id"]: 1.0}}
 
-    with pytest.raises(RolloutError, match=r"1 request_rewards for chatcmpl-\w+, which has 2 answ"):
+    with pytest.raises(
+        RolloutError,
+        match=r"1 request_rewards for chatcmpl-\w+.* 2 ",
+        check=has_code("agent/failed"),
+    ):
         play(agent)
 
 
@@ -137,5 +142,9 @@ def test_an_agent_that_gives_up_says_what_was_refused(play):
         except httpx.HTTPStatusError:
             raise ValueError("no luck") from None
 
-    with pytest.raises(RolloutError, match=r"raised ValueError: no luck; one request was refused"):
+    with pytest.raises(
+        RolloutError,
+        match=r"raised ValueError: no luck; one request was refused",
+        check=has_code("agent/failed"),
+    ):
         play(agent)

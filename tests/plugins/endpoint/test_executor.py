@@ -14,6 +14,7 @@ from rlhf_core.contracts import Stop, Uid
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
 from rlhf_plugin_endpoint.traces import read_traces
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 
 
@@ -123,7 +124,9 @@ def test_an_outcome_that_is_none_fails_with_the_episodes_name(play, returned, me
         return returned
 
     with pytest.raises(
-        RolloutError, match=rf"0\.3\.0\.0: the agent agent_of_a_test:agent .*{message}"
+        RolloutError,
+        match=rf"0\.3\.0\.0: the agent agent_of_a_test:agent .*{message}",
+        check=has_code("agent/failed"),
     ):
         play(agent)
 
@@ -132,12 +135,16 @@ def test_an_agent_that_raises_fails_the_episode_and_is_named(play):
     def agent(context):
         raise ValueError("no such tool")
 
-    with pytest.raises(RolloutError, match="raised ValueError: no such tool"):
+    with pytest.raises(
+        RolloutError, match="raised ValueError: no such tool", check=has_code("agent/failed")
+    ):
         play(agent)
 
 
 def test_an_agent_that_never_asks_is_told_so(play):
-    with pytest.raises(RolloutError, match="never asked the policy"):
+    with pytest.raises(
+        RolloutError, match="never asked the policy", check=has_code("agent/failed")
+    ):
         play(lambda context: 1.0)
 
 
@@ -228,7 +235,7 @@ def test_the_engines_error_ends_the_run(play):
 
     play.engine = Broken()
 
-    with pytest.raises(RolloutError, match="the engine is gone"):
+    with pytest.raises(RolloutError, match="the engine is gone", check=has_code("rollout/failed")):
         play(lambda context: talk(context) and 1.0)
 
 
@@ -300,11 +307,13 @@ def test_the_same_agent_gives_the_same_episodes_to_the_bit(play):
 
 
 def test_a_function_that_cannot_be_loaded_is_named():
-    with pytest.raises(ConfigError, match=r"expected FILE\.py:NAME or package\.module:NAME"):
+    with pytest.raises(
+        ConfigError, match=r"package\.module:NAME", check=has_code("agent/malformed-name")
+    ):
         Endpoint(EndpointConfig(agent="agent"))
-    with pytest.raises(ConfigError, match="no_such_module"):
+    with pytest.raises(ConfigError, match="no_such_module", check=has_code("agent/not-loadable")):
         Endpoint(EndpointConfig(agent="no_such_module:agent"))
-    with pytest.raises(ConfigError, match="is a float"):
+    with pytest.raises(ConfigError, match="float", check=has_code("agent/not-a-function")):
         Endpoint(EndpointConfig(agent="math:pi"))
 
 

@@ -1,15 +1,18 @@
 """Forks are warned of once, and the warning says what the client did to cause them."""
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import httpx
+import numpy as np
 import pytest
+from tests.libs.data.chat.zoo import renderer_of
 
-from rlhf_core.contracts import Uid
+from rlhf_core.contracts import Completion, Stop, Task, Uid
 from rlhf_plugin_endpoint.episode.forks import ForkCause, Forks
 from rlhf_plugin_endpoint.fork_watch import ADVICE, FEWEST_TURNS, ForkWatch
-from rlhf_testing.fakes import FakeEngine
+from rlhf_testing.fakes import EOS_ID, FakeEngine, FakeRenderer
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
@@ -150,10 +153,11 @@ def test_conversations_of_their_own_fork_nothing(warnings_of):
 
 def forks(message, asked):
     """Forks of an episode in which one answer came back otherwise."""
-    found = Forks()
+    found = Forks(FakeRenderer())
     said = ({"role": "user", "content": "?"},)
     request = SimpleNamespace(prompt=None, messages=said, tools=(), template_kwargs=None)
-    found.add(request, SimpleNamespace(message=message))
+    completion = SimpleNamespace(token_ids=np.array([EOS_ID]))
+    found.add(request, SimpleNamespace(message=message, completion=completion, stop=Stop.EOS))
     again = SimpleNamespace(prompt=None, messages=(*said, *asked), tools=(), template_kwargs=None)
     found.look(again, SimpleNamespace(parent=None))
     return found
@@ -188,3 +192,57 @@ def test_few_forks_are_not_warned_of(caplog):
 
 def test_every_cause_has_advice():
     assert set(ADVICE) == set(ForkCause)
+
+
+class SpecialEngine:
+    """Writes the same text in each answer, parts of which are special tokens."""
+
+    def __init__(self, text):
+        self.renderer = renderer_of("chatml")
+        special = self.renderer.tokenizer(text, add_special_tokens=False)
+        self._ids = np.array(special["input_ids"], dtype=np.int32)
+
+    async def generate(self, request):
+        ended = int(self._ids[-1]) in self.renderer.tokenizer.all_special_ids
+        one = Completion(
+            token_ids=self._ids,
+            logprobs=np.zeros(len(self._ids), dtype=np.float32),
+            weight_version=np.zeros(len(self._ids), dtype=np.int32),
+            stop=Stop.EOS if ended else Stop.LENGTH,
+        )
+        return [one for _ in request.seeds]
+
+
+@pytest.fixture
+def warned_of_special(play, caplog):
+    """Play four episodes of an agent that changes nothing; return the number of forks and what was warned of."""
+
+    def run(text, **options):
+        engine = SpecialEngine(text)
+        play.task = Task(uid=Uid(0, 3), messages=({"role": "user", "content": "question"},))
+        context = replace(play.context(max_length=100_000), engine=engine, renderer=engine.renderer)
+        with caplog.at_level(logging.WARNING, logger="rlhf_plugin_endpoint"):
+            agent = talk(as_it_was, tools_of=lambda turn: [])
+            rows = play(agent, samples=range(4), context=context, **options)
+        num_forks = sum(row.metrics["graph/forks"] for row in rows)
+        return num_forks, [each.getMessage() for each in caplog.records]
+
+    return run
+
+
+@pytest.mark.parametrize("text", ["well<|endoftext|> then", "well then<|endoftext|>"])
+def test_special_tokens_of_the_policy_are_named(warned_of_special, text):
+    """A random model writes them. The client was told that it changed nothing, and to keep thoughts."""
+    num_forks, (warning,) = warned_of_special(text)
+
+    assert num_forks > 4
+    assert f"the client {ForkCause.SPECIAL} (first in episode" in warning
+    assert "'<|endoftext|>'" in warning
+
+
+def test_their_tokens_are_gone_on_with_where_the_advice_is_taken(warned_of_special):
+    assert warned_of_special("well<|endoftext|> then", thoughts="keep") == (0, [])
+
+
+def test_the_end_that_the_template_writes_forks_nothing(warned_of_special):
+    assert warned_of_special("well then<|im_end|>") == (0, [])

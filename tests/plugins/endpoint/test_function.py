@@ -9,6 +9,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
+from rlhf_testing.errors import has_code
 
 
 def exits(context):
@@ -47,7 +48,7 @@ async def exits_in_a_task(context):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_agent_that_exits_or_cancels_itself_fails_its_episode(play, agent, says):
-    with pytest.raises(RolloutError, match=says):
+    with pytest.raises(RolloutError, match=says, check=has_code("agent/failed")):
         play(agent)
 
 

@@ -17,6 +17,7 @@ from tests.images import noisy, refused, saved
 from tests.plugins.vlm.vlm_material import OBJECTIVE, SGD, VLM, Stage
 
 from rlhf_core.contracts import (
+    Completion,
     RoleSpec,
     RolloutContext,
     SamplingParams,
@@ -28,9 +29,10 @@ from rlhf_core.contracts import (
 from rlhf_core.media import MediaDesk, MediaLimits, MediaOptions, references_in
 from rlhf_core.plugins import load
 from rlhf_core.rng import seed_of
+from rlhf_episodes import EpisodeGraph
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
-from rlhf_plugin_endpoint.traces import graph_from_trace, trace_from_trajectories
+from rlhf_plugin_endpoint.traces import graph_from_trace, trace_from_graph
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_testing.tiny_vision import write_tiny_vision_model
@@ -248,10 +250,24 @@ def test_a_prompt_with_images_is_given_to_the_agent_as_it_can_send_it(stage, bac
 
 def test_a_trace_keeps_the_images(stage, backend, tmp_path):
     rows, _ = played(stage, backend, lambda context: (chat(context), 1.0)[1])
+    (row,) = rows
+    graph, used = EpisodeGraph(row.uid), 0
+    for turn in row.turns:
+        sampled = slice(used, used + turn.end - turn.start)
+        used = sampled.stop
+        answer = Completion(
+            token_ids=row.token_ids[turn.start : turn.end],
+            logprobs=row.rollout_logprobs[sampled],
+            weight_version=row.weight_version[sampled],
+            stop=turn.stop,
+        )
+        read = [span for span in row.media if span.end <= turn.start]
+        graph.add(row.token_ids[: turn.start], answer, media=read)
 
-    graph = graph_from_trace(trace_from_trajectories(rows), rows[0].uid)
+    again = graph_from_trace(trace_from_graph(graph), row.uid)
 
-    assert [row.media for row in graph.trajectories()] == [row.media for row in rows]
+    assert len(row.turns) == len(row.media) == 2
+    assert [one.media for one in again.trajectories()] == [row.media]
 
 
 def test_tokens_of_images_without_an_image_are_refused(stage, backend):
@@ -271,7 +287,7 @@ def test_tokens_of_images_without_an_image_are_refused(stage, backend):
 BAD = {
     **{
         name: (f"data:image/png;base64,{base64.b64encode(content).decode()}", reason, 400)
-        for name, (content, reason) in refused().items()
+        for name, (content, reason, _) in refused().items()
     },
     "a page": ("https://example.org/a.png", "expected the image itself", 400),
     "a file": ("file:///etc/hostname", "expected the image itself", 400),

@@ -18,7 +18,7 @@ from tests.libs.data.chat.zoo import renderer_of, tokenizer_of
 
 from rlhf_core.contracts import EngineSpec, RolloutContext, SamplingParams, Task, Uid
 from rlhf_core.rng import seed_of
-from rlhf_episodes.paths import MAX_MASKED
+from rlhf_episodes.answers import MAX_MASKED
 from rlhf_plugin_endpoint.config import EndpointConfig
 from rlhf_plugin_endpoint.executor import Endpoint
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig

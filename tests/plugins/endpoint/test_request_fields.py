@@ -258,3 +258,76 @@ def test_a_conversation_goes_on_with_the_same_variables_and_forks_with_others(pl
     )
     assert second.startswith(first)
     assert not third.startswith("[{")
+
+
+CALLED = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+CALLING = {"role": "assistant", "content": "", "tool_calls": [CALLED]}
+USED = {"type": "tool_use", "id": "call_1", "name": "add", "input": {}}
+
+
+def chat_result(**name):
+    return {"messages": [*SAID, CALLING, {"role": "tool", "content": "4", **name}]}
+
+
+def response_result(name):
+    call = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": name, "output": "4"}
+    return {"input": [{"role": "user", "content": "hi"}, call, result]}
+
+
+def message_result(name):
+    result = {"type": "tool_result", "tool_use_id": name, "content": "4"}
+    called = {"role": "assistant", "content": [USED]}
+    return {"messages": [*SAID, called, {"role": "user", "content": [result]}]}
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "parameter"),
+    [
+        ("/chat/completions", chat_result(tool_call_id="call_2"), "messages"),
+        ("/responses", response_result("call_2"), "input"),
+        ("/messages", message_result("call_2"), None),
+    ],
+)
+def test_a_result_of_a_call_that_no_answer_made_is_refused(ask, route, fields, parameter):
+    """As OpenAI and Anthropic do. A template shows it as the result of another call, or of none."""
+    status, reply, _ = ask(route, **fields)
+
+    assert status == 400
+    assert reply["error"]["message"] == (
+        "a tool's result is for the call 'call_2', which no answer before it made; expected one of: call_1"
+    )
+    if parameter is not None:
+        assert (reply["error"]["param"], reply["error"]["code"]) == (parameter, "unknown_tool_call")
+
+
+def test_a_result_without_the_id_of_its_call_is_refused(ask):
+    status, reply, _ = ask("/chat/completions", **chat_result())
+
+    assert status == 400
+    assert reply["error"]["param"] == "messages[2].tool_call_id"
+    assert reply["error"]["message"] == (
+        "messages[2].tool_call_id is missing; expected the id of the call that this result is of"
+    )
+
+
+def test_a_result_without_any_call_is_refused(ask):
+    status, reply, _ = ask(
+        "/chat/completions",
+        messages=[*SAID, {"role": "tool", "tool_call_id": "call_1", "content": "4"}],
+    )
+
+    assert status == 400
+    assert reply["error"]["message"].endswith("made; expected one behind an answer with tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("route", "fields"),
+    [
+        ("/chat/completions", chat_result(tool_call_id="call_1")),
+        ("/responses", response_result("call_1")),
+        ("/messages", message_result("call_1")),
+    ],
+)
+def test_a_result_of_a_call_is_read(ask, route, fields):
+    assert ask(route, **fields)[0] == 200

@@ -16,9 +16,9 @@ from rlhf_plugin_endpoint.traces import (
     graph_from_trace,
     read_traces,
     trace_from_graph,
-    trace_from_trajectories,
     write_traces,
 )
+from rlhf_testing.errors import has_code
 
 UID = Uid(0, 1, 2)
 
@@ -68,15 +68,6 @@ def test_a_graph_goes_through_a_file_and_comes_back(graph, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["traces.jsonl"]
 
 
-def test_trajectories_have_the_turns_of_their_graph(graph):
-    trace = trace_from_trajectories(graph.trajectories())
-
-    def turns(trace):
-        return sorted((turn.prompt_token_ids, turn.completion_token_ids) for turn in trace.turns)
-
-    assert turns(trace) == turns(trace_from_graph(graph))
-
-
 def test_a_turn_has_the_fields_of_version_1(graph):
     trace = json.loads(json.dumps(trace_from_graph(graph).as_json()))
 
@@ -117,7 +108,7 @@ GOOD = TrainingTurn(
     ],
 )
 def test_a_turn_that_does_not_hold_is_refused(change, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message, check=has_code("trace/malformed")):
         replace(GOOD, **change)
 
 
@@ -136,12 +127,12 @@ def test_a_line_that_is_no_trace_is_refused_with_its_number(line, message, tmp_p
     path = tmp_path / "traces.jsonl"
     path.write_text(f'{{"turns": []}}\n{line}\n')
 
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message, check=has_code("trace/malformed")):
         list(read_traces(path))
 
 
 def test_one_name_for_two_turns_is_refused():
-    with pytest.raises(DataError, match="two turns have one node_id"):
+    with pytest.raises(DataError, match="node_id", check=has_code("trace/repeated-node")):
         TrainingTrace(turns=(GOOD, GOOD))
 
 
@@ -152,7 +143,9 @@ def test_what_does_not_train_is_discarded_and_half_a_turn_is_refused():
     half = TrainingTrace(turns=(replace(GOOD, loss_mask=(0, 0, 0, 1)),))
 
     assert len(graph_from_trace(untrained, UID).trajectories()) == 1
-    with pytest.raises(DataError, match="only some of its tokens train"):
+    with pytest.raises(
+        DataError, match="only some of its tokens train", check=has_code("trace/malformed")
+    ):
         graph_from_trace(half, UID)
 
 
@@ -162,7 +155,7 @@ def test_released_openenv_reads_what_is_written_and_writes_what_is_read(graph, t
     python = own_interpreter("openenv")
     given, back = tmp_path / "given.jsonl", tmp_path / "back.jsonl"
     trace = trace_from_graph(graph)
-    write_traces(given, [trace, trace_from_trajectories(graph.trajectories())])
+    write_traces(given, [trace, trace])
     code = (
         "import sys\n"
         "from openenv.core.harness.training import TrainingTrace\n"

@@ -13,14 +13,13 @@ from rlhf_plugin_lab.audit.changed import (
     with_rounded_weights,
     with_tied_head,
 )
-from rlhf_plugin_lab.audit.experts import with_shifted_experts
-from rlhf_plugin_lab.audit.forward import Prefix, Reading, Sight, logprobs_of
+from rlhf_plugin_lab.audit.forward import Prefix, Reading, Sight, logprobs_of, truncated
 from rlhf_plugin_lab.audit.lora import between, merged
 from rlhf_plugin_lab.audit.luck import distance_of, repeats_of
+from rlhf_plugin_lab.audit.of_models import with_shifted_experts
 from rlhf_plugin_lab.audit.precision import PRECISION, without_edges
 from rlhf_plugin_lab.audit.search import log_grid, smallest, smallest_whole
 from rlhf_plugin_lab.audit.sequences import Recorded
-from rlhf_plugin_lab.audit.truncation import truncated
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from rlhf_cli.main import main as rlhf
 from rlhf_config.common import SamplingOptions
 from rlhf_core import ConfigError
 from rlhf_plugin_lab.audit.command import main
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 CONFIG = """
@@ -103,5 +104,5 @@ def test_what_cannot_be_done_is_one_error(config, capsys, words, says):
 def test_options_of_a_run_that_has_begun_are_refused(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
 
-    with pytest.raises(ConfigError, match="Options of a run go with its TOML file"):
+    with pytest.raises(ConfigError, check=has_code("usage/options-of-a-run")):
         main([str(tmp_path), "--rollout.temperature", "0.7"])

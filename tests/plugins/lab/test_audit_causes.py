@@ -19,13 +19,14 @@ from rlhf_plugin_lab.audit.changed import (
     with_tied_head,
 )
 from rlhf_plugin_lab.audit.command import main
-from rlhf_plugin_lab.audit.experts import with_shifted_experts
 from rlhf_plugin_lab.audit.forward import Prefix, Reading, Sight, logprobs_of
 from rlhf_plugin_lab.audit.hypotheses import HYPOTHESES
 from rlhf_plugin_lab.audit.lora import between
 from rlhf_plugin_lab.audit.luck import dropped
+from rlhf_plugin_lab.audit.of_models import with_shifted_experts
 from rlhf_plugin_lab.audit.precision import PRECISION
 from rlhf_plugin_lab.audit.verdict import judge
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +247,9 @@ def test_a_healthy_step_ends_with_0(recorded, capsys):
 
 
 def test_a_later_step_needs_its_weights_and_is_read_with_them(recorded, capsys):
-    with pytest.raises(ConfigError, match=r"step 2 .*--model"):
+    with pytest.raises(
+        ConfigError, match=r"step 2.*--model", check=has_code("lab/trained-weights")
+    ):
         main([str(recorded), "--step", "2"])
 
     assert main([str(recorded), "--step", "2", "--model", str(recorded.parent / "model")]) == 0
@@ -297,37 +300,61 @@ def edit(old, new):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "words", "code"),
     [
         (
             lambda run: (run / "tokens/step-00000001.parquet").unlink(),
             r"--observers\.use token_files",
+            "lab/no-tokens",
         ),
-        (break_tokens, "cannot be read as Parquet"),
-        (drop_column, "no column rollout_logprob"),
-        (lambda run: (run / "config.toml").unlink(), "expected the run's options"),
-        (edit("[rollout]", "[rollout"), "no TOML"),
+        (break_tokens, "cannot be read as Parquet", "lab/tokens-unreadable"),
+        (drop_column, "no column rollout_logprob", "lab/no-column"),
+        (
+            lambda run: (run / "config.toml").unlink(),
+            "expected the run's options",
+            "lab/options-unreadable",
+        ),
+        (edit("[rollout]", "[rollout"), "no TOML", "lab/options-unreadable"),
         (
             edit("temperature = 1.0", ""),
             r"rollout\.temperature .* got nothing; the run is of .*0\.1\.0",
+            "lab/option-no-number",
         ),
-        (edit("top_k = 0", 'top_k = "many"'), r"rollout\.top_k .* got many"),
-        (edit('dtype = "float32"', 'dtype = "float8"'), r"model\.dtype is float8"),
-        (edit("rlhf train", "rlhf sft"), "rlhf sft"),
-        (edit("[rollout]", '[actor]\nadapter = "lora:qlora"\n[rollout]'), r"adapter is lora:qlora"),
-        (lambda run: (run.parent / "model/config.json").unlink(), "no model in"),
-        (lambda run: (run.parent / "model/model.safetensors").unlink(), "cannot be loaded"),
+        (
+            edit("top_k = 0", 'top_k = "many"'),
+            r"rollout\.top_k .* got many",
+            "lab/option-no-number",
+        ),
+        (
+            edit('dtype = "float32"', 'dtype = "float8"'),
+            r"model\.dtype is float8",
+            "lab/unknown-dtype",
+        ),
+        (edit("rlhf train", "rlhf sft"), "rlhf sft", "lab/other-command"),
+        (
+            edit("[rollout]", '[actor]\nadapter = "lora:qlora"\n[rollout]'),
+            r"adapter is lora:qlora",
+            "lab/other-precision",
+        ),
+        (lambda run: (run.parent / "model/config.json").unlink(), "no model in", "lab/no-model"),
+        (
+            lambda run: (run.parent / "model/model.safetensors").unlink(),
+            "cannot be loaded",
+            "lab/model-unreadable",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_run_is_named(recorded, change, words):
+def test_what_is_wrong_with_a_run_is_named(recorded, change, words, code):
     change(recorded)
 
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words, check=has_code(code)):
         main([str(recorded)])
 
 
 def test_a_run_without_tokens_says_how_to_record_them(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
 
-    with pytest.raises(ConfigError, match=r"--observers\.use token_files"):
+    with pytest.raises(
+        ConfigError, match=r"--observers\.use token_files", check=has_code("lab/no-tokens")
+    ):
         main([str(tmp_path)])

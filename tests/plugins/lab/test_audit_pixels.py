@@ -16,6 +16,7 @@ from rlhf_plugin_lab.audit.loading import load, never_sampled
 from rlhf_plugin_lab.audit.precision import PRECISION
 from rlhf_plugin_lab.audit.sequences import Recorded, with_images
 from rlhf_plugin_lab.audit.verdict import judge
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 SIDE = 24
@@ -119,12 +120,12 @@ def test_an_image_that_is_gone_or_of_another_size_is_named(folder, loaded, tmp_p
     reading = Reading(model=loaded.model, temperature=1.0, pixels=loaded.pixels)
     Image.new("RGB", (SIDE, 2 * SIDE)).save(tmp_path / "tall.png")
 
-    for name, words in (
-        ("gone.png", "cannot be read"),
-        ("tall.png", "expected 9 tokens .* makes 18"),
+    for name, words, code in (
+        ("gone.png", "cannot be read", "image/unreadable"),
+        ("tall.png", "expected 9 tokens .* makes 18", "lab/other-tokens-of-images"),
     ):
         other = dataclasses.replace(sequence, images=(tmp_path / name,))
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=words, check=has_code(code)):
             logprobs_of(reading, other)
 
 
@@ -135,12 +136,14 @@ def test_an_image_outside_of_the_run_is_refused(tmp_path):
         token_ids=np.zeros(2), action_mask=np.ones(2, bool), logprobs={}, uid="0.0.0.0"
     )
 
-    with pytest.raises(ConfigError, match=r"secret\.png"):
+    with pytest.raises(ConfigError, match=r"secret\.png", check=has_code("lab/number-of-images")):
         with_images(tmp_path, 1, [blank])
 
 
 def test_a_family_that_no_reading_knows_is_refused_by_name(tmp_path):
     write_tiny_vision_model(tmp_path, "llava")
 
-    with pytest.raises(ConfigError, match="family llava; expected one of qwen2_vl"):
+    with pytest.raises(
+        ConfigError, match=r"llava.*qwen2_vl", check=has_code("lab/model-of-images")
+    ):
         load(tmp_path)

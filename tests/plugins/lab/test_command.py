@@ -17,6 +17,7 @@ from rlhf_core import ConfigError
 from rlhf_plugin_lab.command import main
 from rlhf_plugin_lab.paper.contents import contents_of
 from rlhf_plugin_lab.serving import server_of
+from rlhf_testing.errors import has_code
 
 HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=alert(1)> \u202e <!--"
 
@@ -104,27 +105,27 @@ def test_a_page_is_replaced_and_no_other_file(run, tmp_path):
     assert exported(tmp_path, run) == exported(tmp_path, run)
     (tmp_path / "page.html").write_text("notes of mine")
 
-    with pytest.raises(ConfigError, match="is no page"):
+    with pytest.raises(ConfigError, match="is no page", check=has_code("output/not-exported")):
         exported(tmp_path, run)
     assert (tmp_path / "page.html").read_text() == "notes of mine"
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "message", "code"),
     [
-        ([], "RUN"),
-        (["none"], "no such folder"),
-        (["{run}", "--export", "none/page.html"], "no such folder none"),
-        (["{run}", "--export", "."], "it is a folder"),
-        (["{run}", "--steps", "1,x"], "expected steps and spans"),
-        (["{run}", "--steps", "9-1"], "expected steps and spans"),
-        (["{run}", "--max-mb", "0"], "expected 1 or more"),
-        (["{run}", "--port", "70000"], "from 0 to 65535"),
-        (["{run}", "--color"], "--color"),
+        ([], "RUN", "usage/command-line"),
+        (["none"], "no such folder", "lab/no-run"),
+        (["{run}", "--export", "none/page.html"], "no such folder none", "output/not-exported"),
+        (["{run}", "--export", "."], "it is a folder", "output/not-exported"),
+        (["{run}", "--steps", "1,x"], "expected steps and spans", "usage/spans-of-steps"),
+        (["{run}", "--steps", "9-1"], "expected steps and spans", "usage/spans-of-steps"),
+        (["{run}", "--max-mb", "0"], "expected 1 or more", "usage/megabytes"),
+        (["{run}", "--port", "70000"], "from 0 to 65535", "usage/port"),
+        (["{run}", "--color"], "--color", "usage/command-line"),
     ],
 )
-def test_a_mistake_is_one_error(run, words, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_mistake_is_one_error(run, words, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         main([word.format(run=run) for word in words])
 
 
@@ -203,5 +204,5 @@ def test_a_run_that_goes_away_while_it_is_served_is_an_error_of_the_page(served,
 
 
 def test_a_port_that_is_taken_is_an_error(served, run):
-    with pytest.raises(ConfigError, match="cannot listen there"):
+    with pytest.raises(ConfigError, check=has_code("usage/port-taken")):
         server_of([run], lambda: None, urlsplit(served).port)

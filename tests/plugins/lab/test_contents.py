@@ -15,6 +15,7 @@ from tests.plugins.lab.run_folders import sample, write_lines, write_run
 from rlhf_core import ConfigError
 from rlhf_plugin_lab.paper.chunks import number_of, to_json
 from rlhf_plugin_lab.paper.contents import contents_of
+from rlhf_testing.errors import has_code
 
 PNG = b"\x89PNG\r\n\x1a\n and pixels"
 
@@ -153,11 +154,14 @@ def test_names_of_runs_tell_them_apart(tmp_path):
     assert [run["name"] for run in contents(*runs).index["runs"]] == ["a/run", "b/run"]
 
 
-@pytest.mark.parametrize("make", [lambda folder: None, lambda folder: folder.mkdir()])
-def test_a_folder_that_is_no_run_is_an_error(tmp_path, make):
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [(lambda folder: None, "lab/no-run"), (lambda folder: folder.mkdir(), "lab/not-a-run")],
+)
+def test_a_folder_that_is_no_run_is_an_error(tmp_path, make, code):
     make(tmp_path / "run")
 
-    with pytest.raises(ConfigError, match=r"expected a run"):
+    with pytest.raises(ConfigError, match=r"expected a run", check=has_code(code)):
         contents(tmp_path / "run")
 
 

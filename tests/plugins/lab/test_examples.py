@@ -11,6 +11,7 @@ from rlhf_core import ConfigError
 from rlhf_plugin_lab.command import main
 from rlhf_plugin_lab.doctor.record import read_record
 from rlhf_plugin_lab.recorded.problems import Problems
+from rlhf_testing.errors import has_code
 
 
 def learned(uid, kind="row", loss=0.5, **changes):
@@ -85,7 +86,7 @@ def test_nobody_takes_rows_for_answers_of_a_policy(tmp_path):
     record = read_record(run, Problems())
 
     assert record.texts.steps == 0
-    with pytest.raises(ConfigError, match="expected recorded rollouts"):
+    with pytest.raises(ConfigError, check=has_code("lab/no-rollouts")):
         main([str(run), "--export-traces", str(tmp_path / "traces.jsonl")])
 
 

@@ -16,6 +16,7 @@ from rlhf_plugin_lab.replay.command import main
 from rlhf_plugin_lab.replay.playing import play
 from rlhf_plugin_lab.replay.sameness import checks_of
 from rlhf_plugin_lab.replay.span import find_span
+from rlhf_testing.errors import has_code
 
 GRPO = ["--estimator", "grpo", "--algo.kl.coef", "0.01"]
 
@@ -164,36 +165,38 @@ def test_a_changed_reward_scores_the_same_samples(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "code"),
     [
-        ["--rollout.temperature", "0.5"],
-        ["--rollout.max_new_tokens", "3"],
-        ["--model", "elsewhere"],
-        ["--data", "elsewhere.jsonl"],
-        ["--seed", "7"],
-        ["--steps", "9"],
-        ["--output", "elsewhere"],
-        ["--checkpoint.every", "2"],
+        (["--rollout.temperature", "0.5"], "lab/option-of-samples"),
+        (["--rollout.max_new_tokens", "3"], "lab/option-of-samples"),
+        (["--model", "elsewhere"], "lab/option-of-samples"),
+        (["--data", "elsewhere.jsonl"], "lab/option-of-samples"),
+        (["--seed", "7"], "lab/option-of-samples"),
+        (["--steps", "9"], "lab/option-of-samples"),
+        (["--output", "elsewhere"], "lab/output-elsewhere"),
+        (["--checkpoint.every", "2"], "lab/option-not-replayed"),
     ],
     ids=lambda words: words[0],
 )
-def test_an_option_that_says_which_samples_there_are_is_refused_by_name(run, words):
-    with pytest.raises(ConfigError, match="rlhf replay --"):
+def test_an_option_that_says_which_samples_there_are_is_refused_by_name(run, words, code):
+    with pytest.raises(ConfigError, match="rlhf replay --", check=has_code(code)):
         replay(run, 3, 4, *words)
 
 
 def test_a_span_beyond_the_run_is_refused(run):
-    with pytest.raises(ConfigError, match="its last one is 5"):
+    with pytest.raises(ConfigError, match="is 5", check=has_code("lab/no-such-step")):
         replay(run, 3, 6)
 
 
 def test_a_span_without_a_checkpoint_before_it_is_refused(sparse):
-    with pytest.raises(ConfigError, match="--from 3 or later"):
+    with pytest.raises(ConfigError, match="--from 3", check=has_code("lab/no-checkpoint")):
         replay(sparse, 2, 3)
 
 
 def test_steps_that_are_not_in_order_are_refused(run):
-    with pytest.raises(ConfigError, match="1 <= --from <= --to"):
+    with pytest.raises(
+        ConfigError, match="1 <= --from <= --to", check=has_code("lab/malformed-span")
+    ):
         replay(run, 4, 3)
 
 
@@ -202,12 +205,14 @@ def test_a_run_of_another_version_is_refused(tmp_path):
     text = (folder / "config.toml").read_text().replace("0.1.0", "0.0.9")
     (folder / "config.toml").write_text(text)
 
-    with pytest.raises(ConfigError, match=r"rlhf-core 0\.0\.9"):
+    with pytest.raises(
+        ConfigError, match=r"rlhf-core 0\.0\.9", check=has_code("lab/other-version")
+    ):
         replay(folder, 1, 1)
 
 
 def test_a_folder_that_is_there_is_not_written_into(run, tmp_path):
-    with pytest.raises(ConfigError, match="it is there already"):
+    with pytest.raises(ConfigError, check=has_code("output/not-empty")):
         replay(run, 3, 3, "--out", str(tmp_path))
 
 
@@ -219,7 +224,9 @@ def test_a_killed_run_is_replayed_to_its_last_recorded_step(sparse):
 
 
 def test_a_filter_that_drops_more_groups_than_the_run_has_samples_says_so(run):
-    with pytest.raises(RLHFError, match="a replay samples nothing"):
+    with pytest.raises(
+        RLHFError, match="a replay samples nothing", check=has_code("lab/samples-differ")
+    ):
         replay(
             run,
             5,

@@ -17,6 +17,7 @@ from rlhf_plugin_lab.command import main
 from rlhf_plugin_lab.paper.shell import quoted
 from rlhf_plugin_lab.recorded.changeable import offered
 from rlhf_plugin_lab.recorded.replay_note import note_of, with_replayed, write_note
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_note_that_is_none_ends_nothing(replayed, text):
 def test_a_folder_without_a_run_is_an_error_as_before(tmp_path):
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(ConfigError, match="expected a run folder"):
+    with pytest.raises(ConfigError, check=has_code("lab/not-a-run")):
         main([str(tmp_path / "empty"), "--export", str(tmp_path / "page.html")])
 
 

@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from rlhf_core import ConfigError
 from rlhf_plugin_lab.replay.weights import moves
+from rlhf_testing.errors import has_code
 
 
 def checkpoint(folder, weights, name="model.safetensors", key="a"):
@@ -48,14 +49,14 @@ def test_other_parameters_are_refused(tmp_path):
     one = checkpoint(tmp_path / "one", [1.0])
     two = checkpoint(tmp_path / "two", [1.0], key="b")
 
-    with pytest.raises(ConfigError, match="has others"):
+    with pytest.raises(ConfigError, check=has_code("lab/other-weights")):
         moves(start=one, before=(one, one), after=(one, two))
 
 
 def test_checkpoints_without_weights_in_safetensors_are_refused(tmp_path):
     (tmp_path / "none/policy").mkdir(parents=True)
 
-    with pytest.raises(ConfigError, match="writes none"):
+    with pytest.raises(ConfigError, check=has_code("lab/no-weights")):
         moves(start=tmp_path / "none", before=(tmp_path,) * 2, after=(tmp_path,) * 2)
 
 

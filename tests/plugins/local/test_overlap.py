@@ -4,6 +4,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -44,6 +45,9 @@ class SlowBackend:
         assert self.free.wait(HANG_S), "the event loop stood still"
         return np.zeros(1, np.float32)
 
+    def train_step(self, batch, plan):
+        self.logprobs(batch)
+
     def checksum(self):
         self.thread = threading.current_thread()
         return "sum"
@@ -83,6 +87,26 @@ def test_an_error_comes_out_of_the_thread_as_it_is():
         asyncio.run(LocalRole(Broken(), thread).checksum())
 
 
+@pytest.mark.parametrize("shares_weights", [False, True])
+def test_a_call_waits_for_an_update_that_nobody_waits_for_any_more(shares_weights):
+    backend = SlowBackend()
+
+    async def play(thread):
+        role = LocalRole(backend, thread, shares_weights=shares_weights)
+        update = asyncio.create_task(role.train_step(None, None))
+        while backend.thread is None:
+            await asyncio.sleep(0.01)
+        update.cancel()
+        asked = asyncio.create_task(role.checksum())
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        backend.free.set()
+        return await asked
+
+    with ThreadPoolExecutor(1) as thread:
+        assert asyncio.run(play(thread)) == "sum"
+
+
 class OwnWeights(FakeEngine):
     def __init__(self, config):
         super().__init__()
@@ -117,18 +141,33 @@ def spec(engine, **options):
 
 
 @pytest.mark.parametrize(
-    ("engine", "overlaps", "in_a_thread"),
-    [("own", True, True), ("own", False, False), ("shared", True, False)],
+    ("engine", "overlaps", "call", "in_a_thread"),
+    [
+        ("own", True, "checksum", True),
+        ("own", False, "checksum", False),
+        # Generation is held while they compute, and not while the other calls do.
+        ("shared", True, "logprobs", True),
+        ("shared", True, "train_step", True),
+        ("shared", True, "checksum", False),
+        ("shared", False, "logprobs", False),
+    ],
 )
-def test_roles_compute_in_a_thread_only_beside_an_engine_with_weights_of_its_own(
-    plugins, engine, overlaps, in_a_thread
+def test_roles_compute_in_a_thread_where_generation_runs_ahead(
+    plugins, engine, overlaps, call, in_a_thread
 ):
     async def play():
         runtime = LocalRuntime(LocalRuntimeConfig(threads=1))
         placement = await runtime.start(spec(engine, overlaps=overlaps), plugins)
+        role = placement.roles["policy"]
+        role.weights().free.set()
         try:
-            await placement.roles["policy"].checksum()
-            return placement.roles["policy"].weights().thread
+            calls = {
+                "logprobs": partial(role.logprobs, None),
+                "train_step": partial(role.train_step, None, None),
+                "checksum": role.checksum,
+            }
+            await calls[call]()
+            return role.weights().thread
         finally:
             await runtime.close()
 

@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_core import ConfigError
 from rlhf_plugin_loggers.curve_command import draw
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -39,22 +40,24 @@ def test_a_line_that_is_still_being_written_is_left_out(write_metrics, drawn):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"it has no metrics\.jsonl; expected a run's --output"):
+    with pytest.raises(
+        ConfigError, match=r"metrics\.jsonl.*--output", check=has_code("run/not-a-run")
+    ):
         draw([str(tmp_path)])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "code"),
     [
-        ("", "finished no step"),
-        ("{broken}\n", "expected the metrics of a run"),
-        ('{"metrics": {"reward/mean": 1}}\n', "'step'"),
+        ("", "finished no step", "lab/nothing-to-draw"),
+        ("{broken}\n", "expected the metrics of a run", "lab/metrics-unreadable"),
+        ('{"metrics": {"reward/mean": 1}}\n', "'step'", "lab/metrics-unreadable"),
     ],
 )
-def test_records_without_a_curve_are_refused(tmp_path, drawn, text, said):
+def test_records_without_a_curve_are_refused(tmp_path, drawn, text, said, code):
     (tmp_path / "metrics.jsonl").write_text(text)
 
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said, check=has_code(code)):
         draw([str(tmp_path)])
 
     assert drawn == {}

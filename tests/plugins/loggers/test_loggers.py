@@ -96,7 +96,7 @@ def test_an_interrupted_run_says_so_there_and_goes_on_as_the_same_run(small_run,
     small_run(place.log)
     found = place.read(small_run.folder / "run")
     assert found.status == STATUSES[place.name]["interrupted"]
-    assert found.message == "stopped by SIGTERM; go on with --resume auto"
+    assert found.message == "stopped by SIGTERM; continue with --resume auto"
 
     small_run(place.log, RESUMED)
 

@@ -138,4 +138,4 @@ def test_a_long_note_is_one_line_that_names_the_file_with_all_of_it(lines, clock
 
     (note,) = [line for line in lines if line.startswith("group decay: ")]
     assert len(note) <= 160
-    assert note.endswith(" ... (run.log has all)")
+    assert note.endswith(" ... (full text in run.log)")

@@ -12,6 +12,7 @@ from tests.images import noisy, saved
 from rlhf_core import StorageError
 from rlhf_core.contracts import RolloutSample, RunResult
 from rlhf_plugin_loggers.tensorboard_events import TensorBoardEvents
+from rlhf_testing.errors import has_code
 
 END = RunResult(status="finished", steps=1, seconds=1.0)
 
@@ -57,7 +58,11 @@ def test_an_event_that_has_no_room_is_named_and_leaves_the_events_before(tmp_pat
     before = file.read_bytes()
 
     limit(len(before) + room)
-    with pytest.raises(StorageError, match=r"tfevents.* could not be written: File too large"):
+    with pytest.raises(
+        StorageError,
+        match=r"tfevents.* could not be written: File too large",
+        check=has_code("output/not-written"),
+    ):
         events.step_end(2, {"reward/mean": 0.75})
     limit(None)
 
@@ -67,7 +72,7 @@ def test_an_event_that_has_no_room_is_named_and_leaves_the_events_before(tmp_pat
 
 def test_a_file_without_room_for_its_first_event_is_not_there(tmp_path, limit):
     limit(10)
-    with pytest.raises(StorageError, match="File too large"):
+    with pytest.raises(StorageError, match="File too large", check=has_code("output/not-written")):
         TensorBoardEvents(tmp_path / "tensorboard", 0)
     limit(None)
 

@@ -16,6 +16,7 @@ from rlhf_core.contracts import RolloutSample, SampleTokens
 from rlhf_core.plugins import load
 from rlhf_plugin_loggers import token_traces as module
 from rlhf_plugin_loggers.token_traces import token_traces
+from rlhf_testing.errors import has_code
 
 HOSTILE = "<img src=x onerror=alert(1)></script> \u202e**bold**"
 
@@ -145,7 +146,11 @@ def test_traces_need_an_observer_that_hears_tokens():
         "log": {"to": ["trackio"], "trackio": {"traces": 2}},
     }
 
-    with pytest.raises(CapabilityError, match=r"--observers\.use token_files"):
+    with pytest.raises(
+        CapabilityError,
+        match=r"--observers\.use token_files",
+        check=has_code("config/missing-capability"),
+    ):
         resolve([Layer.of(options)], load(""))
 
     words = ["--observers.use", "token_files"]

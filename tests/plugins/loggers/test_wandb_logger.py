@@ -12,6 +12,7 @@ from rlhf_cli.main import main
 from rlhf_core import ConfigError
 from rlhf_plugin_loggers.config import WandbConfig
 from rlhf_plugin_loggers.wandb_logger import WandbLogger
+from rlhf_testing.errors import has_code
 
 ONLINE = WandbConfig(mode="online")
 
@@ -113,7 +114,11 @@ def test_the_exit_code_is_that_of_the_command(place_of, tmp_path, status, code):
 
 
 def test_without_a_key_the_run_is_refused_before_it_starts():
-    with pytest.raises(ConfigError, match=r"WANDB_API_KEY is not set.*--log\.wandb\.mode offline"):
+    with pytest.raises(
+        ConfigError,
+        match=r"WANDB_API_KEY.*--log\.wandb\.mode offline",
+        check=has_code("logger/no-key"),
+    ):
         WandbLogger(ONLINE)
 
 
@@ -175,19 +180,23 @@ def test_a_key_comes_from_wandb_login(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "part"),
+    ("text", "part", "code"),
     [
-        ("machine other.server login user password x\n", "WANDB_API_KEY is not set"),
-        ("machine my.server word\n", "netrc cannot be read"),
+        (
+            "machine other.server login user password x\n",
+            "WANDB_API_KEY is not set",
+            "logger/no-key",
+        ),
+        ("machine my.server word\n", "netrc cannot be read", "logger/key-unreadable"),
     ],
 )
-def test_a_login_elsewhere_is_no_key(monkeypatch, tmp_path, text, part):
+def test_a_login_elsewhere_is_no_key(monkeypatch, tmp_path, text, part, code):
     """wandb would ask for a key on the terminal, while the run is training."""
     (tmp_path / "netrc").write_text(text)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_BASE_URL", "https://my.server")
 
-    with pytest.raises(ConfigError, match=part):
+    with pytest.raises(ConfigError, match=part, check=has_code(code)):
         WandbLogger(ONLINE)
 
 

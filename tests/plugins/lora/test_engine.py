@@ -21,6 +21,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
 
 PROMPT = (5, 9, 12, 40)
@@ -154,7 +155,11 @@ def test_an_update_of_the_adapter_is_served_and_one_under_requests_is_noticed(
         for _ in range(5):
             await asyncio.sleep(0)
         backend.train_step(batch, make_plan(batch))
-        with pytest.raises(RolloutError, match="weights changed under running requests"):
+        with pytest.raises(
+            RolloutError,
+            match="weights changed under running requests",
+            check=has_code("engine/request-failed"),
+        ):
             await task
         return first, second, backend
 
@@ -212,10 +217,18 @@ def test_the_checksum_of_a_shared_engine_is_the_trainers(start, spec_of, serve):
 def test_factors_beside_a_copy_are_refused_with_the_fix(start, spec_of):
     backend = start(spec_of())
 
-    with pytest.raises(ConfigError, match=r"--engine\.embedded\.weights shared.*serve merged"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--engine\.embedded\.weights shared.*serve merged",
+        check=has_code("adapter/not-servable"),
+    ):
         run(started(backend, rank=16, weights="copy"))
 
 
 def test_a_copy_of_a_quantized_policy_is_refused(start, spec_of):
-    with pytest.raises(ConfigError, match=r"--engine\.embedded\.weights shared"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--engine\.embedded\.weights shared",
+        check=has_code("adapter/not-servable"),
+    ):
         run(started(start(spec_of("qlora")), rank=16, weights="copy"))

@@ -1,4 +1,4 @@
-"""An adapter goes on from a PEFT folder, with the folder's adapter as its reference."""
+"""An adapter continues from a PEFT folder, with the folder's adapter as its reference."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from rlhf_core import ConfigError
 from rlhf_plugin_lora.dora import DoraOptions
 from rlhf_plugin_lora.lora import LoraOptions
 from rlhf_plugin_lora.qlora import QloraOptions
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 KINDS = {
@@ -163,14 +164,14 @@ REFUSED = {
 def test_a_setting_that_is_not_computed_here_is_refused_by_its_key(folder_of, key):
     options = LoraOptions(init_from=folder_of(**REFUSED[key]))
 
-    with pytest.raises(ConfigError, match=key):
+    with pytest.raises(ConfigError, match=key, check=has_code("adapter/does-not-fit")):
         options.check_outside()
 
 
 def test_target_parameters_that_are_no_stacks_are_refused_by_name(start, spec_of, folder_of):
     folder = folder_of(target_parameters=["mlp.down_proj.weight"], target_modules=[])
 
-    with pytest.raises(ConfigError, match=r"down_proj\.weight has the shape .* expected stacks of"):
+    with pytest.raises(ConfigError, match=r"down_proj\.weight", check=has_code("adapter/no-stack")):
         start(spec_of(options={"init_from": folder}), fresh=True)
 
 
@@ -180,7 +181,11 @@ def test_target_parameters_are_not_for_dora(folder_of, tmp_path):
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "target_parameters": ["experts.down_proj"]}))
 
-    with pytest.raises(ConfigError, match="has target_parameters, beside whose stacks no lengths"):
+    with pytest.raises(
+        ConfigError,
+        match="has target_parameters, beside whose stacks no lengths",
+        check=has_code("adapter/does-not-fit"),
+    ):
         DoraOptions(init_from=folder).check_outside()
 
 
@@ -225,7 +230,9 @@ def test_an_option_that_contradicts_the_folder_is_refused(folder_of, given, held
     (option,) = given
     wrong = LoraOptions(init_from=folder_of(), **given)
 
-    with pytest.raises(ConfigError, match=rf"{option} .*{held}.*Leave {option} out"):
+    with pytest.raises(
+        ConfigError, match=f"{option} .*{held}", check=has_code("adapter/goes-on-as-it-is")
+    ):
         wrong.check_outside()
 
 
@@ -236,25 +243,41 @@ def test_options_that_say_the_same_as_the_folder_are_allowed(folder_of):
 
 
 def test_another_kind_of_adapter_is_refused_with_the_right_one(folder_of):
-    with pytest.raises(ConfigError, match="use_dora False; choose the adapter lora or qlora"):
+    with pytest.raises(
+        ConfigError,
+        match="use_dora False; choose the adapter lora or qlora",
+        check=has_code("adapter/does-not-fit"),
+    ):
         DoraOptions(init_from=folder_of()).check_outside()
-    with pytest.raises(ConfigError, match="use_dora True; choose the adapter dora"):
+    with pytest.raises(
+        ConfigError,
+        match="use_dora True; choose the adapter dora",
+        check=has_code("adapter/does-not-fit"),
+    ):
         QloraOptions(init_from=folder_of(use_dora=True)).check_outside()
 
 
 def test_another_base_than_the_folders_is_refused(start, spec_of, folder_of, models, tmp_path):
     folder = folder_of()
-    with pytest.raises(ConfigError, match=f"was trained on {re.escape(str(models['qwen3']))}"):
+    with pytest.raises(
+        ConfigError,
+        match=f"was trained on {re.escape(str(models['qwen3']))}",
+        check=has_code("adapter/other-base"),
+    ):
         start(spec_of(family="llama", options={"init_from": folder}), fresh=True)
 
     wide = write_tiny_model(tmp_path / "wide" / models["qwen3"].name, "qwen3", hidden_size=64)
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
     config["base_model_name_or_path"] = str(wide)
     (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=r"does not fit .*down_proj has the shape"):
+    with pytest.raises(
+        ConfigError,
+        match=r"does not fit .*down_proj has the shape",
+        check=has_code("adapter/does-not-fit"),
+    ):
         start(spec_of(model_path=str(wide), options={"init_from": folder}), fresh=True)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, check=has_code("adapter/no-folder")):
         LoraOptions(init_from=str(tmp_path / "nowhere")).check_outside()

@@ -7,6 +7,7 @@ from tests.plugins.lora.conftest import logits_of, own_logits, plain_model, trai
 
 from rlhf_core import ConfigError
 from rlhf_plugin_lora.lora import LoraOptions
+from rlhf_testing.errors import has_code
 
 PATTERNS = {
     "rank": 4,
@@ -67,21 +68,42 @@ def test_engines_have_room_for_the_largest_rank_and_get_each_modules_own(start, 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "message", "code"),
     [
-        ({"rank_pattern": ["q_prog=2"]}, "rank_pattern 'q_prog'.*the nearest are q_proj"),
-        ({"alpha_pattern": ["lm_head=2"]}, "alpha_pattern 'lm_head'.*no adapted module"),
+        (
+            {"rank_pattern": ["q_prog=2"]},
+            "rank_pattern 'q_prog'.*the nearest are q_proj",
+            "adapter/no-adapted-module",
+        ),
+        (
+            {"alpha_pattern": ["lm_head=2"]},
+            "alpha_pattern 'lm_head'.*no adapted module",
+            "adapter/no-adapted-module",
+        ),
         (
             {"alpha_pattern": ["(=2"]},
             "alpha_pattern '\\('.*expected a name or a regular expression",
+            "adapter/target-expression",
         ),
-        ({"exclude": ["q_prog"]}, "exclude 'q_prog'.*the nearest are q_proj"),
-        ({"exclude": ["q_proj"], "target": ["v_proj"]}, "none of these modules would be adapted"),
-        ({"exclude": ["q_proj"], "target": ["q_proj"]}, "no module is left"),
+        (
+            {"exclude": ["q_prog"]},
+            "exclude 'q_prog'.*the nearest are q_proj",
+            "adapter/no-such-module",
+        ),
+        (
+            {"exclude": ["q_proj"], "target": ["v_proj"]},
+            "none of these modules would be adapted",
+            "adapter/excludes-none",
+        ),
+        (
+            {"exclude": ["q_proj"], "target": ["q_proj"]},
+            "no module is left",
+            "adapter/excludes-all",
+        ),
     ],
 )
-def test_a_name_that_fits_nothing_is_refused(start, spec_of, options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_name_that_fits_nothing_is_refused(start, spec_of, options, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         start(spec_of(options=options))
 
 

@@ -10,6 +10,7 @@ from tests.plugins.torch.conftest import FAST_ADAM, make_batch, make_plan
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ComponentRef, ScheduleSpec
+from rlhf_testing.errors import has_code
 
 
 def optimizer_of(name, **options):
@@ -84,6 +85,8 @@ def test_a_restored_run_with_a_ratio_goes_on_to_the_bit(start, spec_of, train, t
 
 def test_an_optimizer_that_drops_the_ratio_is_refused(start, spec_of):
     with pytest.raises(
-        PluginError, match=r"factors of learning rates \[1.0\]; expected \[1.0, 2.0\]"
+        PluginError,
+        match=r"\[1\.0\]; expected \[1\.0, 2\.0\]",
+        check=has_code("optimizer/options-lost"),
     ):
         start(spec_of(options={"lr_ratio": 2.0}, optimizer=FAST_ADAM))

@@ -10,6 +10,7 @@ from tests.plugins.lora.conftest import (
 )
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES, write_tiny_model
 from rlhf_weights import weights_digest
 
@@ -121,7 +122,11 @@ def test_what_no_engine_serves_as_factors_is_refused_with_the_fix(start, spec_of
     path = write_tiny_model(tmp_path, "llama", tied=False)
     for options in ({"target": ["lm_head", "q_proj"]}, {"modules_to_save": ["model.norm"]}):
         backend = start(spec_of(options=options, model_path=str(path)))
-        with pytest.raises(ConfigError, match=r"--actor\.lora\.serve merged"):
+        with pytest.raises(
+            ConfigError,
+            match=r"--actor\.lora\.serve merged",
+            check=has_code("adapter/unservable-layer"),
+        ):
             served(backend)
 
 
@@ -148,7 +153,7 @@ def test_heads_embeddings_and_whole_modules_are_merged(
 
 def test_a_quantized_base_cannot_be_merged(start, spec_of):
     backend = start(spec_of("qlora"))
-    with pytest.raises(ConfigError, match="the base is quantized"):
+    with pytest.raises(ConfigError, check=has_code("adapter/quantized-base")):
         dict(backend._model.adapter.merged_weights(backend._lm.model))
 
 

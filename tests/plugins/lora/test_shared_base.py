@@ -240,3 +240,9 @@ class Plain:
 
     def setup(self, spec, plugins):
         self.calls.append("setup")
+
+    def train_step(self, batch, plan):
+        self.calls.append("train_step")
+
+    def close(self):
+        self.calls.append("close")

@@ -18,6 +18,7 @@ from rlhf_core import ConfigError
 from rlhf_plugin_lora.dora import DoraOptions
 from rlhf_plugin_lora.lora import LoraOptions
 from rlhf_plugin_lora.qlora import QloraOptions
+from rlhf_testing.errors import has_code
 from rlhf_torch.adapters.folder import read_adapter
 from rlhf_torch.adapters.merging import merge_adapter
 
@@ -217,7 +218,9 @@ def test_an_engine_that_takes_factors_alone_is_refused_by_name(start, spec_for, 
     fix = "adapter lora with --actor.lora.serve merged" if adapter == "qlora" else "serve merged"
     backend = start(spec_for(adapter, options={"serve": "adapter"} if adapter == "lora" else {}))
 
-    with pytest.raises(ConfigError, match=rf"trains {FIRST}.*{fix}"):
+    with pytest.raises(
+        ConfigError, match=f"{FIRST}.*{fix}", check=has_code("adapter/unservable-layer")
+    ):
         list(backend.buckets())
 
 
@@ -246,20 +249,32 @@ def test_a_warning_names_the_stacks_that_stay_and_the_option(start, spec_for, ca
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "message", "code"),
     [
-        ("experts.gate_proj", r"no parameter of that name; its stacks are experts\.gate_up_proj, "),
-        ("q_proj.weight", r"q_proj\.weight has the shape \(32, 32\); expected stacks of matrices"),
-        ("(", r"target_parameters '\(' .* regular expression"),
+        (
+            "experts.gate_proj",
+            r"no parameter of that name; its stacks are experts\.gate_up_proj, ",
+            "adapter/no-such-parameter",
+        ),
+        (
+            "q_proj.weight",
+            r"q_proj\.weight has the shape \(32, 32\); expected stacks of matrices",
+            "adapter/no-stack",
+        ),
+        ("(", r"target_parameters '\(' .* regular expression", "adapter/target-expression"),
     ],
 )
-def test_a_name_that_is_no_stack_is_refused(start, spec_for, name, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_name_that_is_no_stack_is_refused(start, spec_for, name, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         start(spec_for(options={"target_parameters": (name,)}))
 
 
 def test_a_model_without_experts_is_refused(start, spec_of):
-    with pytest.raises(ConfigError, match="it has no stacks of experts"):
+    with pytest.raises(
+        ConfigError,
+        match="it has no stacks of experts",
+        check=has_code("adapter/no-such-parameter"),
+    ):
         start(spec_of(options={"target_parameters": STACKS}))
 
 
@@ -272,14 +287,20 @@ def test_what_pefts_wrapper_has_not_is_refused_by_name(start, spec_for, tmp_path
     with pytest.raises(ValueError, match="target_parameters"):
         DoraOptions.model_validate({"target_parameters": STACKS})
     start(spec_for()).export(tmp_path)
-    with pytest.raises(ConfigError, match=r"dropout 0\.1 .* has target_parameters"):
+    with pytest.raises(
+        ConfigError, match=r"0\.1.*target_parameters", check=has_code("adapter/dropout-of-a-stack")
+    ):
         LoraOptions(init_from=str(tmp_path), dropout=0.1).check_outside()
 
 
 def test_a_folder_that_contradicts_itself_or_the_options_is_refused(start, spec_for, tmp_path):
     start(spec_for()).export(tmp_path)
     wrong = LoraOptions(init_from=str(tmp_path), target_parameters=("experts.down_proj",))
-    with pytest.raises(ConfigError, match=r"target_parameters experts\.down_proj .* Leave"):
+    with pytest.raises(
+        ConfigError,
+        match=r"target_parameters experts\.down_proj",
+        check=has_code("adapter/goes-on-as-it-is"),
+    ):
         wrong.check_outside()
     file = tmp_path / "adapter_model.safetensors"
     tensors = load_file(file)
@@ -287,7 +308,11 @@ def test_a_folder_that_contradicts_itself_or_the_options_is_refused(start, spec_
     options = {"rank": None, "target_parameters": (), "init_from": str(tmp_path)}
 
     save_file({**tensors, name: tensors[name][:8].clone()}, file)
-    with pytest.raises(ConfigError, match=r"down_proj has the shape .* A \(16, 64\) and B"):
+    with pytest.raises(
+        ConfigError,
+        match=r"down_proj has the shape .* A \(16, 64\) and B",
+        check=has_code("adapter/does-not-fit"),
+    ):
         start(spec_for(options=options))
 
     kept = {
@@ -296,5 +321,7 @@ def test_a_folder_that_contradicts_itself_or_the_options_is_refused(start, spec_
         if not key.startswith(name.rpartition(".lora")[0])
     }
     save_file(kept, file)
-    with pytest.raises(ConfigError, match=r"target_parameters of its config name .* no factors"):
+    with pytest.raises(
+        ConfigError, match="target_parameters", check=has_code("adapter/no-factors")
+    ):
         start(spec_for(options=options))

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ValueObjective
 from rlhf_plugin_lora.lora import LoraOptions
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.adapters.folder import read_adapter
 from rlhf_torch.adapters.merging import merge_adapter
@@ -149,7 +150,9 @@ def test_an_engine_that_takes_factors_alone_is_refused_by_name(start, spec_for, 
     )
     backend = start(spec_of(adapter, options=options))
 
-    with pytest.raises(ConfigError, match=rf"trains {TABLE}.*{fix}"):
+    with pytest.raises(
+        ConfigError, match=f"{TABLE}.*{fix}", check=has_code("adapter/unservable-layer")
+    ):
         list(backend.buckets())
 
 
@@ -206,7 +209,9 @@ def test_a_folder_whose_file_has_other_rows_is_refused(start, spec_of, bases, wr
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "trainable_token_indices": [7]}))
 
-    with pytest.raises(ConfigError, match=r"trained rows \(1, 32\); its file has \(3, 32\)"):
+    with pytest.raises(
+        ConfigError, match=r"\(1, 32\).*\(3, 32\)", check=has_code("adapter/other-rows")
+    ):
         start(spec_of(options={"init_from": str(folder), "serve": "merged"}), fresh=True)
 
 
@@ -230,23 +235,30 @@ def test_whole_heads_and_principal_factors_go_with_rows(start, spec_for, bases, 
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "message"),
+    ("model", "options", "message", "code"),
     [
-        ("qwen3", {"trainable_token_indices": (5, 4000)}, r"indices 4000 .* has \d+ rows"),
+        (
+            "qwen3",
+            {"trainable_token_indices": (5, 4000)},
+            r"indices 4000 .* has \d+ rows",
+            "adapter/no-token-row",
+        ),
         (
             "untied",
             {"target": ("embed_tokens", "q_proj")},
-            r"changes model\.embed_tokens otherwise",
+            r"changes model\.embed_tokens in another way too",
+            "adapter/changed-twice",
         ),
         (
             "untied",
             {"modules_to_save": ("embed_tokens",)},
-            r"changes model\.embed_tokens otherwise",
+            r"changes model\.embed_tokens in another way too",
+            "adapter/changed-twice",
         ),
     ],
 )
-def test_what_cannot_be_trained_is_refused_by_name(start, spec_for, model, options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_what_cannot_be_trained_is_refused_by_name(start, spec_for, model, options, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         start(spec_for(model, options=options))
 
 

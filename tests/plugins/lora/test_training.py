@@ -62,8 +62,17 @@ def test_gradients_are_those_of_peft_and_transformers(
 
     expected = peft_gradient(peft.eval(), batch)
     assert actual.keys() == expected.keys()
-    # The update's own rounding is 1e-7 of a weight of size 0.3.
-    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-4)
+    # The update's own rounding is 1e-7 of a weight of size 0.3. A sum is rounded by the size of its terms, whatever is
+    # left of them, and processors add in orders of their own.
+    for name, gradient in expected.items():
+        atol = 1e-6 + 1e-4 * float(gradient.abs().max())
+        torch.testing.assert_close(
+            actual[name],
+            gradient,
+            atol=atol,
+            rtol=1e-4,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
     assert all(float(gradient.abs().max()) > 1e-5 for gradient in expected.values())
 
 

@@ -19,6 +19,7 @@ from rlhf_plugin_lora import qlora
 from rlhf_plugin_lora.adapter import PeftAdapter
 from rlhf_plugin_lora.lora import LoraOptions
 from rlhf_plugin_lora.targets import adapted_modules
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES, write_tiny_model
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
@@ -152,23 +153,63 @@ def test_a_family_with_weights_of_the_other_orientation(start, spec_of, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("family", "options", "message"),
+    ("family", "options", "message", "code"),
     [
-        ("qwen3", {"target": ["q_prog"]}, r"no module of that name; the nearest are q_proj"),
-        ("qwen3", {"target": ["mlp"]}, r"mlp is a Qwen3MLP; expected linear layers"),
-        ("qwen3", {"target": ["(q"]}, r"expected a name or a regular expression"),
-        ("qwen3", {"target": ["lm_head"]}, r"lm_head shares its weight"),
-        ("qwen3", {"target": ["embed_tokens"]}, r"embed_tokens shares its weight"),
-        ("qwen3", {"modules_to_save": ["embed"]}, r"modules_to_save 'embed'.*nearest"),
-        ("qwen3", {"modules_to_save": ["lm_head"]}, r"lm_head shares its weight"),
-        ("qwen3_moe", {"target": ["gate_proj"]}, r"no module of that name"),
-        ("qwen3_moe", {"target": ["experts"]}, r"experts is a Qwen3MoeExperts"),
+        (
+            "qwen3",
+            {"target": ["q_prog"]},
+            r"no module of that name; the nearest are q_proj",
+            "adapter/no-such-module",
+        ),
+        (
+            "qwen3",
+            {"target": ["mlp"]},
+            r"mlp is a Qwen3MLP; expected linear layers",
+            "adapter/target-not-linear",
+        ),
+        (
+            "qwen3",
+            {"target": ["(q"]},
+            r"expected a name or a regular expression",
+            "adapter/target-expression",
+        ),
+        ("qwen3", {"target": ["lm_head"]}, r"lm_head shares its weight", "adapter/tied-weights"),
+        (
+            "qwen3",
+            {"target": ["embed_tokens"]},
+            r"embed_tokens shares its weight",
+            "adapter/tied-weights",
+        ),
+        (
+            "qwen3",
+            {"modules_to_save": ["embed"]},
+            r"modules_to_save 'embed'.*nearest",
+            "adapter/no-such-module",
+        ),
+        (
+            "qwen3",
+            {"modules_to_save": ["lm_head"]},
+            r"lm_head shares its weight",
+            "adapter/tied-weights",
+        ),
+        (
+            "qwen3_moe",
+            {"target": ["gate_proj"]},
+            r"no module of that name",
+            "adapter/no-such-module",
+        ),
+        (
+            "qwen3_moe",
+            {"target": ["experts"]},
+            r"experts is a Qwen3MoeExperts",
+            "adapter/target-not-linear",
+        ),
     ],
 )
 def test_modules_that_cannot_be_adapted_are_refused_by_name(
-    start, spec_of, family, options, message
+    start, spec_of, family, options, message, code
 ):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         start(spec_of(family=family, options=options))
 
 
@@ -176,14 +217,18 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatc
     monkeypatch.setattr(component, "missing_requirements", lambda *_: ["bitsandbytes"])
     registered = Registered(qlora.COMPONENT, "lora", distribution("rlhf-plugin-lora"))
 
-    with pytest.raises(MissingDependency, match=r"pip install 'rlhf-plugin-lora\[qlora\]'"):
+    with pytest.raises(
+        MissingDependency,
+        match=r"'rlhf-plugin-lora\[qlora\]'",
+        check=has_code("plugin/missing-dependency"),
+    ):
         registered.load()
 
 
 def test_a_peft_folder_is_no_model(start, spec_of, tmp_path, models):
     start(spec_of()).export(tmp_path / "adapter")
 
-    with pytest.raises(ConfigError, match=r"it is an adapter.*rlhf merge .*qwen3"):
+    with pytest.raises(ConfigError, match="qwen3", check=has_code("model/is-an-adapter")):
         start(spec_of(model_path=str(tmp_path / "adapter")))
 
 

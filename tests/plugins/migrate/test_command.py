@@ -145,9 +145,11 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
         (["nowhere.sh"], "cannot read nowhere.sh"),
         (
             ["--", "python", "train.py"],
-            "expected one file, or a command line with openrlhf.cli.NAME",
+            "expected one file, or a command line of OpenRLHF or TRL, such as python3 -m openrlhf.cli.train_ppo_ray or "
+            "trl grpo; got python train.py",
         ),
         (["empty.sh"], "none among the 1 commands of empty.sh"),
+        (["kto.sh"], "or one of TRL (trl grpo, sft or dpo, or their scripts"),
         (["slurm.sh"], "It reads ./train.sh (line 2), which is not opened: migrate that script"),
         (["--set", "X", "--", *LINE], "expected NAME=VALUE"),
         (["--from", "verl", "x"], "invalid choice"),
@@ -157,6 +159,7 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
 )
 def test_bad_input_is_an_error_with_a_reason(run, workspace, tmp_path, words, expected):
     (tmp_path / "empty.sh").write_text("echo nothing\n")
+    (tmp_path / "kto.sh").write_text("accelerate launch trl/scripts/kto.py --beta 0.1\n")
     slurm = "mkdir logs\nsource ./train.sh slurm\nsrun torchrun -m ${training_commands}\n"
     (tmp_path / "slurm.sh").write_text(slurm)
 

@@ -7,6 +7,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_plugin_migrate.migration import worth_stating
 from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate
 from rlhf_plugin_migrate.ours import OurDefaults
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture(scope="module")
@@ -66,5 +67,7 @@ def test_each_command_has_its_own_defaults(command, path, value, is_default):
 
 
 def test_a_command_that_is_not_there_is_named():
-    with pytest.raises(UnknownComponent, match="rlhf nothing: expected a command that trains"):
+    with pytest.raises(
+        UnknownComponent, match="nothing", check=has_code("usage/no-training-command")
+    ):
         OurDefaults("nothing", plugin_loader.load())

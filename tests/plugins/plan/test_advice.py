@@ -6,7 +6,7 @@ from rlhf_cli.runs import read_run
 from rlhf_config.files import writable
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
-from rlhf_core.contracts import MemoryPlanner
+from rlhf_core.contracts import Accelerator, MemoryPlanner
 from rlhf_plugin_plan.advice import COMMAND, advice_on, gpu_here, gpu_of
 from rlhf_plugin_plan.machine.hardware import find_gpu
 
@@ -23,17 +23,17 @@ def test_the_command_is_a_memory_planner():
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "memory_gib"),
+    ("words", "mib", "name", "memory_gib"),
     [
-        ("NVIDIA H200, 143771", "h200", 139.8),
-        ("NVIDIA H100 80GB HBM3, 81559", "h100", 79.1),
-        ("NVIDIA A100-SXM4-40GB, 40960", "NVIDIA A100-SXM4-40GB", 39.6),
-        ("NVIDIA H100 MIG 3g.40gb, 40448", "NVIDIA H100 MIG 3g.40gb", 39.1),
-        ("Unheard Of, 16384", "Unheard Of", 15.84),
+        ("NVIDIA H200", 143771, "h200", 139.8),
+        ("NVIDIA H100 80GB HBM3", 81559, "h100", 79.1),
+        ("NVIDIA A100-SXM4-40GB", 40960, "NVIDIA A100-SXM4-40GB", 39.6),
+        ("NVIDIA H100 MIG 3g.40gb", 40448, "NVIDIA H100 MIG 3g.40gb", 39.1),
+        ("Unheard Of", 16384, "Unheard Of", 15.84),
     ],
 )
-def test_a_gpu_is_known_by_its_drivers_words(line, name, memory_gib):
-    gpu = gpu_of(line)
+def test_a_gpu_is_known_by_its_drivers_words(words, mib, name, memory_gib):
+    gpu = gpu_of(Accelerator(name=words, memory_gib=mib / 1024))
 
     assert gpu.name == name
     assert gpu.memory_gib == pytest.approx(memory_gib, abs=0.01)
@@ -43,7 +43,7 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert gpu_here() is None
-    assert gpu_of("No devices were found") is None
+    assert gpu_of(Accelerator(name="GPU", memory_gib=None)) is None
     assert COMMAND.sleep_advice({}, plugin_loader.load()) is None
 
 

@@ -133,6 +133,16 @@ def test_a_small_model_gets_larger_micro_batches(fitted):
     assert found.values[TOKENS] > 16_384
 
 
+def test_responses_that_are_longer_than_the_default_of_a_pass_are_planned(fitted):
+    """A prompt of 256 tokens and 20 480 behind it: the smallest size that is tried is 20 736, in steps of 1024."""
+    base = ["20480" if word == "1024" else word for word in ONE]
+
+    found, _ = fitted("h200", "qwen2.5-1.5b", base=base)
+
+    assert found.values[TOKENS] >= 20_736
+    assert f"micro-batches of {found.values[TOKENS]:,} tokens" in found.reason
+
+
 def test_what_somebody_sets_stays(fitted):
     by_hand = ("--train.max_tokens_per_micro_batch", "10240", "--engine.vllm.memory_share", "0.4")
 

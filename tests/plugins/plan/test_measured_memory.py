@@ -10,7 +10,9 @@ import pytest
 
 from rlhf_plugin_lora import rlhf_model_adapters
 from rlhf_plugin_plan.machine.hardware import GIB
-from rlhf_plugin_plan.memory.training_memory import MicroBatch, Role, Sharing, role_memory
+from rlhf_plugin_plan.memory.role import MicroBatch, Role
+from rlhf_plugin_plan.memory.sharing import Sharing
+from rlhf_plugin_plan.memory.training_memory import role_memory
 from rlhf_plugin_plan.model.activations import Precision
 from rlhf_plugin_plan.model.adapters import count
 
@@ -67,6 +69,30 @@ def test_the_peak_of_a_process_that_generates_too(run):
 
     (process,) = result["gpus"][0]["processes"]
     assert process["torch_peak_gib"] == pytest.approx(87.1, rel=0.03)
+
+
+@pytest.mark.parametrize(("engine", "gib"), [("embedded", 26.5), ("vllm", 23.5)])
+def test_the_peak_of_linear_attention_behind_a_tower_that_reads_nothing(run, engine, gib):
+    """The run of docs/performance.md#qwen35, on one H200, 2026-11-29: rows of text alone, recomputed layers, plain
+    torch, and micro-batches of 32 768 tokens, as the run chose them."""
+    flags = {
+        "--engine": engine,
+        "--model.vision": "vlm",
+        "--data.image_key": "",
+        "--backend.torch.gradient_checkpointing": "true",
+        "--train.max_tokens_per_micro_batch": 32_768,
+        "--rollout.batch_size": 16,
+        "--rollout.max_new_tokens": 256,
+        "--prompt-tokens": 256,
+        "--response-tokens": 256,
+        "--gpu": "h200",
+    }
+
+    words = (str(word) for pair in flags.items() for word in pair)
+    _, result = run(*words, model="qwen3.5-0.8b-vision")
+
+    trainer = result["gpus"][0]["processes"][0]
+    assert trainer["torch_peak_gib"] == pytest.approx(gib, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import pytest
 from rlhf_core import ConfigError
 from rlhf_plugin_plan.command import main as plan
 from rlhf_plugin_plan.memory.engine_memory import stage_parameters
-from rlhf_plugin_plan.memory.training_memory import MicroBatch, Role, Sharing, role_memory
+from rlhf_plugin_plan.memory.role import MicroBatch, Role
+from rlhf_plugin_plan.memory.sharing import Sharing
+from rlhf_plugin_plan.memory.training_memory import moments, role_memory
 from rlhf_plugin_plan.model.activations import Precision, layer_bytes
 from rlhf_plugin_plan.model.shapes import ModelShape
 from rlhf_plugin_plan.seconds.work import (
@@ -15,6 +17,7 @@ from rlhf_plugin_plan.seconds.work import (
     matrix_exchange_bytes,
     slice_exchange_bytes,
 )
+from rlhf_testing.errors import has_code
 
 BF16 = Precision(parameters="bfloat16", compute="bfloat16")
 PARAMETERS_7B = 7_615_616_512
@@ -77,21 +80,18 @@ def test_zero_shares_a_part_among_the_ranks_that_have_the_same(two_heads):
 
 
 def test_float32_weights_are_the_only_ones_of_fsdp(two_heads):
-    """312 parameters on two ranks; the head, and the two layers of 136 + 8, are there while a pass needs them."""
+    """312 parameters on two ranks, 24 of them in no layer; these and the two layers are whole while a pass needs them.
+    Gradients are dropped after each update. At the end of a micro-batch those 24 are there in both types."""
     role = Role(name="policy", shape=two_heads, precision=BF16, trained=True, has_head=True)
-    sharing = Sharing(stage=3, ranks=2, live_parameters=2 * 144, masters_only=True)
+    sharing = Sharing(stage=3, ranks=2, live_parameters=2 * 144, layerwise=True)
+    batch = MicroBatch(tokens=6, actions=4, several=True)
 
-    memory = role_memory(role, sharing, MicroBatch(tokens=6, actions=4, several=True))
+    memory, found = role_memory(role, sharing, batch), moments(role, sharing, batch)
 
-    assert dict(memory.resident) == {
-        "weights": 2 * 20,
-        "float32 copies": 4 * 156,
-        "optimizer state": 8 * 156,
-        "gradients": 4 * 156,
-    }
-    assert memory.transient["weights of other ranks"] == 2 * min(
-        2 * 144, two_heads.layer_parameters
-    )
+    assert dict(memory.resident) == {"weights": 4 * 156, "optimizer state": 8 * 156}
+    assert memory.transient["weights of other ranks"] == 2 * (2 * 144 + 24)
+    assert memory.transient["gradients"] == 4 * 156
+    assert found["end of a micro-batch"]["gradients on their way"] == (2 + 4) * 24
 
 
 def test_norms_keep_as_much_on_every_rank_and_the_rest_is_shared(two_heads):
@@ -263,7 +263,7 @@ def test_recomputed_layers_are_exchanged_once_more(run):
     ],
 )
 def test_ranks_that_cannot_share_matrices_are_refused(run, size, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message, check=has_code("plan/does-not-divide")):
         run(*CLUSTER, "--backend.deepspeed.tensor_parallel", size)
 
 
@@ -308,3 +308,19 @@ def test_smaller_passes_of_the_engine_need_less(run, engine_of):
     parts = [result["gpus"][0]["processes"][1]["parts_gib"] for result in (usual, small)]
     saved = parts[0]["engine: activations"] - parts[1]["engine: activations"]
     assert saved == pytest.approx(4096 * 2 * (3 * 8960 + 4 * 1536) / 2**30)
+
+
+def test_the_peak_of_tensors_has_no_graphs_where_the_embedded_engine_has_a_process_of_its_own(run):
+    """Torch counts what graphs hold as allocated only while they are captured."""
+    apart = ("--runtime", "ray", "--engine", "embedded", "--runtime.ray.colocate", "engine")
+
+    _, result = run(*apart)
+
+    processes = [process for gpu in result["gpus"] for process in gpu["processes"]]
+    (engine,) = (process for process in processes if process["name"] == "engine")
+    left_out = ("engine: CUDA graphs", "fragmentation", "CUDA context")
+    parts = engine["parts_gib"]
+    assert parts["engine: CUDA graphs"] > 0
+    tensors = sum(size for name, size in parts.items() if name not in left_out)
+    assert engine["torch_peak_gib"] == pytest.approx(tensors)
+    assert parts["fragmentation"] == pytest.approx(0.03 * tensors)

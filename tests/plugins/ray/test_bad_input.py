@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from rlhf_core import RLHFError
+from rlhf_testing.errors import has_code
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("ray")
@@ -120,5 +121,9 @@ def test_a_port_of_the_ranks_that_is_taken_all_the_same_is_named(placed, spec):
         async with placed(spec(backend="crowded")):
             pass
 
-    with pytest.raises(RLHFError, match=r"policy rank 0 .*: port \d+ of .* was taken by another"):
+    with pytest.raises(
+        RLHFError,
+        match=r"policy rank 0 .*: port \d+ of .* was taken by another",
+        check=has_code("ranks/port-taken"),
+    ):
         asyncio.run(play())

@@ -29,6 +29,7 @@ from rlhf_plugin_ray.config import RayRuntimeConfig  # noqa: E402
 from rlhf_plugin_ray.processes.process import ActorProcess  # noqa: E402
 from rlhf_plugin_ray.processes.supervisor import ProcessLost, Supervisor  # noqa: E402
 from rlhf_plugin_ray.rollouts.rollout_pool import RolloutPool  # noqa: E402
+from rlhf_testing.errors import has_code  # noqa: E402
 
 from .conftest import COMPONENTS  # noqa: E402
 
@@ -117,7 +118,11 @@ def test_groups_of_one_call_end_fail_and_are_cancelled_each_by_itself(workers, t
                 for one in (quick, later, failing, unwanted)
             ]
             assert_is_group_of(await playing[0], quick)
-            with pytest.raises(RewardError, match="rollout worker 0: no score for this") as raised:
+            with pytest.raises(
+                RewardError,
+                match="rollout worker 0: no score for this",
+                check=has_code("reward/failed"),
+            ) as raised:
                 await playing[2]
             assert "staged_workers.py" in raised.value.__notes__[0]
             assert not playing[1].done()
@@ -208,7 +213,7 @@ def test_groups_end_when_the_run_cannot_go_on(workers):
     async def play():
         async with workers(1) as run:
             playing = asyncio.create_task(run.pool.play(task(0, until="never"), SETTINGS))
-            await asyncio.sleep(0.2)
+            await until(lambda: run.pool.crew.members[0].load)
             run.supervisor.fail(ProcessLost("policy rank 0 died"))
             with pytest.raises(ProcessLost, match="policy rank 0 died"):
                 await playing

@@ -27,6 +27,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.rng import sample_seed
 from rlhf_plugin_ray.batches.stored_tokens import StoredBlock
+from rlhf_testing.errors import has_code
 from rlhf_trainer.rollouts.worker import GroupRunner, open_rewards, open_rollouts
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
@@ -156,12 +157,16 @@ def test_one_process_scores_for_all_workers_what_each_would_and_its_death_ends_t
             for near, far in zip(here, there, strict=True):
                 assert_same(far.batch, near.batch)
             with pytest.raises(
-                RewardError, match=r"the rewards .*could not score 0\.2\.0\.0"
+                RewardError,
+                match=r"the rewards .*could not score 0\.2\.0\.0",
+                check=has_code("reward/failed"),
             ) as raised:
                 await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks(bad=2)))
             judge = re.search(r"the rewards \(pid (\d+)", str(raised.value))
             os.kill(int(judge[1]), signal.SIGKILL)
-            with pytest.raises(RLHFError, match=r"the rewards .*died"):
+            with pytest.raises(
+                RLHFError, match=r"the rewards .*died", check=has_code("ray/process-lost")
+            ):
                 async with asyncio.timeout(HANG_S):
                     await run.groups.play(tasks()[0], SETTINGS)
 
@@ -177,5 +182,9 @@ def test_a_sample_without_a_score_drops_its_group_or_ends_the_run(placed, rollou
     assert [group.dropped for group in groups] == [None, None, "function_failed", None, None]
     assert groups[2].batch is None
 
-    with pytest.raises(RewardError, match=r"rollout worker \d .*could not score 0\.2\.0\.0"):
+    with pytest.raises(
+        RewardError,
+        match=r"rollout worker \d .*could not score 0\.2\.0\.0",
+        check=has_code("reward/failed"),
+    ):
         asyncio.run(play("fail"))

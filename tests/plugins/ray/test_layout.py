@@ -5,6 +5,7 @@ import pytest
 from rlhf_core import ConfigError
 from rlhf_plugin_ray.config import RayRuntimeConfig
 from rlhf_plugin_ray.layout import plan_layout, require_room
+from rlhf_testing.errors import has_code
 
 ROLES = ["policy", "reference"]
 
@@ -48,22 +49,31 @@ def test_no_sets_place_everything_apart():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "message", "code"),
     [
-        ({"ranks": {"polcy": 2}}, r"ranks names polcy; this run has policy, reference"),
-        ({"ranks": {"engine": 2}}, r"ranks names engine"),
-        ({"gpus_per": {"critic": 1}}, r"gpus_per names critic"),
-        ({"colocate": ("policy+critic",)}, r"colocate names critic"),
-        ({"colocate": ("policy", "policy+engine")}, r"names policy more than once"),
-        ({"gpus_per": {"engine": 2}}, r"policy 0, reference 0, engine 2"),
+        (
+            {"ranks": {"polcy": 2}},
+            r"ranks names polcy; this run has policy, reference",
+            "ray/unknown-process",
+        ),
+        ({"ranks": {"engine": 2}}, r"ranks names engine", "ray/unknown-process"),
+        ({"gpus_per": {"critic": 1}}, r"gpus_per names critic", "ray/unknown-process"),
+        ({"colocate": ("policy+critic",)}, r"colocate names critic", "ray/unknown-process"),
+        (
+            {"colocate": ("policy", "policy+engine")},
+            r"names policy more than once",
+            "ray/colocated-twice",
+        ),
+        ({"gpus_per": {"engine": 2}}, r"policy 0, reference 0, engine 2", "ray/unequal-shares"),
         (
             {"gpus_per": {"engine": 2, "policy": 2, "reference": 2}},
             r"would share 2 GPUs a process",
+            "ray/several-gpus",
         ),
     ],
 )
-def test_contradictions_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_contradictions_are_refused(options, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         plan(**options)
 
 
@@ -77,10 +87,18 @@ def test_a_cluster_that_is_too_small_is_told_what_is_missing():
     layout = plan(ranks={"policy": 3}, colocate=("policy+engine",), gpus_per={"reference": 1})
 
     require_room(layout, {"CPU": 4.0, "GPU": 1.0})
-    with pytest.raises(ConfigError, match=r"needs 4 CPUs, the Ray cluster has 2") as told:
+    with pytest.raises(
+        ConfigError,
+        match=r"needs 4 CPUs, the Ray cluster has 2",
+        check=has_code("ray/too-few-resources"),
+    ) as told:
         require_room(layout, {"CPU": 2.0, "GPU": 1.0})
     assert "policy x3 + engine x1: 3 x (1 CPU)" in str(told.value)
-    with pytest.raises(ConfigError, match=r"needs 1 GPUs, the Ray cluster has 0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs 1 GPUs, the Ray cluster has 0",
+        check=has_code("ray/too-few-resources"),
+    ):
         require_room(layout, {"CPU": 8.0})
 
 
@@ -98,7 +116,9 @@ def test_rollout_workers_are_a_set_of_their_own_without_gpus():
 
 def test_rollout_workers_are_named_only_where_there_are_some():
     for options in ({"cpus_per": {"rollout": 2}}, {"colocate": ("policy+rollout",)}):
-        with pytest.raises(ConfigError, match="names rollout; this run has policy, engine"):
+        with pytest.raises(
+            ConfigError, match=r"rollout.*policy, engine", check=has_code("ray/unknown-process")
+        ):
             plan_layout(RayRuntimeConfig(**options), ["policy"], has_gpus=False)
 
 
@@ -118,7 +138,7 @@ def test_without_an_engine_there_are_roles_alone():
     [{"gpus_per": {"engine": 1}}, {"cpus_per": {"engine": 1}}, {"colocate": ("policy+engine",)}],
 )
 def test_an_engine_that_the_run_has_not_is_not_named(options):
-    with pytest.raises(ConfigError, match=r"names engine; this run has policy$"):
+    with pytest.raises(ConfigError, match=r"engine.*policy", check=has_code("ray/unknown-process")):
         plan_layout(RayRuntimeConfig(**options), ["policy"], has_gpus=False, has_engine=False)
 
 

@@ -65,7 +65,7 @@ def test_one_ctrl_c_does_so_with_vllm_below_an_actor(start, folder):
     os.killpg(run.process.pid, signal.SIGINT)
     run.end()
 
-    assert "stopped by SIGINT; go on with --resume auto" in run.output
+    assert "stopped by SIGINT; continue with --resume auto" in run.output
     assert list((folder / "run" / "checkpoints").glob("step-*"))
 
 
@@ -77,7 +77,7 @@ def test_a_signal_to_the_driver_does_too(start, folder, number):
     run.process.send_signal(number)
     run.end()
 
-    assert f"stopped by {number.name}; go on with --resume auto" in run.output
+    assert f"stopped by {number.name}; continue with --resume auto" in run.output
     assert list((folder / "run" / "checkpoints").glob("step-*"))
 
 

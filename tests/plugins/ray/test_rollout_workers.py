@@ -22,6 +22,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.rng import sample_seed
+from rlhf_testing.errors import has_code
 from rlhf_trainer.rollouts.worker import GroupRunner, open_rollouts
 
 from .conftest import engine_pids, pid_of
@@ -135,7 +136,6 @@ def test_a_worker_and_an_engine_that_are_killed_at_work_change_nothing(placed, r
             os.kill(dead_worker, signal.SIGSTOP)
             playing = asyncio.create_task(play(run.groups.play))
             await until(lambda: all(member.load for member in run.groups.crew.members))
-            await asyncio.sleep(0.3)
             os.kill(dead_worker, signal.SIGKILL)
             os.kill(dead_engine, signal.SIGKILL)
             async with asyncio.timeout(HANG_S):
@@ -161,7 +161,9 @@ def test_without_restarts_the_last_death_of_a_kind_ends_the_episodes(placed, rol
         async with placed(rollouts(), **WORKERS, **options) as run:
             os.kill(engine_pids(run.engine)[0], signal.SIGKILL)
             with pytest.raises(
-                RolloutError, match=r"rollout worker \d \(pid.* no engine is left; engine 0 .*died"
+                RolloutError,
+                match=r"rollout worker \d \(pid.* no engine is left; engine 0 .*died",
+                check=has_code("ray/workers-lost"),
             ):
                 async with asyncio.timeout(HANG_S):
                     await play(run.groups.play, 1)
@@ -171,6 +173,7 @@ def test_without_restarts_the_last_death_of_a_kind_ends_the_episodes(placed, rol
                 RolloutError,
                 match=r"the group 0\.0\.0\.0: no rollout worker is left; .*died.*"
                 r"0 restarts were allowed \(runtime\.ray\.max_rollout_restarts\)",
+                check=has_code("ray/workers-lost"),
             ):
                 async with asyncio.timeout(HANG_S):
                     await play(run.groups.play, 1)
@@ -201,7 +204,11 @@ def test_what_an_episode_raises_arrives_with_its_class_and_the_workers_name(plac
         async with placed(rollouts("multi_turn"), **WORKERS) as run:
             await play(run.groups.play, 1)
 
-    with pytest.raises(RLHFError, match=r"rollout worker \d .*multi_turn needs an environment"):
+    with pytest.raises(
+        RLHFError,
+        match=r"rollout worker \d .*multi_turn needs an environment",
+        check=has_code("environment/none"),
+    ):
         asyncio.run(fails())
 
 
@@ -210,5 +217,9 @@ def test_workers_that_do_not_fit_are_refused_at_once(placed, rollouts):
         async with placed(rollouts(), rollout_workers=9):
             pass
 
-    with pytest.raises(ConfigError, match=r"needs 10 CPUs, the Ray cluster has 2(.|\n)*rollout x9"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs 10 CPUs, the Ray cluster has 2(.|\n)*rollout x9",
+        check=has_code("ray/too-few-resources"),
+    ):
         asyncio.run(start())

@@ -24,6 +24,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_plugin_local.config import LocalRuntimeConfig
 from rlhf_plugin_local.runtime import LocalRuntime
+from rlhf_testing.errors import has_code
 
 from .conftest import engine_pids, request, sample, update_of
 
@@ -252,7 +253,11 @@ def test_weights_of_somewhere_else_are_refused(placed, spec):
         async with placed(spec()) as run:
             await run.engine.update_weights(1, object())
 
-    with pytest.raises(PluginError, match="take weights from its roles, got object"):
+    with pytest.raises(
+        PluginError,
+        match="take weights from its roles, got object",
+        check=has_code("engine/other-weights"),
+    ):
         asyncio.run(play())
 
 
@@ -261,7 +266,11 @@ def test_a_backend_that_trains_alone_gets_one_rank(placed, spec):
         async with placed(spec(), ranks={"policy": 2}):
             pass
 
-    with pytest.raises(ConfigError, match=r"ranks\.policy = 2: --backend torch trains in one"):
+    with pytest.raises(
+        ConfigError,
+        match=r"ranks\.policy = 2: --backend torch trains in one",
+        check=has_code("ranks/one-process"),
+    ):
         asyncio.run(play())
 
 
@@ -277,7 +286,9 @@ def test_a_file_that_changed_since_the_start_is_refused(placed, spec, plugins, t
         async with placed(spec()):
             pass
 
-    with pytest.raises(FingerprintMismatch, match=r"mine\.py is another file"):
+    with pytest.raises(
+        FingerprintMismatch, match=r"mine\.py is another file", check=has_code("ray/file-differs")
+    ):
         asyncio.run(play())
 
 
@@ -287,10 +298,16 @@ def test_an_error_of_a_rank_arrives_with_its_class_and_the_ranks_name(placed, sp
     async def play():
         async with placed(spec(backend="raising", **roles)) as run:
             batch = await sample(run.engine)
-            with pytest.raises(RLHFError, match=r"reference rank 0 .*MemoryError: no room") as told:
+            with pytest.raises(
+                RLHFError,
+                match=r"reference rank 0 .*MemoryError: no room",
+                check=has_code("ray/process-failed"),
+            ) as told:
                 await run.roles["reference"].logprobs(batch)
             assert "ranked_components.py" in "".join(told.value.__notes__)
-            with pytest.raises(RLHFError, match=r"ZeroDivisionError: 9 rows"):
+            with pytest.raises(
+                RLHFError, match=r"ZeroDivisionError: 9 rows", check=has_code("ray/process-failed")
+            ):
                 await run.roles["reference"].values(batch)
 
     asyncio.run(play())
@@ -303,7 +320,11 @@ def test_a_request_that_cannot_be_served_is_refused_by_name(placed, spec):
 
     async def play():
         async with placed(spec()) as run:
-            with pytest.raises(RolloutError, match=r"engine 0 .*request 3\.4\.0\.0: the prompt"):
+            with pytest.raises(
+                RolloutError,
+                match=r"engine 0 .*request 3\.4\.0\.0: the prompt",
+                check=has_code("engine/refused-request"),
+            ):
                 await run.engine.generate(empty)
             assert len(await run.engine.generate(request())) == 3
 
@@ -315,7 +336,11 @@ def test_what_cannot_be_placed_is_refused_at_once(placed, spec):
         async with placed(spec(), engines=3):
             pass
 
-    with pytest.raises(ConfigError, match=r"needs 3 CPUs, the Ray cluster has 2"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs 3 CPUs, the Ray cluster has 2",
+        check=has_code("ray/too-few-resources"),
+    ):
         asyncio.run(play())
 
 
@@ -326,5 +351,7 @@ def test_a_model_that_cannot_be_loaded_is_named(placed, spec, tmp_path):
         async with placed(spec(**roles)):
             pass
 
-    with pytest.raises(ConfigError, match=r"reference rank 0.*nothing"):
+    with pytest.raises(
+        ConfigError, match=r"reference rank 0.*nothing", check=has_code("model/not-found")
+    ):
         asyncio.run(play())

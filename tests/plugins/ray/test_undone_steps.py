@@ -129,7 +129,7 @@ def test_a_rank_that_dies_before_a_steps_first_update_throws_the_run_back_and_it
     assert saved(run) == []
     log = (run / "run.log").read_text()
     assert "step 1 could not be saved: " in log
-    assert "no checkpoint was due before, and --resume restart begins anew and does 1 step" in log
+    assert "no checkpoint was due before, and --resume restart starts over and does 1 step" in log
 
 
 def test_a_role_that_is_larger_than_the_option_lets_it_be_is_not_undone(train):

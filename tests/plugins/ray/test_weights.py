@@ -8,6 +8,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
+from rlhf_testing.errors import has_code
 
 from .conftest import engine_pids, request, sample, update_of
 
@@ -149,7 +150,11 @@ def test_older_weights_than_those_served_are_refused(placed, spec, weights):
         async with placed(spec(), weights=weights) as run:
             policy = run.roles["policy"]
             await run.engine.update_weights(5, policy.weights())
-            with pytest.raises(RolloutError, match="version 4 arrived after those of version 5"):
+            with pytest.raises(
+                RolloutError,
+                match="version 4 arrived after those of version 5",
+                check=has_code("engine/other-weights"),
+            ):
                 await run.engine.update_weights(4, policy.weights())
             # The engine's process refuses by itself, too: a late message must not win.
             (member,) = run.engine.crew.members
@@ -158,7 +163,11 @@ def test_older_weights_than_those_served_are_refused(placed, spec, weights):
             if weights == "store":
                 async with policy.held():
                     argument = await policy.publish(4)
-            with pytest.raises(RolloutError, match="version 4 arrived after those of version 5"):
+            with pytest.raises(
+                RolloutError,
+                match="version 4 arrived after those of version 5",
+                check=has_code("engine/other-weights"),
+            ):
                 await run.engine._delivery._ask(member.process, method, argument)
             assert await versions_of(run.engine) == {5}
 

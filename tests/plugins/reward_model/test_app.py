@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import threading
 
 import httpx2
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_core import RewardError
 
@@ -24,8 +26,8 @@ def lengths(sequences):
     return [RewardError("too long") if len(one) == 13 else float(len(one)) for one in sequences]
 
 
-def ask(*bodies, headers=TOKEN, score=lengths, **options):
-    """Status and answer for each body, one request after the other."""
+def ask(*bodies, headers=TOKEN, score=lengths, then=lambda: None, **options):
+    """Status and answer for each body, one request after the other; ``then`` is called when all are answered."""
 
     async def run():
         batcher = Batcher(score, batch_tokens=100, max_waiting=2)
@@ -47,6 +49,7 @@ def ask(*bodies, headers=TOKEN, score=lengths, **options):
                     for answer in [await client.post("/get_reward", content=body, headers=headers)]
                 ]
         finally:
+            then()
             await batcher.close()
 
     return asyncio.run(run())
@@ -110,13 +113,13 @@ def test_a_request_that_cannot_be_scored_is_told_why_and_the_next_is_scored(cont
 
 
 def test_a_request_beyond_its_time_is_told_to_come_back():
-    import time
+    told = threading.Event()
 
     def slow(sequences):
-        time.sleep(2)
+        assert told.wait(HANG_S)
         return lengths(sequences)
 
-    ((status, answer),) = ask(body("a"), score=slow, request_timeout_s=0.05)
+    ((status, answer),) = ask(body("a"), score=slow, then=told.set, request_timeout_s=0.05)
 
     assert status == 503
     assert answer["error"] == "not scored within 0.05 s"

@@ -46,9 +46,10 @@ def test_concurrent_requests_share_forward_passes():
 
 
 def test_a_forward_pass_that_fails_costs_only_the_guilty_request():
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
 
     def score(sequences):
+        begun.set()
         go.wait(HANG_S)
         if any(7 in one for one in sequences):
             raise MemoryError("too large")
@@ -58,7 +59,7 @@ def test_a_forward_pass_that_fails_costs_only_the_guilty_request():
         batcher = Batcher(score, batch_tokens=100, max_waiting=8)
         batcher.start()
         tasks = [asyncio.create_task(batcher.submit([[token]])) for token in (1, 2, 7, 3)]
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait, HANG_S)
         go.set()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         await batcher.close()
@@ -71,19 +72,20 @@ def test_a_forward_pass_that_fails_costs_only_the_guilty_request():
 
 
 def test_who_waits_when_the_server_stops_is_told():
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
+
+    def score(sequences):
+        begun.set()
+        go.wait(HANG_S)
+        return [0.0]
 
     async def requests():
-        batcher = Batcher(
-            lambda rows: [0.0] if go.wait(HANG_S) else [], batch_tokens=1, max_waiting=8
-        )
+        batcher = Batcher(score, batch_tokens=1, max_waiting=8)
         batcher.start()
         tasks = [asyncio.create_task(batcher.submit([[1]])) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        closing = asyncio.create_task(batcher.close())
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait, HANG_S)
+        await batcher.close()
         go.set()
-        await closing
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     found = asyncio.run(requests())

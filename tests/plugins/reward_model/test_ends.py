@@ -16,6 +16,7 @@ from rlhf_plugin_reward_model.reward import TextReader
 from rlhf_plugin_reward_model.scoring import Scorer
 from rlhf_plugin_reward_model.serving.command import tokenize_function
 from rlhf_plugin_reward_model.serving.protocol import ScoreRequest
+from rlhf_testing.errors import has_code
 
 QUESTION, ANSWER = "What is 2 + 2?", "It is 4."
 
@@ -141,5 +142,9 @@ def test_a_model_of_others_is_scored_as_it_was_asked(tmp_path):
 def test_a_list_of_scored_tokens_that_is_none_is_refused(tmp_path):
     folder = write_reward_model(tmp_path / "rm", score_token_ids="<|im_end|>")
 
-    with pytest.raises(ConfigError, match=r"score_token_ids '<\|im_end\|>'; expected a list of"):
+    with pytest.raises(
+        ConfigError,
+        match=r"score_token_ids '<\|im_end\|>'",
+        check=has_code("reward-model/end-tokens"),
+    ):
         load_model(RewardModelConfig(path=str(folder), device="cpu"))

@@ -6,6 +6,7 @@ from rlhf_core import ConfigError, RewardError
 from rlhf_plugin_reward_model.config import RewardModelConfig
 from rlhf_plugin_reward_model.ends import SequenceEnd
 from rlhf_plugin_reward_model.inputs import ScoredInputs
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 ANYWHERE = SequenceEnd(scored=(), at_end=False, others=frozenset(), words=(), text_end=None)
@@ -29,7 +30,11 @@ def text(made, messages=CHAT):
 
 
 def test_what_the_template_leaves_out_is_named():
-    with pytest.raises(RewardError, match=r"message 1 \(system\).*'be kind' is missing"):
+    with pytest.raises(
+        RewardError,
+        match=r"message 1 \(system\).*'be kind' is missing",
+        check=has_code("reward-model/conversation"),
+    ):
         inputs(USERS).conversation(CHAT)
     assert text(inputs(USERS), CHAT[1:]) == "user:hi\nassistant:hello\n"
 
@@ -56,7 +61,7 @@ def test_parts_of_text_are_joined_for_a_template_that_writes_strings():
     ],
 )
 def test_a_template_that_cannot_write_the_conversation_is_an_error_of_the_sample(template, said):
-    with pytest.raises(RewardError, match=said):
+    with pytest.raises(RewardError, match=said, check=has_code("reward-model/conversation")):
         inputs(template).conversation(CHAT)
 
 
@@ -64,7 +69,11 @@ def test_variables_reach_the_template_and_others_are_refused():
     template = USERS + "{% if polite is defined and polite %}please{% endif %}"
 
     assert text(inputs(template, template_kwargs={"polite": True}), CHAT[1:]).endswith("please")
-    with pytest.raises(ConfigError, match=r"the reward model's .*'polit' would change nothing"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the reward model's .*'polit' would change nothing",
+        check=has_code("reward-model/other-tokens"),
+    ):
         inputs(template, template_kwargs={"polit": True})
 
 

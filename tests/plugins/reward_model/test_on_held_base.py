@@ -15,6 +15,7 @@ from rlhf_plugin_reward_model.loading import load_model
 from rlhf_plugin_reward_model.on_held_base import ScorerOnHeldBase
 from rlhf_plugin_reward_model.reward import TextReader, make_reward
 from rlhf_plugin_reward_model.scoring import Scorer
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 
 SAMPLES = [request_of("2+2=", "4"), request_of("12+31=", "043", 1), request_of("9-9=", "", 2)]
@@ -127,15 +128,17 @@ def test_neither_adapter_reaches_the_other(policy, folder, base, tmp_path):
 
 def test_without_a_role_on_this_base_the_error_says_what_to_do(policy, folder):
     scorer = ScorerOnHeldBase(shared(folder))
-    with pytest.raises(ConfigError, match=r"no role of this process holds .*--actor\.adapter"):
+    with pytest.raises(
+        ConfigError, match=r"--actor\.adapter", check=has_code("reward-model/no-shared-base")
+    ):
         scorer.scores(sequences())
     policy(None)  # trained whole: its weights are no reward model's base
-    with pytest.raises(ConfigError, match="no role of this process holds"):
+    with pytest.raises(ConfigError, check=has_code("reward-model/no-shared-base")):
         scorer.scores(sequences())
 
 
 def test_a_whole_model_has_no_base_to_share(base):
-    with pytest.raises(ConfigError, match="expected a PEFT folder"):
+    with pytest.raises(ConfigError, check=has_code("reward-model/not-an-adapter")):
         make_reward(shared(base))
 
 
@@ -144,7 +147,7 @@ def test_a_base_that_has_left_the_gpu_is_named(policy, folder, monkeypatch):
     scorer = ScorerOnHeldBase(shared(folder))
     scorer.scores(sequences())
     monkeypatch.setattr(Scorer, "is_in_place", lambda self: False)
-    with pytest.raises(RewardError, match=r"not in the GPU's memory.*runtime\.sleep"):
+    with pytest.raises(RewardError, match=r"runtime\.sleep", check=has_code("reward-model/asleep")):
         scorer.scores(sequences())
 
 

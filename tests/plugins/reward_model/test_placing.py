@@ -6,6 +6,7 @@ from rlhf_core import ConfigError, RewardError
 from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_plugin_reward_model.placing import last_actions, load_policy_tokenizer
 from rlhf_plugin_reward_model.steps import steps_of
+from rlhf_testing.errors import has_code
 
 WORDS = ["?", "So", " it", " is", " four", ".\n", "\n", ".\n\nNext", "\n\n", " 4", "<eos>", "Hint"]
 
@@ -128,10 +129,16 @@ def test_a_character_of_several_tokens_is_complete_with_its_last_one(bytewise, t
 def test_tokens_that_read_otherwise_are_another_tokenizers(words, bytewise):
     request = request_of(words, ids_of("So", " it"))
 
-    with pytest.raises(RewardError, match=r"expected the policy's\. Set policy_tokenizer"):
+    with pytest.raises(
+        RewardError,
+        match=r"expected the policy's\. Set policy_tokenizer",
+        check=has_code("reward-model/other-tokens"),
+    ):
         last_actions(request, steps_of("So it", " "), bytewise)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"policy_tokenizer .* expected a folder or hub name"):
+    with pytest.raises(
+        ConfigError, match="policy_tokenizer", check=has_code("reward-model/no-tokenizer")
+    ):
         load_policy_tokenizer(str(tmp_path / "nothing"), trust_remote_code=False)

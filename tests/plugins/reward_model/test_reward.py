@@ -9,6 +9,7 @@ from tests.quantized_folders import pack, set_quantization, without_weights
 from rlhf_core import ConfigError, RewardError
 from rlhf_testing.checks import check_plugin
 from rlhf_testing.conformance import run_checks, subject
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer, write_tiny_model
 
 
@@ -107,7 +108,11 @@ def test_a_head_of_another_name_is_found(results, make_reward_model, plain, samp
     rename_head(folder, "value_head")
 
     by_option = results("reward_model", samples, path=str(folder), head="value_head")
-    with pytest.raises(ConfigError, match=r"no score\.weight.*Not used were: value_head\.weight"):
+    with pytest.raises(
+        ConfigError,
+        match=r"score\.weight.*value_head\.weight",
+        check=has_code("reward-model/no-head"),
+    ):
         results("reward_model", samples, path=str(folder))
     config = json.loads((folder / "config.json").read_text())
     config["value_head_prefix"] = "value_head"
@@ -152,7 +157,11 @@ def test_normalization_is_that_of_the_model_or_as_given(
 
 
 def test_normalization_that_the_model_does_not_have_is_refused(results, reward_model):
-    with pytest.raises(ConfigError, match=r"its config\.json has mean None"):
+    with pytest.raises(
+        ConfigError,
+        match=r"config\.json has mean None",
+        check=has_code("reward-model/mean-and-std"),
+    ):
         results("reward_model", [], path=str(reward_model), normalize="model")
 
 
@@ -254,16 +263,17 @@ def test_what_is_no_reward_model_is_refused_with_the_reason(
     (tmp_path / "empty").mkdir()
     make_reward_model(tmp_path / "run" / "model")
 
-    for folder, reason in {
-        "run": f"the folder of a run, whose model is in {tmp_path / 'run' / 'model'}",
-        "lm": "a language model without a trained head is no reward model",
-        "three": r"score.weight has the shape \(3, 16\); expected \(1, 16\)",
-        "empty": "expected a Transformers folder",
-        "nowhere": "expected a Transformers folder",
-    }.items():
-        with pytest.raises(ConfigError, match=reason):
+    model = tmp_path / "run" / "model"
+    for folder, reason, code in (
+        ("run", f"the folder of a run, whose model is in {model}", "folder-of-a-run"),
+        ("lm", "a language model without a trained head is no reward model", "no-head"),
+        ("three", r"score.weight has the shape \(3, 16\); expected \(1, 16\)", "shape-of-head"),
+        ("empty", "expected a Transformers folder", "not-loadable"),
+        ("nowhere", "expected a Transformers folder", "not-loadable"),
+    ):
+        with pytest.raises(ConfigError, match=reason, check=has_code(f"reward-model/{code}")):
             results("reward_model", [], path=str(tmp_path / folder))
-    with pytest.raises(ConfigError, match="torch sees 0 GPUs"):
+    with pytest.raises(ConfigError, match="0 GPUs", check=has_code("gpu/not-visible")):
         results("reward_model", [], path=str(reward_model), device="cuda:7")
 
 
@@ -282,5 +292,5 @@ def test_a_model_that_is_not_unpacked_is_refused_by_name(results, reward_model, 
     folder = without_weights(reward_model, tmp_path / "rm")
     set_quantization(folder, {"quant_method": "gptq"})
 
-    with pytest.raises(ConfigError, match="quantized by gptq"):
+    with pytest.raises(ConfigError, match="gptq", check=has_code("model/quantized")):
         results("reward_model", samples, path=str(folder))

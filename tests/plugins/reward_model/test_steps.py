@@ -13,6 +13,7 @@ from rlhf_plugin_reward_model.config import ServeConfig, StepRewardConfig
 from rlhf_plugin_reward_model.serving.command import step_model
 from rlhf_plugin_reward_model.serving.protocol import BadRequest, ScoreRequest
 from rlhf_plugin_reward_model.steps import reduced, stepped_text
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 PROMPT, STEPS = "1 + 1 + 1 = \n\n", ["1 + 1 is 2", "2 + 1 is 4", "So 4"]
@@ -197,7 +198,9 @@ def test_a_truncated_response_may_have_a_fixed_reward(results, process_model, sa
 
 
 def test_a_model_that_does_not_say_what_stands_behind_its_steps_is_refused(reward, reward_model):
-    with pytest.raises(ConfigError, match=r"no step_separator.* Set separator"):
+    with pytest.raises(
+        ConfigError, match="step_separator", check=has_code("reward-model/no-separator")
+    ):
         reward("process_reward_model", path=str(reward_model))
 
 
@@ -210,7 +213,7 @@ def test_a_separator_that_is_joined_with_the_next_step_is_refused():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="?")
 
     assert stepped_text("a", ["a"], ";", tokenizer).places == [1]
-    with pytest.raises(RewardError, match="step 1: the last token of the separator ';' holds"):
+    with pytest.raises(RewardError, match=r"step 1.*';'", check=has_code("reward-model/separator")):
         stepped_text("a", ["a", "b"], ";", tokenizer)
 
 
@@ -243,7 +246,7 @@ def test_a_server_needs_the_prompts_to_know_where_steps_begin(served):
         served(["1 + 1 is 2"], None)
     with pytest.raises(BadRequest, match="does not begin with its prompt"):
         served(["1 + 1 is 2"], ["2"])
-    with pytest.raises(RewardError, match="no step to score"):
+    with pytest.raises(RewardError, match="no step to score", check=has_code("reward-model/empty")):
         served(["1 + 1\n<eos>"], ["1 + 1\n"])
 
 

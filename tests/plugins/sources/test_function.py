@@ -7,6 +7,7 @@ import pytest
 from rlhf_core import ConfigError, PluginError
 from rlhf_plugin_sources.function import COMPONENT, FunctionSource, FunctionSourceConfig
 from rlhf_testing.conformance import run_checks
+from rlhf_testing.errors import has_code
 
 CODE = """
 def endless(start):
@@ -70,12 +71,20 @@ def test_rows_of_a_data_set_come_as_they_were_written():
 
 
 def test_what_gives_no_rows_is_refused(path):
-    with pytest.raises(PluginError, match=r"my_rows.py:table gave a dict; expected rows"):
+    with pytest.raises(
+        PluginError,
+        match=r"my_rows\.py:table gave a dict",
+        check=has_code("data/source-without-rows"),
+    ):
         FunctionSource(FunctionSourceConfig(path=path("table"))).rows(0)
-    with pytest.raises(PluginError, match=r"my_rows.py:rows is a list; expected a function"):
+    with pytest.raises(
+        PluginError, match=r"my_rows\.py:rows is a list", check=has_code("data/source-no-function")
+    ):
         FunctionSource(FunctionSourceConfig(path=path("rows")))
 
 
 def test_a_name_that_is_not_there_is_refused_before_the_run(path):
-    with pytest.raises(ConfigError, match="Did you mean 'endless'"):
+    with pytest.raises(
+        ConfigError, match="Did you mean 'endless'", check=has_code("config/not-in-file")
+    ):
         FunctionSourceConfig(path=path("endles")).check_outside()

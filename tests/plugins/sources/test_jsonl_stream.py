@@ -1,6 +1,5 @@
 """The source `jsonl_stream`: a file that grows, lines that are not whole yet, and lines that are none."""
 
-import threading
 import time
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from rlhf_core import ConfigError, DataError
 from rlhf_plugin_sources.jsonl_stream import COMPONENT, JsonlStream, JsonlStreamConfig
 from rlhf_testing.conformance import run_checks
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -43,27 +43,25 @@ def test_a_last_line_without_a_newline_is_a_row_once_it_is_whole(file):
 def test_a_line_that_is_not_whole_at_the_end_is_named_with_the_way_out(file):
     file.write_text('{"n": 0}\n{"n": ')
 
-    with pytest.raises(
-        DataError, match=r"rows.jsonl: the last line is no whole JSON object.*wait_s"
-    ):
+    with pytest.raises(DataError, match=r"rows\.jsonl.*wait_s", check=has_code("data/half-a-line")):
         read(file)
 
 
-def test_rows_that_are_appended_while_it_waits_are_read(file):
-    def append():
-        time.sleep(0.2)
-        with open(file, "a") as out:
-            out.write('{"n": ')
-            out.flush()
-            time.sleep(0.2)
-            out.write("3}\n")
+def test_rows_that_are_appended_while_it_waits_are_read(file, monkeypatch):
+    """Another program writes a part of a row each time the source waits."""
+    parts, wait = ['{"n": ', "3}\n"], time.sleep
 
-    writer = threading.Thread(target=append)
-    writer.start()
-    found = read(file, wait_s=1.0)
-    writer.join()
+    def append(seconds):
+        if parts:
+            with open(file, "a") as out:
+                out.write(parts.pop(0))
+        wait(seconds)
 
-    assert found == [0, 1, 2, 3]
+    monkeypatch.setattr(time, "sleep", append)
+
+    # Long enough for a row on a machine that computes for others.
+    assert read(file, wait_s=2.0) == [0, 1, 2, 3]
+    assert parts == []
 
 
 @pytest.mark.parametrize(
@@ -77,21 +75,23 @@ def test_rows_that_are_appended_while_it_waits_are_read(file):
 def test_a_line_that_is_no_row_is_named(file, line, said):
     file.write_text(f'{{"n": 0}}\n{line}\n{{"n": 2}}\n')
 
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=said, check=has_code("data/not-an-object")):
         read(file)
 
 
 def test_bytes_that_are_no_text_are_named(file):
     file.write_bytes(b'{"n": 0}\n{"n": "\xff"}\n')
 
-    with pytest.raises(DataError, match=r"rows.jsonl:row 2: expected a JSON object"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:row 2", check=has_code("data/not-an-object")):
         read(file)
 
 
 def test_a_file_that_is_not_there_is_refused_before_the_run_and_named_in_it(tmp_path):
     config = JsonlStreamConfig(path=str(tmp_path / "none.jsonl"))
 
-    with pytest.raises(ConfigError, match=r"none.jsonl: expected a file"):
+    with pytest.raises(ConfigError, match=r"none\.jsonl", check=has_code("data/file-not-found")):
         config.check_outside()
-    with pytest.raises(DataError, match=r"none.jsonl: cannot read it: No such file"):
+    with pytest.raises(
+        DataError, match=r"none\.jsonl.*No such file", check=has_code("data/unreadable-file")
+    ):
         next(JsonlStream(config).rows(0))

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Action, StepResult, Stop, Task, ToolCall, Uid
+from rlhf_testing.errors import has_code
 from rlhf_tools import ToolEnvironment, ToolLimits
 
 TASK = Task(uid=Uid(0, 0), row={"answer": "5"})
@@ -116,5 +117,5 @@ def test_a_failed_environment_ends_the_episode_as_an_error():
             raise RolloutError("the database is gone")
 
     call = ToolCall(name="add", arguments='{"a": 2, "b": 3}')
-    with pytest.raises(RolloutError, match="database"):
+    with pytest.raises(RolloutError, match="database", check=has_code("rollout/failed")):
         play(Broken(), action("", call))

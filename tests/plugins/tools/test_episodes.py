@@ -16,6 +16,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine, FakeRenderer
 from rlhf_tools import ToolEnvironment
 
@@ -96,7 +97,9 @@ def test_errors_of_calls_are_read_and_can_be_mended():
 
 def test_an_environment_that_fails_in_a_tool_ends_the_run_or_costs_its_episode():
     script = lambda request, index: call(a=2, b=3)  # noqa: E731
-    with pytest.raises(RolloutError, match="the adder is gone"):
+    with pytest.raises(
+        RolloutError, match="the adder is gone", check=has_code("environment/raised")
+    ):
         play(script, broken=True)
 
     (one,), _, _ = play(script, broken=True, on_error="value", error_reward=-1.0)

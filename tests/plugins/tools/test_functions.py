@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ToolCall
+from rlhf_testing.errors import has_code
 from rlhf_tools import Toolbox, function_tool
 
 
@@ -219,30 +220,30 @@ def stream():
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "said", "code"),
     [
-        (nothing, "'x' has no type"),
-        (many, r"\*args: int has no name"),
-        (undocumented, "no description"),
-        (stranger, "describes y, which the function does not take"),
-        (callback, "cannot be described in JSON"),
-        (opaque, "type cannot come from JSON"),
-        (unknown, "NoSuchType"),
-        (stream, "generator"),
-        (lambda x: x, "expected a function with a name"),
-        (Opaque(), "expected a function with a name"),
+        (nothing, "'x' has no type", "tool/no-type"),
+        (many, r"\*args: int has no name", "tool/parameter-name"),
+        (undocumented, "no description", "tool/no-description"),
+        (stranger, "describes y, which the function does not take", "tool/unknown-parameter"),
+        (callback, "cannot be described in JSON", "tool/not-json"),
+        (opaque, "type cannot come from JSON", "tool/type-not-json"),
+        (unknown, "NoSuchType", "tool/unreadable-annotations"),
+        (stream, "generator", "tool/generator"),
+        (lambda x: x, "expected a function with a name", "tool/not-a-function"),
+        (Opaque(), "expected a function with a name", "tool/not-a-function"),
     ],
 )
-def test_what_cannot_be_described_is_refused_with_the_reason(function, said):
-    with pytest.raises(PluginError, match=said):
+def test_what_cannot_be_described_is_refused_with_the_reason(function, said, code):
+    with pytest.raises(PluginError, match=said, check=has_code(code)):
         function_tool(function)
 
 
 def test_a_name_that_templates_do_not_take_is_refused():
-    with pytest.raises(PluginError, match="letters, digits"):
+    with pytest.raises(PluginError, check=has_code("tool/malformed-name")):
         function_tool(forecast, name="weather forecast")
 
 
 def test_two_tools_of_one_name_are_refused():
-    with pytest.raises(PluginError, match="two tools are called 'forecast'"):
+    with pytest.raises(PluginError, match="'forecast'", check=has_code("tool/repeated-name")):
         Toolbox([forecast, forecast])

@@ -79,7 +79,7 @@ def test_python_is_offered_on_request():
 def test_a_prompt_that_is_no_chat_is_refused(tools):
     environment = OfferedTools(ToolsConfig(functions=(f"{tools}:double",)))
 
-    with pytest.raises(RolloutError, match=r"--data\.chat true"):
+    with pytest.raises(RolloutError, match=r"--data\.chat true", check=has_code("rollout/no-chat")):
         asyncio.run(environment.reset(Task(uid=Uid(0, 0), prompt_ids=(1, 2)), 0))
 
 

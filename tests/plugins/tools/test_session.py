@@ -6,7 +6,7 @@ import json
 import pytest
 
 from rlhf_core.contracts import ToolCall
-from rlhf_tools import Toolbox, ToolLimits, ToolSession
+from rlhf_tools import Toolbox, ToolLimits, ToolResult, ToolSession
 
 
 async def echo(text: str) -> str:
@@ -37,6 +37,53 @@ def test_each_call_has_a_message_with_its_id_and_name():
         {"role": "tool", "tool_call_id": "call_0", "name": "echo", "content": "a"},
         {"role": "tool", "tool_call_id": "call_1", "name": "echo", "content": "b"},
     )
+
+
+def test_an_image_of_pillow_is_shown_to_the_policy():
+    from PIL import Image
+
+    picture = Image.new("L", (2, 2))
+
+    async def screen():
+        """Show the screen."""
+        return picture
+
+    async def search():
+        """Search for pictures."""
+        return ToolResult(text="two", images=(picture, "a.png"))
+
+    async def pages():
+        """Show the pages, with their numbers."""
+        return ["first", picture, 2, picture]
+
+    session = ToolSession(Toolbox([screen, search, pages]), ToolLimits(max_result_chars=5))
+    given = [ToolCall(name=name, arguments="{}") for name in ("screen", "search", "pages")]
+    shown = {"type": "image", "image": picture}
+
+    assert [message["content"] for message in answers(session, given)] == [
+        [shown],
+        [{"type": "text", "text": "two"}, shown, {"type": "image", "image": "a.png"}],
+        [
+            {"type": "text", "text": "first\n[2 of 7 characters cut off]"},
+            shown,
+            shown,
+        ],
+    ]
+    assert session.metrics()["tools/errors"] == 0
+
+
+def test_what_the_policy_wrote_opens_no_file():
+    """A tool that returns its arguments would otherwise show any image of the machine."""
+
+    async def repeat(parts: list):
+        """Return the parts."""
+        return parts
+
+    part = {"type": "image", "image": "/etc/secret.png"}
+    given = [ToolCall(name="repeat", arguments=json.dumps({"parts": [part]}))]
+
+    (message,) = answers(ToolSession(Toolbox([repeat])), given)
+    assert message["content"] == json.dumps([part], separators=(",", ":"))
 
 
 @pytest.mark.parametrize("parallel", [False, True])

@@ -9,6 +9,7 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import ToolCall
+from rlhf_testing.errors import has_code
 from rlhf_tools import Toolbox, ToolError, ToolFailure, ToolResult
 
 
@@ -127,7 +128,7 @@ def test_an_exception_of_a_coroutine_is_told_too():
 
 
 def test_a_failed_environment_is_an_error_of_the_run():
-    with pytest.raises(RolloutError, match="server is gone"):
+    with pytest.raises(RolloutError, match="server is gone", check=has_code("rollout/failed")):
         call(raising(RolloutError("server is gone")))
 
 
@@ -148,10 +149,11 @@ def test_a_coroutine_that_takes_too_long_is_cancelled():
 
 
 def test_the_calls_of_a_cancelled_episode_end():
-    ended = []
+    begun, ended = [], []
 
     async def wait():
         """Wait."""
+        begun.append(True)
         try:
             await asyncio.sleep(HANG_S)
         finally:
@@ -160,7 +162,8 @@ def test_the_calls_of_a_cancelled_episode_end():
     async def episode():
         tools = Toolbox([wait])
         one = asyncio.create_task(tools.call(ToolCall(name="wait", arguments=""), timeout_s=HANG_S))
-        await asyncio.sleep(0.01)
+        while not begun:
+            await asyncio.sleep(0)
         one.cancel()
         with pytest.raises(asyncio.CancelledError):
             await one

@@ -57,16 +57,17 @@ def test_attention_on_the_gpu_is_that_of_the_cpu(dtype, window, kv_heads, offset
 def test_attention_with_shared_starts_is_that_of_whole_sequences(offsets):
     starts = [0] + [5] * (len(offsets) - 2)
     places = places_of(np.array(offsets), starts, [0] * len(starts))
+    _, firsts = np.unique(places, return_index=True)
     generator = torch.Generator().manual_seed(0)
     parts = [
-        torch.randn(1, heads, len(places.kept), 64, generator=generator)
+        torch.randn(1, heads, len(firsts), 64, generator=generator)
         .to("cuda", torch.bfloat16)
         .requires_grad_()
         for heads in (4, 2, 2)
     ]
     whole = PackedLayout(offsets, torch.device("cuda"))
     options = {"scaling": 0.3, "sliding_window": None, "softcap": None}
-    place, kept = (torch.from_numpy(index).cuda() for index in (places.place, places.kept))
+    place, kept = (torch.from_numpy(index).cuda() for index in (places, firsts))
 
     shared = SharedLayout(whole, places, torch.device("cuda")).attend(0, *parts, **options)
     expected = whole.attend(0, *(part[:, :, place] for part in parts), **options)[:, kept]

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_core import PluginError
 from rlhf_core.contracts import ValueObjective
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
 
 from .conftest import gradients
@@ -151,7 +152,7 @@ def test_on_policy_the_ratio_is_exactly_one(start, make_spec, make_batch, make_p
 
     metrics = backend.train_step(batch, make_plan(batch)).metrics
 
-    seen = backend._objective.components.loss.seen
+    seen = backend._objective.components.loss.component.seen
     assert torch.equal(seen.policy_logprobs, seen.old_logprobs)
     assert not seen.old_logprobs.requires_grad
     assert metrics["policy/approx_kl"].value() == 0.0
@@ -165,7 +166,7 @@ def test_off_policy_the_given_old_logprobs_are_used(
 
     metrics = backend.train_step(batch, make_plan(batch, on_policy=False)).metrics
 
-    seen = backend._objective.components.loss.seen
+    seen = backend._objective.components.loss.component.seen
     old = torch.from_numpy(batch.columns["old_logprobs"])
     torch.testing.assert_close(seen.old_logprobs[seen.action_mask], old)
     log_ratio = seen.policy_logprobs.detach()[seen.action_mask] - old
@@ -177,7 +178,11 @@ def test_a_missing_column_is_named(start, make_spec, make_batch, make_plan, mode
     batch = make_batch()
     columns = {name: batch.columns[name] for name in ("advantages", "returns")}
 
-    with pytest.raises(PluginError, match="'old_logprobs'; the batch has advantages, returns"):
+    with pytest.raises(
+        PluginError,
+        match="'old_logprobs'; the batch has advantages, returns",
+        check=has_code("plugin/missing-column"),
+    ):
         start(make_spec(models["qwen3"])).train_step(
             replace(batch, columns=columns), make_plan(batch, on_policy=False)
         )

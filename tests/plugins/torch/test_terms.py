@@ -89,7 +89,7 @@ def test_the_teachers_tokens_reach_the_loss_with_the_policys_own_log_probs(
 
     backend.train_step(replace(batch, teacher_top=top), make_plan(batch))
 
-    seen = backend._objective.components.loss.seen
+    seen = backend._objective.components.loss.component.seen
     assert seen.policy_top_logprobs.requires_grad
     mask = seen.action_mask
     # The teacher is the policy itself here, so both name the same log-probs.
@@ -140,6 +140,6 @@ def test_prepared_columns_reach_the_loss_under_their_names(
 
     backend.train_step(batch, make_plan(batch))
 
-    seen = backend._objective.components.loss.seen
+    seen = backend._objective.components.loss.component.seen
     assert set(seen.prepared) == {"mark"}
     torch.testing.assert_close(seen.prepared["mark"][seen.action_mask], torch.from_numpy(column))

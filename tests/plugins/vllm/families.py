@@ -33,6 +33,7 @@ RUN = {
     **dict.fromkeys(("gemma3_text", "llama", "qwen3", "qwen3_moe", "qwen3_vl"), "yes"),
     **dict.fromkeys(("lfm2", "qwen3_5"), "on a GPU"),
     "cohere2": "within its window",
-    **dict.fromkeys(("deepseek_v3", "gemma3", "gemma3n_text"), "no"),
+    "gemma3": "on a GPU, within its window",
+    **dict.fromkeys(("deepseek_v3", "gemma3n_text"), "no"),
 }
 NOT_TRIED = "not tried"

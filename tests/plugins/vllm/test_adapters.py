@@ -14,6 +14,7 @@ from rlhf_core import RolloutError
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.weights import adapter_versions
+from rlhf_testing.errors import has_code
 from rlhf_weights import weights_digest
 
 from .adapter_material import (
@@ -242,7 +243,11 @@ def test_a_module_that_vllm_does_not_serve_is_named(engine, run, first, source_o
     factors = {**first, f"{module}.lora_A": torch.ones(RANK, 32)}
     factors[f"{module}.lora_B"] = torch.ones(99, RANK)
 
-    with pytest.raises(RolloutError, match=rf"an adapter of {module}: .*merged into the weights"):
+    with pytest.raises(
+        RolloutError,
+        match=rf"an adapter of {module}: .*merged into the weights",
+        check=has_code("vllm/worker-failed"),
+    ):
         run(engine.update_weights(1, source_of(factors)))
 
 
@@ -274,9 +279,13 @@ def replacing(name, change):
 def test_factors_that_do_not_fit_are_refused_until_a_whole_set_comes(
     engine, run, make_request, first, source_of, spoil, message
 ):
-    with pytest.raises(RolloutError, match=f"update_weights: .*{message}"):
+    with pytest.raises(
+        RolloutError, match=f"update_weights: .*{message}", check=has_code("vllm/worker-failed")
+    ):
         run(engine.update_weights(1, source_of(spoil(first))))
-    with pytest.raises(RolloutError, match="without a whole set of weights"):
+    with pytest.raises(
+        RolloutError, match="without a whole set of weights", check=has_code("engine/wrong-state")
+    ):
         run(engine.generate(make_request(PROMPT)))
 
     run(engine.update_weights(2, source_of(first)))
@@ -285,7 +294,7 @@ def test_factors_that_do_not_fit_are_refused_until_a_whole_set_comes(
 
 
 def test_a_rank_beyond_the_engines_is_refused(engine, run, plain, source_of):
-    with pytest.raises(RolloutError, match="room for rank 8"):
+    with pytest.raises(RolloutError, match="room for rank 8", check=has_code("vllm/worker-failed")):
         run(engine.update_weights(1, source_of(factors_of(plain, 1, rank=9))))
 
 
@@ -307,7 +316,11 @@ def test_a_number_beside_the_factors_is_noticed(engine, run, in_worker):
 
     in_worker(spoil, VALUE)
 
-    with pytest.raises(RolloutError, match=r"1 numbers beside .* model\.layers\.0\.self_attn\.qkv"):
+    with pytest.raises(
+        RolloutError,
+        match=r"1 numbers beside .* model\.layers\.0\.self_attn\.qkv",
+        check=has_code("vllm/worker-failed"),
+    ):
         run(engine.checksum())
 
 
@@ -323,7 +336,11 @@ def test_a_module_that_vllm_left_out_is_named(engine, run, in_worker, first, sou
 
     in_worker(leave_out, DOWN)
     try:
-        with pytest.raises(RolloutError, match=rf"left out the factor {DOWN}\.lora_A"):
+        with pytest.raises(
+            RolloutError,
+            match=rf"left out the factor {DOWN}\.lora_A",
+            check=has_code("vllm/worker-failed"),
+        ):
             run(engine.update_weights(1, source_of(first)))
     finally:
         in_worker(put_back, DOWN)
@@ -357,7 +374,9 @@ def test_an_older_version_in_the_place_of_the_newest_has_another_digest(
 def test_a_version_that_is_gone_has_no_digest(engine, run, in_worker):
     in_worker(lambda worker: worker.model_runner.lora_manager.remove_all_adapters())
 
-    with pytest.raises(RolloutError, match="does not hold version"):
+    with pytest.raises(
+        RolloutError, match="does not hold version", check=has_code("vllm/worker-failed")
+    ):
         run(engine.checksum())
 
 

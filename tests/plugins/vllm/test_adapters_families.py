@@ -13,6 +13,7 @@ pytest.importorskip("vllm")
 from rlhf_core import ConfigError, RolloutError
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_weights import weights_digest
 
@@ -85,12 +86,20 @@ def test_an_adapter_of_experts_is_refused_at_the_start(tmp_path, spec, source_of
     engine = VllmEngine(VllmEngineConfig(bucket_mib=1, kv_cache_gib=0.25, threads=1))
     start = replace(spec, model_path=str(folder), adapter_rank=RANK)
 
-    with pytest.raises(RolloutError, match=rf"serve an adapter of {EXPERTS}\.0\.down_proj"):
+    with pytest.raises(
+        RolloutError,
+        match=rf"serve an adapter of {EXPERTS}\.0\.down_proj",
+        check=has_code("vllm/worker-failed"),
+    ):
         asyncio.run(engine.start(start, source_of(factors)))
 
 
 def test_a_rank_that_vllm_does_not_have_is_refused_before_it_starts(spec, source_of):
     engine = VllmEngine(VllmEngineConfig())
 
-    with pytest.raises(ConfigError, match="rank is 1000; vLLM serves adapters of at most rank 512"):
+    with pytest.raises(
+        ConfigError,
+        match="rank is 1000; vLLM serves adapters of at most rank 512",
+        check=has_code("adapter/not-servable"),
+    ):
         asyncio.run(engine.start(replace(spec, adapter_rank=1000), source_of({})))

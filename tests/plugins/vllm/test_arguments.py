@@ -14,6 +14,7 @@ from rlhf_core.contracts import ComponentRef, VisionSpec
 from rlhf_plugin_vllm.arguments import engine_args
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.requests import sampling_params
+from rlhf_testing.errors import has_code
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -83,7 +84,9 @@ def test_the_number_of_versions_may_be_chosen(spec):
 
 
 def test_float32_is_refused_for_an_adapter_on_a_gpu(spec):
-    with pytest.raises(ConfigError, match=r"Set --model\.dtype bfloat16"):
+    with pytest.raises(
+        ConfigError, match=r"Set --model\.dtype bfloat16", check=has_code("adapter/not-servable")
+    ):
         engine_args(replace(spec, adapter_rank=4), VllmEngineConfig(), on_cpu=False)
 
 
@@ -91,5 +94,9 @@ def test_routes_are_asked_for_on_a_gpu_and_refused_on_a_cpu(spec):
     asked = replace(spec, returns_routes=True)
 
     assert engine_args(asked, VllmEngineConfig(), on_cpu=False).enable_return_routed_experts
-    with pytest.raises(CapabilityError, match=r"^algo\.correction\.replay_routes: .* needs Triton"):
+    with pytest.raises(
+        CapabilityError,
+        match=r"^algo\.correction\.replay_routes: .* needs Triton",
+        check=has_code("vllm/no-routes"),
+    ):
         engine_args(asked, VllmEngineConfig(), on_cpu=True)

@@ -10,6 +10,7 @@ import torch
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Stop
+from rlhf_testing.errors import has_code
 from rlhf_weights import weights_digest
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
@@ -161,9 +162,15 @@ def test_a_weight_that_did_not_come_is_noticed_and_named(
 ):
     partial = {name: tensor for name, tensor in state.items() if name != "model.norm.weight"}
 
-    with pytest.raises(RolloutError, match=r"the trainer sent nothing for model\.norm\.weight"):
+    with pytest.raises(
+        RolloutError,
+        match=r"the trainer sent nothing for model\.norm\.weight",
+        check=has_code("engine/other-weights"),
+    ):
         run(engine.update_weights(4, source_of(partial)))
-    with pytest.raises(RolloutError, match="without a whole set of weights"):
+    with pytest.raises(
+        RolloutError, match="without a whole set of weights", check=has_code("engine/wrong-state")
+    ):
         run(engine.generate(make_request((5,))))
 
     run(engine.update_weights(5, source_of(state)))
@@ -176,14 +183,16 @@ def test_a_weight_that_did_not_come_is_noticed_and_named(
     [("model.no_such.weight", torch.ones(3)), ("model.norm.weight", torch.ones(5))],
 )
 def test_a_weight_that_does_not_fit_is_refused(engine, run, state, source_of, name, tensor):
-    with pytest.raises(RolloutError, match="update_weights"):
+    with pytest.raises(RolloutError, match="update_weights", check=has_code("vllm/worker-failed")):
         run(engine.update_weights(4, source_of({**state, name: tensor})))
 
 
 def test_a_tied_head_that_was_changed_alone_is_refused(engine, run, state, source_of):
     state["lm_head.weight"] = state["lm_head.weight"] + 1.0
 
-    with pytest.raises(RolloutError, match=r"lm_head\.weight .* has no place"):
+    with pytest.raises(
+        RolloutError, match=r"lm_head\.weight .* has no place", check=has_code("vllm/worker-failed")
+    ):
         run(engine.update_weights(4, source_of(state)))
 
 
@@ -198,7 +207,7 @@ def test_weights_change_under_paused_requests_and_every_token_says_which(
             engine.generate(make_request(prompt, seeds=tuple(range(16)), max_new_tokens=900))
         )
         await asyncio.sleep(0.3)
-        with pytest.raises(RolloutError, match="call pause"):
+        with pytest.raises(RolloutError, match="call pause", check=has_code("engine/wrong-state")):
             await engine.update_weights(1, source_of(changed))
         await engine.pause()
         await engine.update_weights(1, source_of(changed))
@@ -231,7 +240,9 @@ def test_a_cancelled_call_leaves_nothing_running(engine, run, make_request):
         with pytest.raises(asyncio.CancelledError):
             await call
         await engine.sleep()  # refused while anything is in flight
-        with pytest.raises(RolloutError, match="the engine is asleep"):
+        with pytest.raises(
+            RolloutError, match="the engine is asleep", check=has_code("engine/wrong-state")
+        ):
             await engine.generate(make_request((5,)))
         await engine.wake()
         return await engine.generate(make_request((5,)))
@@ -252,7 +263,9 @@ def test_a_sleeping_engine_takes_new_weights_and_wakes_with_them(
         await engine.sleep()
         await engine.update_weights(1, source_of(changed))
         asleep = await engine.checksum()
-        with pytest.raises(RolloutError, match="the engine is asleep"):
+        with pytest.raises(
+            RolloutError, match="the engine is asleep", check=has_code("engine/wrong-state")
+        ):
             await engine.generate(make_request(prompt))
         await engine.wake()
         after = await engine.generate(make_request(prompt))
@@ -279,7 +292,9 @@ def test_a_sleeping_engine_takes_new_weights_and_wakes_with_them(
 
 
 def test_start_is_refused_twice(engine, run, spec, state, source_of):
-    with pytest.raises(RolloutError, match="start: the engine is serving"):
+    with pytest.raises(
+        RolloutError, match="start: the engine is serving", check=has_code("engine/wrong-state")
+    ):
         run(engine.start(spec, source_of(state)))
 
 

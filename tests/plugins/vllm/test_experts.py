@@ -20,6 +20,7 @@ from rlhf_core import RolloutError
 from rlhf_plugin_lora.lora import LoraOptions, build
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_weights import weights_digest
 
@@ -154,7 +155,11 @@ def test_a_stack_that_was_replaced_behind_its_back_is_noticed(engine, run):
 
     run(engine._llm.collective_rpc(replace_stack))
 
-    with pytest.raises(RolloutError, match=f"the parameter of {DOWN} was replaced"):
+    with pytest.raises(
+        RolloutError,
+        match=f"the parameter of {DOWN} was replaced",
+        check=has_code("vllm/worker-failed"),
+    ):
         run(engine.checksum())
 
 
@@ -165,6 +170,7 @@ def test_experts_that_did_not_come_are_named(engine, run, mixture, source_of, le
     with pytest.raises(
         RolloutError,
         match=rf"nothing for model\.layers\.1\.mlp\.experts\.routed_experts\.{named} \(1 param",
+        check=has_code("engine/other-weights"),
     ):
         run(engine.update_weights(4, source_of(state)))
 

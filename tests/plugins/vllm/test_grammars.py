@@ -13,6 +13,7 @@ import pytest
 from rlhf_core import RequestError, RolloutError
 from rlhf_core.contracts import Completion, Stop
 from rlhf_plugin_vllm.grammars import Grammars
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 from .masked_reference import CLOSE, MASSES, PROMPT, check_a_schema, expected, scaled_logits
@@ -101,14 +102,14 @@ def test_where_forms_cannot_be_held_the_request_is_refused_with_the_reason(
 
     async def play():
         await grammars.require(make_request(PROMPT), (7,))
-        with pytest.raises(RequestError, match=problem):
+        with pytest.raises(RequestError, match=problem, check=has_code("engine/form-not-enforced")):
             await grammars.require(make_request(PROMPT, grammar=LETTERS), (7,))
 
     asyncio.run(play())
 
 
 def test_a_grammar_that_cannot_be_read_is_the_requests_own_error(grammars_of, make_request):
-    with pytest.raises(RequestError, match="the form of the answer cannot be read"):
+    with pytest.raises(RequestError, check=has_code("engine/form-unreadable")):
         asyncio.run(grammars_of().require(make_request(PROMPT, grammar="start: nothing"), ()))
 
 
@@ -118,7 +119,7 @@ def test_an_answer_that_was_not_measured_is_an_error_of_the_engine(
 ):
     grammars = grammars_of(masses=masses)
 
-    with pytest.raises(RolloutError, match="of an answer's 2 tokens were measured"):
+    with pytest.raises(RolloutError, match="2 tokens", check=has_code("vllm/grammar-size")):
         asyncio.run(grammars.masses(make_request(PROMPT, grammar=LETTERS), "a", 2, {"a": 0}))
 
 
@@ -135,7 +136,7 @@ def test_an_answer_has_the_masses_of_the_rank_that_has_logits(grammars_of, make_
     assert asyncio.run(play([*letters, EOS])).allowed_mass.tolist() == [0.5, 0.25, 0.75, 1.0]
     # vLLM ends an answer where nothing can go on.
     grammars.workers.masses = [0.5, 0.25, 0.0]
-    with pytest.raises(RequestError, match="no token of the model can be token 3"):
+    with pytest.raises(RequestError, match="token 3", check=has_code("engine/form-without-tokens")):
         asyncio.run(play([*letters[:2], EOS]))
 
 

@@ -16,6 +16,7 @@ from rlhf_plugin_vllm.arguments import engine_args
 from rlhf_plugin_vllm.config import VllmEngineConfig
 from rlhf_plugin_vllm.engine import VllmEngine
 from rlhf_plugin_vllm.names import UNREAD
+from rlhf_testing.errors import has_code
 from rlhf_weights import weights_digest
 
 from .test_engine import TOLERANCE, expected_logprobs
@@ -70,6 +71,8 @@ def test_factors_beside_packed_files_are_refused(spec, quantized):
     asked = replace(spec, model_path=str(quantized), adapter_rank=4)
 
     with pytest.raises(
-        CapabilityError, match=r"hold quantized weights.*--actor\.lora\.serve merged"
+        CapabilityError,
+        match=r"hold quantized weights.*--actor\.lora\.serve merged",
+        check=has_code("adapter/not-servable"),
     ):
         engine_args(asked, VllmEngineConfig(), on_cpu=True)

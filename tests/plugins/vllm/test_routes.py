@@ -11,6 +11,7 @@ import pytest
 from rlhf_core import CapabilityError, RolloutError
 from rlhf_core.contracts import EngineSpec
 from rlhf_plugin_vllm.routes import ARGUMENT, ToldRoutes, arguments
+from rlhf_testing.errors import has_code
 
 
 def told_by(*, experts=4, wanted=True):
@@ -50,7 +51,9 @@ def test_layers_without_experts_are_left_out(make_request, experts, dtype):
 
 @pytest.mark.parametrize("routes", [None, np.zeros((5, 3, 2)), np.zeros((4, 2, 2)), np.zeros(4)])
 def test_routes_of_other_tokens_are_an_error(make_request, routes):
-    with pytest.raises(RolloutError, match=r"told routes of shape .*; expected \(4, layers"):
+    with pytest.raises(
+        RolloutError, match=r"\(4, layers", check=has_code("rollout/shape-of-routes")
+    ):
         told_by().of(make_request((5, 6, 7)), output(routes))
 
 
@@ -67,5 +70,9 @@ def test_vllm_is_asked_where_it_can_tell_and_refused_by_name_elsewhere():
         ({"on_cpu": True}, "needs Triton"),
         ({"prefix_caching": False}, r"engine\.vllm\.prefix_caching is off"),
     ):
-        with pytest.raises(CapabilityError, match=rf"^algo.*{why}.*--engine embedded"):
+        with pytest.raises(
+            CapabilityError,
+            match=rf"^algo.*{why}.*--engine embedded",
+            check=has_code("vllm/no-routes"),
+        ):
             arguments(**possible | change)

@@ -47,6 +47,12 @@ def peft_gradients(
     }
 
 
+def rounding(family: str, largest: float) -> float:
+    """Difference of two sums in another order, by the largest gradient of a tensor. Of Gemma 4 both ours and PEFT's are
+    up to 6e-5 of it away from PEFT's in float64, and 2e-5 from each other (with AVX2 and with AVX-512)."""
+    return max(1e-6, 4e-5 * largest) if family == "gemma4" else 1e-6
+
+
 STACKS = {"target_parameters": ("experts.gate_up_proj", "experts.down_proj")}
 """Options by which stacked experts are adapted too."""
 MIXTURES = ("qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe")
@@ -79,6 +85,7 @@ def test_an_update_is_that_of_pefts_model(tmp_path, all_plugins, family, more):
     assert {name for name, step in steps.items() if step.any()} <= expected.keys()
     for name, gradient in expected.items():
         own = torch.zeros_like(steps[name]) if gradient is None else gradient
-        torch.testing.assert_close(steps[name], own, atol=1e-6, rtol=1e-4, msg=name)
+        bound = rounding(family, float(own.abs().max()))
+        torch.testing.assert_close(steps[name], own, atol=bound, rtol=1e-4, msg=name)
     assert any(".experts." in name for name in expected) == bool(more)
     assert max(float(steps[name].abs().max()) for name in expected) > 1e-4

@@ -24,6 +24,7 @@ from rlhf_core.media import (
     decode,
 )
 from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_trainer.rollouts.images import open_image_reader
 
@@ -201,7 +202,10 @@ def test_an_image_that_was_expanded_twice_is_refused(stage, backend, batch):
         ]
     )
     longer = MediaSpan(start=span.start, length=2 * span.length, image=span.image)
-    for spans in ((span,), (longer,)):
+    for spans, code in (
+        ((span,), "image/number-of-tokens"),
+        ((longer,), "image/tokens-differ"),
+    ):
         wrong = replace(
             one,
             num_tokens=one.num_tokens + span.length,
@@ -216,14 +220,14 @@ def test_an_image_that_was_expanded_twice_is_refused(stage, backend, batch):
                 action_offsets=columns.action_offsets,
             ),
         )
-        with pytest.raises(PluginError, match=r"expanded twice"):
+        with pytest.raises(PluginError, match=r"expanded twice", check=has_code(code)):
             backend.logprobs(wrong)
 
 
 def test_a_text_model_is_given_no_image(stage, batch, tmp_path):
     text = stage.backend(model_path=str(write_tiny_model(tmp_path / "text")), vision=None)
 
-    with pytest.raises(PluginError, match="the batch has images, and this model reads text alone"):
+    with pytest.raises(PluginError, check=has_code("model/reads-text-alone")):
         text.logprobs(batch)
 
 

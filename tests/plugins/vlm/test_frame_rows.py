@@ -26,6 +26,7 @@ from rlhf_data import (
     load_conversations,
     load_pairs,
 )
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 REWARD = """
@@ -170,7 +171,9 @@ def test_frames_with_tokens_of_another_time_are_refused(stage, conversations):
         | {"media": media}
     )
     if stage.path.name == "qwen3_vl":
-        with pytest.raises(PluginError, match="expected the same tokens"):
+        with pytest.raises(
+            PluginError, match="expected the same tokens", check=has_code("image/tokens-differ")
+        ):
             stage.backend(objective=SFT).logprobs(changed)
 
 
@@ -181,7 +184,7 @@ def test_uneven_times_are_refused_where_positions_have_one_rate(stage, load):
         assert load(load_conversations, columns, [{"messages": uneven}]).num_media.tolist() == [3]
         return
     reason = r"rows\.jsonl:1: frame 2 of a video stands at 1 seconds, and at 0\.4 frames a second"
-    with pytest.raises(DataError, match=reason):
+    with pytest.raises(DataError, match=reason, check=has_code("data/uneven-times-of-frames")):
         load(load_conversations, columns, [{"messages": uneven}])
 
 
@@ -192,7 +195,9 @@ def test_another_family_names_the_row_and_the_way_out(tmp_path, folder, all_plug
     file = folder / "others.jsonl"
     file.write_text(json.dumps({"messages": CHAT}))
 
-    with pytest.raises(DataError, match=r"others\.jsonl:1: .*the model reads single images alone"):
+    with pytest.raises(
+        DataError, match=r"others\.jsonl:1", check=has_code("data/video-for-a-model-of-images")
+    ):
         load_conversations(
             [str(file)],
             ConversationColumns(messages_key="messages"),

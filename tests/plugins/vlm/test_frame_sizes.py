@@ -39,6 +39,7 @@ from rlhf_plugin_vlm.families.video_settings import (
     size_of_frames,
 )
 from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import MERGE, PATCH, QWEN, write_tiny_vision_model
 from rlhf_torch.vision.family import VideoFamily
 from rlhf_torch.vision.pictures import PictureReader, SeenRow
@@ -108,7 +109,11 @@ def test_older_names_of_areas_win_in_the_families_whose_class_knows_them(tmp_pat
 
 def test_settings_without_sizes_are_refused(tmp_path):
     for values in ({"do_resize": False}, {"size": {"height": 4, "width": 4}}):
-        with pytest.raises(ConfigError, match=r"Copy video_preprocessor_config\.json"):
+        with pytest.raises(
+            ConfigError,
+            match=r"video_preprocessor_config\.json",
+            check=has_code("image/video-sizes"),
+        ):
             settings(tmp_path, video_preprocessor_config=values)
 
 

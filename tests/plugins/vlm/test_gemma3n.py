@@ -21,6 +21,7 @@ from rlhf_core import ConfigError
 from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 
 pytestmark = NEEDS_TIMM
@@ -121,5 +122,9 @@ def test_a_processor_that_leaves_images_as_large_as_they_are_is_refused(path, ch
     file = path / "preprocessor_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
 
-    with pytest.raises(ConfigError, match=r"leaves the sizes of images as they are \(do_resize"):
+    with pytest.raises(
+        ConfigError,
+        match=r"leaves the sizes of images as they are \(do_resize",
+        check=has_code("image/unsupported-processor"),
+    ):
         ImageTextModel(VlmConfig()).image_tokens(str(path), trust_remote_code=False)

@@ -14,6 +14,7 @@ import rlhf_plugin_vlm.families.gemma3n as gemma3n
 from rlhf_core import ConfigError, MissingDependency
 from rlhf_plugin_vlm.config import VlmConfig
 from rlhf_plugin_vlm.model import ImageTextModel
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import (
     GEMMA_SIDE,
     LLAVA_SIDE,
@@ -66,7 +67,7 @@ def test_a_processor_of_another_model_is_refused(family, copied):
     """One for the same kind of model, which makes other images than this model reads."""
     side = OTHER_SIDE.get(family)
     own = PIXTRAL_PATCH if family == "mistral3" else PATCH
-    values = {"patch_size": own + 2}
+    values, code = {"patch_size": own + 2}, "image/processor-differs"
     reason = f"has patch_size {own + 2}, and the model {own}"
     if family in ("idefics3", "smolvlm"):
         values = {"max_image_size": {"longest_edge": TILE + 2}}
@@ -75,21 +76,21 @@ def test_a_processor_of_another_model_is_refused(family, copied):
         values = {"size": {"height": 72, "width": 72}}
         reason = r"makes images of 72 x 72 pixels, .* features of the shape \(256, 3, 3\), and the model reads 4 "
     if side is not None:
-        square = {"height": side + 8, "width": side + 8}
+        square, code = {"height": side + 8, "width": side + 8}, "image/size-differs"
         values = {"size": square, "crop_size": square} if "llava" in family else {"size": square}
         reason = (
             f"makes images of {side + 8} x {side + 8} pixels, and the model reads {side} x {side}"
         )
     changed(copied / "preprocessor_config.json", **values)
 
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=reason, check=has_code(code)):
         tokens_of(copied)
 
 
 def test_a_model_without_a_processor_is_refused(copied):
     (copied / "preprocessor_config.json").unlink()
 
-    with pytest.raises(ConfigError, match="expected an image processor"):
+    with pytest.raises(ConfigError, check=has_code("image/no-processor")):
         tokens_of(copied)
 
 
@@ -114,7 +115,11 @@ def test_a_tokenizer_of_another_model_is_refused(family, copied):
 @pytest.mark.parametrize("options", [{"min_pixels": 64}, {"max_pixels": 4096}])
 def test_limits_of_areas_are_for_families_that_see_them(family, copied, options):
     if family in SIZED:
-        with pytest.raises(ConfigError, match=rf"--model\.vlm\.max_pixels: .* {SIZED[family]}"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"--model\.vlm\.max_pixels: .* {SIZED[family]}",
+            check=has_code("image/fixed-size"),
+        ):
             tokens_of(copied, **options)
     else:
         tokens_of(copied, **options)
@@ -127,7 +132,7 @@ def test_crops_of_gemma_are_refused(family, copied):
     path = copied / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"do_pan_and_scan": True}))
 
-    with pytest.raises(ConfigError, match=r"cuts images into crops \(do_pan_and_scan\)"):
+    with pytest.raises(ConfigError, match=r"\(do_pan_and_scan\)", check=has_code("image/crops")):
         tokens_of(copied)
 
 
@@ -136,18 +141,24 @@ def test_a_model_whose_encoder_needs_a_package_says_which(tmp_path, monkeypatch)
     monkeypatch.setattr(gemma3n.importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(
-        MissingDependency, match=r"timm, .*\n  pip install 'rlhf-plugin-vlm\[timm\]'"
+        MissingDependency,
+        match=r"'rlhf-plugin-vlm\[timm\]'",
+        check=has_code("plugin/missing-dependency"),
     ):
         tokens_of(tmp_path)
 
 
 def test_a_config_that_cannot_be_read_and_unknown_families_are_refused(copied):
     Idefics2Config().save_pretrained(copied)
-    with pytest.raises(ConfigError, match="is of the family idefics2; expected one of gemma3"):
+    with pytest.raises(
+        ConfigError, match=r"idefics2.*gemma3", check=has_code("model/unknown-family")
+    ):
         tokens_of(copied)
 
     (copied / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
+    with pytest.raises(
+        ConfigError, match=r"config\.json", check=has_code("model/unreadable-config")
+    ):
         ImageTextModel(VlmConfig()).image_tokens(str(copied), trust_remote_code=False)
 
 
@@ -155,8 +166,14 @@ def test_whether_images_are_cut_is_for_the_family_that_does_both(tmp_path):
     path = write_tiny_vision_model(tmp_path / "onevision", "llava_onevision")
     other = write_tiny_vision_model(tmp_path / "next", "llava_next")
 
-    with pytest.raises(ConfigError, match=r"--model\.vlm\.tiled: .* family llava_next"):
+    with pytest.raises(
+        ConfigError, match=r"--model\.vlm\.tiled.*llava_next", check=has_code("image/not-tiled")
+    ):
         tokens_of(other, tiled=False)
     changed(path / "config.json", vision_aspect_ratio="square")
-    with pytest.raises(ConfigError, match="vision_aspect_ratio is square; expected anyres_max_"):
+    with pytest.raises(
+        ConfigError,
+        match="vision_aspect_ratio is square; expected anyres_max_",
+        check=has_code("image/aspect-ratio"),
+    ):
         tokens_of(path)

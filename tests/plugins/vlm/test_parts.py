@@ -12,6 +12,7 @@ from tests.plugins.vlm.vlm_material import LORA, Pictures, moved
 
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import ComponentRef, PartsTraining, ValueObjective
+from rlhf_testing.errors import has_code
 from rlhf_torch.vision.parts import PROJECTOR, TEXT, TOWER, parts_of
 
 FAMILIES = ("qwen3_vl", "qwen3_5", "llava", "gemma3")
@@ -144,7 +145,9 @@ def test_a_critic_beside_a_frozen_language_model_learns_by_its_head(stage):
     vision = replace(stage.spec.vision, parts=PartsTraining(freeze_tower=True, freeze_text=True))
     spec = {"role": "critic", "head": "value", "objective": ValueObjective()}
 
-    with pytest.raises(ConfigError, match="projector"):
+    with pytest.raises(
+        ConfigError, match="projector", check=has_code("training/nothing-trainable")
+    ):
         stage.backend(vision=vision, **spec)
     parts = replace(vision.parts, freeze_projector=False)
     critic = stage.backend(vision=replace(vision, parts=parts), **spec)
@@ -156,9 +159,17 @@ def test_a_critic_beside_a_frozen_language_model_learns_by_its_head(stage):
 
 @of_one_family
 def test_what_leaves_nothing_to_train_is_refused_with_the_way_out(stage):
-    with pytest.raises(ConfigError, match=r"freeze_language_model.*freeze_projector false trains"):
+    with pytest.raises(
+        ConfigError,
+        match=r"freeze_language_model.*freeze_projector false trains",
+        check=has_code("training/nothing-trainable"),
+    ):
         trained(stage, freeze_tower=True, freeze_text=True)
-    with pytest.raises(ConfigError, match=r"projector_lr_ratio is 0\.5.*freeze_projector false"):
+    with pytest.raises(
+        ConfigError,
+        match=r"projector_lr_ratio is 0\.5.*freeze_projector false",
+        check=has_code("config/frozen-part"),
+    ):
         trained(stage, freeze_tower=True, projector_rate=0.5)
     trained(stage, freeze_tower=True, tower_rate=0.5)
 
@@ -171,7 +182,9 @@ def test_a_factor_of_a_part_that_an_adapter_leaves_out_is_refused(stage):
         options={"rank": 4, "target": [r".*language_model.*\.q_proj"]},
     )
     vision = replace(stage.spec.vision, parts=PartsTraining(tower_rate=0.5))
-    with pytest.raises(ConfigError, match="of the visual encoder of the policy nothing is trained"):
+    with pytest.raises(
+        ConfigError, match="the visual encoder of the policy", check=has_code("config/frozen-part")
+    ):
         stage.backend(adapter=lora, vision=vision)
 
 
@@ -181,7 +194,7 @@ def test_a_family_without_a_projector_obeys_the_frozen_tower_alone(stage, monkey
     monkeypatch.delattr(base, "projector")
 
     trained(stage, freeze_tower=True)
-    with pytest.raises(PluginError, match="QwenVl has no method projector"):
+    with pytest.raises(PluginError, match="QwenVl", check=has_code("plugin/no-torch-part")):
         trained(stage, freeze_text=True)
 
 

@@ -22,6 +22,7 @@ from rlhf_guard.processes import marked_json
 from rlhf_guard.rewards import wire
 from rlhf_plugin_reward_model.config import ServeConfig
 from rlhf_plugin_reward_model.scoring import Scorer
+from rlhf_testing.errors import has_code
 
 OBJECTIVE = {"role": "reward_model", "head": "score", "objective": RankingObjective()}
 
@@ -99,6 +100,11 @@ def plain_scores(stage, batch, folder):
     """What Transformers' model below the head gives, each sequence alone and unpacked."""
     head = load_file(folder / "model.safetensors")["score.weight"][0]
     return [float(hidden[-1] @ head) for hidden in stage.own_hidden(batch, folder)]
+
+
+def test_its_folder_is_no_model_that_writes(stage, reward_folder):
+    with pytest.raises(ConfigError, check=has_code("model/is-a-reward-model")):
+        stage.backend(model_path=str(reward_folder))
 
 
 def test_a_score_is_that_of_transformers(stage, batch, reward_folder):
@@ -180,7 +186,7 @@ def test_images_behind_an_answer_have_no_place_in_a_chat(stage, batch, reward_fo
     requests = requests_for(stage, batch)
     late = next(one for one in requests if one.media[-1:] and _is_late(one))
 
-    with pytest.raises(RewardError, match=r"came after the first answer, .* set input = ids"):
+    with pytest.raises(RewardError, check=has_code("reward-model/images")):
         scored(
             reward(reward_folder, vision="vlm", input="chat"), [replace(late, row={"prompt": ""})]
         )
@@ -208,17 +214,29 @@ def test_images_of_another_size_than_their_tokens_concern_their_sample_alone(
 def test_a_model_without_a_head_and_one_that_is_not_asked_to_see_are_refused(
     stage, family, reward_folder
 ):
-    with pytest.raises(ConfigError, match=r"expected a head of one score .* it has none"):
+    with pytest.raises(ConfigError, match="it has none", check=has_code("reward-model/no-head")):
         reward(stage.path, vision="vlm")
     if family not in ("gemma3", "qwen3_5"):  # whose classifiers in Transformers read text too
-        with pytest.raises(ConfigError, match=r"it reads images .* with its option vision"):
+        with pytest.raises(
+            ConfigError,
+            match=r"it reads images .* with its option vision",
+            check=has_code("reward-model/reads-images"),
+        ):
             reward(reward_folder)
-        with pytest.raises(ConfigError, match="rlhf serve-rm serves models that read text alone"):
+        with pytest.raises(
+            ConfigError,
+            match="rlhf serve-rm serves models that read text alone",
+            check=has_code("reward-model/reads-images"),
+        ):
             Scorer(ServeConfig(path=str(reward_folder)))
 
 
 def test_one_beside_a_base_in_four_bits_is_refused_before_it_is_trained(stage):
     qlora = ComponentRef(kind="rlhf_model_adapters", name="lora:qlora", options={"rank": 4})
 
-    with pytest.raises(ConfigError, match=r"reads images and is exported as one model.*Choose"):
+    with pytest.raises(
+        ConfigError,
+        match=r"reads images and is exported as one model.*Choose",
+        check=has_code("adapter/with-images"),
+    ):
         stage.backend(**OBJECTIVE, adapter=qlora)

@@ -12,6 +12,7 @@ from rlhf_core import ConfigError, PluginError
 from rlhf_core.component import Component, Registered
 from rlhf_core.contracts import Accelerator, ChoiceSetting, Suitability
 from rlhf_core.registry import Registry
+from rlhf_testing.errors import has_code
 
 GPU = Accelerator(name="card", memory_gib=80.0)
 NOWHERE = ChoiceSetting(accelerators=(), components={}, provides=frozenset(), options={}, model={})
@@ -58,13 +59,19 @@ def test_what_other_components_need_is_asked_of_the_chosen_one(rules):
 
 
 def test_nothing_suits(rules):
-    with pytest.raises(ConfigError, match=r"quick: there is no GPU\. Name one of quick"):
+    with pytest.raises(
+        ConfigError,
+        match=r"quick: there is no GPU\..*quick",
+        check=has_code("config/nothing-suits"),
+    ):
         best(registry(quick=("fast", ())), NOWHERE, ())
 
 
-@pytest.mark.parametrize("rule", ["wrong", "missing"])
-def test_a_wrong_rule_names_its_plugin(rules, rule):
-    with pytest.raises(PluginError, match="some:odd"):
+@pytest.mark.parametrize(
+    ("rule", "code"), [("wrong", "plugin/wrong-suitability"), ("missing", "plugin/no-factory")]
+)
+def test_a_wrong_rule_names_its_plugin(rules, rule, code):
+    with pytest.raises(PluginError, match="some:odd", check=has_code(code)):
         best(registry(odd=(rule, ())), NOWHERE, ())
 
 
@@ -79,7 +86,7 @@ def test_a_model_that_is_not_here_has_no_configuration(tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     assert model_config(str(tmp_path)) == {"hidden_size": 8}
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match="broken JSON"):
+    with pytest.raises(ConfigError, match="broken JSON", check=has_code("config/unreadable-file")):
         model_config(str(tmp_path))
 
 

@@ -9,9 +9,10 @@ from tests.libs.config.checks.test_rules import CONTRADICTIONS
 
 from rlhf_config import Layer
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 CASES = {
-    **{name: words for name, (words, _) in CONTRADICTIONS.items()},
+    **{name: words for name, (words, *_) in CONTRADICTIONS.items()},
     **{name: words for name, (words, _) in NO_EFFECT.items()},
     "evaluations of nothing": ["--eval.every", "5"],
 }
@@ -68,7 +69,9 @@ def test_an_interval_of_a_file_can_be_switched_off_as_its_error_says(resolved):
     """The file evaluates every 5 steps on held-out rows, which the command line takes away."""
     file = Layer.of({"eval": {"every": 5, "data": ["held.jsonl"]}})
 
-    with pytest.raises(ConfigError, match=r"or --eval\.every 0"):
+    with pytest.raises(
+        ConfigError, match=r"or --eval\.every 0", check=has_code("eval/nothing-held-out")
+    ):
         resolved("--eval.data", "none", files=[file])
 
     assert resolved("--eval.data", "none", "--eval.every", "0", files=[file]).run.eval.every == 0

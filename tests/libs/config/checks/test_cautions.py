@@ -3,6 +3,7 @@
 import pytest
 
 from rlhf_core import CapabilityError
+from rlhf_testing.errors import has_code
 
 
 @pytest.mark.parametrize(
@@ -95,5 +96,9 @@ def test_a_reward_that_sees_images_by_its_options_is_for_policies_that_do(resolv
     seeing = ("--model.vision", "eyes", "--engine", "takes_images")
 
     assert resolved(*words, *seeing).cautions == ()
-    with pytest.raises(CapabilityError, match="reads_texts needs 'images': the policy reads text"):
+    with pytest.raises(
+        CapabilityError,
+        match="reads_texts needs 'images': the policy reads text",
+        check=has_code("config/missing-capability"),
+    ):
         resolved(*words)

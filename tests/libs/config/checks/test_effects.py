@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_config import Layer
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 SEEING = ("--model.vision", "eyes", "--engine", "takes_images")
 NO_EFFECT = {
@@ -177,8 +178,14 @@ def test_a_model_of_which_nothing_is_trained_is_refused_by_its_options(resolved)
 
     assert resolved(*SEEING, *frozen).run.actor.parts().freeze_projector is None
     with pytest.raises(
-        ConfigError, match="freeze_visual_encoder, freeze_projector and freeze_lang"
+        ConfigError,
+        match="freeze_visual_encoder, freeze_projector and freeze_lang",
+        check=has_code("config/invalid"),
     ):
         resolved(*SEEING, *frozen, "--actor.freeze_projector")
-    with pytest.raises(ConfigError, match=r"actor\.vision_lr_ratio: expected a value above 0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"actor\.vision_lr_ratio: expected a value above 0",
+        check=has_code("config/out-of-range"),
+    ):
         resolved(*SEEING, "--actor.vision_lr_ratio", "0")

@@ -5,6 +5,7 @@ import pytest
 from rlhf_config import Layer
 from rlhf_config.checks.features import environment_shares
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 RUN = ("--executor", "turns", "--rollout.max_length", "2048")
 
@@ -36,13 +37,17 @@ def test_shares_add_up_to_1_and_those_without_one_get_what_is_left(shares, entri
 
 
 def test_environments_with_a_share_may_not_take_everything_from_the_others(shares):
-    with pytest.raises(ConfigError, match=r"--env: .* nothing is left for b. .* b=0.5"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--env: .* nothing is left for b. .* b=0.5",
+        check=has_code("config/no-share-left"),
+    ):
         shares("a=maze=1.5", "b=maze")
 
 
 @pytest.mark.parametrize("share", ["0", "-1", "nan"])
 def test_a_share_is_above_0(shares, share):
-    with pytest.raises(ConfigError, match=r"env.a.share"):
+    with pytest.raises(ConfigError, match=r"env.a.share", check=has_code("config/out-of-range")):
         shares(f"a=maze={share}")
 
 
@@ -65,7 +70,11 @@ def test_a_typed_share_wins_over_an_entry_of_a_file(resolved):
 
 
 def test_two_shares_in_one_command_are_refused(shares):
-    with pytest.raises(ConfigError, match=r"--env.a.share: --env maze=0.3 gives another share"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--env.a.share: --env maze=0.3 gives another share",
+        check=has_code("config/conflict"),
+    ):
         shares("a=maze=0.3", "b=maze", more=["--env.a.share", "0.2"])
 
 

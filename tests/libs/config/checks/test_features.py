@@ -13,6 +13,7 @@ from rlhf_config.checks.features import (
 )
 from rlhf_core import CapabilityError
 from rlhf_core.capabilities import BROUGHT_BY_OPTIONS
+from rlhf_testing.errors import has_code
 
 ROOM = ("--rollout.max_length", "2048")
 AHEAD = ("--rollout.max_staleness", "2")
@@ -187,7 +188,9 @@ def test_the_aggregation_is_as_written_else_the_first_ones_own_else_by_tokens(re
 
 def test_what_a_critic_would_need_does_not_matter_without_one(resolved):
     resolved("--critic.optim", "picky")
-    with pytest.raises(CapabilityError, match=r"--critic\.optim"):
+    with pytest.raises(
+        CapabilityError, match=r"--critic\.optim", check=has_code("config/missing-capability")
+    ):
         resolved("--estimator", "discounted", "--critic.optim", "picky")
 
 
@@ -195,9 +198,17 @@ def test_images_need_an_engine_an_executor_and_a_backend_that_take_them(resolved
     words = ("--model.vision", "eyes")
 
     resolved(*words, "--engine", "takes_images")
-    with pytest.raises(CapabilityError, match=r"'engine_reads_images': .*choose --engine embedded"):
+    with pytest.raises(
+        CapabilityError,
+        match=r"'engine_reads_images': .*choose --engine embedded",
+        check=has_code("config/missing-capability"),
+    ):
         resolved(*words)
-    with pytest.raises(CapabilityError, match="'executor_passes_images'"):
+    with pytest.raises(
+        CapabilityError,
+        match="'executor_passes_images'",
+        check=has_code("config/missing-capability"),
+    ):
         resolved(*words, "--engine", "takes_images", "--executor", "turns", "--env", "maze", *ROOM)
 
 
@@ -207,9 +218,14 @@ def test_routes_need_an_engine_that_tells_them_and_a_backend_that_follows_them(r
     with pytest.raises(
         CapabilityError,
         match=r"^--algo\.correction\.replay_routes with .*fake_engine: this engine does not tell .* embedded",
+        check=has_code("config/no-routes"),
     ):
         resolved(*words)
-    with pytest.raises(CapabilityError, match=r"replay_routes with .*table: .* chooses"):
+    with pytest.raises(
+        CapabilityError,
+        match=r"replay_routes with .*table: .* chooses",
+        check=has_code("config/no-routes"),
+    ):
         resolved(*words, "--engine", "takes_factors")
 
 
@@ -217,6 +233,7 @@ def test_what_would_read_tokens_of_images_as_text_is_refused_with_images(resolve
     resolved("--reward", "reads_tokens")
     with pytest.raises(
         CapabilityError,
-        match=r"--reward reads_tokens cannot be combined with 'images', which comes from --model\.vision\. The former",
+        match=r"--reward reads_tokens.*'images'.*--model\.vision",
+        check=has_code("config/conflicting-component"),
     ):
         resolved("--reward", "reads_tokens", "--model.vision", "eyes", "--engine", "takes_images")

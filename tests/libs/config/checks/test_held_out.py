@@ -11,17 +11,18 @@ LABELS = Labels(Layer({}, {}))
 
 
 @pytest.mark.parametrize(
-    ("evaluation", "train", "said"),
+    ("evaluation", "train", "said", "code"),
     [
-        ({"data": ("x",), "fraction": 0.1}, ["y"], "not both"),
-        ({"fraction": 0.1}, [], "no training data"),
-        ({"data": ("a=x", "a=y")}, ["y"], "two sets are called 'a'"),
+        ({"data": ("x",), "fraction": 0.1}, ["y"], "not both", "config/two-kinds-of-held-out"),
+        ({"fraction": 0.1}, [], "no training data", "config/nothing-to-hold-out"),
+        ({"data": ("a=x", "a=y")}, ["y"], "two sets are called 'a'", "config/set-name-twice"),
     ],
 )
-def test_contradictions(evaluation, train, said):
+def test_contradictions(evaluation, train, said, code):
     (problem,) = held_out_problems(HeldOutRows(**evaluation), train, LABELS)
 
-    assert said in problem
+    assert said in str(problem)
+    assert problem.code == code
 
 
 @pytest.mark.parametrize(

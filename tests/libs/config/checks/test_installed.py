@@ -9,6 +9,7 @@ from rlhf_config.resolved import EnvironmentOptions, ResolvedOptions, Selection
 from rlhf_core import Component, Config, MissingDependency
 from rlhf_core.code_reference import parse
 from rlhf_core.component import Registered
+from rlhf_testing.errors import has_code
 
 HEAVY = """
 from __future__ import annotations
@@ -125,7 +126,9 @@ def resolved_with(**environment):
 
 def test_an_environment_that_runs_elsewhere_may_have_its_own_packages(package):
     with pytest.raises(
-        MissingDependency, match=r"--env\.use mine \(mine\) imports not_there_at_all"
+        MissingDependency,
+        match=r"--env\.use.*not_there_at_all",
+        check=has_code("plugin/missing-dependency"),
     ):
         check_installed(resolved_with())
 

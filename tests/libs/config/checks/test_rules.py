@@ -1,8 +1,10 @@
-"""Combinations that cannot be meant. Each case: flags on top of a complete run, and what the message has to say."""
+"""Combinations that cannot be meant. Each case: flags on top of a complete run, what the message has to
+say, and the error's code."""
 
 import pytest
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 
 AHEAD = ("--rollout.max_staleness", "2")
 ROOM = ["--rollout.max_length", "64"]
@@ -11,143 +13,225 @@ CONTRADICTIONS = {
     "shares without sets": (
         ["--data.probabilities", "0.5", "0.5"],
         "--data.probabilities has 2 shares for 1 sets",
+        "config/number-of-shares",
     ),
     "shares that do not add up": (
         ["--data", "b", "--data.probabilities", "0.5", "0.6"],
         "add up to 1, got 1.1",
+        "config/sum-of-shares",
     ),
     "images for a text model": (
         ["--data.image_key", "images"],
         "--data.image_key: the run's model reads text alone",
+        "config/no-reader-of-images",
     ),
-    "template with a broken brace": (["--data.template", "Q: {q"], "Write braces"),
-    "template without a column": (["--data.template", "Q:"], "uses no column"),
-    "template with a position": (["--data.template", "Q: {}"], "expected column names"),
+    "template with a broken brace": (
+        ["--data.template", "Q: {q"],
+        "Write braces",
+        "config/malformed-template",
+    ),
+    "template without a column": (
+        ["--data.template", "Q:"],
+        "uses no column",
+        "config/template-without-column",
+    ),
+    "template with a position": (
+        ["--data.template", "Q: {}"],
+        "expected column names",
+        "config/template-without-names",
+    ),
     "template and prompt column": (
         ["--data.template", "{q}", "--data.prompt_key", "q"],
         "the template makes the prompt",
+        "config/template-and-prompt-column",
     ),
     "system prompt on a text template": (
         ["--data.template", "{q}", "--data.system_prompt", "Be brief"],
         "--data.system_prompt: a template makes plain text",
+        "config/system-prompt-of-plain-text",
     ),
     "more minimum than maximum": (
         ["--rollout.min_new_tokens", "9", "--rollout.max_new_tokens", "8"],
         "--rollout.min_new_tokens is 9; expected at most --rollout.max_new_tokens = 8",
+        "config/min-above-max-tokens",
     ),
-    "no room to answer": (["--rollout.max_length", "1024"], "leaves no room to answer"),
-    "empty stop string": (["--rollout.stop", "a", ""], "empty string"),
-    "sampling that always gives the same": (["--rollout.top_k", "1"], "would be the same"),
+    "no room to answer": (
+        ["--rollout.max_length", "1024"],
+        "leaves no room to answer",
+        "config/no-room-to-answer",
+    ),
+    "empty stop string": (["--rollout.stop", "a", ""], "empty string", "config/empty-stop"),
+    "sampling that always gives the same": (
+        ["--rollout.top_k", "1"],
+        "would be the same",
+        "config/equal-samples",
+    ),
     "batch larger than the rollouts": (
         ["--train.batch_size", "513"],
         "--train.batch_size is 513, but a step has 64 prompts x 8 samples = 512 sequences",
+        "config/batch-above-rollouts",
     ),
-    "batch that does not divide": (["--train.batch_size", "100"], "Set --train.batch_size 64."),
+    "batch that does not divide": (
+        ["--train.batch_size", "100"],
+        "Set --train.batch_size 64.",
+        "config/batch-does-not-divide",
+    ),
     "sequence longer than a micro-batch": (
         ["--train.max_tokens_per_micro_batch", "1000"],
         "one sequence may have 1280 tokens",
+        "config/pass-too-small",
     ),
-    "steps and epochs": (["--steps", "5", "--train.epochs", "2"], "--steps and --train.epochs"),
+    "steps and epochs": (
+        ["--steps", "5", "--train.epochs", "2"],
+        "--steps and --train.epochs",
+        "config/steps-and-epochs",
+    ),
     "reused log-probs with two updates": (
         ["--algo.loss.old_logprobs", "reuse", "--train.inner_epochs", "2"],
         "gives 2 updates",
+        "config/reuse-with-several-updates",
     ),
     "sampler's log-probs of a truncated distribution": (
         ["--algo.loss.old_logprobs", "rollout", "--rollout.top_p", "0.9"],
         "those of another distribution",
+        "config/logprobs-of-another-distribution",
     ),
     "correction of nothing": (
         ["--algo.loss.old_logprobs", "rollout", "--algo.correction.kind", "cut"],
         "would be the same numbers",
+        "config/correction-of-nothing",
     ),
     "target of no KL": (
         ["--algo.kl.target", "0.1"],
         "--algo.kl.target adapts --algo.kl.coef, which is 0",
+        "config/kl-target-without-coef",
     ),
     "k1 as a loss": (
         ["--algo.kl.coef", "0.1", "--algo.kl.mode", "loss"],
         "its gradient is zero on average",
+        "config/kl-without-pull",
     ),
-    "a loss without its teacher": (["--loss", "follow"], "Set --algo.teacher.path MODEL"),
+    "a loss without its teacher": (
+        ["--loss", "follow"],
+        "Set --algo.teacher.path MODEL",
+        "config/no-teacher",
+    ),
     "a term without its teacher": (
         ["--algo.terms.use", "follow"],
         "--algo.terms.use follow learns from a teacher, and none is given",
+        "config/no-teacher",
     ),
     "imitation as the policy loss": (
         ["--loss", "imitate", "--supervised.data", "x"],
         "--algo.terms.use imitate",
+        "config/term-as-policy-loss",
     ),
-    "a term that has to look first": (["--algo.terms.use", "looks_first"], "--loss looks_first"),
-    "weightless rewards": (["--reward.pattern.weight", "0"], "nothing would be learned"),
+    "a term that has to look first": (
+        ["--algo.terms.use", "looks_first"],
+        "--loss looks_first",
+        "config/policy-loss-as-term",
+    ),
+    "weightless rewards": (
+        ["--reward.pattern.weight", "0"],
+        "nothing would be learned",
+        "config/weightless-rewards",
+    ),
     "a filter of rewards beside a loss that needs none": (
         ["--loss", "repeats", "--rollout.filters", "by_reward"],
         "--rollout.filters by_reward drops prompts by their rewards, and --loss repeats teaches the same",
+        "config/filter-of-unused-rewards",
     ),
     "two kinds of held-out data": (
         ["--eval.data", "x", "--eval.fraction", "0.1"],
         "--eval.data and --eval.fraction",
+        "config/two-kinds-of-held-out",
     ),
-    "evaluation sets of one name": (["--eval.data", "a=x", "a=y"], "two sets are called 'a'"),
+    "evaluation sets of one name": (
+        ["--eval.data", "a=x", "a=y"],
+        "two sets are called 'a'",
+        "config/set-name-twice",
+    ),
     "negative temperature": (
         ["--eval.fraction", "0.1", "--eval.temperatures", "-1"],
         "expected 0 (greedy) to 10, got -1",
+        "config/out-of-range",
     ),
     "temperature twice": (
         ["--eval.fraction", "0.1", "--eval.temperatures", "1", "1.0"],
         "given twice",
+        "config/temperature-twice",
     ),
     "many greedy samples": (
         ["--eval.fraction", "0.1", "--eval.n_samples", "8"],
         "at temperature 0 all samples",
+        "config/equal-samples",
     ),
     "best of a misspelled metric": (
         ["--eval.data", "hard=x.jsonl", "--checkpoint.best_metric", "eval/hrad/T0/reward"],
         "expected a metric that this run evaluates: eval/hard/T0/reward",
+        "metric/unknown",
     ),
-    "best of no evaluation": (["--checkpoint.best_metric", "x"], "there is no evaluation"),
+    "best of no evaluation": (
+        ["--checkpoint.best_metric", "x"],
+        "there is no evaluation",
+        "metric/no-evaluation",
+    ),
     "stale samples with recomputed log-probs": (
         [*AHEAD, "--algo.loss.old_logprobs", "recompute"],
         "--algo.correction.kind tis",
+        "config/stale-samples-as-own",
     ),
     "stale samples with reused log-probs": (
         [*AHEAD, "--algo.loss.old_logprobs", "reuse"],
         "nothing would weigh the samples",
+        "config/stale-samples-as-own",
     ),
     "stale samples of a truncated distribution": (
         [*AHEAD, "--rollout.top_p", "0.9"],
         "those of another distribution",
+        "config/stale-samples-of-another-distribution",
     ),
     "stale samples for a loss of the same policy": (
         [*AHEAD, "--loss", "plain_gradient"],
         "provides={'off_policy'}",
+        "config/stale-samples-unweighed",
     ),
     "the same, with what would help": (
         [*AHEAD, "--loss", "plain_gradient"],
         "--algo.correction.kind tis",
+        "config/stale-samples-unweighed",
     ),
     "staleness below 0": (
         ["--rollout.max_staleness", "-1"],
         "--rollout.max_staleness",
+        "config/out-of-range",
     ),
     "fewer prompts than a step needs": (
         ["--rollout.oversampling", "0.5"],
         "--rollout.oversampling",
+        "config/out-of-range",
     ),
     "no prompt at a time": (
         ["--rollout.concurrency", "0"],
         "--rollout.concurrency",
+        "config/out-of-range",
     ),
     "several turns without room": (
         ["--env", "maze", "--executor", "turns"],
         "--rollout.max_length is required",
+        "config/no-max-length",
     ),
-    "environment that nobody plays": (["--env", "maze"], "Choose one that does: --executor turns"),
+    "environment that nobody plays": (
+        ["--env", "maze"],
+        "Choose one that does: --executor turns",
+        "config/environment-not-played",
+    ),
 }
 
 
-@pytest.mark.parametrize(("words", "part"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_a_contradiction_is_refused(resolved, words, part):
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize(("words", "part", "code"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_contradiction_is_refused(resolved, words, part, code):
+    with pytest.raises(ConfigError, check=has_code(code)) as caught:
         resolved(*words)
 
     assert part in str(caught.value)
@@ -200,12 +284,16 @@ def test_what_makes_sense_is_accepted(resolved, words):
 
 
 def test_a_run_needs_tasks(resolved):
-    with pytest.raises(ConfigError, match=r"Add --data FILE.jsonl or --env NAME"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Add --data FILE.jsonl or --env NAME",
+        check=has_code("config/no-tasks"),
+    ):
         resolved("--model", "m", "--reward", "pattern", enough=False)
 
 
 def test_a_run_needs_something_to_learn_from(resolved):
-    with pytest.raises(ConfigError, match="Add --reward NAME"):
+    with pytest.raises(ConfigError, match="Add --reward NAME", check=has_code("config/no-reward")):
         resolved("--model", "m", "--data", "d", enough=False)
 
 

@@ -7,6 +7,7 @@ from rlhf_core.errors import DataError
 from rlhf_data.chat.facts import Shown, Weight
 from rlhf_data.chat.probing import facts_of
 from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 EXPECTED = {
@@ -123,7 +124,7 @@ def test_a_tokenizer_without_a_template_is_refused():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
 
-    with pytest.raises(DataError, match="expected a tokenizer with a chat template"):
+    with pytest.raises(DataError, check=has_code("template/missing")):
         facts_of(TokenizerRenderer(tokenizer), {2})
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rlhf_core.errors import DataError
 from rlhf_data.chat.control_words import ControlText
 from rlhf_data.chat.renderer import TokenizerRenderer
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 CHATML = (
@@ -175,9 +176,9 @@ def test_messages_without_a_chat_template_are_an_error():
     tokenizer = bpe_tokenizer()
     renderer = TokenizerRenderer(tokenizer)
 
-    with pytest.raises(DataError, match="expected a tokenizer with a chat template"):
+    with pytest.raises(DataError, check=has_code("template/missing")):
         renderer.render(OPENING)
-    with pytest.raises(DataError, match="expected a tokenizer with a chat template"):
+    with pytest.raises(DataError, check=has_code("template/missing")):
         renderer.render_next(OPENING, ended=True)
 
 
@@ -193,7 +194,11 @@ def test_tools_are_shown_by_the_template():
 
 
 def test_what_a_template_refuses_is_passed_on():
-    with pytest.raises(DataError, match="refuses the messages: roles must alternate"):
+    with pytest.raises(
+        DataError,
+        match="refuses the messages: roles must alternate",
+        check=has_code("data/chat-template"),
+    ):
         renderer_of("mistral").render([*OPENING, *OPENING])
 
 
@@ -201,7 +206,7 @@ def test_a_template_that_hides_answers_is_refused():
     tokenizer = bpe_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}\n{% endfor %}"
 
-    with pytest.raises(DataError, match="shows an assistant's answer once"):
+    with pytest.raises(DataError, check=has_code("template/changes-text")):
         TokenizerRenderer(tokenizer).render_next(OPENING, ended=True)
 
 

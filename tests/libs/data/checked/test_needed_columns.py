@@ -10,6 +10,7 @@ from rlhf_config import Layer, parse_flags, resolve
 from rlhf_core import Component, Config, ConfigError
 from rlhf_core.component import Registered
 from rlhf_data.checked.needed_columns import check_needed_columns
+from rlhf_testing.errors import has_code
 
 
 class LabelConfig(Config):
@@ -20,12 +21,21 @@ class LabelConfig(Config):
         return {} if self.plain else {self.key: "key"}
 
 
+class FunctionConfig(Config):
+    """Columns that no option names, as a function's parameters."""
+
+    def columns_needed(self):
+        return {"ground_truth": None}
+
+
 @pytest.fixture
 def check(plugins, tmp_path, monkeypatch):
     """``check(files, *words)``: check a run whose reward needs a column, on files that have the rows."""
     monkeypatch.chdir(tmp_path)
     labeled = Component(name="labeled", factory=object, config=LabelConfig)
-    plugins.registries["rlhf_rewards"].add(Registered(labeled, "sample"))
+    function = Component(name="of_function", factory=object, config=FunctionConfig)
+    for reward in (labeled, function):
+        plugins.registries["rlhf_rewards"].add(Registered(reward, "sample"))
 
     def run(files, *words):
         for name, rows in files.items():
@@ -50,6 +60,59 @@ def test_a_column_that_no_row_has_is_refused_with_the_option_and_the_columns(che
         "Did you mean 'answer'?\n"
         "  Columns: prompt, answer. Name one of them, or add this one to the rows."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("solution_str", "The response is 'response' here, a text"),
+        ("completion_ids", "Tokens are 'token_ids' here"),
+        ("queries", "Prompt and response are 'prompts' and 'responses' here"),
+    ],
+)
+def test_an_argument_of_another_trainer_is_answered_with_ours(check, name, hint):
+    with pytest.raises(ConfigError, match=hint, check=has_code("data/missing-column")):
+        check({"rows.jsonl": ROWS}, "--reward.labeled.key", name)
+
+
+def test_the_name_that_another_trainer_gives_the_response_is_answered_with_ours(check):
+    with pytest.raises(ConfigError, check=has_code("data/missing-column")) as caught:
+        check({"rows.jsonl": ROWS}, "--reward.labeled.key", "completions")
+
+    assert str(caught.value) == (
+        "--reward.labeled.key: labeled reads the column 'completions', which no row of rows.jsonl has. "
+        "The response is 'responses' here, a list of texts even where prompts are messages: call the parameter so.\n"
+        "  Columns: prompt, answer. Name one of them, or add this one to the rows."
+    )
+
+
+def test_an_entry_of_an_object_counts_as_a_column(check):
+    """Such as verl's rows have the right answer in."""
+    inside = [{"prompt": "1 + 1 =", "reward_model": {"style": "rule", "ground_truth": "2"}}] * 3
+    key = "--reward.labeled.key"
+
+    check({"rows.jsonl": inside}, key, "reward_model.ground_truth")
+    check({"rows.jsonl": [{"prompt": "x", "a.b": "2"}]}, key, "a.b")
+    for lacking in ("reward_model.answer", "prompt.answer"):
+        with pytest.raises(ConfigError, match=lacking, check=has_code("data/missing-column")):
+            check({"rows.jsonl": inside}, key, lacking)
+
+
+def test_the_object_that_has_the_column_is_named(check):
+    inside = [{"prompt": "1 + 1 =", "reward_model": {"style": "rule", "ground_truth": "2"}}]
+
+    with pytest.raises(
+        ConfigError,
+        match=r"Did you mean 'reward_model\.ground_truth'\?",
+        check=has_code("data/missing-column"),
+    ):
+        check({"rows.jsonl": inside}, "--reward.labeled.key", "ground_truth")
+    with pytest.raises(
+        ConfigError,
+        match=r"take reward_model\['ground_truth'\]",
+        check=has_code("data/missing-column"),
+    ):
+        check({"rows.jsonl": inside}, "--reward", "of_function", "--reward.labeled.plain", "true")
 
 
 def test_one_row_of_one_set_is_enough(check):

@@ -8,6 +8,7 @@ from rlhf_core.errors import DataError
 from rlhf_data.files.texts import TextFile
 from rlhf_data.source import Unreadable
 from rlhf_data.sources import open_source
+from rlhf_testing.errors import has_code
 
 
 def test_a_file_is_one_document(tmp_path):
@@ -42,5 +43,9 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
     source = open_source(str(tmp_path / "a.txt"))
 
     assert isinstance(next(iter(source.scan())), Unreadable)
-    with pytest.raises(DataError, match=r"a\.txt:1: expected UTF-8 text .* at byte 3"):
+    with pytest.raises(
+        DataError,
+        match=r"a\.txt:1: expected UTF-8 text .* at byte 3",
+        check=has_code("data/unreadable"),
+    ):
         source.row(0)

@@ -62,33 +62,38 @@ ROWS = {
 }
 
 
+@pytest.mark.parametrize("name", ["system", "system_prompt"])
 @pytest.mark.parametrize("case", ROWS)
-def test_it_stands_before_what_it_belongs_to(read, case):
+def test_it_stands_before_what_it_belongs_to(read, case, name):
     columns, row, column, messages = ROWS[case]
 
-    made = read(columns, [{"system": "Be brief.", **row}]).source.row(0)
+    made = read(columns, [{name: "Be brief.", **row}]).source.row(0)
 
     assert made[column] == messages
     for nothing in (None, " "):
-        kept = read(columns, [{"system": nothing, **row}]).source.row(0)
+        kept = read(columns, [{name: nothing, **row}]).source.row(0)
         assert kept[column] == read(columns, [row]).source.row(0)[column]
 
 
-def test_a_column_that_an_option_names_has_it_too(read):
-    row = {"system": "Be brief.", "question": "Hi", "response": "Hello."}
+@pytest.mark.parametrize("name", ["system", "system_prompt"])
+def test_a_column_that_an_option_names_has_it_too(read, name):
+    """With ``system_prompt`` as rows of OpenOrca are written, but for their ``id``."""
+    row = {name: "Be brief.", "question": "Hi", "response": "Hello."}
 
     made = read(ConversationColumns(prompt_key="question"), [row]).source.row(0)
 
     assert made["question"] == CHAT
 
 
-def test_another_system_message_is_a_bad_row(read):
-    row = {"system": "Be long.", "messages": [*CHAT, ANSWER]}
+@pytest.mark.parametrize("name", ["system", "system_prompt"])
+def test_another_system_message_is_a_bad_row(read, name):
+    row = {name: "Be long.", "messages": [*CHAT, ANSWER]}
 
     (made,) = read(ConversationColumns(), [row]).source.scan()
 
     assert isinstance(made, Unreadable)
     assert made.kind == "two system prompts"
+    assert repr(name) in made.reason
 
 
 def test_columns_are_read_by_options_alone_where_that_is_asked_for(read):

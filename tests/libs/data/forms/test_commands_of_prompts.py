@@ -7,6 +7,7 @@ from rlhf_core.errors import DataError
 from rlhf_data.forms.showing import shown_forms
 from rlhf_data.responses import load_responses
 from rlhf_data.tasks import load_prompts, load_task_set
+from rlhf_testing.errors import has_code
 
 SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho."}]}
 ASKED = {"role": "user", "content": "Hi"}
@@ -25,7 +26,9 @@ def test_a_task_has_the_prompt_of_its_form_and_the_whole_row(write_rows, run_con
 
 def test_prompts_of_conversations_are_taken_where_the_form_is_named(write_rows, renderer, capsys):
     path = write_rows([SHAREGPT])
-    with pytest.raises(DataError, match="these look like ShareGPT conversations"):
+    with pytest.raises(
+        DataError, match="ShareGPT conversations", check=has_code("data/other-form")
+    ):
         load_prompts(PromptData(train=(path,)), renderer)
 
     with shown_forms():
@@ -44,5 +47,5 @@ def test_responses_of_a_supervised_term_may_be_completions(write_rows, run_confi
         return load_responses(run.model_copy(update={"supervised": supervised}), renderer, eos=2)
 
     assert renderer.decode(load([row]).token_ids[:2].tolist()) == "ab"
-    with pytest.raises(DataError, match="these look like preference pairs"):
+    with pytest.raises(DataError, match="preference pairs", check=has_code("data/other-form")):
         load([{"prompt": "a", "chosen": "b", "rejected": "c"}])

@@ -96,6 +96,11 @@ CASES = {
         {"prompt": [user("a"), assistant("b"), ASKED], "completion": [GOOD]},
         {"messages": [user("a"), {**assistant("b"), "train": False}, ASKED, GOOD]},
     ),
+    "prompt and response of messages": (
+        ConversationColumns(),
+        {"prompt": [ASKED], "response": [GOOD]},
+        {"messages": [ASKED, GOOD]},
+    ),
     "prompt and completion": (
         ConversationColumns(),
         {"prompt": "Name a color.", "completion": "Blue."},
@@ -123,6 +128,21 @@ CASES = {
         },
         {"prompt": [ASKED], "chosen": [GOOD], "rejected": [BAD]},
     ),
+    "pairs behind chat messages": (
+        PairColumns(),
+        {"messages": [ASKED], "chosen": GOOD, "rejected": BAD},
+        {"prompt": [ASKED], "chosen": [GOOD], "rejected": [BAD]},
+    ),
+    "pairs of lists behind chat messages": (
+        PairColumns(),
+        {"conversations": [ASKED], "chosen": [GOOD], "rejected": [BAD]},
+        {"prompt": [ASKED], "chosen": [GOOD], "rejected": [BAD]},
+    ),
+    "UltraFeedback with the chosen conversation once more": (
+        PairColumns(),
+        {"messages": [ASKED, GOOD], "chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]},
+        {"chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]},
+    ),
     "Alpaca pairs": (
         PairColumns(),
         {"instruction": "Name a color.", "input": "", "chosen": "Blue.", "rejected": "Dog."},
@@ -133,10 +153,51 @@ CASES = {
         {"prompt": [ASKED], "completion": [GOOD], "label": 0},
         {"messages": [ASKED, GOOD], "label": 0},
     ),
+    "KTO with responses": (
+        LabeledColumns(),
+        {"prompt": "Name a color.", "response": "Blue.", "label": 1},
+        {"prompt": "Name a color.", "response": "Blue.", "label": 1},
+    ),
+    "KTO with a response to messages": (
+        LabeledColumns(),
+        {"prompt": [ASKED], "response": "Blue.", "label": "false"},
+        {"prompt": [ASKED], "response": "Blue.", "label": "false"},
+    ),
+    "KTO with responses of messages": (
+        LabeledColumns(),
+        {"prompt": [ASKED], "response": [GOOD], "label": False},
+        {"messages": [ASKED, GOOD], "label": False},
+    ),
+    "KTO of conversations with numbers": (
+        LabeledColumns(),
+        {"messages": [ASKED, GOOD], "label": 1},
+        {"messages": [ASKED, GOOD], "label": 1},
+    ),
     "KTO of conversations": (
         LabeledColumns(),
         {"messages": [ASKED, GOOD], "label": True},
         {"messages": [ASKED, GOOD], "label": True},
+    ),
+    "KTO of LLaMA-Factory's ShareGPT": (
+        LabeledColumns(),
+        {
+            "conversations": [
+                {"from": "human", "value": "Name a color."},
+                {"from": "gpt", "value": "Blue."},
+            ],
+            "kto_tag": False,
+        },
+        {"messages": [ASKED, GOOD], "label": False},
+    ),
+    "KTO of LLaMA-Factory's Alpaca": (
+        LabeledColumns(),
+        {"instruction": "Name a color.", "input": "", "output": "Blue.", "kto_tag": True},
+        {"messages": [ASKED, GOOD], "label": True},
+    ),
+    "KTO with a tag": (
+        LabeledColumns(),
+        {"prompt": "Name a color.", "completion": "Blue.", "kto_tag": "false"},
+        {"prompt": "Name a color.", "completion": "Blue.", "label": False},
     ),
     "steps": (
         StepLabelColumns(),

@@ -14,6 +14,7 @@ from rlhf_data import (
     TokenizerRenderer,
     load_conversations,
 )
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 from rlhf_trainer.learning.parts import SupervisedRows
 
@@ -184,102 +185,149 @@ def test_the_rows_are_taken_by_what_takes_supervised_rows(load):
 
 
 BAD = {
-    "broken line": (MESSAGES, "{", "broken JSON"),
+    "broken line": (MESSAGES, "{", "broken JSON", "data/unreadable"),
     "no column": (
         MESSAGES,
         {"chat": CHAT},
         r"a column 'messages'; the row has chat. Set --data\.messages_key",
+        "data/missing-column",
     ),
-    "null": (MESSAGES, {"messages": None}, "column 'messages' is null"),
-    "no list": (MESSAGES, {"messages": "Why?"}, "expected a list of chat messages, got str"),
-    "empty list": (MESSAGES, {"messages": []}, "the list of messages is empty"),
-    "no answer": (MESSAGES, {"messages": [USER]}, "expected a message of the assistant"),
+    "null": (MESSAGES, {"messages": None}, "column 'messages' is null", "data/empty"),
+    "no list": (
+        MESSAGES,
+        {"messages": "Why?"},
+        "expected a list of chat messages, got str",
+        "data/wrong-type",
+    ),
+    "empty list": (MESSAGES, {"messages": []}, "the list of messages is empty", "data/empty"),
+    "no answer": (
+        MESSAGES,
+        {"messages": [USER]},
+        "expected a message of the assistant",
+        "data/no-answer",
+    ),
     "blank answer": (
         MESSAGES,
         {"messages": [USER, {"role": "assistant", "content": ""}]},
         "message 2: the assistant says nothing",
+        "data/empty-answer",
     ),
     "unknown role": (
         MESSAGES,
         {"messages": [{"role": "human", "content": "x"}, ANSWER]},
         "got 'human'",
+        "data/unknown-role",
     ),
     "not text": (
         MESSAGES,
         {"messages": [{"role": "user", "content": [{"type": "image"}]}, ANSWER]},
         "message 1: expected text as content, got list",
+        "data/not-text",
     ),
     "not text, in the prompt": (
         ConversationColumns(),
         {"prompt": [{"role": "user", "content": [{"type": "image"}]}], "response": "x"},
         "the messages have an image, and the run's model reads text alone",
+        "data/image-for-a-text-model",
     ),
     "a number": (
         MESSAGES,
         {"messages": [{"role": "user", "content": 3}, ANSWER]},
         "expected text as content, got int 3",
+        "data/bad-message",
     ),
     "two system prompts": (
         ConversationColumns(messages_key="messages", system_prompt="x"),
         {"messages": [SYSTEM, USER, ANSWER]},
         "a system message already",
+        "data/two-system-prompts",
     ),
     "half a letter": (
         MESSAGES,
         '{"messages": [{"role": "user", "content": "\\ud83d"}]}',
         "surrogate",
+        "data/lone-surrogate",
     ),
-    "no prompt": (ConversationColumns(), {"response": "x"}, "expected a column 'prompt'"),
-    "no response": (ConversationColumns(), {"prompt": "x"}, r"'response'; .* --data\.response_key"),
-    "blank response": (ConversationColumns(), {"prompt": "x", "response": " "}, "is empty"),
+    "no prompt": (
+        ConversationColumns(),
+        {"response": "x"},
+        "expected a column 'prompt'",
+        "data/missing-column",
+    ),
+    "no response": (
+        ConversationColumns(),
+        {"prompt": "x"},
+        r"'response'; .* --data\.response_key",
+        "data/missing-column",
+    ),
+    "blank response": (
+        ConversationColumns(),
+        {"prompt": "x", "response": " "},
+        "is empty",
+        "data/empty",
+    ),
+    "response that Python printed": (
+        ConversationColumns(),
+        {"prompt": "x", "response": str(CHAT)},
+        "'response' has messages as Python prints them",
+        "data/printed-messages",
+    ),
     "response of numbers": (
         ConversationColumns(),
         {"prompt": "x", "response": 3},
         "expected text, got int",
+        "data/wrong-type",
     ),
     "tools without a chat": (
         ConversationColumns(tools_key="tools"),
         {"prompt": "x", "response": "y", "tools": [{"name": "look"}]},
         r"no place for tools. Add --data\.chat",
+        "data/no-place-for-tools",
     ),
     "broken tools": (
         ConversationColumns(tools_key="tools", messages_key="messages"),
         {"messages": CHAT, "tools": "[{"},
         "column 'tools': broken JSON",
+        "data/bad-tools",
     ),
     "tools of another type": (
         ConversationColumns(tools_key="tools", messages_key="messages"),
         {"messages": CHAT, "tools": ["look"]},
         "expected a list of JSON schemas",
+        "data/bad-tools",
     ),
-    "no text": (TEXT, {"text": ""}, "column 'text' is empty"),
+    "no text": (TEXT, {"text": ""}, "column 'text' is empty", "data/empty"),
     "too long": (
         MESSAGES,
         {"messages": [USER, {**ANSWER, "content": "x" * 500}]},
         "max_length allows 200",
+        "data/too-long",
     ),
     "far too long": (
         MESSAGES,
         {"messages": [USER, {**ANSWER, "content": "x" * 50_000}]},
         "characters; expected at most 20000 for the 200 tokens",
+        "data/too-long",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_row_is_named_by_file_line_and_reason(load, case):
-    columns, row, reason = BAD[case]
+    columns, row, reason, code = BAD[case]
     good = {"messages": CHAT, "prompt": "x", "response": "y", "text": "z", "tools": None}
 
     with pytest.raises(
-        DataError, match=rf"(?s)data\.train: 1 of 2 rows .*rows\.jsonl:2: .*{reason}"
+        DataError,
+        match=rf"(?s)data\.train: 1 of 2 rows .*rows\.jsonl:2: .*{reason}",
+        check=has_code(code),
     ):
         load(columns, [good, row], max_length=200)
 
 
 def test_an_answer_that_is_cut_off_whole_is_bad(load):
     with pytest.raises(
-        DataError, match=r"the first learned token is .* --data\.max_length 20 cuts it off"
+        DataError, match=r"--data\.max_length 20", check=has_code("data/nothing-left-to-learn")
     ):
         load(MESSAGES, [{"messages": CHAT}], max_length=20, on_too_long="truncate")
 
@@ -289,7 +337,7 @@ def test_a_hundred_thoughts_that_the_template_drops_are_counted(load):
     rows = [{"messages": [USER, thought, *CHAT]}] * 100 + [{"messages": CHAT}]
 
     with pytest.raises(
-        DataError, match=r"100 of 101 rows cannot be used \(100 changed by the template\)"
+        DataError, match=r"100 of 101.*\(100", check=has_code("data/changed-by-the-template")
     ) as error:
         load(MESSAGES, rows, family="qwen3")
 
@@ -305,7 +353,9 @@ def test_skipped_rows_are_logged_by_kind(load, caplog):
 
 
 def test_rows_that_are_all_bad_are_an_error_even_when_bad_rows_are_skipped(load):
-    with pytest.raises(DataError, match="1 of 1 rows cannot be used"):
+    with pytest.raises(
+        DataError, match="1 of 1 rows cannot be used", check=has_code("data/no-answer")
+    ):
         load(MESSAGES, [{"messages": [USER]}], on_bad_row="skip")
 
 
@@ -313,9 +363,7 @@ def test_half_a_letter_in_a_tool_call_is_found(load):
     call = {"function": {"name": "look", "arguments": {"at": "\ud83d"}}}
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
 
-    with pytest.raises(
-        DataError, match=r"rows\.jsonl:1: the rendered conversation has half of a surrogate"
-    ):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: ", check=has_code("data/lone-surrogate")):
         load(MESSAGES, [{"messages": messages}], family="qwen3")
 
 
@@ -324,7 +372,7 @@ def test_chats_need_a_chat_template(write_rows):
     tokenizer.chat_template = None
     path = write_rows([{"messages": CHAT}])
 
-    with pytest.raises(DataError, match="expected a tokenizer with a chat template"):
+    with pytest.raises(DataError, check=has_code("template/missing")):
         load_conversations([path], MESSAGES, SequenceOptions(), TokenizerRenderer(tokenizer), eos=2)
 
 
@@ -354,6 +402,14 @@ def test_a_missing_column_is_named_beside_those_that_have_a_value(load):
     row = {"prompt": "Hi", "response": "Yo", "note": None}
 
     with pytest.raises(
-        DataError, match=r"rows.jsonl:2: expected a column 'response'; the row has prompt\. "
+        DataError, match=r"rows\.jsonl:2.*'response'", check=has_code("data/missing-column")
     ):
         load(ConversationColumns(), [row, {"prompt": "Hi", "note": None}])
+
+
+def test_rows_with_a_label_are_imitated_where_their_form_is_given(load):
+    row = {"prompt": "a", "response": "b", "label": True}
+
+    rows = load(ConversationColumns(form="response"), [row, {**row, "label": False}])
+
+    assert len(rows.columns) == 2

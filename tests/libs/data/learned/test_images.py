@@ -126,22 +126,39 @@ def test_both_answers_of_a_pair_have_the_images_of_the_prompt(load, renderer):
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("row", "reason", "code"),
     [
-        ({"prompt": "a", "images": ["4.png"], "response": "b"}, "there is no image file"),
-        ({"prompt": "a<image>", "images": [], "response": "b"}, "0 images and 1 places"),
-        ({"prompt": "a<image>", "imgs": ["3.png"], "response": "b"}, "columns prompt, imgs"),
+        (
+            {"prompt": "a", "images": ["4.png"], "response": "b"},
+            "there is no image file",
+            "data/missing-image",
+        ),
+        (
+            {"prompt": "a<image>", "images": [], "response": "b"},
+            "0 images and 1 places",
+            "data/images-and-places-differ",
+        ),
+        (
+            {"prompt": "a<image>", "imgs": ["3.png"], "response": "b"},
+            "columns prompt, imgs",
+            "data/images-and-places-differ",
+        ),
         (
             {"prompt": "<image><image>", "images": ["3.png"], "response": "b"},
             "1 images and 2 places",
+            "data/images-and-places-differ",
         ),
-        ({"prompt": "a", "images": ["3.png"], "response": "a~b"}, "1 images and 2 places"),
+        (
+            {"prompt": "a", "images": ["3.png"], "response": "a~b"},
+            "1 images and 2 places",
+            "data/images-and-places-differ",
+        ),
     ],
 )
-def test_a_bad_row_is_named(load, row, reason):
+def test_a_bad_row_is_named(load, row, reason, code):
     columns = ConversationColumns(chat=True)
 
-    with pytest.raises(DataError, match=rf"rows.jsonl:1: .*{reason}"):
+    with pytest.raises(DataError, match=rf"rows.jsonl:1: .*{reason}", check=has_code(code)):
         load(columns, row)
 
 
@@ -158,7 +175,7 @@ def test_images_in_an_answer_are_refused(load):
         {"role": "assistant", "content": [{"type": "image", "image": "3.png"}]},
     ]
 
-    with pytest.raises(DataError, match="message 2: expected text as content; got"):
+    with pytest.raises(DataError, match="message 2", check=has_code("data/not-text")):
         load(ConversationColumns(messages_key="messages"), {"messages": messages})
 
 
@@ -170,7 +187,8 @@ def test_a_text_model_says_what_reads_images(load):
 
     with pytest.raises(
         DataError,
-        match=r"images need a model that reads them: choose its reader with --model.vision",
+        match=r"--model\.vision",
+        check=has_code("data/not-text"),
     ):
         load(ConversationColumns(messages_key="messages"), {"messages": messages}, sees=False)
 
@@ -266,12 +284,16 @@ def test_images_within_rows_are_written_when_they_are_used(tmp_path, renderer, r
 
 @pytest.mark.parametrize("name", [*refused(), "missing"])
 def test_a_bad_image_is_named_before_any_is_used(tmp_path, renderer, on_use, name):
+    code = "data/missing-image"
     if name != "missing":
-        (tmp_path / "bad.png").write_bytes(refused()[name][0])
+        content, _, code = refused()[name]
+        (tmp_path / "bad.png").write_bytes(content)
     given = rows_of_forty(tmp_path)
     given[6]["images"] = ["bad.png"]
 
-    with pytest.raises(DataError, match=r"1 of 40 rows cannot be used.*\n  .*rows.jsonl:7: "):
+    with pytest.raises(
+        DataError, match=r"1 of 40 rows cannot be used.*\n  .*rows.jsonl:7: ", check=has_code(code)
+    ):
         read(tmp_path, renderer, on_use, given)
 
 
@@ -280,9 +302,17 @@ def test_an_image_that_changes_before_it_is_used_is_named_by_its_row(tmp_path, r
     (tmp_path / "of2.png").write_bytes(saved(noisy(50, 4)))
     (tmp_path / "of3.png").unlink()
 
-    with pytest.raises(DataError, match=r"rows.jsonl:3: an image changed since the run looked"):
+    with pytest.raises(
+        DataError,
+        match=r"rows.jsonl:3: an image changed since the run looked",
+        check=has_code("data/image-changed"),
+    ):
         used_images(rows.select(np.array([2])), on_use.on_use)
-    with pytest.raises(DataError, match=r"rows.jsonl:4: there is no image file"):
+    with pytest.raises(
+        DataError,
+        match=r"rows.jsonl:4: there is no image file",
+        check=has_code("data/missing-image"),
+    ):
         used_images(rows.select(np.array([3])), on_use.on_use)
 
 

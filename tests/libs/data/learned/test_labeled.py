@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_data import LabeledColumns
+from rlhf_testing.errors import has_code
 
 CHAT = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
 
@@ -39,14 +40,40 @@ def test_a_label_may_be_a_number_or_text(load, label, reward):
     assert rows.columns.reward.tolist() == [reward]
 
 
-@pytest.mark.parametrize("label", [2, -1, 0.5, "yes", "", None, [True]])
-def test_a_label_that_is_neither_true_nor_false_is_bad(load, label):
+@pytest.mark.parametrize(
+    ("label", "code"),
+    [
+        (2, "data/bad-label"),
+        (-1, "data/bad-label"),
+        (0.5, "data/bad-label"),
+        ("yes", "data/bad-label"),
+        ("", "data/bad-label"),
+        (None, "data/empty"),
+        ([True], "data/bad-label"),
+    ],
+)
+def test_a_label_that_is_neither_true_nor_false_is_bad(load, label, code):
     good = {"prompt": "a", "completion": "b", "label": True}
 
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: column 'label'.*(true or false|null)"):
+    with pytest.raises(
+        DataError,
+        match=r"rows\.jsonl:2: column 'label'.*(true or false|null)",
+        check=has_code(code),
+    ):
         load(LabeledColumns(), [good, {**good, "label": label}])
 
 
 def test_a_row_without_a_label_is_bad(load):
-    with pytest.raises(DataError, match=r"expected a column 'label'; .* Set --data\.label_key"):
+    with pytest.raises(
+        DataError, match=r"'label'.*--data\.label_key", check=has_code("data/missing-column")
+    ):
         load(LabeledColumns(), [{"prompt": "a", "completion": "b"}])
+
+
+def test_an_answer_that_python_printed_is_bad(load):
+    printed = str([{"role": "assistant", "content": "b"}])
+
+    with pytest.raises(
+        DataError, match=r"'completion' has.*json\.dumps", check=has_code("data/printed-messages")
+    ):
+        load(LabeledColumns(), [{"prompt": "a", "completion": printed, "label": True}])

@@ -150,50 +150,99 @@ def test_a_seam_that_one_answer_merges_with_begins_the_learned_part_of_both(load
 
 
 BAD = {
-    "the same": ({"prompt": "a", "chosen": "b", "rejected": "b"}, "are the same"),
+    "the same": (
+        {"prompt": "a", "chosen": "b", "rejected": "b"},
+        "are the same",
+        "data/no-difference",
+    ),
     "the same tokens": (
         {"prompt": [USER], "chosen": [GOOD], "rejected": [{**GOOD, "mood": "Ann"}]},
         "are the same tokens",
+        "data/no-difference",
     ),
     "text and messages": (
         {"prompt": "a", "chosen": "b", "rejected": [USER, GOOD]},
         "two texts or two lists of messages; got str and list",
+        "data/wrong-type",
     ),
     "another prompt": (
         {"chosen": [USER, GOOD], "rejected": [AGAIN, BAD_ANSWER]},
         "they share 0 of 2 and 2 messages",
+        "data/no-shared-prompt",
     ),
     "no answer": (
         {"chosen": [USER, GOOD], "rejected": [USER, AGAIN]},
         "an answer of the assistant in each; they share 1",
+        "data/no-shared-prompt",
     ),
     "one goes on": (
         {"chosen": [USER, GOOD], "rejected": [USER, GOOD, AGAIN]},
         "they share 2 of 2 and 3 messages",
+        "data/no-shared-prompt",
     ),
-    "no prompt": ({"chosen": [GOOD], "rejected": [BAD_ANSWER]}, "they share 0 of 1 and 1"),
+    "no prompt": (
+        {"chosen": [GOOD], "rejected": [BAD_ANSWER]},
+        "they share 0 of 1 and 1",
+        "data/no-shared-prompt",
+    ),
+    "messages that Python printed": (
+        {"prompt": "a", "chosen": str([USER, GOOD]), "rejected": str([USER, BAD_ANSWER])},
+        "'chosen' has messages as Python prints them",
+        "data/printed-messages",
+    ),
+    "messages that Python printed in the other": (
+        {"prompt": "a", "chosen": "b", "rejected": str([USER, BAD_ANSWER])},
+        "'rejected' has messages as Python prints them",
+        "data/printed-messages",
+    ),
     "blank answer": (
         {"chosen": [USER, GOOD], "rejected": [USER, {**GOOD, "content": " "}]},
         "is empty",
+        "data/empty",
     ),
-    "no chosen": ({"prompt": "a", "rejected": "b"}, r"'chosen'; .* Set --data\.chosen_key"),
-    "null": ({"prompt": "a", "chosen": "b", "rejected": None}, "column 'rejected' is null"),
-    "a number": ({"prompt": "a", "chosen": "b", "rejected": 3}, "got str and int"),
-    "numbers": ({"prompt": "a", "chosen": 2, "rejected": 3}, "expected a list of chat messages"),
-    "margin of text": ({"margin": "1"}, "expected a finite number, got '1'"),
-    "margin that is true": ({"margin": True}, "expected a finite number, got True"),
-    "margin without end": ({"margin": float("inf")}, "expected a finite number, got inf"),
-    "no margin": ({"margin": None}, "column 'margin' is null"),
+    "no chosen": (
+        {"prompt": "a", "rejected": "b"},
+        r"'chosen'; .* Set --data\.chosen_key",
+        "data/missing-column",
+    ),
+    "null": (
+        {"prompt": "a", "chosen": "b", "rejected": None},
+        "column 'rejected' is null",
+        "data/empty",
+    ),
+    "a number": (
+        {"prompt": "a", "chosen": "b", "rejected": 3},
+        "got str and int",
+        "data/wrong-type",
+    ),
+    "numbers": (
+        {"prompt": "a", "chosen": 2, "rejected": 3},
+        "expected a list of chat messages",
+        "data/wrong-type",
+    ),
+    "margin of text": ({"margin": "1"}, "expected a finite number, got '1'", "data/bad-margin"),
+    "margin that is true": (
+        {"margin": True},
+        "expected a finite number, got True",
+        "data/bad-margin",
+    ),
+    "margin without end": (
+        {"margin": float("inf")},
+        "expected a finite number, got inf",
+        "data/bad-margin",
+    ),
+    "no margin": ({"margin": None}, "column 'margin' is null", "data/empty"),
     "unknown role": (
         {"chosen": [{"role": "human", "content": "x"}, GOOD], "rejected": [USER, BAD_ANSWER]},
         "got 'human'",
+        "data/unknown-role",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_row_is_named_by_file_line_and_reason(load, case):
-    row, reason = BAD[case]
+    row, reason, code = BAD[case]
     good = {"prompt": "a", "chosen": "b", "rejected": "c", "margin": 1.0}
     row = (
         {**good, **row} if "chosen" not in row and "rejected" not in row else {"margin": 1.0, **row}
@@ -201,7 +250,9 @@ def test_a_bad_row_is_named_by_file_line_and_reason(load, case):
     columns = PairColumns(margin_key="margin")
 
     with pytest.raises(
-        DataError, match=rf"(?s)data\.train: 1 of 2 rows .*rows\.jsonl:2: .*{reason}"
+        DataError,
+        match=rf"(?s)data\.train: 1 of 2 rows .*rows\.jsonl:2: .*{reason}",
+        check=has_code(code),
     ):
         load(columns, [good, row])
 
@@ -209,7 +260,9 @@ def test_a_bad_row_is_named_by_file_line_and_reason(load, case):
 def test_answers_that_differ_behind_the_cut_are_the_same(load):
     row = {"prompt": "ab", "chosen": "cde", "rejected": "cdf"}
 
-    with pytest.raises(DataError, match=r"the same tokens, up to --data\.max_length"):
+    with pytest.raises(
+        DataError, match=r"tokens, up to --data\.max_length", check=has_code("data/no-difference")
+    ):
         load(PairColumns(), [row], max_length=4, on_too_long="truncate")
 
 

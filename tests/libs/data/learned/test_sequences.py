@@ -1,5 +1,6 @@
 """Sequences cut to a length, cut into pieces, and gathered as columns."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -39,6 +40,19 @@ def test_a_sequence_that_is_short_enough_stays_whole():
 def test_a_long_sequence_is_refused_unless_it_may_be_cut():
     with pytest.raises(RowProblem, match=r"has 6 tokens, --data\.max_length allows 5"):
         cut(tokens(6, (1, 3)), 5, "refuse")
+
+
+@pytest.mark.parametrize(
+    ("start", "fix"),
+    [(4, "cut it with --data.on_too_long truncate"), (5, "at token 6: raise --data.max_length")],
+)
+def test_a_cut_is_advised_where_it_leaves_something_to_learn(start, fix):
+    with pytest.raises(RowProblem, match=re.escape(fix)):
+        cut(tokens(8, (start, 8)), 5, "refuse")
+    if "truncate" in fix:
+        assert cut(tokens(8, (start, 8)), 5).truncated
+    else:
+        assert not cut(tokens(8, (start, 8)), 8).truncated
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from tests.libs.data.learned.families import renderer_of
 
 from rlhf_core.errors import DataError
 from rlhf_data import StepLabelColumns
+from rlhf_testing.errors import has_code
 
 ROW = {"prompt": "1+1+1?\n", "completions": ["1+1=2", "2+1=4"], "labels": [True, False]}
 
@@ -67,37 +68,87 @@ BAD = {
         StepLabelColumns(),
         {**ROW, "labels": [True]},
         "each of the 2 steps; column 'labels' has 1",
+        "data/step-counts",
     ),
-    "marks": (TEXT, {"text": "a#b#c#", "labels": [True, True]}, "each of the 3 steps; .* has 2"),
-    "no marks": (TEXT, {"text": "abc", "labels": [True]}, "each of the 0 steps; .* has 1"),
-    "nothing": (StepLabelColumns(), {**ROW, "completions": [], "labels": []}, "a label at least"),
-    "labels of text": (StepLabelColumns(), {**ROW, "labels": ["+", "-"]}, "label 1: .* got '\\+'"),
-    "labels out of range": (StepLabelColumns(), {**ROW, "labels": [1, 2]}, "label 2: .* got 2"),
+    "marks": (
+        TEXT,
+        {"text": "a#b#c#", "labels": [True, True]},
+        "each of the 3 steps; .* has 2",
+        "data/step-counts",
+    ),
+    "no marks": (
+        TEXT,
+        {"text": "abc", "labels": [True]},
+        "each of the 0 steps; .* has 1",
+        "data/step-counts",
+    ),
+    "nothing": (
+        StepLabelColumns(),
+        {**ROW, "completions": [], "labels": []},
+        "a label at least",
+        "data/no-steps",
+    ),
+    "labels of text": (
+        StepLabelColumns(),
+        {**ROW, "labels": ["+", "-"]},
+        "label 1: .* got '\\+'",
+        "data/bad-label",
+    ),
+    "labels out of range": (
+        StepLabelColumns(),
+        {**ROW, "labels": [1, 2]},
+        "label 2: .* got 2",
+        "data/bad-label",
+    ),
     "labels that are none": (
         StepLabelColumns(),
         {**ROW, "labels": [1, None]},
         "label 2: .* got None",
+        "data/bad-label",
     ),
-    "one label": (StepLabelColumns(), {**ROW, "labels": True}, "a list of labels, got bool"),
-    "one step": (StepLabelColumns(), {**ROW, "completions": "a"}, "a list of steps, got str"),
+    "one label": (
+        StepLabelColumns(),
+        {**ROW, "labels": True},
+        "a list of labels, got bool",
+        "data/wrong-type",
+    ),
+    "one step": (
+        StepLabelColumns(),
+        {**ROW, "completions": "a"},
+        "a list of steps, got str",
+        "data/wrong-type",
+    ),
     "steps of numbers": (
         StepLabelColumns(),
         {**ROW, "completions": ["a", 1]},
         "step 2: .* got int",
+        "data/wrong-type",
     ),
-    "a blank step": (StepLabelColumns(), {**ROW, "completions": ["a", " "]}, "step 2 is empty"),
-    "no steps": (StepLabelColumns(), {"prompt": "a", "labels": [True]}, r"--data\.steps_key"),
-    "no labels": (TEXT, {"text": "a#"}, r"--data\.labels_key"),
+    "a blank step": (
+        StepLabelColumns(),
+        {**ROW, "completions": ["a", " "]},
+        "step 2 is empty",
+        "data/empty",
+    ),
+    "no steps": (
+        StepLabelColumns(),
+        {"prompt": "a", "labels": [True]},
+        r"--data\.steps_key",
+        "data/missing-column",
+    ),
+    "no labels": (TEXT, {"text": "a#"}, r"--data\.labels_key", "data/missing-column"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_row_is_named_by_file_line_and_reason(load, case):
-    columns, row, reason = BAD[case]
+    columns, row, reason, code = BAD[case]
     good = {**ROW, "text": "a#b#", "labels": [True, True]}
 
     with pytest.raises(
-        DataError, match=rf"(?s)data\.train: 1 of 2 rows .*rows\.jsonl:2: .*{reason}"
+        DataError,
+        match=rf"(?s)data\.train: 1 of 2 rows .*rows\.jsonl:2: .*{reason}",
+        check=has_code(code),
     ):
         load(columns, [good, row])
 
@@ -106,12 +157,14 @@ def test_a_separator_that_the_tokenizer_joins_with_the_next_step_is_refused(load
     """A model would see the beginning of the next step where it judges this one."""
     row = {"prompt": "x", "completions": ["Hi ", " Hello"], "labels": [True, True]}
 
-    with pytest.raises(DataError, match=r"step 1: .* holds the beginning of the next step"):
+    with pytest.raises(DataError, match="step 1", check=has_code("data/separator")):
         load(StepLabelColumns(separator="[/INST]"), [row], family="zephyr", kind="bpe")
 
 
 def test_a_separator_that_the_template_trims_is_refused(load):
-    with pytest.raises(DataError, match=r"choose a --data\.separator that is not blank"):
+    with pytest.raises(
+        DataError, match=r"--data\.separator", check=has_code("data/changed-by-the-template")
+    ):
         load(StepLabelColumns(chat=True), [ROW], family="llama3")
 
 
@@ -123,5 +176,9 @@ def test_tools_of_the_prompt_are_shown_or_refused(load):
         "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
     }
 
-    with pytest.raises(DataError, match=r"tool 1 \(add\): the chat template does not show"):
+    with pytest.raises(
+        DataError,
+        match=r"tool 1 \(add\): the chat template does not show",
+        check=has_code("data/hidden-by-the-template"),
+    ):
         load(StepLabelColumns(), [row])

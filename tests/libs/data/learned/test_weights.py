@@ -51,26 +51,44 @@ def test_others_may_say_that_they_are_context(load):
 
 
 BAD = {
-    "scaled": (chat(weight=0.5), r"message 2: expected 0 or 1 as 'weight', got 0\.5"),
-    "text": (chat(train="false"), r"message 2: expected true or false as 'train', got 'false'"),
-    "both": (chat(weight=1, train=False), r"message 2: 'weight' is 1 and 'train' is False"),
-    "another measure": (chat(loss=2.31), r"message 2: expected true or false as 'loss', got 2\.31"),
+    "scaled": (
+        chat(weight=0.5),
+        r"message 2: expected 0 or 1 as 'weight', got 0\.5",
+        "data/weight",
+    ),
+    "text": (
+        chat(train="false"),
+        r"message 2: expected true or false as 'train', got 'false'",
+        "data/weight",
+    ),
+    "both": (
+        chat(weight=1, train=False),
+        r"message 2: 'weight' is 1 and 'train' is False",
+        "data/weight",
+    ),
+    "another measure": (
+        chat(loss=2.31),
+        r"message 2: expected true or false as 'loss', got 2\.31",
+        "data/weight",
+    ),
     "nothing": (
         [ASKED, {**WRONG, "weight": 0}],
         'each message of the assistant has "weight" 0, "train" or "loss" false, so nothing of the row is learned',
+        "data/nothing-to-learn",
     ),
     "user": (
         [{**ASKED, "train": True}, RIGHT],
         r"message 1: 'train' is True, but only messages of the assistant are learned, and its role is 'user'",
+        "data/weight",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_row_that_cannot_be_obeyed_is_bad_by_name(load, case):
-    messages, message = BAD[case]
+    messages, message, code = BAD[case]
 
-    with pytest.raises(DataError, match=rf"rows\.jsonl:2: {message}"):
+    with pytest.raises(DataError, match=rf"rows\.jsonl:2: {message}", check=has_code(code)):
         load(MESSAGES, [{"messages": chat()}, {"messages": messages}])
 
 
@@ -114,7 +132,11 @@ def test_a_judged_answer_is_learned_as_a_whole(load, columns):
     messages = [ASKED, {**RIGHT, "weight": 0}]
     row = {"chosen": messages, "rejected": [ASKED, WRONG], "messages": messages, "label": True}
 
-    with pytest.raises(DataError, match=r"message 2: it is not to be learned .* judged as a whole"):
+    with pytest.raises(
+        DataError,
+        match=r"message 2: it is not to be learned .* judged as a whole",
+        check=has_code("data/weight"),
+    ):
         load(columns, [row])
 
 
@@ -129,7 +151,9 @@ def test_an_answer_in_a_prompt_that_is_to_be_learned_is_bad_by_name(load, fields
     prompt = [ASKED, {**WRONG, **fields}, SURE]
 
     with pytest.raises(
-        DataError, match=r"rows\.jsonl:1: message 2 of the prompt: .* the response alone"
+        DataError,
+        match=r"rows\.jsonl:1: message 2 of the prompt: .* the response alone",
+        check=has_code("data/weight"),
     ):
         load(ConversationColumns(), [{"prompt": prompt, "response": "2"}])
 
@@ -165,7 +189,11 @@ def test_a_row_that_is_not_to_be_learned_is_a_bad_row(load, case, field):
     columns, row = ROWS[case]
     ((name, value),) = field.items()
 
-    with pytest.raises(DataError, match=rf"rows.jsonl:2: the row has '{name}' {value}, so nothing"):
+    with pytest.raises(
+        DataError,
+        match=rf"rows.jsonl:2: the row has '{name}' {value}, so nothing",
+        check=has_code("data/weight"),
+    ):
         load(columns, [row, row | field])
     kept = load(columns, [row, row | field], on_bad_row="skip")
     assert set(kept.columns.uid[:, 1]) == {0}

@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_data import draw_rows
+from rlhf_testing.errors import has_code
 
 
 class Numbers:
@@ -41,7 +42,9 @@ def test_a_value_that_json_does_not_carry_is_named_by_its_row(tmp_path):
     source = Numbers(value=lambda number: b"x" if number == 2 else number)
 
     with pytest.raises(
-        DataError, match=r"^numbers:row 3: expected values that JSON carries.*bytes"
+        DataError,
+        match=r"^numbers:row 3: expected values that JSON carries.*bytes",
+        check=has_code("data/not-json"),
     ):
         draw_rows(source, "numbers", 5, tmp_path / "rows.jsonl")
 
@@ -49,5 +52,9 @@ def test_a_value_that_json_does_not_carry_is_named_by_its_row(tmp_path):
 
 
 def test_a_source_without_rows_is_refused(tmp_path):
-    with pytest.raises(DataError, match="numbers: expected at least one row, got none"):
+    with pytest.raises(
+        DataError,
+        match="numbers: expected at least one row, got none",
+        check=has_code("data/no-rows"),
+    ):
         draw_rows(Numbers(0), "numbers", 5, tmp_path / "rows.jsonl")

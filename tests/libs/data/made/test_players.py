@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_core import DataError
 from rlhf_data.made.players import Players
+from rlhf_testing.errors import has_code
 
 SEVERAL = Players({"maze": 0.7, "cards": 0.3})
 
@@ -28,5 +29,9 @@ def test_a_row_may_name_its_environment():
 
 
 def test_a_row_that_names_another_environment_is_refused():
-    with pytest.raises(DataError, match=r"row 4: .*'chess'; expected one of .*maze, cards.*--env"):
+    with pytest.raises(
+        DataError,
+        match=r"row 4.*'chess'.*maze, cards.*--env",
+        check=has_code("environment/unknown"),
+    ):
         SEVERAL.of(4, {"environment": "chess"})

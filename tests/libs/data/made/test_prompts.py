@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_data.made.prompts import PromptReader
+from rlhf_testing.errors import has_code
 
 ASKED, ANSWER = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}
 SHAREGPT = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]}
@@ -50,7 +51,11 @@ def test_a_form_that_is_named_gives_the_prompts_of_a_sources_conversations(reade
 
 
 def test_a_source_of_conversations_says_what_learns_from_them(reader):
-    with pytest.raises(DataError, match=r"(?s)^row 1: these look like ShareGPT.*--data.form share"):
+    with pytest.raises(
+        DataError,
+        match=r"(?s)^row 1: these look like ShareGPT.*--data.form share",
+        check=has_code("data/other-form"),
+    ):
         reader().read(SHAREGPT, "row 1")
 
 
@@ -58,9 +63,7 @@ def test_a_row_of_another_form_than_the_first_is_refused_by_its_place(reader):
     prompts = reader(form="sharegpt")
     prompts.read(SHAREGPT, "row 1")
 
-    with pytest.raises(
-        DataError, match=r"^row 2: expected a row of the form sharegpt .*looks like"
-    ):
+    with pytest.raises(DataError, match=r"^row 2.*sharegpt", check=has_code("data/another-form")):
         prompts.read({"instruction": "Add.", "input": "", "output": "5"}, "row 2")
 
 

@@ -7,6 +7,7 @@ import pytest
 from rlhf_core import DataError
 from rlhf_data.made import rows as made
 from rlhf_data.made.rows import made_rows
+from rlhf_testing.errors import has_code
 
 WHERE = "tasks of environment maze, split 'train'"
 
@@ -108,36 +109,40 @@ def test_a_split_that_is_not_there_is_a_key_error_also_from_a_generator():
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "said", "code"),
     [
-        ([], "at least one task, got none"),
-        (7, "a sequence or an iterable of rows, got int 7"),
-        ("rows", "a sequence or an iterable of rows, got str 'rows'"),
-        ({"key": 1}, "a sequence or an iterable of rows, got dict"),
+        ([], "at least one task, got none", "data/no-rows"),
+        (7, "a sequence or an iterable of rows, got int 7", "data/not-rows"),
+        ("rows", "a sequence or an iterable of rows, got str 'rows'", "data/not-rows"),
+        ({"key": 1}, "a sequence or an iterable of rows, got dict", "data/not-rows"),
     ],
 )
-def test_what_is_no_collection_of_rows_is_refused(rows, said):
-    with pytest.raises(DataError, match=rf"maze.*{said}"):
+def test_what_is_no_collection_of_rows_is_refused(rows, said, code):
+    with pytest.raises(DataError, match=rf"maze.*{said}", check=has_code(code)):
         made_rows(lambda: rows, WHERE)
 
 
 @pytest.mark.parametrize("as_stream", [False, True])
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "said", "code"),
     [
-        ("text", "task 1: expected a row, .* got str 'text'"),
-        ({1: 2}, "task 1: expected a row"),
-        ({"key": 1.5}, "task 1: expected text or a whole number as its key, got float 1.5"),
-        ({"key": True}, "as its key, got bool True"),
-        ({"key": "a"}, "tasks 0 and 1 both have the key 'a'"),
+        ("text", "task 1: expected a row, .* got str 'text'", "data/row-no-mapping"),
+        ({1: 2}, "task 1: expected a row", "data/row-no-mapping"),
+        (
+            {"key": 1.5},
+            "task 1: expected text or a whole number as its key, got float 1.5",
+            "data/task-key",
+        ),
+        ({"key": True}, "as its key, got bool True", "data/task-key"),
+        ({"key": "a"}, "tasks 0 and 1 both have the key 'a'", "data/repeated-key"),
     ],
 )
-def test_bad_rows_are_errors_that_name_the_task(row, said, as_stream):
+def test_bad_rows_are_errors_that_name_the_task(row, said, as_stream, code):
     given = [{"key": "a"}, row]
     rows = made_rows((lambda: iter(given)) if as_stream else (lambda: given), WHERE)
     rows.row(0)
 
-    with pytest.raises(DataError, match=f"maze.*{said}"):
+    with pytest.raises(DataError, match=f"maze.*{said}", check=has_code(code)):
         rows.row(1)
 
 
@@ -147,10 +152,16 @@ def test_an_exception_of_the_environments_code_is_an_error_with_its_text():
         raise ValueError("no file levels.txt")
 
     rows = made_rows(broken, WHERE)
-    with pytest.raises(DataError, match=r"maze.*raised ValueError: no file levels\.txt"):
+    with pytest.raises(
+        DataError,
+        match=r"maze.*ValueError: no file levels\.txt",
+        check=has_code("environment/tasks-raised"),
+    ):
         rows.row(1)
 
 
 def test_a_stream_without_any_row_is_refused():
-    with pytest.raises(DataError, match="at least one task, got none"):
+    with pytest.raises(
+        DataError, match="at least one task, got none", check=has_code("data/no-rows")
+    ):
         made_rows(lambda: iter(()), WHERE)

@@ -9,6 +9,7 @@ from rlhf_data.made import splits
 from rlhf_data.made.players import Players
 from rlhf_data.made.tasks import MadeTasks
 from rlhf_data.tasks import load_eval_sets, load_task_set
+from rlhf_testing.errors import has_code
 
 
 class Makers:
@@ -50,17 +51,21 @@ def test_a_prompt_of_messages_is_rendered_and_kept(run_config, renderer):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said"),
-    [("", "empty"), ("x" * 99, "--data.max_prompt_tokens"), (3, "expected text")],
+    ("prompt", "said", "code"),
+    [
+        ("", "empty", "data/empty"),
+        ("x" * 99, "--data.max_prompt_tokens", "data/too-long"),
+        (3, "expected text", "data/wrong-type"),
+    ],
 )
 def test_a_prompt_that_cannot_be_used_is_an_error_with_environment_and_task(
-    run_config, renderer, prompt, said
+    run_config, renderer, prompt, said, code
 ):
     makers = Makers(quiz={"train": [{"prompt": "fine"}, {"prompt": prompt}]})
     run = run_config(shuffle=False, max_prompt_tokens=9)
     tasks = load_task_set(run, renderer, Players({"quiz": 1.0}), makers)
 
-    with pytest.raises(DataError, match=rf"quiz, task 1: .*{said}"):
+    with pytest.raises(DataError, match=rf"quiz, task 1: .*{said}", check=has_code(code)):
         tasks.task(1, 0)
 
 
@@ -87,7 +92,9 @@ def test_the_first_rows_can_be_used_alone(run_config, renderer):
 def test_an_environment_without_tasks_to_train_on_is_an_error(run_config, renderer):
     makers = Makers(quiz={"eval": QUIZ})
 
-    with pytest.raises(DataError, match=r"environment quiz has no split 'train'.*--data"):
+    with pytest.raises(
+        DataError, match=r"quiz.*'train'.*--data", check=has_code("data/no-training-split")
+    ):
         load_task_set(run_config(), renderer, Players({"quiz": 1.0}), makers)
 
 
@@ -130,7 +137,11 @@ def test_a_generator_is_evaluated_whole_and_an_endless_one_refused(
 
     finite = load_eval_sets(run_config(), renderer, players, Generators(lambda: range(20)))
     assert len(finite["quiz"]) == 20
-    with pytest.raises(DataError, match=r"quiz.*at most 20 tasks.*--eval\.max_samples"):
+    with pytest.raises(
+        DataError,
+        match=r"quiz.*20 tasks.*--eval\.max_samples",
+        check=has_code("data/too-many-tasks"),
+    ):
         load_eval_sets(run_config(), renderer, players, Generators(count))
     limited = run_config(eval={"max_samples": 5})
     assert len(load_eval_sets(limited, renderer, players, Generators(count))["quiz"]) == 5

@@ -19,6 +19,7 @@ from rlhf_core import ConfigError, PluginError, RolloutError
 from rlhf_core.contracts.external import ExternalConfig, refuse_here
 from rlhf_guard.environments import connection
 from rlhf_guard.environments.host import EnvironmentHost
+from rlhf_testing.errors import has_code
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -83,7 +84,8 @@ def test_what_goes_wrong_in_a_step_names_environment_version_task_and_reason(
             for word, text in wrong.items():
                 environment = host.make()
                 await environment.reset(task(prompt=3), 0)
-                with pytest.raises(RolloutError, match=WHERE + text):
+                code = "environment/raised" if "raised" in text else "environment/wrong-answer"
+                with pytest.raises(RolloutError, match=WHERE + text, check=has_code(code)):
                     await environment.step(say(word))
                 await environment.close()
 
@@ -116,7 +118,9 @@ def test_a_worker_that_dies_or_writes_garbage_is_started_again(
         async with hosted(restarts=1) as host:
             environment = host.make()
             await environment.reset(task(prompt=3), 0)
-            with pytest.raises(RolloutError, match=WHERE + text):
+            with pytest.raises(
+                RolloutError, match=WHERE + text, check=has_code("environment/died")
+            ):
                 await environment.step(say(word))
             await environment.close()
             other = host.make()
@@ -146,7 +150,9 @@ def test_an_episode_that_hangs_does_not_hold_the_others(hosted, task, say, withi
             hanging = asyncio.create_task(first.step(say("wait 3600")))
             assert (await second.step(say("a"))).observation.text == "a"
             with pytest.raises(
-                RolloutError, match=r"task 0\.1\.0\.0.*did not answer step within 2 s"
+                RolloutError,
+                match=r"task 0\.1\.0\.0.*did not answer step within 2 s",
+                check=has_code("environment/too-slow"),
             ):
                 await hanging
             # The worker lives on, with the second episode.
@@ -167,10 +173,16 @@ def test_a_worker_that_cannot_be_interrupted_is_ended_and_started_again(
             first, second = host.make(), host.make()
             await first.reset(task(1), 0)
             await second.reset(task(2), 0)
-            with pytest.raises(RolloutError, match="did not answer step within 1 s"):
+            with pytest.raises(
+                RolloutError,
+                match="did not answer step within 1 s",
+                check=has_code("environment/too-slow"),
+            ):
                 await first.step(say("block 3600"))
             with pytest.raises(
-                RolloutError, match=r"0\.2\.0\.0.*did not answer|did not give a request up"
+                RolloutError,
+                match=r"0\.2\.0\.0.*did not answer|did not give a request up",
+                check=lambda error: error.code in ("environment/too-slow", "environment/died"),
             ):
                 await second.step(say("a"))
             await asyncio.gather(first.close(), second.close(), return_exceptions=True)
@@ -216,10 +228,14 @@ def test_a_killed_worker_costs_its_episodes_alone_and_is_started_within_the_budg
             again = [host.make(), host.make()]
             await asyncio.gather(*(one.reset(task(), 0) for one in again))
             kill_a_worker(host, 0)
-            with pytest.raises(RolloutError, match="killed by SIGKILL"):
+            with pytest.raises(
+                RolloutError, match="killed by SIGKILL", check=has_code("environment/died")
+            ):
                 await again[0].step(say("wait 3600"))
             with pytest.raises(
-                RolloutError, match=r"started again 1 times before.*--env\.probed\.restarts"
+                RolloutError,
+                match=r"started again 1 times before.*--env\.probed\.restarts",
+                check=has_code("environment/restarted-too-often"),
             ):
                 await host.make().reset(task(), 0)
 
@@ -259,10 +275,15 @@ def test_options_that_the_environment_refuses_end_the_start(probe, within):
         finally:
             await host.close()
 
-    with pytest.raises(PluginError, match=r"probe could not be started.*(?s:.)*size"):
+    not_started = has_code("environment/not-started")
+    with pytest.raises(
+        PluginError, match=r"probe could not be started.*(?s:.)*size", check=not_started
+    ):
         within(run(replace(probe, options={"size": "much"})))
     with pytest.raises(
-        PluginError, match=r"no environment 'prob'\. Did you mean 'probe'|no .*'prob'"
+        PluginError,
+        match=r"no environment 'prob'\. Did you mean 'probe'|no .*'prob'",
+        check=not_started,
     ):
         within(run(replace(probe, name="prob")))
 
@@ -313,9 +334,7 @@ def descendants(root):
 def test_an_interpreter_that_is_none_is_refused(probe, path):
     options = IsolationOptions(isolation="venv", python=path)
 
-    with pytest.raises(
-        ConfigError, match=r"expected a Python interpreter, or the folder (?s:.)*-m venv"
-    ):
+    with pytest.raises(ConfigError, match="-m venv", check=has_code("environment/no-interpreter")):
         EnvironmentHost("probed", probe, "", options)
 
 
@@ -324,7 +343,11 @@ def test_an_external_environment_runs_elsewhere_under_its_own_name():
 
     assert config.component().name == "probe"
     assert config.component().options == {"size": 2}
-    with pytest.raises(ConfigError, match=r"probe is not part of this process\. .*isolation"):
+    with pytest.raises(
+        ConfigError,
+        match=r"probe is not part of this process\. .*isolation",
+        check=has_code("environment/external"),
+    ):
         refuse_here(config)
 
 
@@ -338,7 +361,9 @@ def test_a_worker_sees_no_secret_of_the_environment(hosted, task, say, within, m
             await environment.reset(task(), 0)
             seen = (await environment.step(say("variables"))).observation.text.split()
             with pytest.raises(
-                RolloutError, match="WANDB_API_KEY is none of them: name it in pass_env"
+                RolloutError,
+                match="WANDB_API_KEY is none of them: name it in pass_env",
+                check=has_code("environment/raised"),
             ):
                 await environment.step(say("key WANDB_API_KEY"))
             return seen

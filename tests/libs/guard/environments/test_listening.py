@@ -16,6 +16,7 @@ from rlhf_guard.environments import connection, listening, places
 from rlhf_guard.environments.frames import packed, read_frame
 from rlhf_guard.environments.host import EnvironmentHost
 from rlhf_guard.environments.listening import EnvironmentListener, token_of
+from rlhf_testing.errors import has_code
 
 TOKEN = "a token of some length"
 HELLO = {
@@ -189,7 +190,9 @@ def test_a_wrong_token_ends_the_start_of_a_run(served, remote, within, monkeypat
                 await host.start()
 
     with pytest.raises(
-        PluginError, match=r"probe is not served by server 127\.0\.0\.1:\d+: .* wrong token"
+        PluginError,
+        match=r"probe is not served by server 127\.0\.0\.1:\d+: .* wrong token",
+        check=has_code("environment/unreachable"),
     ):
         within(run())
 
@@ -202,7 +205,11 @@ def test_a_server_that_is_not_there_is_named(remote, monkeypatch, within):
         async with remote(1) as host:
             await host.start()
 
-    with pytest.raises(PluginError, match=r"expected a server at 127\.0\.0\.1:1, .*rlhf env serve"):
+    with pytest.raises(
+        PluginError,
+        match=r"expected a server at 127\.0\.0\.1:1, .*rlhf env serve",
+        check=has_code("environment/unreachable"),
+    ):
         within(run())
 
 
@@ -210,7 +217,7 @@ def test_a_run_without_a_token_is_refused(probe, monkeypatch):
     monkeypatch.delenv("RLHF_ENV_TOKEN", raising=False)
     options = IsolationOptions(isolation="remote", address=("127.0.0.1:1",))
 
-    with pytest.raises(ConfigError, match=r"RLHF_ENV_TOKEN.*got none"):
+    with pytest.raises(ConfigError, match="RLHF_ENV_TOKEN", check=has_code("environment/no-token")):
         EnvironmentHost("probed", probe, "", options)
 
 
@@ -228,6 +235,7 @@ def test_a_server_that_restarts_costs_its_episodes_and_serves_the_next(
             with pytest.raises(
                 RolloutError,
                 match=r"task 0\.0\.0\.0, server .* was cancelled, because the server ends",
+                check=has_code("environment/died"),
             ):
                 await step
             await environment.close()
@@ -255,7 +263,11 @@ def test_a_server_that_answers_no_more_costs_the_deadline(probe, remote, task, w
         port = server.sockets[0].getsockname()[1]
         async with server, remote(port, step_timeout_s=0.2) as host:
             environment = host.make()
-            with pytest.raises(RolloutError, match=r"did not answer reset within 0\.2 s"):
+            with pytest.raises(
+                RolloutError,
+                match=r"did not answer reset within 0\.2 s",
+                check=has_code("environment/too-slow"),
+            ):
                 await environment.reset(task(), 0)
             await asyncio.sleep(0.2)
             await environment.close()
@@ -278,7 +290,9 @@ def test_a_server_of_another_protocol_is_refused(remote, within, monkeypatch, gr
         async with server, remote(server.sockets[0].getsockname()[1]) as host:
             await host.start()
 
-    with pytest.raises(PluginError, match="expected version 1 of the environments' protocol"):
+    with pytest.raises(
+        PluginError, match="version 1", check=has_code("environment/other-protocol")
+    ):
         within(run())
 
 
@@ -321,7 +335,11 @@ def test_half_a_token_is_not_left(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "")
 
     monkeypatch.setattr(secrets, "token_urlsafe", full)
-    with pytest.raises(ConfigError, match="could not be written: No space left"):
+    with pytest.raises(
+        ConfigError,
+        match="could not be written: No space left",
+        check=has_code("output/not-written"),
+    ):
         token_of(tmp_path / "token")
 
     assert list(tmp_path.iterdir()) == []
@@ -332,7 +350,9 @@ def test_a_token_that_can_be_guessed_is_refused(tmp_path, content):
     path = tmp_path / "token"
     path.write_text(content)
 
-    with pytest.raises(ConfigError, match="at least 16 characters"):
+    with pytest.raises(
+        ConfigError, match="16 characters", check=has_code("environment/short-token")
+    ):
         token_of(path)
 
 

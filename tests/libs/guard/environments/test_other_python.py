@@ -17,6 +17,7 @@ from tests.deadlines import HANG_S
 from rlhf_config.isolation import IsolationOptions
 from rlhf_core import PluginError, RolloutError
 from rlhf_guard.environments.host import EnvironmentHost
+from rlhf_testing.errors import has_code
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_process_left")]
 
@@ -51,13 +52,13 @@ def test_episodes_and_errors_are_the_same_there(probe, name, tmp_path, task, say
         try:
             played = await play(host.make())
             wrong = {
-                "raise of its own": "raised ValueError: of its own",
-                "die": "ended its process",
+                "raise of its own": ("raised ValueError: of its own", "environment/raised"),
+                "die": ("ended its process", "environment/died"),
             }
-            for word, text in wrong.items():
+            for word, (text, code) in wrong.items():
                 environment = host.make()
                 await environment.reset(task(), 0)
-                with pytest.raises(RolloutError, match=text):
+                with pytest.raises(RolloutError, match=text, check=has_code(code)):
                     await environment.step(say(word))
                 await environment.close()
             assert await play(host.make()) == played
@@ -81,5 +82,9 @@ def test_an_interpreter_that_lacks_what_it_needs_is_told(probe, tmp_path, within
         finally:
             await host.close()
 
-    with pytest.raises(PluginError, match=r"needs to be of Python 3\.11 or later, with rlhf-core"):
+    with pytest.raises(
+        PluginError,
+        match=r"needs to be of Python 3\.11 or later, with rlhf-core",
+        check=has_code("environment/not-started"),
+    ):
         within(start())

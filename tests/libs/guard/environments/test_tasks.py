@@ -11,6 +11,7 @@ from rlhf_guard.environments import tasks as tasks_module
 from rlhf_guard.environments.host import EnvironmentHost
 from rlhf_guard.environments.task_pages import TaskPages
 from rlhf_guard.environments.tasks import IndexedRows, IsolatedTasks
+from rlhf_testing.errors import has_code
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -36,7 +37,9 @@ def test_tasks_of_a_worker_are_read_as_here(probe, monkeypatch, within):
         with pytest.raises(KeyError, match="nothing"):
             tasks.tasks("nothing")
         with pytest.raises(
-            DataError, match=r"tasks of probed .*gave 'no row' as a task; expected a dict"
+            DataError,
+            match=r"tasks of probed .*gave 'no row' as a task; expected a dict",
+            check=has_code("environment/tasks-failed"),
         ):
             tasks.tasks("wrong")[0]
     finally:

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_core import PluginError
 from rlhf_core.contracts import RewardResult
 from rlhf_core.problem import ProblemKind
-from rlhf_guard.rewards.checking import NotANumber, finite_number, outcome_of, score_checked
+from rlhf_guard.rewards.checking import (
+    NotANumber,
+    finite_number,
+    outcome_of,
+    require_score,
+    score_checked,
+)
+from rlhf_testing.errors import has_code
 
 
 @pytest.mark.parametrize(
@@ -161,3 +169,32 @@ def test_a_synchronous_score_is_accepted():
             return [RewardResult(reward=1)] * len(requests)
 
     assert [one.reward for one in asyncio.run(score_checked(Plain(), [None, None]))] == [1.0, 1.0]
+
+
+def test_an_object_that_scores_nothing_is_named_before_it_is_asked():
+    class Length:
+        def __call__(self, response):
+            return len(response)
+
+    with pytest.raises(PluginError, match="Length", check=has_code("reward/not-a-function")):
+        require_score(Length())
+
+
+def test_an_object_with_the_method_is_a_reward():
+    class Length:
+        async def score(self, requests):
+            return []
+
+    reward = Length()
+
+    assert require_score(reward) is reward
+
+
+def test_a_score_of_other_arguments_is_refused_before_anything_is_generated():
+    class OfResponse:
+        def score(self, response, answer):
+            return 1.0
+
+    says = r"^OfResponse\.score takes \(response, answer\); expected score\(self, requests\)"
+    with pytest.raises(PluginError, match=says, check=has_code("reward/wrong-arguments")):
+        require_score(OfResponse())

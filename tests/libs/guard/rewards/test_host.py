@@ -133,7 +133,11 @@ def test_a_call_that_cannot_be_sent_as_a_whole_is_not_scored_with_the_next_one(p
         host = RewardHost(probe("counts_samples"))
         await host.start()
         try:
-            with pytest.raises(RewardError, match="column 'x' of its row holds a object"):
+            with pytest.raises(
+                RewardError,
+                match="column 'x' of its row holds a object",
+                check=has_code("reward/unsendable"),
+            ):
                 await host.score(requests_for([*sent, {"x": object()}]))
             return await host.score(requests_for([{}, {}]))
         finally:

@@ -148,7 +148,11 @@ def test_metrics_are_checked_and_what_is_not_reported_is_left_out(probe, request
 
 @pytest.mark.parametrize("weight", [1e35, -1e35])
 def test_a_sum_that_float32_could_not_hold_is_refused(probe, requests_for, weight):
-    with pytest.raises(RewardError, match=r"returned 2; expected at most 1e\+35 after its weight"):
+    with pytest.raises(
+        RewardError,
+        match=r"returned 2; expected at most 1e\+35 after its weight",
+        check=has_code("reward/failed"),
+    ):
         score([probe(weight=weight, **IN_THREAD)], requests_for([{}] * 3))
 
 
@@ -159,7 +163,9 @@ def test_a_reward_that_cannot_be_built_is_found_at_start(probe, isolate, no_proc
     )
 
     with pytest.raises(
-        RewardError, match="could not be built: it raised LookupError: no such thing"
+        RewardError,
+        match="could not be built: it raised LookupError: no such thing",
+        check=has_code("reward/not-started"),
     ):
         asyncio.run(panel.start())
 
@@ -176,7 +182,7 @@ def test_a_reward_that_starts_too_slowly_is_one_line_that_names_the_option(probe
 
 
 def test_two_rewards_of_one_name_are_refused(probe):
-    with pytest.raises(RewardError, match="same name: probe, probe"):
+    with pytest.raises(RewardError, match="probe, probe", check=has_code("reward/repeated-name")):
         RewardPanel([probe(), probe()])
 
 
@@ -184,7 +190,7 @@ def test_a_fatal_error_of_one_reward_leaves_none_running(probe, requests_for, no
     """The row cannot be sent to a process, so that reward fails at once; the other one would sleep."""
     selections = [probe("sleeps", name="slow", timeout_s=100), probe(name="picky")]
 
-    with pytest.raises(RewardError, match="cannot be sent"):
+    with pytest.raises(RewardError, check=has_code("reward/unsendable")):
         score(selections, requests_for([{"bad": True, "image": object()}]))
 
 

@@ -70,6 +70,37 @@ class Sums:
 SUMS = Component(name="sums", factory=Sums, config=SumsConfig, summary="add numbers")
 
 
+class Pictures(Sums):
+    """Shows images of Pillow, whose repr has an address."""
+
+    def tasks(self, split):
+        return super().tasks(split)[:8]
+
+    def color(self):
+        return len(self.total)
+
+    async def reset(self, task, seed):
+        first = await super().reset(task, seed)
+        return Observation(messages=(self.shown(first.text),))
+
+    async def step(self, action):
+        result = await super().step(action)
+        return replace(result, observation=Observation(messages=(self.shown("again:"),)))
+
+    def shown(self, text):
+        from PIL import Image
+
+        picture = {"type": "image", "image": Image.new("L", (1, 1), self.color())}
+        return {"role": "user", "content": [picture, {"type": "text", "text": text}]}
+
+
+class OtherPictures(Pictures):
+    shades = count()
+
+    def color(self):
+        return next(self.shades) % 256
+
+
 class SometimesNaN(Sums):
     async def step(self, action):
         result = await super().step(action)

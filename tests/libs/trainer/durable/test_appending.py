@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from rlhf_core.errors import RLHFError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.records import CHUNK_BYTES, AppendedFile, Extent, RunningDigest
 from rlhf_trainer.durable.typed_values import typed
 
@@ -59,5 +60,7 @@ def test_a_full_disk_is_one_message():
         file.path = "/dev/full"
         file._digest = RunningDigest()
         file._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  closed with the other
-        with pytest.raises(RLHFError, match="/dev/full cannot be written to: No space left"):
+        with pytest.raises(
+            RLHFError, match=r"/dev/full.*No space left", check=has_code("output/not-written")
+        ):
             file.write_line("line")

@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_core.errors import CheckpointError
 from rlhf_core.storage.run_folder import complete
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable import checkpoint
 
 
@@ -34,7 +35,9 @@ def test_a_save_that_fails_leaves_the_older_ones_alone(tmp_path):
         await fill(folder)
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(CheckpointError, match="No space left"):
+    with pytest.raises(
+        CheckpointError, match="No space left", check=has_code("output/not-written")
+    ):
         save(tmp_path, 2, fill=broken)
 
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
@@ -65,7 +68,11 @@ def test_a_file_that_does_not_belong_is_refused(tmp_path):
     folder = save(tmp_path, 1)
     (folder / "policy" / "extra.bin").write_bytes(b"")
 
-    with pytest.raises(CheckpointError, match=r"extra\.bin does not belong"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"extra\.bin does not belong",
+        check=has_code("checkpoint/stray-file"),
+    ):
         checkpoint.read(folder)
 
 
@@ -74,7 +81,9 @@ def test_another_schema_is_refused(tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"schema": 99}))
 
-    with pytest.raises(CheckpointError, match="schema 3, got 99"):
+    with pytest.raises(
+        CheckpointError, match="3, got 99", check=has_code("checkpoint/other-version")
+    ):
         checkpoint.read(folder)
 
 
@@ -178,9 +187,9 @@ def test_a_folder_with_another_steps_name_is_refused_and_stays(tmp_path):
     renamed = save(tmp_path, 4).rename(tmp_path / "step-00000009")
     told = r"step-00000009: expected the checkpoint of step 9, .* says step 4. Rename the folder to step-00000004"
 
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=told, check=has_code("checkpoint/misnamed")):
         checkpoint.newest_valid(tmp_path)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=told, check=has_code("checkpoint/misnamed")):
         checkpoint.read(renamed)
     checkpoint.void_later(tmp_path, 3)
 
@@ -196,5 +205,9 @@ def test_a_folder_with_a_name_of_its_own_may_be_read(tmp_path):
 def test_a_state_of_another_step_than_the_manifests_is_refused(tmp_path):
     folder = save(tmp_path, 4, {"step": 5})
 
-    with pytest.raises(CheckpointError, match=r"state.json is of step 5, the manifest of step 4"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"state\.json is of step 5.*step 4",
+        check=has_code("checkpoint/damaged"),
+    ):
         checkpoint.read(folder)

@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_core.contracts import Uid
 from rlhf_core.errors import CheckpointError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.ledger import Ledger, groups_of, replay
 from rlhf_trainer.durable.records import RunningDigest
 
@@ -124,7 +125,9 @@ def test_a_damaged_line_is_reported_with_its_number(path, open_ledger, line):
     ledger.close()
     path.write_bytes(line + b"\n" + path.read_bytes())
 
-    with pytest.raises(CheckpointError, match=r"ledger.jsonl:1"):
+    with pytest.raises(
+        CheckpointError, match=r"ledger\.jsonl:1", check=has_code("checkpoint/damaged-ledger")
+    ):
         replay(path)
 
 

@@ -48,6 +48,16 @@ def test_the_policy_is_read_before_its_updates_only_for_what_needs_it(resolved, 
     assert demands_of(resolved(*words)).old_statistics == statistics
 
 
+def plain_correction(old_logprobs, rollout_logprobs, action_mask):
+    """A function that describes no needs."""
+
+
+def test_a_correction_is_given_what_it_is_called_with_whatever_it_needs(resolved):
+    demands = demands_of(resolved("--algo.correction.kind", f"{__file__}:plain_correction"))
+
+    assert demands.rollout_logprobs
+
+
 def test_needs_of_options_count(resolved):
     narrow = demands_of(resolved("--loss", "follow", "--algo.teacher.path", "x"))
     wide = demands_of(

@@ -1,12 +1,13 @@
 """Cutting a rollout batch into updates: each sequence once per epoch, the order from the seed alone."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rlhf_core.contracts import ROW_WEIGHTS, TopTokens, Trajectory, TrajectoryColumns, Turn, Uid
-from rlhf_trainer.learning.minibatches import minibatches
+from rlhf_trainer.learning.minibatches import minibatches, of_rows, step_data, totals_of
 
 
 def batch_of(num_rows: int, uids: Sequence[Uid] | None = None) -> TrajectoryColumns:
@@ -32,11 +33,16 @@ def cut(num_rows, per_epoch, epochs, seed=0, step=1):
     columns = {
         "advantages": batch.action_turn * 0 + np.repeat(np.arange(num_rows), batch.num_actions)
     }
-    return list(
-        minibatches(
-            batch, columns, per_epoch=per_epoch, epochs=epochs, max_actions=9, seed=seed, step=step
-        )
-    )
+    return parts_of(batch, columns, per_epoch=per_epoch, epochs=epochs, seed=seed, step=step)
+
+
+def parts_of(batch, columns, teacher_top=None, **cut):
+    """What each update of a step gets."""
+    whole = step_data(batch, columns, teacher_top)
+    return [
+        SimpleNamespace(batch=of_rows(whole, rows), normalizers=totals_of(batch, rows, 9))
+        for rows in minibatches(batch, **cut)
+    ]
 
 
 def prompts(part):
@@ -62,10 +68,6 @@ def test_normalizers_are_those_of_the_minibatch():
         assert part.normalizers.num_sequences == len(part.batch.trajectories)
         assert part.normalizers.num_actions == sum(prompt + 1 for prompt in prompts(part))
         assert part.normalizers.max_actions == 9
-
-
-def test_only_the_first_minibatch_of_a_step_is_on_policy():
-    assert [part.first for part in cut(8, 2, epochs=2)] == [True, False, False, False]
 
 
 def test_the_order_depends_on_seed_step_and_epoch():
@@ -97,9 +99,7 @@ def test_the_teachers_tokens_follow_their_rows():
         logprobs=np.stack([owner, -owner], axis=1).astype(np.float32),
     )
 
-    parts = minibatches(
-        batch, {}, teacher_top=top, per_epoch=2, epochs=1, max_actions=9, seed=0, step=1
-    )
+    parts = parts_of(batch, {}, top, per_epoch=2, epochs=1, seed=0, step=1)
 
     for part in parts:
         rows = np.repeat(prompts(part), part.batch.trajectories.num_actions)
@@ -126,9 +126,7 @@ def part_episodes(part):
 def test_the_rows_of_an_episode_are_in_one_minibatch_and_weigh_as_one(per_epoch):
     batch = batch_of(6, SEGMENTS)
 
-    parts = list(
-        minibatches(batch, {}, per_epoch=per_epoch, epochs=1, max_actions=9, seed=3, step=1)
-    )
+    parts = parts_of(batch, {}, per_epoch=per_epoch, epochs=1, seed=3, step=1)
 
     assert sum(part.normalizers.num_sequences for part in parts) == 4
     for part in parts:
@@ -152,8 +150,6 @@ def test_episodes_of_one_row_bring_no_weights():
 
 def test_episodes_of_several_rows_leave_no_empty_minibatch():
     """Three minibatches of four episodes: rows would have filled them otherwise."""
-    parts = minibatches(
-        batch_of(6, SEGMENTS), {}, per_epoch=3, epochs=1, max_actions=9, seed=0, step=1
-    )
+    parts = parts_of(batch_of(6, SEGMENTS), {}, per_epoch=3, epochs=1, seed=0, step=1)
 
     assert [part.normalizers.num_sequences for part in parts] == [2, 1, 1]

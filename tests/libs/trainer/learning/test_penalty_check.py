@@ -8,6 +8,7 @@ from rlhf_core import plugins as plugin_loader
 from rlhf_core.contracts import Advantages
 from rlhf_core.math import reward_to_go, rewards_by_turn, whiten
 from rlhf_testing.conformance.reward_batches import Row, mixed_rows, reward_batch
+from rlhf_testing.errors import has_code
 from rlhf_trainer.learning.checks import PenaltyChecked
 
 ESTIMATORS = list(plugin_loader.load("").registries["rlhf_advantage_estimators"])
@@ -42,7 +43,11 @@ def to_go(batch):
 def test_an_estimator_that_leaves_the_penalty_out_is_refused(estimator, scale):
     rows = [Row(key=key, turns=(2, 2), score=scale * key, group=0) for key in range(4)]
 
-    with pytest.raises(CapabilityError, match=r"--estimator mine.*\n.*--algo.kl.mode loss"):
+    with pytest.raises(
+        CapabilityError,
+        match=r"--estimator mine.*\n.*--algo.kl.mode loss",
+        check=has_code("config/penalty-without-effect"),
+    ):
         PenaltyChecked(lambda: estimator, "--estimator mine")(batch_of(rows))
 
 

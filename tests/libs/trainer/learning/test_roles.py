@@ -3,7 +3,7 @@
 import pytest
 
 from rlhf_trainer.learning.demands import demands_of
-from rlhf_trainer.learning.roles import critic_role, max_length, policy_role, runtime_spec
+from rlhf_trainer.learning.roles import critic_role, policy_role, runtime_spec
 
 
 def spec(found, *, total_steps=10):
@@ -150,7 +150,7 @@ def test_a_kl_is_in_the_objective_only_as_a_loss(resolved, words, estimator):
 def test_the_longest_sequence_is_prompt_and_response_unless_it_is_written(resolved, words, length):
     found = resolved(*words)
 
-    assert max_length(found.run) == length
+    assert found.run.longest_sequence == length
     assert spec(found).engine_spec.max_length == length
 
 

@@ -8,6 +8,7 @@ from rlhf_config.common import ActorConfig
 from rlhf_config.resolved import Selection
 from rlhf_core import Component, ConfigError, PluginError
 from rlhf_core.component import Config, Registered
+from rlhf_testing.errors import has_code
 from rlhf_trainer.learning.schedules import schedule_of
 
 ROLE = ActorConfig(optim="any", warmup_ratio=0.2, min_lr_ratio=0.25)
@@ -60,6 +61,8 @@ def test_a_wrong_share_names_the_schedule_and_the_update(share):
 
 def test_a_schedule_that_raises_is_named_with_the_update():
     with pytest.raises(
-        PluginError, match=r"mine \(my_plugin\): at update 2 of 10 it raised ZeroDiv"
+        PluginError,
+        match=r"mine \(my_plugin\): at update 2 of 10 it raised ZeroDiv",
+        check=has_code("plugin/raised"),
     ):
         schedule_of(chosen(lambda point: 1 / 0), ROLE, 10)

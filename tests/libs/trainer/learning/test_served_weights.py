@@ -7,6 +7,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.learning.checks import check_served_weights
 
 
@@ -26,7 +27,11 @@ def test_equal_digests_pass():
 
 
 def test_stale_weights_end_the_run_with_the_version_and_both_digests():
-    with pytest.raises(RolloutError, match=r"version 3 .*\(digest old\).*\(abc\)"):
+    with pytest.raises(
+        RolloutError,
+        match=r"version 3 .*\(digest old\).*\(abc\)",
+        check=has_code("engine/serves-other-weights"),
+    ):
         check(engine_with("old"))
 
 

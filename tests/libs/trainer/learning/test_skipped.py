@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_core import NonFiniteError
 from rlhf_core.batch.metric import Metric
+from rlhf_testing.errors import has_code
 from rlhf_trainer.learning.checks import count_skipped
 
 GOOD = {"train/skipped_updates": Metric(0.0, reduction="sum")}
@@ -26,7 +27,9 @@ def test_an_update_that_was_not_skipped_starts_the_count_anew(metrics):
 
 def test_the_limit_ends_the_run_with_the_number_and_the_advice():
     with pytest.raises(
-        NonFiniteError, match=r"^3 updates of the policy in a row .* look at the data$"
+        NonFiniteError,
+        match=r"^3 updates of the policy in a row .* look at the data$",
+        check=has_code("training/gradient-not-finite"),
     ):
         count(2, SKIPPED)
 
@@ -35,13 +38,23 @@ def test_metrics_that_are_not_finite_are_named_for_the_cause_is_among_them():
     nan, inf = Metric(float("nan")), Metric(float("inf"), 2.0)
     metrics = {**SKIPPED, "loss/policy": Metric(0.5), "loss/kl": nan, "kl/ref": inf}
 
-    with pytest.raises(NonFiniteError, match=r"Of its metrics kl/ref, loss/kl are not finite ei"):
+    with pytest.raises(
+        NonFiniteError,
+        match=r"Of its metrics kl/ref, loss/kl are not finite ei",
+        check=has_code("training/gradient-not-finite"),
+    ):
         count(0, metrics, limit=1)
-    with pytest.raises(NonFiniteError, match=r"Of its metrics loss/kl is not finite either"):
+    with pytest.raises(
+        NonFiniteError,
+        match=r"Of its metrics loss/kl is not finite either",
+        check=has_code("training/gradient-not-finite"),
+    ):
         count(0, {**SKIPPED, "loss/kl": nan}, limit=1)
 
 
 def test_a_limit_of_1_allows_none():
-    with pytest.raises(NonFiniteError, match=r"^1 updates"):
+    with pytest.raises(
+        NonFiniteError, match=r"^1 updates", check=has_code("training/gradient-not-finite")
+    ):
         count(0, SKIPPED, limit=1)
     assert count(0, GOOD, limit=1) == 0

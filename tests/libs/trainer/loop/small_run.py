@@ -241,7 +241,7 @@ class Counting:
         return {"steps": self.steps}
 
     def load_state_dict(self, state):
-        self._diary.note(f"shaper goes on from {state['steps']}")
+        self._diary.note(f"shaper continues from {state['steps']}")
         self.steps = state["steps"]
 
 

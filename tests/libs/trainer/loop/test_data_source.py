@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rlhf_core import Component, ConfigError, DataError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.ledger import replay
 
 STEPS = {
@@ -92,7 +93,8 @@ def test_rows_that_were_changed_between_are_named(small_run, path):
 
     with pytest.raises(
         DataError,
-        match=r"^source.jsonl:3: the row of --data.source .* was changed since the run read",
+        match=r"^source\.jsonl:3: the row of --data\.source",
+        check=has_code("data/changed-rows"),
     ):
         small_run(STEPS, AUTO)
 
@@ -100,7 +102,9 @@ def test_rows_that_were_changed_between_are_named(small_run, path):
 def test_a_row_that_cannot_be_used_is_named_by_its_place(small_run, path):
     path.write_text(path.read_text() + '{"question": "?"}\n')
 
-    with pytest.raises(DataError, match=r"^source.jsonl:6: .*'prompt'"):
+    with pytest.raises(
+        DataError, match=r"^source\.jsonl:6.*'prompt'", check=has_code("data/missing-column")
+    ):
         small_run(STEPS)
 
 
@@ -113,14 +117,22 @@ def test_the_columns_of_data_make_the_prompt(small_run, path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "said", "code"),
     [
-        ({"data": {"train": ["rows.jsonl"]}}, "rows come from one of them"),
-        ({"train": {"steps": None}}, "a source has no known end.* Set --steps 100"),
+        (
+            {"data": {"train": ["rows.jsonl"]}},
+            "rows come from one of them",
+            "config/source-and-sets",
+        ),
+        (
+            {"train": {"steps": None}},
+            "a source has no known end.* Set --steps 100",
+            "config/steps-missing",
+        ),
     ],
 )
-def test_what_cannot_go_with_a_source_is_refused(small_run, path, change, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_go_with_a_source_is_refused(small_run, path, change, said, code):
+    with pytest.raises(ConfigError, match=said, check=has_code(code)):
         small_run(STEPS, change)
 
 

@@ -1,12 +1,14 @@
 """Who decides whether the engine sleeps, and when nobody can."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_core import Component, Config, ConfigError, RLHFError
 from rlhf_core.capabilities import PLANS_MEMORY
 from rlhf_core.contracts import ENGINE, Colocation, ProcessLayout, SleepAdvice
+from rlhf_testing.errors import has_code
 
 
 class ApartConfig(Config):
@@ -105,11 +107,16 @@ def test_an_error_of_the_planner_is_logged_and_not_raised(advised, caplog):
 
 
 def test_always_is_refused_where_the_engine_shares_with_no_role(small_run):
+    runtime = SimpleNamespace(start=None, close=None)
     small_run.with_component(
-        "rlhf_runtimes", Component(name="apart", config=ApartConfig, factory=lambda config: None)
+        "rlhf_runtimes", Component(name="apart", config=ApartConfig, factory=lambda config: runtime)
     )
 
-    with pytest.raises(ConfigError, match="no role shares accelerators with an engine"):
+    with pytest.raises(
+        ConfigError,
+        match="no role shares accelerators with an engine",
+        check=has_code("config/sleep-without-sharing"),
+    ):
         small_run.steps({"runtime": {"name": "apart", "sleep": "always"}})
 
 
@@ -117,7 +124,11 @@ def test_always_is_refused_beside_generation_that_runs_ahead(small_run):
     ahead = {"rollout": {"max_staleness": 1}}
 
     with (
-        pytest.raises(ConfigError, match=r"runtime\.sleep always and .*rollout\.max_staleness 1"),
+        pytest.raises(
+            ConfigError,
+            match=r"runtime\.sleep always.*rollout\.max_staleness 1",
+            check=has_code("config/sleep-beside-rollouts"),
+        ),
         small_run.configured(ahead, {"runtime": {"sleep": "always"}}),
     ):
         pass

@@ -21,6 +21,7 @@ from rlhf_config.common import (
     RuntimeSelection,
 )
 from rlhf_core import CheckpointError, Config, ConfigError, ResumeError, StorageError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.loop.course import Export, FinishedStep, RunKind
 from rlhf_trainer.loop.driver import drive
 from rlhf_trainer.loop.resume import ResumeRules
@@ -195,7 +196,9 @@ def test_an_option_that_binds_may_not_change(add):
     add({"checkpoint": {"every": 1}})
 
     with pytest.raises(
-        ConfigError, match=r"--adding\.start is 5, but the checkpoint .* made with 0"
+        ConfigError,
+        match=r"--adding\.start is 5, but the checkpoint .* made with 0",
+        check=has_code("resume/option-changed"),
     ):
         add(RESUMED, {"adding": {"start": 5}})
 
@@ -204,7 +207,9 @@ def test_a_record_that_changed_is_named(add, tmp_path):
     add()
     (tmp_path / "run/metrics.jsonl").write_text("{}\n")
 
-    with pytest.raises(ResumeError, match=r"metrics\.jsonl has lost its end"):
+    with pytest.raises(
+        ResumeError, match=r"metrics\.jsonl", check=has_code("resume/records-changed")
+    ):
         add(RESUMED, {"adding": {"steps": 5}})
 
 
@@ -284,7 +289,7 @@ def test_a_step_that_failed_with_changed_weights_is_not_saved_as_the_one_before(
     log = (tmp_path / "run/run.log").read_text()
     assert (
         "step 4 failed when weights may have changed, so step 3 could not be saved: no checkpoint was due before, and "
-        "--resume restart begins anew and does 3 steps (0.0 minutes) again. A smaller --checkpoint.every or "
+        "--resume restart starts over and does 3 steps (0.0 minutes) again. A smaller --checkpoint.every or "
         "--checkpoint.every_minutes loses less"
     ) in log
 
@@ -335,7 +340,7 @@ def test_after_a_step_that_cannot_be_saved_a_resume_falls_back_as_far_as_the_err
 
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000002"]
     log = (tmp_path / "run/run.log").read_text()
-    assert "--resume auto goes on from step 2 and does 1 step (0.0 minutes) again" in log
+    assert "--resume auto continues from step 2 and does 1 step (0.0 minutes) again" in log
     add(RESUMED, {"checkpoint": {"every": 2}})
     assert lines(tmp_path)[-2:] == [(4, {"total": 10.0}), (4, {"eval/total": 10.0})]
 
@@ -366,8 +371,8 @@ def test_a_role_that_is_lost_and_cannot_be_saved_says_how_far_back_that_throws_t
         add({"checkpoint": {"every": 2}}, on_step=lose)
 
     assert (
-        "step 3 could not be saved: rank 1 is gone\n  --resume auto goes on from step 2 and does 1 step (0.0 minutes) "
-        "again. A smaller --checkpoint.every or --checkpoint.every_minutes loses less"
+        "step 3 could not be saved: rank 1 is gone\n  --resume auto continues from step 2 and does 1 step (0.0 "
+        "minutes) again. A smaller --checkpoint.every or --checkpoint.every_minutes loses less"
     ) in (tmp_path / "run/run.log").read_text()
 
 
@@ -439,7 +444,9 @@ def test_records_without_a_checkpoint_are_not_replaced_unless_that_is_asked_for(
         add(halfway=failing_at(3))
     before = lines(tmp_path)
 
-    with pytest.raises(ResumeError, match=r"did 2 steps and left none\. --resume restart begins"):
+    with pytest.raises(
+        ResumeError, match=r"2 steps.*--resume restart", check=has_code("resume/no-checkpoint")
+    ):
         add(RESUMED)
     assert lines(tmp_path) == before
 

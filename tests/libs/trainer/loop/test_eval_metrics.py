@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_core import Component, PluginError
 from rlhf_core.contracts import EvalEpisodes, Trajectory, TrajectoryColumns, Turn, Uid
+from rlhf_testing.errors import has_code
 from rlhf_trainer.loop.evaluation import NamedMetric, episodes_of, measured
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
@@ -79,19 +80,35 @@ def test_what_is_no_finite_number_names_metric_set_and_temperature(value):
 
 
 def test_a_metric_that_raises_is_named():
-    with pytest.raises(PluginError, match=r"mine \(my-plugin 3\.1\).*it raised ZeroDivisionError"):
+    with pytest.raises(
+        PluginError,
+        match=r"mine \(my-plugin 3\.1\).*it raised ZeroDivisionError",
+        check=has_code("plugin/raised"),
+    ):
         measured(named(lambda episodes: {"share": 1 / 0}), episodes(), {})
 
 
 def test_what_is_no_numbers_by_name_is_refused():
-    with pytest.raises(PluginError, match=r"it returned 0.5 \(float\); expected numbers by name"):
+    with pytest.raises(
+        PluginError,
+        match=r"it returned 0.5 \(float\); expected numbers by name",
+        check=has_code("metric/wrong-answer"),
+    ):
         measured(named(lambda episodes: 0.5), episodes(), {})
 
 
 def test_a_name_that_is_taken_is_refused():
-    with pytest.raises(PluginError, match="'reward' is the name of another metric already"):
+    with pytest.raises(
+        PluginError,
+        match="'reward' is the name of another metric already",
+        check=has_code("metric/name-taken"),
+    ):
         measured(named(lambda episodes: {"reward": 1.0}), episodes(), {"reward": 0.0})
-    with pytest.raises(PluginError, match="a name without spaces, got 'my share'"):
+    with pytest.raises(
+        PluginError,
+        match="a name without spaces, got 'my share'",
+        check=has_code("metric/malformed-name"),
+    ):
         measured(named(lambda episodes: {"my share": 1.0}), episodes(), {})
 
 

@@ -3,14 +3,17 @@
 import logging
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_core import Component, Config, ConfigError, RolloutError
 from rlhf_core.contracts import RolloutSample, RunInfo, RunResult
+from rlhf_testing.errors import has_code
 from rlhf_trainer.loop import hearers as loop_loggers
 from rlhf_trainer.loop.hearers import Loggers, without_credentials
+from rlhf_trainer.loop.run import run as run_training
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
 RESUMED = {"resume": {"checkpoint": "auto"}}
@@ -144,6 +147,17 @@ def test_samples_are_those_of_samples_jsonl(small_run, kept):
     assert [(s.uid, s.reward) for s in samples] == [(w["uid"], w["reward"]) for w in written]
 
 
+def test_a_choice_that_was_printed_before_the_run_is_no_note_of_it(small_run, kept):
+    """Displays print the notes, and who started the run has printed the choices."""
+    with small_run.configured(TO_KEPT) as (resolved, plugins):
+        run_training(replace(resolved, choices=("engine small: it is the only one",)), plugins)
+
+    notes = kept[0].calls[0][1].notes
+    assert notes
+    assert "engine small: it is the only one" not in notes
+    assert "engine small: it is the only one" in (small_run.folder / "run" / "run.log").read_text()
+
+
 def test_a_resumed_run_starts_its_logger_at_the_step_of_the_checkpoint(small_run, kept):
     small_run(TO_KEPT, {"checkpoint": {"every": 1}})
 
@@ -255,7 +269,7 @@ def test_an_interrupted_run_says_so_to_its_loggers(small_run, kept):
 def test_a_run_that_never_started_starts_no_logger(small_run, kept):
     small_run.diary.fail("runtime starts", RolloutError("no GPU"))
 
-    with pytest.raises(RolloutError, match="no GPU"):
+    with pytest.raises(RolloutError, match="no GPU", check=has_code("rollout/failed")):
         small_run(TO_KEPT)
 
     assert kept[0].calls == []
@@ -267,7 +281,7 @@ def test_a_logger_that_cannot_be_built_ends_the_run_before_anything_else(small_r
         Component(name="keyless", factory=lambda config: failing(ConfigError("set KEY"))()),
     )
 
-    with pytest.raises(ConfigError, match="set KEY"):
+    with pytest.raises(ConfigError, match="set KEY", check=has_code("config/invalid")):
         small_run({"log": {"to": ["keyless"]}})
 
     assert small_run.events == []

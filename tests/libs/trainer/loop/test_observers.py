@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_core import Component, Config, PluginError, ResumeError
 from rlhf_core.contracts import EndRun, Observer
+from rlhf_testing.errors import has_code
 from rlhf_trainer.loop.hearers import Observers, WatchingObserver
 
 EVALUATED = {"eval": {"fraction": 0.25, "every": 2}}
@@ -242,7 +243,9 @@ def test_a_state_that_cannot_be_taken_back_refuses_the_resume(small_run):
     small_run(WATCHED, {"train": {"steps": 2}})
 
     with pytest.raises(
-        ResumeError, match=r"the observer watcher \(.*\) cannot take its state back"
+        ResumeError,
+        match=r"the observer watcher \(.*\) cannot take its state back",
+        check=has_code("resume/state-refused"),
     ):
         small_run(WATCHED, RESUMED)
 
@@ -305,7 +308,11 @@ def test_a_state_is_as_json_gives_it_back():
 def test_what_is_no_observer_is_refused_before_anything_is_built(small_run):
     small_run.with_component("rlhf_observers", Component(name="thing", factory=lambda _: object()))
 
-    with pytest.raises(PluginError, match=r"--observers\.use thing .*got object; derive it from"):
+    with pytest.raises(
+        PluginError,
+        match=r"--observers\.use thing .*got object; derive it from",
+        check=has_code("observer/wrong-kind"),
+    ):
         small_run({"observers": {"use": ["thing"]}})
 
     assert small_run.events == []

@@ -5,6 +5,7 @@ from itertools import islice
 import pytest
 
 from rlhf_core import Component, ConfigError, PluginError, ResumeError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.ledger import replay
 
 STEPS = {"train": {"steps": 6}, "checkpoint": {"every": 1}, "data": {"sampler": "longest"}}
@@ -124,7 +125,11 @@ def test_a_mistake_names_the_sampler_and_the_run_goes_on_where_it_was(small_run,
     small_run(STEPS, output="whole")
     small_run.with_component("rlhf_prompt_samplers", Component(name="wrong", factory=make))
     wrong = {"data": {"sampler": "wrong"}}
-    with pytest.raises(PluginError, match=r"^--data.sampler wrong \(small\): expected 2 prompts"):
+    with pytest.raises(
+        PluginError,
+        match=r"^--data.sampler wrong \(small\): expected 2 prompts",
+        check=has_code("plugin/number-of-prompts"),
+    ):
         small_run(STEPS, wrong)
     assert small_run.checkpoints()[-1] == 2
 
@@ -136,7 +141,11 @@ def test_a_mistake_names_the_sampler_and_the_run_goes_on_where_it_was(small_run,
 def test_another_sampler_cannot_take_over_a_checkpoint(small_run, samplers):
     small_run(STEPS, {"train": {"steps": 2}})
 
-    with pytest.raises(ConfigError, match=r"--data.sampler is None, but .* with 'small:longest'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--data.sampler is None, but .* with 'small:longest'",
+        check=has_code("resume/option-changed"),
+    ):
         small_run({"train": {"steps": 3}}, AUTO)
 
 
@@ -148,7 +157,11 @@ def test_a_state_that_cannot_be_taken_back_names_the_sampler(small_run, samplers
 
     Longest.load_state_dict, kept = fails, Longest.load_state_dict
     try:
-        with pytest.raises(ResumeError, match=r"the prompt sampler small:longest \(small\) cannot"):
+        with pytest.raises(
+            ResumeError,
+            match=r"the prompt sampler small:longest \(small\) cannot",
+            check=has_code("resume/state-refused"),
+        ):
             small_run(STEPS, AUTO)
     finally:
         Longest.load_state_dict = kept

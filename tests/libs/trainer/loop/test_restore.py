@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from rlhf_core import CheckpointError, ResumeError, RolloutError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.loop.restore import restore_components, restore_roles
 from rlhf_trainer.loop.resume import ResumePoint
 from rlhf_trainer.loop.state import LoopState
@@ -55,7 +56,11 @@ def test_each_role_gets_its_own_folder(resolved, tmp_path):
 def test_a_role_that_the_checkpoint_does_not_have_is_named(resolved, tmp_path):
     (tmp_path / "policy").mkdir()
 
-    with pytest.raises(ResumeError, match="has no critic, which this run needs"):
+    with pytest.raises(
+        ResumeError,
+        match="has no critic, which this run needs",
+        check=has_code("resume/missing-state"),
+    ):
         asyncio.run(
             restore_roles(point(tmp_path), resolved(), {"policy": Role(), "critic": Role()})
         )
@@ -79,12 +84,16 @@ def test_the_backend_and_the_roles_own_optimizer_are_named(resolved, tmp_path, n
 
 
 def test_a_backend_that_says_what_is_wrong_is_quoted(resolved, tmp_path):
-    with pytest.raises(ResumeError, match=r"cannot take its state back: cut off$"):
+    with pytest.raises(
+        ResumeError,
+        match=r"cannot take its state back: cut off$",
+        check=has_code("resume/state-refused"),
+    ):
         restore(tmp_path, resolved(), policy=Role(CheckpointError("cut off")))
 
 
 def test_a_rank_that_died_names_itself(resolved, tmp_path):
-    with pytest.raises(RolloutError, match=r"^rank 3 died$"):
+    with pytest.raises(RolloutError, match=r"^rank 3 died$", check=has_code("rollout/failed")):
         restore(tmp_path, resolved(), policy=Role(RolloutError("rank 3 died")))
 
 

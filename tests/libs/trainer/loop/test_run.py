@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from rlhf_core import ConfigError, PluginError, ResumeError, RolloutError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.ledger import replay
 from rlhf_trainer.loop.state import LoopState
 
@@ -107,7 +108,7 @@ def test_a_run_that_exports_nothing_has_no_model(small_run):
 def test_a_model_is_exported_whole_or_not_at_all(small_run):
     small_run.diary.fail("export", RolloutError("disk full"))
 
-    with pytest.raises(RolloutError, match="disk full"):
+    with pytest.raises(RolloutError, match="disk full", check=has_code("rollout/failed")):
         small_run()
 
     assert small_run.results[0].model is None
@@ -133,12 +134,12 @@ def test_a_stop_request_finishes_the_step_saves_it_and_ends_without_a_model(smal
         "run ends: interrupted",
     ]
     assert (result.status, result.steps, result.model) == ("interrupted", 2, None)
-    assert result.message == f"stopped by {number.name}; go on with --resume auto"
+    assert result.message == f"stopped by {number.name}; continue with --resume auto"
 
 
 @pytest.mark.parametrize("event", ["runtime starts", "run starts at 0 of 3", "evaluated 0"])
 def test_a_stop_request_before_the_first_step_is_met_after_it(small_run, event):
-    """There is no checkpoint of step 0 to go on from."""
+    """There is no checkpoint of step 0 to continue from."""
     small_run.diary.interrupt(event)
 
     result = small_run(EVALUATED)
@@ -216,7 +217,7 @@ def test_a_run_that_fails_closes_everything_says_so_and_can_go_on(small_run, eve
     small_run.diary.fail(event, RolloutError("engine died\nwith details"), time=count + time)
     small_run.events.clear()
 
-    with pytest.raises(RolloutError, match="engine died"):
+    with pytest.raises(RolloutError, match="engine died", check=has_code("rollout/failed")):
         small_run(EVERY_STEP)
 
     assert small_run.events[-2:] == ["runtime closes", "run ends: failed"]
@@ -232,7 +233,7 @@ def test_a_run_that_fails_closes_everything_says_so_and_can_go_on(small_run, eve
         "runtime starts",
         "load",
         "serve version 2",
-        "shaper goes on from 2",
+        "shaper continues from 2",
         "run starts at 2 of 3",
     ]
     assert small_run.runtime.engine.sources[0] == "weights after 2"
@@ -249,7 +250,9 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_if_that_is_as
         small_run()
     failed = small_run.lines()
 
-    with pytest.raises(ResumeError, match=r"left none\. --resume restart begins anew"):
+    with pytest.raises(
+        ResumeError, match="--resume restart", check=has_code("resume/no-checkpoint")
+    ):
         small_run(RESUMED)
     result = small_run({"resume": {"checkpoint": "restart"}})
 
@@ -263,7 +266,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_if_that_is_as
 def test_a_runtime_that_cannot_start_is_a_failed_run_without_a_start(small_run):
     small_run.diary.fail("runtime starts", RolloutError("no GPU"))
 
-    with pytest.raises(RolloutError, match="no GPU"):
+    with pytest.raises(RolloutError, match="no GPU", check=has_code("rollout/failed")):
         small_run()
 
     assert small_run.events == ["runtime starts", "runtime closes", "run ends: failed"]
@@ -290,7 +293,9 @@ def test_code_that_calls_exit_fails_the_run_and_not_the_process(small_run, await
         "learn", sys.exit if awaited else lambda: asyncio.ensure_future(exits()), time=2
     )
 
-    with pytest.raises(PluginError, match="code of the run raised SystemExit"):
+    with pytest.raises(
+        PluginError, match="code of the run raised SystemExit", check=has_code("run/exited")
+    ):
         small_run(EVERY_STEP)
 
     (result,) = small_run.results
@@ -303,7 +308,7 @@ def test_code_that_calls_exit_fails_the_run_and_not_the_process(small_run, await
 def test_a_runtime_that_cannot_be_closed_makes_a_finished_run_a_failed_one(small_run):
     small_run.diary.fail("runtime closes", RolloutError("a rank hangs"))
 
-    with pytest.raises(RolloutError, match="a rank hangs"):
+    with pytest.raises(RolloutError, match="a rank hangs", check=has_code("rollout/failed")):
         small_run()
 
     assert [result.status for result in small_run.results] == ["failed"]
@@ -331,7 +336,7 @@ def test_a_finished_run_that_is_resumed_makes_no_step_and_exports_again(small_ru
         "runtime starts",
         "load",
         "serve version 3",
-        "shaper goes on from 3",
+        "shaper continues from 3",
         "run starts at 3 of 3",
         "export",
         "runtime closes",
@@ -369,7 +374,7 @@ def test_a_second_run_in_the_folder_is_refused_before_anything_is_built(small_ru
     small_run()
     small_run.events.clear()
 
-    with pytest.raises(ConfigError, match=r"a run is there already\. Add --resume auto"):
+    with pytest.raises(ConfigError, match="--resume auto", check=has_code("output/run-exists")):
         small_run()
 
     assert small_run.events == []

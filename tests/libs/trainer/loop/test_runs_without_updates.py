@@ -5,6 +5,7 @@ import pytest
 
 from rlhf_core import Component, EmptyStepsError
 from rlhf_core.contracts import RewardResult
+from rlhf_testing.errors import has_code
 
 LIMIT = 3
 CASES = {
@@ -80,7 +81,9 @@ def test_a_resume_counts_on_and_ends_at_its_first_step(small_run, run):
     with pytest.raises(EmptyStepsError):
         run(case)
 
-    with pytest.raises(EmptyStepsError, match=f"in {LIMIT} steps in a row"):
+    with pytest.raises(
+        EmptyStepsError, match=f"{LIMIT} steps", check=has_code("training/empty-steps")
+    ):
         run(case, {"resume": {"checkpoint": "auto"}})
 
     assert len(small_run.lines()) == LIMIT - 1

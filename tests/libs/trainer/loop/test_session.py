@@ -11,6 +11,7 @@ from tests.deadlines import HANG_S
 from rlhf_core import Component, ConfigError, DataError, RewardError, RolloutError
 from rlhf_core.contracts import Task, Uid
 from rlhf_data.made.tasks import MadePart, MadeTasks
+from rlhf_testing.errors import has_code
 from rlhf_trainer.learning.learner import BatchLearner
 from rlhf_trainer.loop.session import open_session, total_steps_of
 
@@ -85,7 +86,7 @@ def test_an_epoch_of_made_tasks_ends_where_one_of_them_has_an_end(small_run, siz
             assert total_steps_of(resolved, tasks) == expected
             return
         with pytest.raises(
-            ConfigError, match=r"--steps is required: the tasks of e0.* have no end"
+            ConfigError, match=r"--steps.*e0", check=has_code("config/steps-missing")
         ):
             total_steps_of(resolved, tasks)
 
@@ -112,7 +113,11 @@ def test_runs_that_are_evaluated_have_something_to_evaluate_on_or_no_interval(op
 
 
 def test_an_interval_of_evaluations_without_anything_to_evaluate_on_is_refused_in_files_too(opened):
-    with pytest.raises(ConfigError, match=r"every.* is 2, but there is nothing .* --eval.fraction"):
+    with pytest.raises(
+        ConfigError,
+        match=r"every.* is 2, but there is nothing .* --eval.fraction",
+        check=has_code("eval/nothing-held-out"),
+    ):
         opened(lambda session: None, {"eval": {"every": 2}})
 
 
@@ -146,7 +151,7 @@ class Refusing:
 
 
 def test_the_runtimes_processes_play_the_groups(small_run, changed_placement):
-    with pytest.raises(RolloutError, match="asked for 0"):
+    with pytest.raises(RolloutError, match="asked for 0", check=has_code("rollout/failed")):
         small_run.steps(prepare=changed_placement(groups=Refusing()))
 
     assert "generate" not in small_run.events
@@ -213,7 +218,7 @@ def test_what_is_in_flight_is_stopped_before_the_runtime_closes(small_run):
 def test_bad_rows_are_reported_before_a_reward_or_a_model_is_started(opened, small_run):
     (small_run.folder / "rows.jsonl").write_text('{"prompt": ""}\n')
 
-    with pytest.raises(DataError, match=r"rows\.jsonl"):
+    with pytest.raises(DataError, match=r"rows\.jsonl", check=has_code("data/empty")):
         opened(lambda session: None)
 
     assert small_run.events == []
@@ -226,7 +231,11 @@ def test_a_reward_that_cannot_be_built_is_reported_before_a_model_is_loaded(open
 
     changes = {"reward": {"use": ["letters", "broken"], "broken": {"isolate": False}}}
     small_run.with_component("rlhf_rewards", Component(name="broken", factory=no_reward))
-    with pytest.raises(RewardError, match=r"reward broken .* could not be built.*no such table"):
+    with pytest.raises(
+        RewardError,
+        match=r"reward broken .* could not be built.*no such table",
+        check=has_code("reward/not-started"),
+    ):
         opened(lambda session: None, changes)
 
     assert small_run.events == []
@@ -236,7 +245,7 @@ def test_a_reward_that_cannot_be_built_is_reported_before_a_model_is_loaded(open
 def test_a_runtime_that_cannot_start_is_closed_and_so_are_the_rewards(opened, small_run):
     small_run.diary.fail("runtime starts", RolloutError("no GPU"))
 
-    with pytest.raises(RolloutError, match="no GPU"):
+    with pytest.raises(RolloutError, match="no GPU", check=has_code("rollout/failed")):
         opened(lambda session: None)
 
     assert small_run.events == ["runtime starts", "runtime closes"]
@@ -246,7 +255,7 @@ def test_a_runtime_that_cannot_start_is_closed_and_so_are_the_rewards(opened, sm
 def test_rewards_end_also_when_the_runtime_cannot_be_closed(opened, small_run):
     small_run.diary.fail("runtime closes", RolloutError("a rank hangs"))
 
-    with pytest.raises(RolloutError, match="a rank hangs"):
+    with pytest.raises(RolloutError, match="a rank hangs", check=has_code("rollout/failed")):
         opened(lambda session: None)
 
     assert reward_threads() == []
@@ -283,7 +292,7 @@ def context_of(small_run, *changes, needs=()):
     executor = Looking()
     looking = Component(name="looking", factory=lambda config: executor, needs=frozenset(needs))
     small_run.with_component("rlhf_rollout_executors", looking)
-    with pytest.raises(RolloutError, match="seen"):
+    with pytest.raises(RolloutError, match="seen", check=has_code("rollout/failed")):
         small_run.steps(*changes, {"rollout": {"executor": "looking"}})
     return executor.context
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 from rlhf_trainer.loop.sleeping import PHASES, TOTAL, Sleeping
 
@@ -198,35 +199,20 @@ def test_a_step_reports_the_seconds_of_its_moves():
     assert set(second.values()) == {0.0}
 
 
-def test_without_roles_to_move_nothing_is_asked_of_anyone():
-    async def run():
-        sleeping, engine, roles = parts(moving=())
-        for version in range(2):
-            await sleeping.for_engine(version)
-            await engine.generate(REQUEST)
-            await learn(sleeping, roles, version, delivers=True)
-            assert not engine.is_asleep
-        assert sleeping.saved(roles, 2) is roles
-        assert roles["policy"].stays is None
-        return sleeping.take_seconds()
-
-    assert asyncio.run(run()) == {}
-
-
 def test_the_fake_engine_refuses_what_a_sleeping_one_cannot_do():
     async def run():
         engine = FakeEngine()
         await engine.sleep()
-        for call, match in (
-            (engine.generate(REQUEST), "is asleep"),
-            (engine.wake(), "weights are gone"),
-            (engine.sleep(), "asleep already"),
+        for call, match, code in (
+            (engine.generate(REQUEST), "is asleep", "engine/asleep"),
+            (engine.wake(), "weights are gone", "engine/wrong-state"),
+            (engine.sleep(), "asleep already", "engine/wrong-state"),
         ):
-            with pytest.raises(RolloutError, match=match):
+            with pytest.raises(RolloutError, match=match, check=has_code(code)):
                 await call
         await engine.update_weights(1, None)
         await engine.wake()
-        with pytest.raises(RolloutError, match="it is awake"):
+        with pytest.raises(RolloutError, match="it is awake", check=has_code("engine/wrong-state")):
             await engine.wake()
 
     asyncio.run(run())
@@ -258,6 +244,17 @@ def test_a_run_sleeps_learns_delivers_and_wakes(small_run):
     assert small_run.runtime.specs[0].moving_roles == ("policy",)
     assert small_run.runtime.specs[0].engine_spec.sleeps
     assert set(PHASES) <= steps[1].timing.keys()
+
+
+def test_where_no_role_leaves_its_memory_nothing_is_moved_and_no_move_is_timed(small_run):
+    steps, _ = small_run.steps({"runtime": {"sleep": "never"}}, count=2)
+
+    assert moves(small_run) == [
+        "runtime starts",
+        *("generate", "learn", "serve version 1", "checksum"),
+        *("generate", "learn", "serve version 2", "checksum"),
+    ]
+    assert not {*PHASES, TOTAL} & steps[1].timing.keys()
 
 
 def test_a_checkpoint_brings_back_what_left_for_the_update(small_run):
@@ -298,7 +295,7 @@ def test_a_resumed_run_reads_its_state_while_the_engine_sleeps(small_run):
 def test_a_run_that_fails_between_two_phases_takes_everything_down(small_run, event):
     small_run.diary.fail(event, RolloutError("broken"))
 
-    with pytest.raises(RolloutError, match="broken"):
+    with pytest.raises(RolloutError, match="broken", check=has_code("rollout/failed")):
         small_run(SLEEPING)
 
     assert small_run.events[-2:] == ["runtime closes", "run ends: failed"]

@@ -8,8 +8,8 @@ from rlhf_config.common import ActorConfig
 from rlhf_config.layers import lookup
 from rlhf_core import CheckpointError
 from rlhf_core.storage.run_folder import RunFolder
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.records import Extent
-from rlhf_trainer.loop.sleeping import Sleeping
 from rlhf_trainer.loop.state import LoopState
 from rlhf_trainer.loop.training import BINDING, TrainingCourse, check_books
 
@@ -22,7 +22,7 @@ def course(tmp_path):
             resolved=SimpleNamespace(run=run),
             roles={name: name for name in roles},
             total_steps=7,
-            sleeping=Sleeping(engine=None, roles={}),
+            sleeping=None,
         )
         return TrainingCourse(session, LoopState(), RunFolder(tmp_path))
 
@@ -55,7 +55,11 @@ def test_books_that_do_not_balance_name_the_group(small_run):
     size = Extent(num_bytes=folder.ledger.stat().st_size, sha256="")
 
     check_books(folder, LoopState(step=3), {"ledger.jsonl": size})
-    with pytest.raises(CheckpointError, match=r"at step 3: group 0\.99, which should be in flight"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"at step 3: group 0\.99, which should be in flight",
+        check=has_code("checkpoint/unbalanced-ledger"),
+    ):
         check_books(folder, LoopState(step=3, in_flight=[(0, 99)]), {"ledger.jsonl": size})
     check_books(folder, LoopState(step=3, in_flight=[(0, 99)]), {})
 

@@ -6,6 +6,7 @@ import pytest
 from rlhf_core.contracts import DrawRequest
 from rlhf_core.errors import DataError, PluginError
 from rlhf_testing.conformance.prompt_draws import NumberedPrompts
+from rlhf_testing.errors import has_code
 from rlhf_trainer.rollouts.prompts import LONGEST_RUN, CheckedSampler
 
 WHO = "--data.sampler mine (rlhf-plugin-mine 1.2.0)"
@@ -62,7 +63,7 @@ def test_a_mistake_names_the_sampler_its_plugin_and_the_version(drawn, said):
 
 
 def test_an_error_of_ours_stays_what_it_is():
-    with pytest.raises(DataError, match=r"^rows.jsonl:3: broken$"):
+    with pytest.raises(DataError, match=r"^rows.jsonl:3: broken$", check=has_code("data/invalid")):
         draw(DataError("rows.jsonl:3: broken"))
 
 
@@ -72,7 +73,11 @@ def test_one_prompt_for_ever_is_a_mistake():
     for number in range(LONGEST_RUN):
         sampler.draw(DrawRequest(count=1, taken=number, step=number + 1))
 
-    with pytest.raises(PluginError, match="drew prompt 3 33 times in a row, up to step 33"):
+    with pytest.raises(
+        PluginError,
+        match="drew prompt 3 33 times in a row, up to step 33",
+        check=has_code("plugin/repeated-prompt"),
+    ):
         sampler.draw(DrawRequest(count=1, taken=32, step=33))
 
 

@@ -9,6 +9,7 @@ import pytest
 from rlhf_core.contracts import RolloutContext, SamplingParams, Stop, Task, Trajectory, Turn, Uid
 from rlhf_core.errors import DataError
 from rlhf_data import TokenizerRenderer
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 from rlhf_testing.tiny import tiny_tokenizer
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
@@ -77,5 +78,5 @@ def test_a_row_goes_before_the_runs_variables(runner):
 
 
 def test_a_row_of_an_environment_with_a_variable_that_is_not_read_is_an_error(runner):
-    with pytest.raises(DataError, match="'thinking' would change nothing"):
+    with pytest.raises(DataError, match="'thinking'", check=has_code("template/unread-kwargs")):
         read(runner, {"chat_template_kwargs": {"thinking": False}})

@@ -1,7 +1,7 @@
 """The longest prompts are started first, as far as their lengths are known."""
 
 from rlhf_core.contracts import Task, Uid
-from rlhf_trainer.rollouts.batch_metrics import LengthEstimates
+from rlhf_trainer.rollouts.source import LengthEstimates
 
 
 def tasks(*prompts):

@@ -8,6 +8,7 @@ from tests.core.conftest import trajectory
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Task, Uid
 from rlhf_guard.rewards.panel import SampleScore
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeRenderer
 from rlhf_trainer.rollouts.episodes import EpisodeRequests, PlayedGroup, check_episodes, rewarded
 
@@ -111,7 +112,11 @@ def test_the_reward_of_an_episode_is_that_of_all_its_segments():
 
 
 def test_two_rewards_of_one_name_are_refused():
-    with pytest.raises(RolloutError, match=r"0\.3\.0\.0: both .* give a reward named 'exact'"):
+    with pytest.raises(
+        RolloutError,
+        match=r"0\.3\.0\.0: both .* give a reward named 'exact'",
+        check=has_code("reward/name-taken"),
+    ):
         rewarded(
             group(segment(0, 0, rewards={"exact": 1.0})),
             [SampleScore(reward=1.0, rewards={"exact": 1.0})],
@@ -132,7 +137,11 @@ def test_every_episode_is_returned_or_left_out_and_no_other_is(samples, left_out
     rows = [segment(sample, 0) for sample in samples]
     gone = {Uid(0, 3, sample): "died" for sample in left_out}
 
-    with pytest.raises(RolloutError, match="expected 2 of them in one or the other"):
+    with pytest.raises(
+        RolloutError,
+        match="expected 2 of them in one or the other",
+        check=has_code("rollout/wrong-episodes"),
+    ):
         check_episodes(TASK, rows, range(2), gone)
 
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from rlhf_core.errors import RewardError
-from rlhf_trainer.rollouts.reward_queue import RewardQueue
+from rlhf_testing.errors import has_code
+from rlhf_trainer.rollouts.pool import RewardQueue
 
 
 class Scorer:
@@ -14,7 +15,8 @@ class Scorer:
 
     async def __call__(self, groups):
         self.calls.append(list(groups))
-        await asyncio.sleep(0.001)
+        for _ in range(10):  # what the test puts meanwhile arrives
+            await asyncio.sleep(0)
         if "bad" in groups:
             raise RewardError("cannot")
         return [group.upper() for group in groups]
@@ -26,7 +28,8 @@ def test_what_arrives_during_a_call_goes_with_the_next():
     async def play():
         queue = RewardQueue(scorer)
         first = asyncio.create_task(queue.put("a"))
-        await asyncio.sleep(0.0005)
+        while not scorer.calls:
+            await asyncio.sleep(0)
         rest = await asyncio.gather(*(queue.put(name) for name in "bc"))
         return [await first, *rest]
 
@@ -37,7 +40,7 @@ def test_what_arrives_during_a_call_goes_with_the_next():
 def test_an_error_reaches_its_call_and_the_next_call_is_made():
     async def play():
         queue = RewardQueue(Scorer())
-        with pytest.raises(RewardError, match="cannot"):
+        with pytest.raises(RewardError, match="cannot", check=has_code("reward/failed")):
             await queue.put("bad")
         return await queue.put("good")
 

@@ -18,6 +18,7 @@ from rlhf_core.errors import RolloutError
 from rlhf_core.plugins import load
 from rlhf_core.rng import seed_of
 from rlhf_guard.rewards.panel import SampleScore
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine, FakeRenderer
 from rlhf_trainer.durable.ledger import Ledger, replay
 from rlhf_trainer.rollouts.episodes import EpisodeRunner
@@ -256,7 +257,9 @@ def test_an_error_of_the_executor_reaches_the_caller_as_it_is(take):
         async def run(self, task, samples, context):
             raise RolloutError(f"{task.uid}: broken")
 
-    with pytest.raises(RolloutError, match=r"0\.\d\.0\.0: broken"):
+    with pytest.raises(
+        RolloutError, match=r"0\.\d\.0\.0: broken", check=has_code("rollout/failed")
+    ):
         take(source(executor=Broken()))
 
 
@@ -265,7 +268,9 @@ def test_an_executor_that_loses_a_sample_is_refused(take):
         async def run(self, task, samples, context):
             return (await single_turn().run(task, samples, context))[:-1]
 
-    with pytest.raises(RolloutError, match="expected 3 of them"):
+    with pytest.raises(
+        RolloutError, match="expected 3 of them", check=has_code("rollout/wrong-episodes")
+    ):
         take(source(executor=Lossy()))
 
 
@@ -376,5 +381,9 @@ def test_a_segment_without_actions_is_refused():
                 for sample in samples
             ]
 
-    with pytest.raises(RolloutError, match=r"0\.3\.0\.0 without a single action token"):
+    with pytest.raises(
+        RolloutError,
+        match=r"0\.3\.0\.0 without a single action token",
+        check=has_code("rollout/no-action-token"),
+    ):
         asyncio.run(episodes(executor=Silent()).play(Tasks().task(3, 0)))

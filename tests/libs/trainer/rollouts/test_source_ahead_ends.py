@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from rlhf_core.errors import RolloutError
+from rlhf_testing.errors import has_code
 from rlhf_trainer.durable.ledger import Ledger, replay
 from rlhf_trainer.durable.records import RunningDigest
 from rlhf_trainer.rollouts.prompts import Cursor
@@ -93,7 +94,9 @@ def test_an_engine_that_serves_older_weights_than_it_was_given_is_noticed(steppi
             await stepping.train(engine, source, ledger, 3, 0)
 
     with pytest.raises(
-        RolloutError, match=r"sample 0\.\d+\.0\.0 has a token of weights 1 versions"
+        RolloutError,
+        match=r"sample 0\.\d+\.0\.0 has a token of weights 1 versions",
+        check=has_code("rollout/stale-weights"),
     ):
         asyncio.run(play())
 
@@ -109,7 +112,7 @@ def test_a_failing_prompt_ends_the_others_and_its_error_is_raised_as_it_is(stepp
         engine = Broken()
         source = stepping.make_source(engine, Ahead(max_staleness=2, in_flight_updates=True), 0)
         with closing(Ledger(tmp_path / "ledger.jsonl")) as ledger:
-            with pytest.raises(RolloutError, match="broken"):
+            with pytest.raises(RolloutError, match="broken", check=has_code("rollout/failed")):
                 await stepping.train(engine, source, ledger, 5, 0)
             await source.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from rlhf_core.errors import RolloutError
-from rlhf_trainer.rollouts.batch_metrics import groups_by_version, staleness_metrics
+from rlhf_testing.errors import has_code
+from rlhf_trainer.rollouts.reports import staleness_metrics
+from rlhf_trainer.rollouts.settling import groups_by_version
 
 
 @pytest.fixture
@@ -35,9 +37,17 @@ def test_shares_mean_and_maximum_are_over_tokens(batch):
 
 
 def test_a_token_beyond_the_bound_is_refused_by_name(batch):
-    with pytest.raises(RolloutError, match=r"sample 0\.3\.0\.0 has a token of weights 2 versions"):
+    with pytest.raises(
+        RolloutError,
+        match=r"sample 0\.3\.0\.0 has a token of weights 2 versions",
+        check=has_code("rollout/stale-weights"),
+    ):
         staleness_metrics(batch, 6, 1)
-    with pytest.raises(RolloutError, match=r"sample 0\.5\.0\.0 has .* 1 versions old, expected at"):
+    with pytest.raises(
+        RolloutError,
+        match=r"sample 0\.5\.0\.0 has .* 1 versions old, expected at",
+        check=has_code("rollout/stale-weights"),
+    ):
         staleness_metrics(batch.select(np.array([2])), 7, 0)
 
 
@@ -53,7 +63,7 @@ def test_the_bound_is_the_filters(batch):
     """``max_staleness`` as a filter drops a group exactly where the loop's own bound would be exceeded."""
     from rlhf_core.contracts import RolloutInfo
     from rlhf_core.plugins import load
-    from rlhf_trainer.rollouts.batch_metrics import STALE
+    from rlhf_trainer.rollouts.source import STALE
 
     component = load("").get("rlhf_sample_filters", "drop_stale")
     info = RolloutInfo(step=1, version=6, max_new_tokens=4, max_length=8)

@@ -11,6 +11,7 @@ from rlhf_core.errors import ConfigError
 from rlhf_core.math import masked_mean, masked_var, whiten
 from rlhf_plugin_algorithms.advantages.gdpo import Gdpo, GdpoConfig, decoupled_advantages
 from rlhf_plugin_algorithms.advantages.group_norm import GroupNorm, GroupNormConfig
+from rlhf_testing.errors import has_code
 
 NAN = float("nan")
 RAW = Gdpo(GdpoConfig(whiten="none"))
@@ -134,7 +135,7 @@ def test_rows_of_one_episode_count_once(make_reward_batch):
 def test_without_a_named_reward_it_is_an_error(make_reward_batch):
     batch = make_reward_batch([[(1, 1.0)], [(1, 0.0)]], group=[0, 0])
 
-    with pytest.raises(ConfigError, match="this run has none with a name"):
+    with pytest.raises(ConfigError, check=has_code("config/no-named-rewards")):
         RAW(batch)
 
 

@@ -15,6 +15,7 @@ from rlhf_plugin_algorithms.corrections.importance import ImportanceConfig
 from rlhf_plugin_algorithms.corrections.mis import MisConfig
 from rlhf_plugin_algorithms.corrections.seq_mask_tis import SeqMaskTisConfig
 from rlhf_plugin_algorithms.corrections.tis import TisConfig
+from rlhf_testing.errors import has_code
 
 NAMES = ["importance", "tis", "icepop", "seq_mask_tis", "mis", "flash_mask"]
 
@@ -43,7 +44,9 @@ def test_logprobs_that_cannot_be_compared_are_refused(installed, name, feature):
     chosen = [Chosen("--algo.correction.kind", installed.get("rlhf_is_corrections", name))]
 
     check(chosen, frozenset(), samples_per_prompt=1)
-    with pytest.raises(CapabilityError, match=feature):
+    with pytest.raises(
+        CapabilityError, match=feature, check=has_code("config/conflicting-component")
+    ):
         check(chosen, frozenset({feature}), samples_per_prompt=1)
 
 

@@ -12,6 +12,7 @@ from rlhf_core import ConfigError, MissingDependency
 from rlhf_plugin_algorithms.optimizers import Adam8bitConfig, AdamConfig
 from rlhf_plugin_algorithms.optimizers.adam import Adam
 from rlhf_plugin_algorithms.optimizers.adam8bit import Adam8bit
+from rlhf_testing.errors import has_code
 
 HAS_LIBRARY = importlib.util.find_spec("bitsandbytes") is not None
 needs_library = pytest.mark.skipif(not HAS_LIBRARY, reason="needs bitsandbytes")
@@ -51,7 +52,11 @@ def learn(model, optimizer, steps=20):
 
 @pytest.mark.skipif(HAS_LIBRARY, reason="needs bitsandbytes to be missing")
 def test_without_the_library_it_is_refused_with_what_to_install():
-    with pytest.raises(MissingDependency, match=r"pip install 'rlhf-plugin-algorithms\[bnb\]'"):
+    with pytest.raises(
+        MissingDependency,
+        match=r"pip install 'rlhf-plugin-algorithms\[bnb\]'",
+        check=has_code("plugin/missing-dependency"),
+    ):
         Adam8bit(Adam8bitConfig())
 
 
@@ -94,7 +99,7 @@ def test_state_that_moves_between_gpu_and_host_needs_a_gpu():
     adam = Adam8bit(Adam8bitConfig(paged=True))
     groups = adam.parameter_groups(nn.Linear(2, 2).named_parameters())
 
-    with pytest.raises(ConfigError, match="weight is on cpu"):
+    with pytest.raises(ConfigError, match="weight is on cpu", check=has_code("gpu/not-visible")):
         adam.create(groups)
 
 

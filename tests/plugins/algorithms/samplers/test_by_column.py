@@ -6,6 +6,7 @@ from rlhf_core.contracts import DrawRequest
 from rlhf_core.errors import ConfigError, DataError
 from rlhf_plugin_algorithms.samplers.by_column import ByColumn, ByColumnConfig
 from rlhf_testing.conformance.prompt_draws import NumberedPrompts
+from rlhf_testing.errors import has_code
 
 
 class Levels(NumberedPrompts):
@@ -44,16 +45,31 @@ def test_equal_numbers_come_in_the_order_of_the_epoch():
 
 @pytest.mark.parametrize("value", ["easy", None, True, float("nan"), float("inf")])
 def test_a_row_without_a_number_is_named(value):
-    with pytest.raises(
-        DataError, match=r"finite number in this column of the row of prompt 5; got"
-    ):
+    with pytest.raises(DataError, match="prompt 5", check=has_code("data/not-a-number")):
         drawn(Levels(1, 2, value, 4), 1)
+
+
+def test_the_number_may_stand_in_an_object_of_the_row():
+    sampler = ByColumn(ByColumnConfig(key="level.hard"))
+    sampler.begin(Levels({"hard": 3}, {"hard": 1}, {"hard": 2}))
+
+    assert sampler.draw(DrawRequest(count=3, taken=0, step=1)) == [3, 5, 2]
+
+    sampler = ByColumn(ByColumnConfig(key="level.easy"))
+    with pytest.raises(
+        DataError, match="it has prompt, level", check=has_code("data/not-a-number")
+    ):
+        sampler.begin(Levels({"hard": 3}))
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are():
     sampler = ByColumn(ByColumnConfig(key="difficulty"))
 
-    with pytest.raises(DataError, match=r"--data.by_column.key difficulty.*it has prompt, level"):
+    with pytest.raises(
+        DataError,
+        match=r"--data\.by_column\.key difficulty.*it has prompt, level",
+        check=has_code("data/not-a-number"),
+    ):
         sampler.begin(Levels(1, 2))
 
 
@@ -61,5 +77,5 @@ def test_tasks_without_end_are_refused_with_the_way_out():
     prompts = Levels(1, 2)
     prompts.returning = False
 
-    with pytest.raises(ConfigError, match=r"Give rows with --data.train"):
+    with pytest.raises(ConfigError, match=r"--data\.train", check=has_code("data/endless-tasks")):
         ByColumn(ByColumnConfig(key="level")).begin(prompts)

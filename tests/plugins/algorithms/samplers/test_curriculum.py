@@ -9,6 +9,7 @@ from rlhf_core.contracts import DrawRequest, PromptResult
 from rlhf_core.errors import ConfigError
 from rlhf_plugin_algorithms.samplers.curriculum import Curriculum, CurriculumConfig
 from rlhf_testing.conformance.prompt_draws import NumberedPrompts
+from rlhf_testing.errors import has_code
 
 PROMPTS = 40
 
@@ -108,7 +109,7 @@ def test_tasks_without_end_are_refused_with_the_way_out():
     prompts = NumberedPrompts()
     prompts.returning = False
 
-    with pytest.raises(ConfigError, match=r"Give rows with --data.train"):
+    with pytest.raises(ConfigError, match=r"--data\.train", check=has_code("data/endless-tasks")):
         Curriculum(CurriculumConfig()).begin(prompts)
 
 

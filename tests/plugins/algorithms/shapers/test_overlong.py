@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from rlhf_core import ConfigError
 from rlhf_plugin_algorithms.shapers.overlong import Overlong, OverlongConfig, overlong_penalty
+from rlhf_testing.errors import has_code
 
 
 def shaped(batch, info, **options):
@@ -92,7 +93,11 @@ def test_the_training_sequences_of_an_episode_are_measured_together(Row, columns
 
 
 def test_a_buffer_longer_than_the_limit_of_the_run_names_both_options(Row, columns, info):
-    with pytest.raises(ConfigError, match=r"overlong\.buffer is 11.*rollout\.max_new_tokens = 10"):
+    with pytest.raises(
+        ConfigError,
+        match=r"overlong\.buffer is 11.*rollout\.max_new_tokens = 10",
+        check=has_code("reward/overlong-buffer"),
+    ):
         shaped(columns(Row()), info, buffer=11)
 
 

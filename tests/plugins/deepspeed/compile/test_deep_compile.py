@@ -11,9 +11,9 @@ pytest.importorskip("deepspeed")
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ComponentRef, RoleSpec
 from rlhf_plugin_deepspeed.compile import deep_compile
-from rlhf_plugin_deepspeed.compile.deep_compile import refuse_deep_compile
-from rlhf_plugin_deepspeed.compile.graph_passes import sum_in_float32
+from rlhf_plugin_deepspeed.compile.deep_compile import refuse_deep_compile, sum_in_float32
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
+from rlhf_testing.errors import has_code
 from rlhf_torch.ranks.ranks import Ranks
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
@@ -99,14 +99,20 @@ def supported(monkeypatch):
 
 
 def test_a_machine_without_a_gpu_is_refused():
-    with pytest.raises(ConfigError, match=r"deep_compile with the policy on cpu: .* NVIDIA GPUs"):
+    with pytest.raises(
+        ConfigError,
+        match=r"deep_compile with the policy on cpu: .* NVIDIA GPUs",
+        check=has_code("deepspeed/deep-compile"),
+    ):
         refuse_deep_compile(DeepSpeedConfig(deep_compile=True), SPEC, CPU)
 
 
 def test_a_second_role_of_a_process_is_refused(supported, monkeypatch):
     monkeypatch.setattr(deep_compile, "_compiled", [object()])
 
-    with pytest.raises(ConfigError, match="once per process"):
+    with pytest.raises(
+        ConfigError, match="once per process", check=has_code("deepspeed/deep-compile")
+    ):
         refuse_deep_compile(DeepSpeedConfig(deep_compile=True), SPEC, CPU)
 
 
@@ -120,7 +126,7 @@ def test_a_second_role_of_a_process_is_refused(supported, monkeypatch):
 def test_a_role_that_it_has_no_way_for_is_refused(supported, stage, spec, reason):
     config = DeepSpeedConfig(deep_compile=True, zero_stage=stage)
 
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=reason, check=has_code("deepspeed/deep-compile")):
         refuse_deep_compile(config, replace(SPEC, **spec), CPU)
     refuse_deep_compile(config, SPEC, CPU)
 
@@ -132,6 +138,7 @@ def test_layers_that_cannot_be_one_graph_end_the_run_with_the_reason():
         pytest.raises(
             ConfigError,
             match="layers of the policy cannot be compiled as one graph: a loop somewhere\\. ",
+            check=has_code("deepspeed/deep-compile"),
         ),
         deep_compile._compiling("policy"),
     ):

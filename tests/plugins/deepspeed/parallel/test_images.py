@@ -13,6 +13,7 @@ from rlhf_core.contracts import RoleSpec, VisionSpec
 from rlhf_core.plugins import load
 from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.parallel.images import refuse_cut_images
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 from rlhf_torch.ranks.images import PassImages
 from rlhf_torch.rows.packed_rows import pack_rows
@@ -74,6 +75,10 @@ def test_a_rank_alone_computes_no_image_that_nobody_asked_for(stage):
     ],
 )
 def test_what_cuts_sequences_or_layers_is_refused_by_name(options):
-    with pytest.raises(ConfigError, match=rf"--backend\.deepspeed\.{next(iter(options))} does not"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"--backend\.deepspeed\.{next(iter(options))}",
+        check=has_code("deepspeed/images"),
+    ):
         refuse_cut_images(DeepSpeedConfig(**options))
     refuse_cut_images(DeepSpeedConfig(zero_stage=3))

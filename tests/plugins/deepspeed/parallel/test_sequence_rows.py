@@ -9,6 +9,7 @@ from rlhf_plugin_deepspeed.config import DeepSpeedConfig
 from rlhf_plugin_deepspeed.parallel.rank_group import RankGroup, join_group
 from rlhf_plugin_deepspeed.parallel.sequence_attention import check_heads, check_layers
 from rlhf_plugin_deepspeed.parallel.sequence_rows import lay_out
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.ranks.passes import agreed_passes
@@ -93,14 +94,22 @@ def test_a_rank_without_actions_still_has_one_to_go_through_the_head(material):
 
 
 def test_a_group_that_does_not_divide_the_ranks_is_refused():
-    with pytest.raises(ConfigError, match="sequence_parallel 3 with 8 ranks"):
+    with pytest.raises(
+        ConfigError, match="sequence_parallel 3 with 8 ranks", check=has_code("ranks/uneven")
+    ):
         join_group(Ranks(0, 8, CPU), 3, "sequence_parallel")
 
 
 def test_heads_that_cannot_be_dealt_out_are_refused():
-    with pytest.raises(ConfigError, match=r"sequence_parallel 4 .* 6 attention heads.*1, 2, 3, 6"):
+    with pytest.raises(
+        ConfigError,
+        match=r"sequence_parallel 4.*6 attention.*1, 2, 3, 6",
+        check=has_code("deepspeed/heads-not-divisible"),
+    ):
         check_heads(6, 4)
-    with pytest.raises(ConfigError, match=r"parallel to one of 1\.$"):
+    with pytest.raises(
+        ConfigError, match=r"one of 1\.$", check=has_code("deepspeed/heads-not-divisible")
+    ):
         check_heads(1, 2)
 
 
@@ -109,7 +118,11 @@ def test_layers_that_carry_a_state_are_refused(tmp_path):
     lm = load_causal_lm(str(folder), dtype="float32")
 
     check_layers(lm, 1)
-    with pytest.raises(ConfigError, match=r"sequence_parallel 2 with Qwen3_5ForCausalLM: 1 of its"):
+    with pytest.raises(
+        ConfigError,
+        match="sequence_parallel 2 with Qwen3_5ForCausalLM",
+        check=has_code("deepspeed/layers-with-state"),
+    ):
         check_layers(lm, 2)
 
 

@@ -9,6 +9,7 @@ from rlhf_plugin_deepspeed.zero.leaf_modules import (
     mark_leaf_modules,
     refuse_expert_blocks,
 )
+from rlhf_testing.errors import has_code
 
 
 class Block(nn.Module):
@@ -49,10 +50,18 @@ def test_blocks_and_named_classes_are_marked():
 def test_a_class_that_is_not_there_is_named():
     pytest.importorskip("deepspeed")
 
-    with pytest.raises(ConfigError, match=r"no module of class Expert; it has Block, Decoder"):
+    with pytest.raises(
+        ConfigError,
+        match="Expert; it has Block, Decoder",
+        check=has_code("deepspeed/unknown-module"),
+    ):
         mark_leaf_modules(Decoder(Block(2, 2)), ["Expert"])
 
 
 def test_a_block_is_refused_by_its_name():
-    with pytest.raises(ConfigError, match=r"zero_stage 2 .* layers.0 \(Block\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"zero_stage 2.*layers\.0 \(Block\)",
+        check=has_code("deepspeed/separate-experts"),
+    ):
         refuse_expert_blocks(Decoder(Block(2, 2)), 2)

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_core import ConfigError
 from rlhf_plugin_inference.chat.conversation import ChatHistory
+from rlhf_testing.errors import has_code
 
 
 def said(history):
@@ -75,5 +76,5 @@ def test_conversations_are_appended_to_a_file(history, tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_refused(history, tmp_path):
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, check=has_code("output/chat-not-saved")):
         history.save(tmp_path)

@@ -11,6 +11,7 @@ from rlhf_core.contracts import SamplingParams
 from rlhf_plugin_inference.chat.conversation import ChatHistory
 from rlhf_plugin_inference.chat.slash_commands import HELP, Next, apply, is_command
 from rlhf_plugin_inference.chat.speaker import Speaker
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -46,22 +47,30 @@ def test_the_sampling_parameters_are_shown_and_changed(history, speaker):
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("line", "text", "code"),
     [
-        ("/sampling temperature=hot", "/sampling temperature: "),
-        ("/sampling top_p=2", "/sampling top_p: "),
-        ("/sampling heat=1", "expected NAME=VALUE with a name of top_p, top_k"),
-        ("/sampling temperature", "expected NAME=VALUE"),
-        ("/sampling stop='a", "No closing quotation"),
-        ("/save", "expected a file"),
-        ("/save .", "cannot be written"),
-        ("/rest", "/rest: there is no such command; /help lists those there are"),
+        ("/sampling temperature=hot", "/sampling temperature: ", "chat/sampling"),
+        ("/sampling top_p=2", "/sampling top_p: ", "chat/sampling"),
+        (
+            "/sampling heat=1",
+            "expected NAME=VALUE with a name of top_p, top_k",
+            "chat/sampling-form",
+        ),
+        ("/sampling temperature", "expected NAME=VALUE", "chat/sampling-form"),
+        ("/sampling stop='a", "No closing quotation", "chat/sampling"),
+        ("/save", "expected a file", "chat/no-file"),
+        ("/save .", "cannot be written", "output/chat-not-saved"),
+        (
+            "/rest",
+            "/rest: there is no such command; /help lists all commands",
+            "chat/unknown-command",
+        ),
     ],
 )
-def test_a_wrong_command_changes_nothing_and_says_why(history, speaker, line, text):
+def test_a_wrong_command_changes_nothing_and_says_why(history, speaker, line, text, code):
     before, said = speaker.sampling, history.messages
 
-    with pytest.raises(ConfigError, match="/") as error:
+    with pytest.raises(ConfigError, match="/", check=has_code(code)) as error:
         apply(line, history, speaker)
 
     assert text in str(error.value)
@@ -82,12 +91,12 @@ def test_retry_leaves_the_question_and_asks_for_an_answer(history, speaker):
 
 
 def test_retry_without_a_question_is_refused(speaker):
-    with pytest.raises(ConfigError, match="no question"):
+    with pytest.raises(ConfigError, check=has_code("chat/no-question")):
         apply("/retry", ChatHistory("x"), speaker)
 
 
 def test_saving_nothing_is_refused(speaker, tmp_path):
-    with pytest.raises(ConfigError, match="no conversation yet"):
+    with pytest.raises(ConfigError, check=has_code("chat/no-conversation")):
         apply(f"/save {tmp_path / 'x'}", ChatHistory(None), speaker)
 
 

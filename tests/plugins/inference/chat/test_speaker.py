@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_core import RolloutError
+from rlhf_testing.errors import has_code
 
 from .conftest import QUESTION
 
@@ -50,5 +51,5 @@ def test_an_answer_ends_at_its_limit_and_at_that_of_the_conversation(speaking):
 
 
 def test_a_conversation_without_room_for_an_answer_is_refused(speaking):
-    with pytest.raises(RolloutError, match="has 21 tokens, which leaves no room"):
+    with pytest.raises(RolloutError, match="21 tokens", check=has_code("rollout/prompt-too-long")):
         speaking(pieces_of, max_length=21)

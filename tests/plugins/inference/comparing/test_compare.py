@@ -16,6 +16,7 @@ from rlhf_plugin_inference.comparing.pairing import paired
 from rlhf_plugin_inference.comparing.report import compared
 from rlhf_plugin_inference.comparing.results import EMPTY, read_results
 from rlhf_plugin_inference.evaluate.records import EpisodeRecord
+from rlhf_testing.errors import has_code
 
 
 @pytest.fixture
@@ -119,24 +120,35 @@ def test_tasks_are_the_same_by_name_and_row_and_not_by_place(write):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "said", "code"),
     [
-        ({}, {"rewards": [[1]]}, r"1 of \S+a are not in \S+b: 1"),
-        ({}, {"digests": ["d0", "other"]}, r"the row of task 1 is another one in \S+b"),
-        ({}, {"temperature": 0.0}, r"has s at 1, \S+b has s at 0"),
+        ({}, {"rewards": [[1]]}, r"1 of \S+a are not in \S+b: 1", "eval/other-tasks"),
+        (
+            {},
+            {"digests": ["d0", "other"]},
+            r"the row of task 1 is another one in \S+b",
+            "eval/other-rows",
+        ),
+        ({}, {"temperature": 0.0}, r"has s at 1, \S+b has s at 0", "eval/other-sets"),
         (
             {"digests": [EMPTY] * 2},
             {"digests": [EMPTY] * 2, "seed": 2},
             r"its tasks come from the seed, which is 1 in \S+a and 2 in \S+b",
+            "eval/other-seed",
         ),
-        ({}, {"rewards": [[None], [None]]}, "expected tasks with rewards in both"),
+        (
+            {},
+            {"rewards": [[None], [None]]},
+            "expected tasks with rewards in both",
+            "eval/no-rewards",
+        ),
     ],
 )
-def test_other_tasks_are_refused(write, first, second, said):
+def test_other_tasks_are_refused(write, first, second, said, code):
     one = write("a", **({"rewards": [[1], [0]]} | first))
     other = write("b", **({"rewards": [[1], [0]]} | second))
 
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said, check=has_code(code)):
         list(paired(read_results(one), read_results(other)))
 
 
@@ -218,5 +230,5 @@ def test_the_tasks_that_differ_are_a_table_of_their_own(write, capsys):
     [(["--table", "tsv"], "invalid choice: 'tsv'"), (["--table", "csv", "--json"], "not allowed")],
 )
 def test_no_form_and_two_forms_are_refused(words, said):
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said, check=has_code("usage/command-line")):
         compare(["a", "b", *words])

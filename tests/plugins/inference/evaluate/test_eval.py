@@ -163,6 +163,18 @@ def test_the_tasks_that_an_environment_makes_for_evaluation_are_played(evaluate,
     assert "has no split 'test', so there is nothing to evaluate on" in capsys.readouterr().err
 
 
+def test_an_executor_that_returns_no_trajectories_is_named(folder, capsys):
+    (folder / "mine.py").write_text(
+        "class Mine:\n    async def run(self, task, samples, context):\n        return None\n"
+    )
+    words = ["eval", "model", *SMALL, *DATA, *LONG, "--executor", "mine.py:Mine", "--output", "b"]
+
+    assert main(words) != 0
+
+    problem = "--rollout.executor mine (mine.py): run() returned None (NoneType); expected a list"
+    assert problem in capsys.readouterr().err
+
+
 BROKEN = """
 from rlhf_core.contracts import Observation, StepResult
 
@@ -170,7 +182,7 @@ from rlhf_core.contracts import Observation, StepResult
 class Moody:
     async def reset(self, task, seed):
         self.fails = task.uid.prompt == 1
-        return Observation(text="?")
+        return Observation(text="config/unusable-path")
 
     async def step(self, action):
         if self.fails:
@@ -196,7 +208,7 @@ def test_an_engine_that_breaks_in_the_middle_costs_what_was_under_way_alone(
     monkeypatch.setattr(EnginePlayer, "play", breaking)
     with pytest.raises(RuntimeError, match="device is gone") as caught:
         evaluate(*DATA)
-    assert "the same command goes on" in " ".join(caught.value.__notes__)
+    assert "the same command continues" in " ".join(caught.value.__notes__)
     assert len((folder / "out" / "episodes.jsonl").read_text().splitlines()) == 5
 
     monkeypatch.setattr(EnginePlayer, "play", play)
@@ -209,7 +221,7 @@ def test_an_environment_that_fails_costs_what_the_executors_policy_says(evaluate
     assert main(["eval", "model", *SMALL, *words, "--output", "a"]) == 1
     err = capsys.readouterr().err
     assert "not today" in err
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
 
     lines, (summary,) = evaluate(*words, "--rollout.multi_turn.on_error", "drop")
 
@@ -314,7 +326,7 @@ def test_a_nan_reward_ends_the_evaluation_which_can_be_gone_on_with(evaluate, ca
 
     err = capsys.readouterr().err
     assert "nan" in err
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
 
 
 @pytest.mark.parametrize("anew", [["--overwrite"], ["--resume", "restart"]])
@@ -323,7 +335,7 @@ def test_a_command_that_begins_anew_is_not_the_one_that_goes_on(anew, capsys, fo
 
     assert main([*words, "--reward", "rewards.py:nan", *anew]) == 1
 
-    assert f"the same command without {' '.join(anew)} goes on" in capsys.readouterr().err
+    assert f"the same command without {' '.join(anew)} continues" in capsys.readouterr().err
 
 
 def test_another_model_is_refused_until_the_folder_is_overwritten(evaluate, folder, base, capsys):
@@ -385,45 +397,100 @@ def test_changed_data_are_refused(evaluate, folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "expected", "error_code"),
     [
-        ([], "expected a model; got none"),
-        (["model"], "expected tasks; got none"),
-        (["model", "--data", "prompts.jsonl"], "expected something that scores answers"),
-        (["nothere/at/all", *DATA], "there is no such folder"),
-        (["rewards.py", *DATA], "this is a file"),
-        (["model", "--data", "empty.jsonl", "--reward", "rewards.py:ones"], "the file is empty"),
-        (["model", *DATA, "--eval.temperatures", "1", "1"], "the same temperature is given twice"),
-        (["model", *DATA, "--eval.temperatures", "11"], "expected 0 (greedy) to 10, got 11"),
-        (["model", *DATA, "--eval.n_samples", "2"], "at temperature 0 all episodes of a task"),
-        (["model", *DATA, "--eval.max_samples", "2"], "eval.max_samples would change nothing"),
-        (["model", *DATA, "--remote.retries", "2"], "remote.retries would change nothing"),
+        ([], "expected a model; got none", "config/no-model"),
+        (["model"], "expected tasks; got none", "config/no-tasks"),
+        (
+            ["model", "--data", "prompts.jsonl"],
+            "expected something that scores answers",
+            "config/no-reward",
+        ),
+        (["nothere/at/all", *DATA], "there is no such folder", "config/unusable-path"),
+        (["rewards.py", *DATA], "this is a file", "config/unusable-path"),
+        (
+            ["model", "--data", "empty.jsonl", "--reward", "rewards.py:ones"],
+            "the file is empty",
+            "config/unusable-path",
+        ),
+        (
+            ["model", *DATA, "--eval.temperatures", "1", "1"],
+            "the same temperature is given twice",
+            "config/temperature-twice",
+        ),
+        (
+            ["model", *DATA, "--eval.temperatures", "11"],
+            "expected 0 (greedy) to 10, got 11",
+            "config/out-of-range",
+        ),
+        (
+            ["model", *DATA, "--eval.n_samples", "2"],
+            "at temperature 0 all episodes of a task",
+            "config/equal-samples",
+        ),
+        (
+            ["model", *DATA, "--eval.max_samples", "2"],
+            "eval.max_samples would change nothing",
+            "config/no-effect",
+        ),
+        (
+            ["model", *DATA, "--remote.retries", "2"],
+            "remote.retries would change nothing",
+            "config/no-effect",
+        ),
         (
             ["model", *DATA, "--executor", "multi_turn"],
             "needs 'environment': choose one with --env",
+            "config/missing-capability",
         ),
         (
             ["model", "--env", "echo_after_hint", *LONG, "--data.split", "x"],
             "data.split would change nothing",
+            "config/no-effect",
         ),
-        (["model", "--env", "echo_after_hint"], "--rollout.max_length is required"),
-        (["model", *DATA, "--url", "http://localhost:1/v1"], "both say who answers"),
-        (["--url", "localhost", "--model-name", "m", *DATA], "expected an address such as"),
-        (["--url", "http://a:b@c/v1", "--model-name", "m", *DATA], "without a name or password"),
-        (["--url", "http://localhost:1/v1", *DATA], "Add --remote.model NAME"),
+        (
+            ["model", "--env", "echo_after_hint"],
+            "--rollout.max_length is required",
+            "config/no-max-length",
+        ),
+        (
+            ["model", *DATA, "--url", "http://localhost:1/v1"],
+            "both say who answers",
+            "config/model-and-server",
+        ),
+        (
+            ["--url", "localhost", "--model-name", "m", *DATA],
+            "expected an address such as",
+            "remote/malformed-address",
+        ),
+        (
+            ["--url", "http://a:b@c/v1", "--model-name", "m", *DATA],
+            "without a name or password",
+            "remote/password-in-address",
+        ),
+        (["--url", "http://localhost:1/v1", *DATA], "Add --remote.model NAME", "remote/no-model"),
         (
             ["--url", "http://localhost:1/v1", "--model-name", "m", *DATA, "--engine", "vllm"],
             "engine",
+            "config/no-effect",
         ),
-        (["--url", "http://localhost:1/v1", "--model-name", "m", *DATA], "none answers there"),
+        (
+            ["--url", "http://localhost:1/v1", "--model-name", "m", *DATA],
+            "none answers there",
+            "remote/unreachable",
+        ),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_loaded(folder, capsys, words, expected):
+def test_bad_input_is_refused_before_anything_is_loaded(
+    folder, capsys, words, expected, error_code
+):
     (folder / "empty.jsonl").write_text("")
 
-    assert main(["eval", *words]) == 2
+    assert main(["--errors", "json", "eval", *words]) == 2
 
-    assert expected in capsys.readouterr().err
+    error = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert expected in error["message"]
+    assert error["code"] == error_code
 
 
 def test_a_dry_run_describes_and_loads_nothing(folder, capsys):

@@ -1,4 +1,4 @@
-"""Kill at several points: the same command goes on to the bytes of an uninterrupted evaluation."""
+"""Kill at several points: the same command continues to the bytes of an uninterrupted evaluation."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with_and_says_so(folder, whole):
 
     assert process.returncode == 130
     assert "interrupted: by SIGINT: " in err
-    assert " of 18 tasks are in stopped/episodes.jsonl; the same command goes on." in err
+    assert " of 18 tasks are in stopped/episodes.jsonl; the same command continues." in err
     (folder / "rewards.py").write_text(fast)
     assert in_a_fork(folder, "stopped") == 0
     assert files(folder, "stopped") == whole

@@ -14,6 +14,7 @@ from rlhf_plugin_inference.evaluate.records import (
     keep_whole_jobs,
     read_episodes,
 )
+from rlhf_testing.errors import has_code
 
 ROWS = [{"prompt": "a"}, {"prompt": "b", "key": "second"}, {"prompt": "c"}]
 
@@ -115,7 +116,7 @@ def test_other_tasks_are_refused(tmp_path, rows):
     path = tmp_path / "e.jsonl"
     write(path, work().jobs())
 
-    with pytest.raises(ResumeError, match=r"e.jsonl:2: its task is not the one at this place"):
+    with pytest.raises(ResumeError, match=r"e\.jsonl:2", check=has_code("resume/data-changed")):
         keep_whole_jobs(path, work(rows).jobs())
 
 
@@ -125,9 +126,13 @@ def test_a_damaged_line_is_named(tmp_path, line):
     first, *_ = write(path, work().jobs())
     path.write_text(f"{first}\n{line}\n")
 
-    with pytest.raises(ResumeError, match=r"e.jsonl:2: .*--overwrite"):
+    with pytest.raises(
+        ResumeError, match=r"e\.jsonl:2.*--overwrite", check=has_code("resume/damaged")
+    ):
         list(read_episodes(path))
-    with pytest.raises(ResumeError, match=r"e.jsonl:2: .*--overwrite"):
+    with pytest.raises(
+        ResumeError, match=r"e\.jsonl:2.*--overwrite", check=has_code("resume/damaged")
+    ):
         keep_whole_jobs(path, work().jobs())
 
 

@@ -197,38 +197,63 @@ def test_the_summary_counts_everything(generate, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("words", "text", "error_code"),
     [
-        (["--select.mode", "best"], "it compares rewards, and there is none. Add --reward NAME."),
-        (["--select.mode", "pairs", "--reward", "rewards.py:ones"], "Set it to 2 or more"),
+        (
+            ["--select.mode", "best"],
+            "it compares rewards, and there is none. Add --reward NAME.",
+            "config/no-reward",
+        ),
+        (
+            ["--select.mode", "pairs", "--reward", "rewards.py:ones"],
+            "Set it to 2 or more",
+            "config/too-few-samples-per-prompt",
+        ),
         (
             ["--select.mode", "rejection", "--reward", "rewards.py:ones"],
             "expected --select.threshold X",
+            "config/no-threshold",
         ),
-        (["--select.threshold", "1"], "would change nothing: nothing has to reach it"),
-        (["--select.truncated"], "would change nothing: nothing is chosen"),
+        (
+            ["--select.threshold", "1"],
+            "would change nothing: nothing has to reach it",
+            "config/no-effect",
+        ),
+        (["--select.truncated"], "would change nothing: nothing is chosen", "config/no-effect"),
         (
             ["--rollout.temperature", "0", "--rollout.n_samples_per_prompt", "2"],
             "all 2 completions of a prompt would be the same",
+            "config/equal-samples",
         ),
         (
             ["--rollout.temperature", "0", "--rollout.top_p", "0.5"],
             "at temperature 0 nothing is drawn",
+            "config/no-effect",
         ),
         (
             ["--rollout.min_new_tokens", "7"],
             "expected at most --rollout.max_new_tokens, which is 6",
+            "config/min-above-max-tokens",
         ),
-        (["--model.dtype", "float16"], "--model.dtype"),
-        (["--rollout.batch_size", "4"], "rollout.batch_size"),
-        (["--data.prompt_key", "question"], "no row of prompts.jsonl has the column 'question'"),
-        (["--model.adapter", "nowhere"], "there is no such folder"),
+        (["--model.dtype", "float16"], "--model.dtype", "config/out-of-range"),
+        (["--rollout.batch_size", "4"], "rollout.batch_size", "config/unknown-option"),
+        (
+            ["--data.prompt_key", "question"],
+            "no row of prompts.jsonl has the column 'question'",
+            "data/missing-column",
+        ),
+        (["--model.adapter", "nowhere"], "there is no such folder", "config/unusable-path"),
     ],
 )
-def test_bad_input_is_exit_code_two_with_a_message(generate, capsys, words, text):
+def test_bad_input_is_exit_code_two_with_a_message(
+    generate, capsys, monkeypatch, words, text, error_code
+):
+    monkeypatch.setenv("RLHF_ERRORS", "json")
     generate(*words, code=2)
 
-    assert text in capsys.readouterr().err
+    error = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert text in error["message"]
+    assert error["code"] == error_code
 
 
 @pytest.mark.parametrize(
@@ -274,7 +299,7 @@ def test_a_reward_that_fails_ends_the_run_and_says_how_to_go_on(generate, capsys
 
     err = capsys.readouterr().err
     assert "no score today" in err
-    assert "the same command with --resume goes on" in err
+    assert "the same command with --resume continues" in err
 
 
 def test_an_engine_that_breaks_in_the_middle_costs_what_was_under_way_alone(
@@ -291,7 +316,7 @@ def test_an_engine_that_breaks_in_the_middle_costs_what_was_under_way_alone(
     monkeypatch.setattr(Answerer, "answer", breaking)
     with pytest.raises(RuntimeError, match="the device is gone") as caught:
         generate()
-    assert "the same command with --resume goes on" in " ".join(caught.value.__notes__)
+    assert "the same command with --resume continues" in " ".join(caught.value.__notes__)
     kept = (folder / "out" / "completions.jsonl").read_text().splitlines()
     assert [json.loads(line)["index"] for line in kept] == [0, 1, 2, 3, 4]
 

@@ -13,6 +13,7 @@ from rlhf_plugin_inference.generate.records import (
     cut_half_line,
     read_lines,
 )
+from rlhf_testing.errors import has_code
 
 
 def line(index):
@@ -70,7 +71,7 @@ def test_lines_of_these_prompts_are_counted(path):
     ids=["another index", "another text", "another image", "fewer prompts"],
 )
 def test_a_line_of_another_prompt_is_refused(path, prompts):
-    with pytest.raises(ResumeError, match=":2: its prompt is not the one at this place"):
+    with pytest.raises(ResumeError, match=":2:", check=has_code("resume/data-changed")):
         check_same_prompts(path, [PromptIdentity(*one) for one in prompts])
 
 
@@ -79,5 +80,5 @@ def test_a_line_of_something_else_is_refused_with_its_number(path, text):
     with path.open("a") as file:
         file.write(text + "\n")
 
-    with pytest.raises(ResumeError, match=":4: "):
+    with pytest.raises(ResumeError, match=":4:", check=has_code("resume/damaged")):
         list(read_lines(path))

@@ -108,7 +108,7 @@ def refusal(folder, *words, code=2):
 def test_a_folder_with_completions_is_refused_without_resume(folder, whole):
     text = refusal(folder)
 
-    assert "Add --resume to go on with them, or --resume restart to begin anew" in text
+    assert "Add --resume to continue them, or --resume restart to start over" in text
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rlhf_cli.main import main
 from rlhf_core import ConfigError
 from rlhf_plugin_inference.serving.model_source import ModelSource
 from rlhf_plugin_inference.serving.options import ModelToServe
+from rlhf_testing.errors import has_code
 
 peft = pytest.importorskip("peft")
 
@@ -85,5 +86,5 @@ def test_a_base_that_is_not_unpacked_is_not_merged(bases, tmp_path, capsys):
     config["quantization_config"] = {"quant_method": "gptq"}
     (folder / "config.json").write_text(json.dumps(config))
 
-    with pytest.raises(ConfigError, match="quantized by gptq"):
+    with pytest.raises(ConfigError, match="gptq", check=has_code("model/quantized")):
         ModelSource(ModelToServe(path=str(folder)), "float32").module()

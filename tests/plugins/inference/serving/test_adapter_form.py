@@ -19,6 +19,7 @@ from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
 from rlhf_plugin_inference.chat.options import CHAT
 from rlhf_plugin_inference.serving.adapter_form import form_of
 from rlhf_plugin_inference.serving.served import renderer_of, serving
+from rlhf_testing.errors import has_code
 
 pytest.importorskip("peft")
 
@@ -88,7 +89,11 @@ def test_the_reason_is_in_the_start_line(base, write_adapter):
 def test_what_is_not_plain_cannot_be_asked_for_beside_the_base(base, write_adapter):
     adapter = write_adapter(base, use_dora=True)
 
-    with pytest.raises(ConfigError, match=r"its config has use_dora\. .* --model\.serve merged"):
+    with pytest.raises(
+        ConfigError,
+        match=r"use_dora.*--model\.serve merged",
+        check=has_code("adapter/not-beside-base"),
+    ):
         form(resolved(base, adapter, serve="adapter"))
 
 
@@ -97,7 +102,11 @@ def test_factors_of_another_shape_are_refused_before_a_weight_is_read(base, writ
     config = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(config | {"r": 3}))
 
-    with pytest.raises(ConfigError, match="with the rank r = 3 of its config"):
+    with pytest.raises(
+        ConfigError,
+        match="with the rank r = 3 of its config",
+        check=has_code("adapter/does-not-fit"),
+    ):
         form(resolved(base, adapter))
 
 
@@ -112,7 +121,9 @@ def test_an_engine_that_refuses_the_adapter_gets_it_merged_and_the_line_says_so(
     assert "merged into the weights (the engine refuses it: " in capsys.readouterr().err
     beside = greedy(resolved(base, adapter))
     assert answer.token_ids.tolist() == beside.token_ids.tolist()
-    with pytest.raises(CapabilityError, match=r"--model\.serve merged"):
+    with pytest.raises(
+        CapabilityError, match=r"--model\.serve merged", check=has_code("adapter/not-servable")
+    ):
         greedy(resolved(base, adapter, serve="adapter", **copying))
 
 
@@ -186,7 +197,9 @@ def test_a_quantized_base_is_not_merged_into(quantized, base, write_adapter):
     adapter = write_adapter(base)
     _rename_base(adapter, quantized)
 
-    with pytest.raises(ConfigError, match=r"Set --model\.serve adapter"):
+    with pytest.raises(
+        ConfigError, match=r"--model\.serve adapter", check=has_code("adapter/merge-of-quantized")
+    ):
         form(resolved(quantized, adapter, serve="merged"))
 
 

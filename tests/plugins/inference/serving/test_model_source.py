@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_core import ConfigError
 from rlhf_plugin_inference.serving.model_source import ModelSource, dtype_of
 from rlhf_plugin_inference.serving.options import ModelToServe
+from rlhf_testing.errors import has_code
 
 
 def buckets(path, dtype="float32", **options):
@@ -63,14 +64,18 @@ def test_an_adapter_that_unties_head_and_embedding_cannot_come_in_buckets(base, 
     pytest.importorskip("peft")
     adapter = write_adapter(base, target_modules=["lm_head"])
 
-    with pytest.raises(ConfigError, match="Merge it first: rlhf merge"):
+    with pytest.raises(ConfigError, check=has_code("adapter/changes-head")):
         buckets(base, adapter=str(adapter))
 
 
 def test_an_adapter_of_another_base_is_refused(base, untied_base, write_adapter):
     adapter = write_adapter(base)
 
-    with pytest.raises(ConfigError, match=f"was trained on {base}.* rlhf merge --same-base"):
+    with pytest.raises(
+        ConfigError,
+        match=f"was trained on {base}.* rlhf merge --same-base",
+        check=has_code("adapter/other-base"),
+    ):
         ModelSource(ModelToServe(path=str(untied_base), adapter=str(adapter)), "float32").module()
 
 
@@ -78,7 +83,7 @@ def test_weights_that_cannot_be_read_are_refused(base, tmp_path):
     shutil.copytree(base, tmp_path / "model")
     (tmp_path / "model" / "model.safetensors").write_bytes(b"nothing")
 
-    with pytest.raises(ConfigError, match="its weights cannot be read"):
+    with pytest.raises(ConfigError, check=has_code("model/weights-unreadable")):
         buckets(tmp_path / "model")
 
 

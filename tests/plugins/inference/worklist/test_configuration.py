@@ -8,8 +8,9 @@ import pytest
 from rlhf_core import ConfigError, StorageError
 from rlhf_plugin_inference.worklist import configuration
 from rlhf_plugin_inference.worklist.configuration import NAME, GoingOn, record_config
+from rlhf_testing.errors import has_code
 
-RULES = GoingOn(free=re.compile("free"), contents="results", way_out="begin anew with --overwrite")
+RULES = GoingOn(free=re.compile("free"), contents="results", way_out="start over with --overwrite")
 
 
 @pytest.fixture
@@ -45,7 +46,9 @@ def test_warnings_about_the_options_are_logged(recorded, caplog):
 def test_another_one_is_refused_and_the_record_stays(recorded):
     file = recorded(is_begun=False, bound=2)
 
-    with pytest.raises(ConfigError, match=r"bound is 3; the results in .* were made with 2"):
+    with pytest.raises(
+        ConfigError, match=r"bound is 3.*with 2", check=has_code("resume/option-changed")
+    ):
         recorded(is_begun=True, bound=3)
 
     assert file.read_text() == "bound = 2\n"
@@ -54,7 +57,9 @@ def test_another_one_is_refused_and_the_record_stays(recorded):
 def test_results_that_nobody_knows_the_options_of_are_not_gone_on_with(recorded, tmp_path):
     recorded(is_begun=False, bound=2).unlink()
 
-    with pytest.raises(ConfigError, match=r"config\.toml is missing.*begin anew with --overwrite"):
+    with pytest.raises(
+        ConfigError, match=r"config\.toml.*--overwrite", check=has_code("resume/no-configuration")
+    ):
         recorded(is_begun=True, bound=3)
 
     assert list(tmp_path.iterdir()) == []
@@ -67,7 +72,9 @@ def test_a_record_without_room_is_named_and_the_old_one_stays(recorded, monkeypa
         raise OSError(errno.ENOSPC, "")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=r"config\.toml could not be written: No space left"):
+    with pytest.raises(
+        StorageError, match=r"config\.toml.*No space left", check=has_code("output/not-written")
+    ):
         recorded(is_begun=True, bound=2, free=3)
 
     assert file.read_text() == "bound = 2\n"

@@ -22,7 +22,8 @@ from rlhf_core.contracts import (
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.engine.resident import bursts
-from rlhf_testing.tiny import write_tiny_model
+from rlhf_testing.tiny import FAMILIES, write_tiny_model
+from rlhf_testing.tiny_text_families import write_tiny_text_model
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed.packing import PackedLayout
@@ -56,7 +57,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
     def folder_of(family: str) -> Path:
         if family not in folders:
-            folders[family] = write_tiny_model(tmp_path_factory.mktemp(family), family)
+            write = write_tiny_model if family in FAMILIES else write_tiny_text_model
+            folders[family] = write(tmp_path_factory.mktemp(family), family)
         return folders[family]
 
     return folder_of
@@ -119,6 +121,7 @@ def start(model_folder: Callable[[str], Path], decode: str) -> Callable[..., Emb
         max_concurrency: int = 256,
         overlaps: bool = False,
         vocabulary: Vocabulary | None = None,
+        returns_routes: bool = False,
         **options: object,
     ) -> EmbeddedEngine:
         engine = EmbeddedEngine(EmbeddedEngineConfig(**{"decode": decode, **options}))
@@ -130,6 +133,7 @@ def start(model_folder: Callable[[str], Path], decode: str) -> Callable[..., Emb
             eos_token_ids=eos,
             overlaps=overlaps,
             vocabulary=vocabulary,
+            returns_routes=returns_routes,
         )
         await engine.start(spec, source or Source(lm))
         return engine

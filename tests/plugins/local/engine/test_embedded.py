@@ -9,6 +9,7 @@ import torch
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import Stop
+from rlhf_testing.errors import has_code
 
 PROMPT = (5, 6, 7, 8)
 
@@ -22,24 +23,28 @@ async def turns(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "message", "code"),
     [
-        ({"prompt": ()}, "prompt is empty"),
-        ({"prompt": tuple(range(4, 24))}, "20 tokens, which leaves no room .* max_length of 20"),
-        ({"prompt": (5, 99999)}, "token id 99999 is outside"),
-        ({"prompt": (5, -1)}, "token id -1 is outside"),
-        ({"seeds": ()}, "no seeds"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-        ({"stop": ("",)}, "stop string is empty"),
+        ({"prompt": ()}, "prompt is empty", "engine/refused-request"),
+        (
+            {"prompt": tuple(range(4, 24))},
+            "20 tokens, which leaves no room .* max_length of 20",
+            "engine/refused-request",
+        ),
+        ({"prompt": (5, 99999)}, "token id 99999 is outside", "rollout/unknown-token"),
+        ({"prompt": (5, -1)}, "token id -1 is outside", "rollout/unknown-token"),
+        ({"seeds": ()}, "no seeds", "engine/refused-request"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0", "engine/refused-request"),
+        ({"stop": ("",)}, "stop string is empty", "engine/refused-request"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused_by_name(
-    changes, message, lm, run, start, make_request
+    changes, message, lm, run, start, make_request, code
 ):
     async def refused():
         engine = await start(lm, max_length=20)
         request = make_request(**{"prompt": PROMPT, "number": 31, **changes})
-        with pytest.raises(RolloutError, match=rf"0\.31\.0\.0.*{message}"):
+        with pytest.raises(RolloutError, match=rf"0\.31\.0\.0.*{message}", check=has_code(code)):
             await engine.generate(request)
         (completion,) = await engine.generate(make_request(PROMPT))
         assert len(completion.token_ids) == 12
@@ -48,7 +53,9 @@ def test_a_request_that_cannot_be_served_is_refused_by_name(
 
 
 def test_an_end_of_sequence_id_outside_of_the_vocabulary_is_refused(lm, run, start):
-    with pytest.raises(ConfigError, match=r"\[5000\] are outside"):
+    with pytest.raises(
+        ConfigError, match=r"\[5000\] are outside", check=has_code("model/end-token-unknown")
+    ):
         run(start(lm, eos=(2, 5000)))
 
 
@@ -223,7 +230,11 @@ def test_weights_are_not_updated_under_running_requests(lm, run, start, make_req
         engine = await start(lm)
         task = asyncio.create_task(engine.generate(make_request(PROMPT, max_new_tokens=40)))
         await turns(5)
-        with pytest.raises(RolloutError, match=r"1 requests run \(0\.0\.0\.0\); call pause first"):
+        with pytest.raises(
+            RolloutError,
+            match=r"1 requests run \(0\.0\.0\.0\); call pause first",
+            check=has_code("engine/wrong-state"),
+        ):
             await engine.update_weights(1, source_of(lm))
         await task
 
@@ -238,7 +249,11 @@ def test_sleep_frees_the_cache_and_wake_serves_the_same_tokens(lm, run, start, m
         assert cache.keys
         await engine.sleep()
         assert not cache.keys
-        with pytest.raises(RolloutError, match=r"generate for 0\.0\.0\.0: the engine is asleep"):
+        with pytest.raises(
+            RolloutError,
+            match=r"generate for 0\.0\.0\.0: the engine is asleep",
+            check=has_code("engine/wrong-state"),
+        ):
             await engine.generate(make_request(PROMPT))
         await engine.wake()
         return before, await engine.generate(make_request(PROMPT))
@@ -252,7 +267,9 @@ def test_sleep_is_refused_while_requests_are_in_flight(lm, run, start, make_requ
         engine = await start(lm)
         task = asyncio.create_task(engine.generate(make_request(PROMPT, number=8)))
         await turns(3)
-        with pytest.raises(RolloutError, match=r"in flight \(0\.8\.0\.0\)"):
+        with pytest.raises(
+            RolloutError, match=r"in flight \(0\.8\.0\.0\)", check=has_code("engine/wrong-state")
+        ):
             await engine.sleep()
         await task
 
@@ -276,7 +293,7 @@ def test_calls_out_of_order_are_refused(calls, message, lm, run, start):
         engine = await start(lm)
         for name in calls[:-1]:
             await getattr(engine, name)()
-        with pytest.raises(RolloutError, match=message):
+        with pytest.raises(RolloutError, match=message, check=has_code("engine/wrong-state")):
             await getattr(engine, calls[-1])()
 
     run(misuse())
@@ -293,7 +310,9 @@ def test_closing_fails_what_is_in_flight_and_closing_again_is_fine(lm, run, star
         await engine.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         await engine.close()
-        with pytest.raises(RolloutError, match="the engine is closed"):
+        with pytest.raises(
+            RolloutError, match="the engine is closed", check=has_code("engine/wrong-state")
+        ):
             await engine.generate(make_request(PROMPT))
         return results
 

@@ -29,6 +29,7 @@ from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.torch_backend import TorchBackend
 from rlhf_testing.conformance.tiny_policy import LOSS, SGD, plain_plugins, step_plan
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer, write_tiny_model
 from rlhf_torch.experts.choices import ExpertChoices
 
@@ -259,19 +260,35 @@ def test_a_wrong_route_changes_the_logprobs_behind_it_alone(policy, play):
 
 @pytest.mark.parametrize("decode", ["resident"])
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "message", "code"),
     [
-        (lambda routes: routes[:, :1], r"\(1, 2\); its model has \(2, 2\)"),
-        (lambda routes: routes[:, :, :1], r"\(2, 1\); its model has \(2, 2\)"),
-        (lambda routes: np.where(routes == 3, 4, routes), "name expert 4 in layer 0"),
-        (lambda routes: routes * np.array([1, 0], np.int8) - np.array([0, 1], np.int8), "fewer"),
+        (
+            lambda routes: routes[:, :1],
+            r"\(1, 2\); its model has \(2, 2\)",
+            "rollout/routes-of-another-model",
+        ),
+        (
+            lambda routes: routes[:, :, :1],
+            r"\(2, 1\); its model has \(2, 2\)",
+            "rollout/routes-of-another-model",
+        ),
+        (
+            lambda routes: np.where(routes == 3, 4, routes),
+            "name expert 4 in layer 0",
+            "rollout/unknown-expert",
+        ),
+        (
+            lambda routes: routes * np.array([1, 0], np.int8) - np.array([0, 1], np.int8),
+            "fewer",
+            "rollout/incomplete-routes",
+        ),
     ],
 )
-def test_routes_of_another_model_are_refused(change, message, policy, play):
+def test_routes_of_another_model_are_refused(change, message, policy, play, code):
     trainer = policy("qwen3_moe")
     rows = play(trainer)
 
-    with pytest.raises(PluginError, match=message):
+    with pytest.raises(PluginError, match=message, check=has_code(code)):
         trainer.logprobs(with_routes(rows, change(rows.tokens.read().routes)))
 
 
@@ -329,7 +346,7 @@ def test_samples_without_routes_are_refused(policy, play):
     trainer = policy("qwen3_moe")
     rows = with_routes(play(trainer), None)
 
-    with pytest.raises(PluginError, match=r"the samples have none: .*EpisodeGraph"):
+    with pytest.raises(PluginError, check=has_code("rollout/no-routes")):
         trainer.train_step(batch_of(rows), step_plan(rows))
 
 
@@ -343,7 +360,7 @@ def test_a_dense_model_has_no_routes(tmp_path):
         replays_routes=True,
     )
 
-    with pytest.raises(ConfigError, match="replay_routes: expected a mixture of experts"):
+    with pytest.raises(ConfigError, match="replay_routes", check=has_code("model/no-experts")):
         backend.setup(spec, plain_plugins(None))
 
 

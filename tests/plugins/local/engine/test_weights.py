@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rlhf_core import RolloutError
+from rlhf_testing.errors import has_code
 from rlhf_weights import weights_digest
 
 PROMPT = (5, 6, 7, 8)
@@ -96,32 +97,50 @@ def test_training_under_running_requests_is_noticed(
         for _ in range(5):
             await asyncio.sleep(0)
         change(own)
-        with pytest.raises(RolloutError, match="weights changed under running requests"):
+        with pytest.raises(
+            RolloutError,
+            match="weights changed under running requests",
+            check=has_code("engine/request-failed"),
+        ):
             await task
 
     run(serve())
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "message", "code"),
     [
-        (lambda state: state.pop("model.norm.weight"), "sent no model.norm.weight"),
-        (lambda state: state.update(extra=torch.zeros(2)), "weight extra of shape"),
-        (lambda state: state.update({"model.norm.weight": torch.zeros(3)}), r"shape \(3,\)"),
+        (
+            lambda state: state.pop("model.norm.weight"),
+            "sent no model.norm.weight",
+            "engine/weights-missing",
+        ),
+        (
+            lambda state: state.update(extra=torch.zeros(2)),
+            "weight extra of shape",
+            "engine/weights-of-other-shape",
+        ),
+        (
+            lambda state: state.update({"model.norm.weight": torch.zeros(3)}),
+            r"shape \(3,\)",
+            "engine/weights-of-other-shape",
+        ),
     ],
 )
-def test_weights_of_another_model_are_refused(spoil, message, own, run, start, source_of):
+def test_weights_of_another_model_are_refused(spoil, message, own, run, start, source_of, code):
     state = dict(own.model.state_dict())
     spoil(state)
 
-    with pytest.raises(RolloutError, match=message):
+    with pytest.raises(RolloutError, match=message, check=has_code(code)):
         run(start(None, source=source_of(None, state)))
 
 
 def test_a_shared_engine_refuses_a_source_without_a_module(own, run, start, source_of):
     async def update():
         engine = await start(own)
-        with pytest.raises(RolloutError, match="no module in this process"):
+        with pytest.raises(
+            RolloutError, match="no module in this process", check=has_code("engine/other-module")
+        ):
             await engine.update_weights(1, source_of(None, own.model.state_dict()))
 
     run(update())

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from rlhf_plugin_loggers.signs.watch import CAUSES, PATIENCE, ZeroGradients
+from rlhf_plugin_loggers.signs import CAUSES, PATIENCE, ZeroGradients
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from rlhf_plugin_loggers.signs.symptoms import NO_SIGNAL, SPREAD_LEFT, WINDOW, Collapse, Symptoms
+from rlhf_plugin_loggers.signs import NO_SIGNAL, SPREAD_LEFT, WINDOW, Collapse, Symptoms
 
 RISING = [
     {"reward/mean": 0.05 * n, "reward/std": 0.5, "group/no_signal": 0.1, "policy/entropy": 1.0}

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from rlhf_plugin_loggers.signs.symptoms import (
+from rlhf_plugin_loggers.signs import (
     ENTROPY_GONE,
     KL_EXPLODED,
     KL_PATIENCE,

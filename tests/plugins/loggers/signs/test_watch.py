@@ -4,8 +4,7 @@ import logging
 
 from rlhf_core.contracts import RunInfo
 from rlhf_plugin_loggers.displays import displays_of
-from rlhf_plugin_loggers.signs.symptoms import PATIENCE
-from rlhf_plugin_loggers.signs.watch import LearningWatch
+from rlhf_plugin_loggers.signs import PATIENCE, LearningWatch
 
 SILENT = {"progress": "off", "tensorboard": False, "curve": False, "summary": False}
 DULL = {"policy/grad_norm": 0.0, "response/truncated": 1.0}

@@ -2,7 +2,7 @@
 
 import logging
 
-from rlhf_plugin_loggers.signs.watch import (
+from rlhf_plugin_loggers.signs import (
     PATIENCE,
     ZeroGradientCauses,
     ZeroGradients,

@@ -11,6 +11,7 @@ from tests.deadlines import HANG_S
 
 from rlhf_core import ConfigError
 from rlhf_plugin_migrate.shell.script import commands
+from rlhf_testing.errors import has_code
 
 FOLDER = Path("/scripts/here")
 
@@ -131,5 +132,5 @@ def test_any_text_is_read_or_refused(text):
 
 
 def test_a_loop_of_substitutions_ends():
-    with pytest.raises(ConfigError, match="deeper than"):
+    with pytest.raises(ConfigError, check=has_code("migrate/nested-commands")):
         commands('bash -c "$X"', {"X": 'bash -c "$X"'}, FOLDER)

@@ -4,7 +4,8 @@ import pytest
 
 from rlhf_cli.main import main
 from rlhf_plugin_migrate.table.outcome import Status
-from rlhf_plugin_migrate.trl.dpo import migrate, read
+from rlhf_plugin_migrate.trl.dpo import migrate
+from rlhf_plugin_migrate.trl.scripts import SCRIPTS
 
 
 @pytest.fixture
@@ -12,7 +13,7 @@ def dpo():
     """Settings of the loss, and the rows of a text."""
 
     def call(text):
-        out = migrate(read(text, "x.yaml"), 1, "r.py")
+        out = migrate(SCRIPTS["dpo"].read(text, "x.yaml"), 1, "r.py")
         section = "preference."
         settings = {
             path.removeprefix(section): setting.value

@@ -7,7 +7,8 @@ import pytest
 
 from rlhf_cli.main import main
 from rlhf_plugin_migrate.table.outcome import Status
-from rlhf_plugin_migrate.trl.grpo import migrate, read
+from rlhf_plugin_migrate.trl.grpo import migrate
+from rlhf_plugin_migrate.trl.scripts import SCRIPTS
 
 FILE = """
 model_name_or_path: {model}
@@ -40,7 +41,7 @@ def grpo():
     """Settings and rows of a text."""
 
     def call(text, processes=1):
-        out = migrate(read(text, "x.yaml"), processes, "r.py")
+        out = migrate(SCRIPTS["grpo"].read(text, "x.yaml"), processes, "r.py")
         settings = {path: setting.value for path, setting in out.settings.items()}
         return settings, {row.what: row for row in out.rows()}
 

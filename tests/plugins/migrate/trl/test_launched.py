@@ -1,11 +1,14 @@
 """Launches of TRL's scripts: the same outcome as that of the YAML file with the same keys."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from rlhf_core import ConfigError
-from rlhf_plugin_migrate.shell.script import ShellCommand
+from rlhf_plugin_migrate.shell.script import ShellCommand, commands
 from rlhf_plugin_migrate.trl.launched import refusal_of, trl_launch_of, yaml_of
+from rlhf_testing.errors import has_code
 
 
 def launched(text):
@@ -56,6 +59,16 @@ def test_flags_are_the_keys_of_a_file():
     }
 
 
+def test_a_variable_without_a_value_behind_another_word_is_not_its_value():
+    """It holds further flags, and is empty in most runs; alone it is the value."""
+    (command,) = commands("trl sft --learning_rate 1e-6 $MORE --seed $SEED", {}, Path("/"))
+
+    launch = trl_launch_of(command)
+
+    assert yaml.safe_load(yaml_of(launch, no_file)) == {"learning_rate": "1e-6", "seed": "$SEED"}
+    assert [one.text for one in launch.unresolved] == ["$MORE", "$SEED"]
+
+
 def test_flags_win_over_the_file_of_config():
     launch = launched("trl sft --config a.yaml --seed 2 --num_processes 4")
 
@@ -66,7 +79,7 @@ def test_flags_win_over_the_file_of_config():
 
 
 def test_a_word_without_a_flag_is_refused():
-    with pytest.raises(ConfigError, match="stray: expected a flag of TRL's script before it"):
+    with pytest.raises(ConfigError, match="stray", check=has_code("migrate/missing-flag")):
         yaml_of(launched("trl sft stray"), no_file)
 
 

@@ -9,6 +9,7 @@ from rlhf_core import ConfigError
 from rlhf_plugin_migrate.table.entries import Rule, To
 from rlhf_plugin_migrate.table.kinds import NUMBER, SWITCH, TEXT, WHOLE
 from rlhf_plugin_migrate.trl.scripts import SCRIPTS, script_of
+from rlhf_testing.errors import has_code
 
 FIELDS = tomllib.loads((Path(__file__).parent / "trl_keys.toml").read_text())
 OWN = {
@@ -78,5 +79,9 @@ def test_keys_say_which_script_a_file_is_for(text, name):
 
 
 def test_a_file_that_fits_several_scripts_needs_a_word():
-    with pytest.raises(ConfigError, match="--script grpo or --script sft or --script dpo"):
+    with pytest.raises(
+        ConfigError,
+        match="--script grpo or --script sft or --script dpo",
+        check=has_code("migrate/several-scripts"),
+    ):
         script_of("seed: 1", "x.yaml")

@@ -4,7 +4,8 @@ import pytest
 
 from rlhf_cli.main import main
 from rlhf_plugin_migrate.table.outcome import Status
-from rlhf_plugin_migrate.trl.sft import migrate, read
+from rlhf_plugin_migrate.trl.scripts import SCRIPTS
+from rlhf_plugin_migrate.trl.sft import migrate
 
 FILE = """
 model_name_or_path: {model}
@@ -32,7 +33,7 @@ def sft():
     """Settings and rows of a text."""
 
     def call(text, processes=1):
-        out = migrate(read(text, "x.yaml"), processes, "r.py")
+        out = migrate(SCRIPTS["sft"].read(text, "x.yaml"), processes, "r.py")
         settings = {path: setting.value for path, setting in out.settings.items()}
         return settings, {row.what: row for row in out.rows()}
 
@@ -86,7 +87,7 @@ def test_columns_are_guessed_from_the_keys_with_a_warning(sft, text, columns):
 
     keys = ("data.messages_key", "data.text_key", "data.response_key")
     assert {key: settings[key] for key in keys if key in settings} == columns
-    warnings = migrate(read(text, "x.yaml"), 1, "").warnings
+    warnings = migrate(SCRIPTS["sft"].read(text, "x.yaml"), 1, "").warnings
     assert [warning for warning in warnings if "TRL goes by the columns" in warning]
 
 

@@ -7,6 +7,7 @@ import pytest
 from rlhf_core import ConfigError
 from rlhf_plugin_plan.command import main as plan
 from rlhf_plugin_plan.machine.fleet import find_fleet
+from rlhf_testing.errors import has_code
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_a_fleet_is_a_number_and_a_gpu_or_a_memory(text, count, name, memory_gib
 @pytest.mark.parametrize("text", ["", "4", "4x", "0xh100", "4xunheard-of", "x24GB", "4 x h100"])
 def test_anything_else_is_refused_with_what_is_known(text):
     with pytest.raises(
-        ConfigError, match=r"expected a number and a GPU, such as 4xa100-80.*h200, h100"
+        ConfigError, match=r"4xa100-80.*h200, h100", check=has_code("plan/malformed-fleet")
     ):
         find_fleet(text)
 

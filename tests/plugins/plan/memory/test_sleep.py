@@ -1,5 +1,7 @@
 """Peaks of a run whose engine sleeps, by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlhf_plugin_plan.machine.assumptions import FRAGMENTATION
@@ -42,6 +44,17 @@ def test_level_2_moves_no_weights_of_the_engine():
     peaks = sleep_peaks([TRAINER, VLLM], shares_weights=False, keeps_in_host=False)
 
     assert peaks.moved == 2 * 70
+
+
+def test_gradients_leave_without_a_copy_and_state_comes_back_beside_passes():
+    """Of 60 of state 15 are gradients, which nobody reads again; what is left goes both ways, and weights do."""
+    trainer = replace(TRAINER, emptied=15.0)
+
+    peaks = sleep_peaks([trainer, VLLM], shares_weights=False, keeps_in_host=False)
+
+    assert peaks.moved == 2 * (10 + 45)
+    assert peaks.beside == 45
+    assert peaks.asleep["generating"] == pytest.approx(1 + 54)
 
 
 def test_weights_that_the_engine_shares_stay():

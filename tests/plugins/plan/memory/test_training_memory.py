@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_plugin_plan.memory.training_memory import MicroBatch, Role, Sharing, moments, role_memory
+from rlhf_plugin_plan.memory.role import MicroBatch, Role
+from rlhf_plugin_plan.memory.sharing import Sharing
+from rlhf_plugin_plan.memory.training_memory import moments, role_memory
 from rlhf_plugin_plan.model.activations import (
     AdaptedLayer,
     Precision,

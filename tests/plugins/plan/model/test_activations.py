@@ -34,7 +34,9 @@ class VarlenLike(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value):
-        output = query + 1
+        # Kernels write the heads of a token side by side, as the next product reads them.
+        batch, heads, tokens, width = query.shape
+        output = query.new_zeros(batch, tokens, heads, width).transpose(1, 2)
         ctx.save_for_backward(query, key, value, output, query.new_zeros(query.shape[:-1]).float())
         return output
 

@@ -14,6 +14,7 @@ from rlhf_core.plugins import empty
 from rlhf_plugin_lora import rlhf_model_adapters
 from rlhf_plugin_plan.model.activations import AdaptedLayer, Precision
 from rlhf_plugin_plan.model.adapters import AdaptedModels, UncountedAdapter, count
+from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import WholeModel
 
 BF16 = Precision(parameters="bfloat16", compute="bfloat16")
@@ -122,7 +123,9 @@ def test_modules_that_are_trained_whole_are_counted(counted):
 
 
 def test_an_option_that_does_not_fit_the_model_is_refused(counted):
-    with pytest.raises(ConfigError, match="the nearest are q_proj"):
+    with pytest.raises(
+        ConfigError, match="the nearest are q_proj", check=has_code("adapter/no-such-module")
+    ):
         counted("lora", target=("q_prj",))
 
 
@@ -132,7 +135,9 @@ def test_a_config_that_contradicts_itself_is_one_error(config_file):
     written = json.loads(config.read_text())
     config.write_text(json.dumps({**written, "layer_types": ["full_attention"] * 3}))
 
-    with pytest.raises(ConfigError, match=r"which Transformers refuses: .*num_hidden_layers"):
+    with pytest.raises(
+        ConfigError, match="num_hidden_layers", check=has_code("plan/refused-config")
+    ):
         count(lora.factory(lora.config()), "lora", config, BF16)
 
 

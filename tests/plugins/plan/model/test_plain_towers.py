@@ -7,11 +7,14 @@ import pytest
 
 from rlhf_core import ConfigError
 from rlhf_plugin_lora import rlhf_model_adapters
-from rlhf_plugin_plan.memory.training_memory import Role, trained_parameters
+from rlhf_plugin_plan.memory.role import MicroBatch, Role, trained_parameters
+from rlhf_plugin_plan.memory.sharing import Sharing
+from rlhf_plugin_plan.memory.training_memory import moments
 from rlhf_plugin_plan.model.activations import Precision, tower_bytes
 from rlhf_plugin_plan.model.adapters import count
 from rlhf_plugin_plan.model.plain_towers import PlainTowerShape
 from rlhf_plugin_plan.model.shapes import shape_of
+from rlhf_testing.errors import has_code
 
 BF16 = Precision(parameters="bfloat16", compute="bfloat16")
 TOWER = PlainTowerShape(
@@ -155,33 +158,68 @@ def test_bytes_of_a_tile_by_hand():
 def test_a_projector_is_trained_beside_a_frozen_tower(pencil):
     shape = replace(pencil, tower=TOWER)
 
-    def trained(*, frozen):
-        role = Role(
-            name="policy",
-            shape=shape,
-            precision=BF16,
-            trained=True,
-            has_head=True,
-            frozen_tower=frozen,
-        )
-        return trained_parameters(role)
+    whole, frozen = (_policy(shape, frozen_tower=it) for it in (False, True))
 
-    assert trained(frozen=True) == pencil.parameters + 14
-    assert trained(frozen=False) == pencil.parameters + TOWER.parameters
+    assert trained_parameters(frozen) == pencil.parameters + 14
+    assert trained_parameters(whole) == pencil.parameters + TOWER.parameters
+
+
+def test_a_frozen_tower_has_no_gradients_on_their_way(pencil):
+    """Outside of layers are 5 x 2 embeddings, a norm of 2, and a tower with its projector of 14; both types at once."""
+    sharing = Sharing(stage=3, ranks=2, live_parameters=0, layerwise=True)
+    batch = MicroBatch(tokens=6, actions=4, several=True)
+
+    def on_their_way(*, frozen):
+        role = _policy(replace(pencil, tower=TOWER), frozen_tower=frozen)
+        return moments(role, sharing, batch)["end of a micro-batch"]["gradients on their way"]
+
+    assert on_their_way(frozen=False) == (2 + 4) * (12 + TOWER.parameters)
+    assert on_their_way(frozen=True) == (2 + 4) * (12 + 14)
+
+
+def _policy(shape, *, frozen_tower):
+    return Role(
+        name="policy",
+        shape=shape,
+        precision=BF16,
+        trained=True,
+        has_head=True,
+        frozen_tower=frozen_tower,
+    )
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "message", "code"),
     [
-        ({"vision_config": None}, "vision_config is None; expected an object"),
-        ({"vision_config": CLIP | {"hidden_size": 0}}, "vision_config: hidden_size is 0"),
-        ({"vision_config": CLIP | {"patch_size": None}}, "patch_size is None; expected a size"),
-        ({"vision_feature_layer": [-2, -1]}, "vision_feature_layer names several layers"),
-        ({"text_config": {"model_type": "phimoe"}}, "model_type 'phimoe' is not modeled"),
+        (
+            {"vision_config": None},
+            "vision_config is None; expected an object",
+            "plan/vision-config",
+        ),
+        (
+            {"vision_config": CLIP | {"hidden_size": 0}},
+            "vision_config: hidden_size is 0",
+            "plan/not-positive",
+        ),
+        (
+            {"vision_config": CLIP | {"patch_size": None}},
+            "patch_size is None; expected a size",
+            "plan/vision-size",
+        ),
+        (
+            {"vision_feature_layer": [-2, -1]},
+            "vision_feature_layer names several layers",
+            "plan/several-feature-layers",
+        ),
+        (
+            {"text_config": {"model_type": "phimoe"}},
+            "model_type 'phimoe' is not modeled",
+            "plan/unknown-model",
+        ),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(changes, message):
-    with pytest.raises(ConfigError, match=message):
+def test_what_cannot_be_read_is_refused_by_name(changes, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         shape_of(LLAVA_7B | changes, "llava")
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from rlhf_core import ConfigError
 from rlhf_plugin_plan.model.shapes import read_shape, shape_of
+from rlhf_testing.errors import has_code
 
 
 def test_parameter_counts_are_the_published_ones(published):
@@ -65,17 +66,17 @@ def test_counts_are_those_of_transformers(published):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "message", "code"),
     [
-        ({"model_type": "phimoe"}, "model_type 'phimoe' is not modeled"),
-        ({"model_type": None}, "is not modeled"),
-        ({"hidden_size": 0}, "hidden_size is 0; expected a positive integer"),
-        ({"vocab_size": "many"}, "vocab_size is 'many'"),
-        ({"num_key_value_heads": 3}, "14 attention heads cannot share 3"),
+        ({"model_type": "phimoe"}, "model_type 'phimoe' is not modeled", "plan/unknown-model"),
+        ({"model_type": None}, "is not modeled", "plan/unknown-model"),
+        ({"hidden_size": 0}, "hidden_size is 0; expected a positive integer", "plan/not-positive"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'", "plan/not-positive"),
+        ({"num_key_value_heads": 3}, "14 attention heads cannot share 3", "plan/unequal-heads"),
     ],
 )
-def test_what_cannot_be_read_is_refused_by_name(config_file, changes, message):
-    with pytest.raises(ConfigError, match=message):
+def test_what_cannot_be_read_is_refused_by_name(config_file, changes, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         read_shape(config_file("qwen2.5-0.5b", **changes))
 
 
@@ -89,10 +90,12 @@ def test_a_folder_is_read_by_its_config(config_file, tmp_path, shape):
 def test_a_file_that_is_no_config_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
 
-    with pytest.raises(ConfigError, match=r"config\.json"):
+    with pytest.raises(
+        ConfigError, match=r"config\.json", check=has_code("config/unreadable-file")
+    ):
         read_shape(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="nowhere"):
+    with pytest.raises(ConfigError, match="nowhere", check=has_code("config/unreadable-file")):
         read_shape(tmp_path / "nowhere")

@@ -5,14 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_plugin_plan.memory.training_memory import (
-    MicroBatch,
-    Role,
-    Sharing,
-    moments,
-    role_memory,
-    trained_parameters,
-)
+from rlhf_plugin_plan.memory.role import MicroBatch, Role, trained_parameters
+from rlhf_plugin_plan.memory.training_memory import Sharing, moments, role_memory
 from rlhf_plugin_plan.model.activations import Precision, tower_bytes, tower_scoring_bytes
 from rlhf_plugin_plan.model.shapes import shape_of
 from rlhf_plugin_plan.model.towers import TowerShape

@@ -93,8 +93,22 @@ def test_adapters_have_shares_of_their_own_where_they_were_measured(shape):
     assert other == data.training_share(shape("qwen2.5-1.5b"), recompute=True)
 
 
+def test_layers_as_they_are_cost_larger_models_less(shape):
+    """Recomputed layers were measured at 1.5B, D 1536, alone: 2.120 times the limit where compiled ones take 1.625. At
+    7B, D 3584, compiled ones take 1.497. 30B of experts beside D 2048 count as D 2048."""
+    data = measured.load()
+    large = shape("qwen2.5-7b")
+
+    share = data.training_share(large, recompute=True)
+    narrow = data.training_share(replace(large, hidden=2048), recompute=True)
+
+    assert 1 / share == pytest.approx(1.497 + (2.120 - 1.625) * 1536 / 3584, abs=2e-3)
+    assert 1 / narrow > 1 / share
+    assert share < data.training_share(large, recompute=True, compiled=True)
+
+
 def test_between_rows_a_share_is_between_and_outside_it_is_the_nearest():
-    rows = [(10.0, 0.2), (1000.0, 0.6)]
+    rows = [measured.Row(10.0, 0.2, 1), measured.Row(1000.0, 0.6, 1)]
 
     assert measured.between(rows, 100.0) == pytest.approx(0.4)
     assert measured.between(rows, 10.0) == 0.2
@@ -126,6 +140,32 @@ def test_the_rates_of_vllm_explain_the_runs_that_they_come_from(
     predicted = measured.load().decoding_seconds(done, logprobs)
 
     assert predicted == pytest.approx(seconds, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_bytes", "seconds"),
+    [("qwen2.5-0.5b", 12_288, 2.02), ("qwen2.5-1.5b", 28_672, 3.66)],
+)
+def test_the_rate_of_captured_steps_explains_the_runs_that_it_comes_from(
+    shape, name, kv_bytes, seconds
+):
+    """The engine ``embedded`` on one H200, 256 sequences of 256 + 1024 tokens."""
+    rates = EngineRates(flops=790e12, bandwidth=4.3e12, weight_bytes=2, kv_token_bytes=kv_bytes)
+    done = decode(shape(name), [1024] * 256, 256, 256, rates)
+
+    predicted = measured.load().captured_seconds(done, shape(name).layers)
+
+    assert predicted == pytest.approx(seconds, rel=0.05)
+
+
+def test_the_longest_response_takes_captured_steps_nearly_alone(shape):
+    """Behind 8723 tokens of one step and 16 384 of another few sequences were left: 17.7 s for 7661 steps at 1.5B."""
+    rates = EngineRates(flops=790e12, bandwidth=4.3e12, weight_bytes=2, kv_token_bytes=28_672)
+    done = decode(shape("qwen2.5-1.5b"), [7661] * 2, 8723, 2, rates)
+
+    predicted = measured.load().captured_seconds(done, 28)
+
+    assert predicted == pytest.approx(41.20 - 23.52, rel=0.15)
 
 
 def test_every_measurement_says_where_and_when():

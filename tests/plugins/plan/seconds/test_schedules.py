@@ -7,6 +7,7 @@ import pytest
 from rlhf_core import ConfigError
 from rlhf_plugin_plan.command import main as plan
 from rlhf_plugin_plan.seconds.schedules import _joined, response_lengths
+from rlhf_testing.errors import has_code
 
 
 def test_lengths_are_quantiles_of_a_log_normal_distribution():
@@ -86,16 +87,24 @@ def test_without_a_spread_there_are_no_schedules(run):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "message", "code"),
     [
-        (LENGTHS[2:], "prompts are is not known. Give it with --prompt-tokens"),
-        ((*LENGTHS[:2], *LENGTHS[4:]), "Give it with --response-tokens"),
-        ((*LENGTHS[:5], "0"), "expected a number above 0"),
-        ((*LENGTHS[:5], "nan"), "expected a number above 0"),
+        (
+            LENGTHS[2:],
+            "prompts are is not known. Give it with --prompt-tokens",
+            "plan/unknown-prompt-length",
+        ),
+        (
+            (*LENGTHS[:2], *LENGTHS[4:]),
+            "Give it with --response-tokens",
+            "plan/unknown-response-length",
+        ),
+        ((*LENGTHS[:5], "0"), "expected a number above 0", "plan/response-spread"),
+        ((*LENGTHS[:5], "nan"), "expected a number above 0", "plan/response-spread"),
     ],
 )
-def test_a_spread_that_is_none_is_refused(run, flags, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_spread_that_is_none_is_refused(run, flags, message, code):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         run(*LONG, *flags)
 
 

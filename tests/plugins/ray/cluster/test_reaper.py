@@ -52,6 +52,25 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def wait_for_polls(pid: int, number: int = 4) -> None:
+    """Wait until a reaper looked: it sleeps after each poll, and the kernel counts how often it gave up its core."""
+    before = naps(pid)
+    wait_for(lambda: naps(pid) >= before + number)
+
+
+def naps(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (count,) = (line.split()[1] for line in status if line.startswith("voluntary_ctxt_switches:"))
+    return int(count)
+
+
+def handles_sigterm(pid: int) -> bool:
+    """Whether a process has a handler for SIGTERM, which would end it before it has one."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.fixture
 def folder(tmp_path) -> Path:
     path = tmp_path / "rlhf-ray-x"
@@ -83,11 +102,12 @@ def reapers(folder: Path) -> list[int]:
 
 def test_a_killed_driver_leaves_no_child_of_a_worker_no_shared_memory_and_no_folder(folder, driver):
     wait_for(lambda: len(reapers(folder)) >= 2)  # the driver names the folder too
+    (reaper,) = (pid for pid in reapers(folder) if pid != driver.pid)
     left, gone, own = segment(), segment(), segment()
     worker = child_of_a_worker(folder, left, RAY_RAYLET_PID="1")
     dead = child_of_a_worker(folder, gone, RAY_RAYLET_PID="1")
     beside = child_of_a_worker(folder, own)  # a child of the driver's, not of a worker's
-    time.sleep(3.0)  # the reaper has seen both
+    wait_for_polls(reaper)  # it has seen both
     dead.kill()
     dead.wait()
     assert gone.exists()
@@ -112,7 +132,7 @@ def test_a_reaper_that_is_asked_ends_workers_at_once_and_leaves_the_folder(folde
     left = segment()
     worker = child_of_a_worker(folder, left, RAY_RAYLET_PID="1")
     reaper = program.start_reaper(os.getpid(), folder)
-    time.sleep(2.0)  # it has set up its signals
+    wait_for(lambda: handles_sigterm(reaper.pid))
 
     reaper.send_signal(signal.SIGTERM)
 
@@ -132,7 +152,7 @@ def test_a_segment_that_only_its_resource_tracker_knows_goes_too(folder):
     worker.stdout.close()
     assert made.exists()
     reaper = program.start_reaper(os.getpid(), folder)
-    time.sleep(2.0)  # it has set up its signals
+    wait_for(lambda: handles_sigterm(reaper.pid))
 
     reaper.send_signal(signal.SIGTERM)
 
@@ -144,13 +164,13 @@ def test_a_segment_that_only_its_resource_tracker_knows_goes_too(folder):
 def test_a_new_segment_is_noted_at_once(folder):
     """Its worker may be killed long before the next look, with all who could remove it."""
     reaper = program.start_reaper(os.getpid(), folder, look_s=HANG_S)
-    time.sleep(2.0)  # it has looked
+    wait_for(lambda: handles_sigterm(reaper.pid))
+    wait_for_polls(reaper.pid)  # it has looked
     made = segment()
     worker = child_of_a_worker(folder, made, RAY_RAYLET_PID="1")
-    made_later = (
-        segment()
-    )  # so that the reaper looks when the worker has mapped the first, however slow it was
-    time.sleep(2.0)  # several polls
+    # The reaper looks again when the worker has mapped the first, however slow it was.
+    made_later = segment()
+    wait_for_polls(reaper.pid)
     worker.kill()
     worker.wait()
     made_later.unlink()

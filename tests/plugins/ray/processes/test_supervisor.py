@@ -17,6 +17,7 @@ from ray.exceptions import RayTaskError  # noqa: E402  (after importorskip)
 
 from rlhf_plugin_ray.processes.crew import Crew  # noqa: E402
 from rlhf_plugin_ray.processes.supervisor import ProcessLost, Supervisor, translated  # noqa: E402
+from rlhf_testing.errors import has_code  # noqa: E402
 
 LOST = ProcessLost("policy rank 0 died")
 
@@ -91,10 +92,36 @@ def test_a_disk_without_room_at_a_rank_is_the_error_that_it_is_in_one_process(ca
     expected = "policy rank 0: No space left on device. Make room there, and start again"
     assert str(told) == expected
     with (
-        pytest.raises(CheckpointError, match=f"^the checkpoint could not be written: {expected}$"),
+        pytest.raises(
+            CheckpointError,
+            match=f"^the checkpoint could not be written: {expected}$",
+            check=has_code("output/not-written"),
+        ),
         writing("the checkpoint", error=CheckpointError),
     ):
         raise told
+
+
+class Spilled(RLHFError, code="run/spilled"):
+    """A user's error, which takes its message alone."""
+
+    def __init__(self, message):
+        super().__init__(message)
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (Spilled("of the cup"), "run/spilled"),
+        (CheckpointError("damaged", code="checkpoint/other-run"), "checkpoint/other-run"),
+    ],
+)
+def test_an_error_of_a_rank_keeps_its_class_and_its_code(cause, code):
+    told = translated(raised_by_a_rank(cause), "policy rank 0")
+
+    assert type(told) is type(cause)
+    assert told.code == code
+    assert str(told) == f"policy rank 0: {cause}"
 
 
 @pytest.mark.parametrize(

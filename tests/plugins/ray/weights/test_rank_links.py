@@ -8,6 +8,7 @@ import torch
 
 from rlhf_core import RLHFError
 from rlhf_plugin_ray.weights.rank_links import Offer, RankLinks, require_planned
+from rlhf_testing.errors import has_code
 from rlhf_weights import Place, ReceivingLink
 
 CPU = torch.device("cpu")
@@ -114,7 +115,7 @@ def test_weights_of_other_shapes_than_planned_end_the_update_for_the_receiver(
     taking = threads.submit(take, receiver, 1)
     gathered.weights["w2"] = torch.zeros(3)
 
-    with pytest.raises(RLHFError, match="the plan has w2"):
+    with pytest.raises(RLHFError, match="the plan has w2", check=has_code("weights/other-plan")):
         asyncio.run(links.send(1, ["0"], gathered))
     assert "the plan has w2" in str(taking.exception(20))
 
@@ -124,5 +125,5 @@ def test_ranks_that_do_not_give_all_weights_are_refused():
     whole, half = (Offer(place=place, num_bytes=size) for size in (8, 4))
 
     assert require_planned([whole, whole]) == whole
-    with pytest.raises(RLHFError, match=r"weights of \[8, 4\] bytes"):
+    with pytest.raises(RLHFError, match=r"\[8, 4\]", check=has_code("weights/part-of-the-weights")):
         require_planned([whole, half])

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from rlhf_config import Layer, read_toml, resolve_options
+from rlhf_core import ConfigError
 from rlhf_core.plugins import load
 from rlhf_plugin_supervised.training.command import COMMANDS
 from rlhf_plugin_supervised.training.imitation.sft_options import FULL_RATE
+from rlhf_testing.errors import has_code
 
 RATES = {"sft": 2e-5, "dpo": 1e-6, "rm": 1e-4, "prm": 1e-4, "distill": 1e-6}
 """docs/supervised.md has their sources."""
@@ -17,11 +19,16 @@ GIVEN = {"model": {"path": "m"}, "data": {"train": ["d.jsonl"]}}
 
 @pytest.fixture
 def resolved():
-    """``resolved(name, **actor)``: a command with a model and data, and these options of the section ``actor``."""
+    """``resolved(name, more, **actor)``: a command with a model and data, more sections, and options of ``actor``."""
     plugins = load("")
 
-    def of(name, **actor):
-        given = GIVEN | {"actor": actor} | ({"teacher": {"path": "t"}} if name == "distill" else {})
+    def of(name, more=None, **actor):
+        given = (
+            GIVEN
+            | {"actor": actor}
+            | (more or {})
+            | ({"teacher": {"path": "t"}} if name == "distill" else {})
+        )
         layers = [read_toml(COMMANDS[name].defaults, defaults=True), Layer.of(given)]
         return resolve_options(layers, plugins, COMMANDS[name].options)
 
@@ -81,3 +88,20 @@ def test_an_adapter_is_to_learn_at_ten_times_the_rate_of_full_training(resolved)
     assert "Try --actor.adam.lr 0.0002 or more" in caution
     assert resolved("sft", adapter="lora", adam={"lr": 2e-4}).cautions == ()
     assert resolved("sft").one("actor.optim").options.lr == FULL_RATE
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_pass_holds_the_longest_row_unless_its_size_is_given(resolved, name):
+    def size(length, **train):
+        data = {"train": ["d.jsonl"], "max_length": length}
+        return resolved(name, {"data": data, "train": train}).run.train.max_tokens_per_micro_batch
+
+    assert size(16_000) == 16_384
+    assert size(20_000) == 20_000
+    assert size(20_000, max_tokens_per_micro_batch=30_000) == 30_000
+    with pytest.raises(
+        ConfigError,
+        match=r"data\.max_length 20000: a sequence has to fit",
+        check=has_code("config/pass-too-small"),
+    ):
+        size(20_000, max_tokens_per_micro_batch=16_384)

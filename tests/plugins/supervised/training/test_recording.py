@@ -18,7 +18,7 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.plugins import load
 from rlhf_data import TokenizerRenderer
-from rlhf_plugin_supervised.training.preferences.seen_answers import seen_judged, seen_pairs
+from rlhf_plugin_supervised.training.preferences.answers import seen_judged, seen_pairs
 from rlhf_plugin_supervised.training.recording import RowRecorder
 from rlhf_plugin_supervised.training.seen import Seen, SeenRow, Told
 from rlhf_plugin_supervised.training.update import Evaluated, Update

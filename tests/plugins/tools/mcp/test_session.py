@@ -14,6 +14,7 @@ from tests.open_places import listening, promised
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import Action, StepResult, Stop, Task, ToolCall, Uid
+from rlhf_testing.errors import has_code
 from rlhf_tools import ToolEnvironment
 from rlhf_tools.mcp.server import McpServer
 from rlhf_tools.mcp.session import McpSession
@@ -155,7 +156,11 @@ def test_an_episodes_own_server_ends_when_the_episode_is_closed():
 def test_a_server_that_dies_fails_the_episode_and_the_next_episode_gets_a_new_one():
     async def play():
         (before,) = await episode(LOCAL, "process")
-        with pytest.raises(RolloutError, match=r"tiny .* died during a call of die") as raised:
+        with pytest.raises(
+            RolloutError,
+            match=r"tiny .* died during a call of die",
+            check=has_code("tool/server-failed"),
+        ) as raised:
             await episode(LOCAL, "die")
         (after,) = await episode(LOCAL, "process")
         return before, after, str(raised.value)
@@ -234,7 +239,7 @@ def test_tools_can_be_chosen_and_prefixed():
 def test_a_server_that_cannot_be_used_is_an_error_of_the_environment(server, said):
     given = McpServer(**{"name": "tiny", "start_s": 20.0, **server})
 
-    with pytest.raises(RolloutError, match=said):
+    with pytest.raises(RolloutError, match=said, check=has_code("tool/server-failed")):
         asyncio.run(episode(given))
 
 

@@ -16,6 +16,7 @@ from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RolloutError
 from rlhf_core.contracts import ToolCall
+from rlhf_testing.errors import has_code
 from rlhf_tools import Toolbox
 from rlhf_tools.sandbox import python as module
 from rlhf_tools.sandbox.inside import calls, files
@@ -328,15 +329,21 @@ def test_a_guard_that_this_machine_lacks_is_an_error_not_a_risk(monkeypatch):
     answer = b'{"missing": ["files"]}\n'
 
     with pytest.raises(
-        RolloutError, match=r"cannot guard files .* take files out of the sandbox's `require`"
+        RolloutError,
+        match=r"cannot guard files .* take files out of the sandbox's `require`",
+        check=has_code("sandbox/unavailable"),
     ):
         module._report(answer)
 
 
 def test_a_sandbox_that_cannot_be_built_says_what_happened():
-    with pytest.raises(RolloutError, match="it said: OSError: no"):
+    with pytest.raises(
+        RolloutError, match="it said: OSError: no", check=has_code("sandbox/failed")
+    ):
         module._report(b'{"broken": "OSError: no"}\n{"why": "itself", "status": 125}\n')
-    with pytest.raises(RolloutError, match="it said: Fatal Python error"):
+    with pytest.raises(
+        RolloutError, match="it said: Fatal Python error", check=has_code("sandbox/failed")
+    ):
         module._report(b"Fatal Python error")
 
 

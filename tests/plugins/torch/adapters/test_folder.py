@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 from rlhf_torch.adapters.folder import AdapterFolder
 
 
@@ -33,6 +34,8 @@ def test_folders_are_compared_as_such_and_names_by_their_ends(
         folder.require_base(base, "do this")
     else:
         with pytest.raises(
-            ConfigError, match=f"was trained on {named}, and not on {base}.*do this"
+            ConfigError,
+            match=f"was trained on {named}, and not on {base}.*do this",
+            check=has_code("adapter/other-base"),
         ):
             folder.require_base(base, "do this")

@@ -9,6 +9,7 @@ from rlhf_core import PluginError
 from rlhf_core.contracts import ParameterGroup
 from rlhf_plugin_algorithms.optimizers import MuonConfig
 from rlhf_plugin_algorithms.optimizers.muon import Muon
+from rlhf_testing.errors import has_code
 from rlhf_torch.cut.flattening import whole_parameters
 
 CPU = torch.device("cpu")
@@ -146,16 +147,24 @@ def test_groups_of_other_names_are_whole_if_any_has_to_be():
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("make", "reason", "code"),
     [
-        (KeepsRows, r"keeps rows of shape \(\d+,\) in torch.float32 for a parameter of shape"),
-        (KeepsHalf, "keeps half of shape .* in torch.bfloat16"),
-        (CountsInGroups, "counts in its parameter groups"),
-        (lambda groups: torch.optim.Adafactor(groups, lr=1e-6), "keeps row_var"),
+        (
+            KeepsRows,
+            r"keeps rows of shape \(\d+,\) in torch.float32 for a parameter of shape",
+            "optimizer/needs-whole-parameters",
+        ),
+        (KeepsHalf, "keeps half of shape .* in torch.bfloat16", "optimizer/needs-whole-parameters"),
+        (CountsInGroups, "counts in its parameter groups", "optimizer/counts-in-groups"),
+        (
+            lambda groups: torch.optim.Adafactor(groups, lr=1e-6),
+            "keeps row_var",
+            "optimizer/needs-whole-parameters",
+        ),
     ],
 )
-def test_state_that_ranks_cannot_share_is_refused(make, reason):
-    with pytest.raises(PluginError, match=reason):
+def test_state_that_ranks_cannot_share_is_refused(make, reason, code):
+    with pytest.raises(PluginError, match=reason, check=has_code(code)):
         names_of_whole(Of(make))
 
 

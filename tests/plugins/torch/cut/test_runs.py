@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rlhf_core import CheckpointError
+from rlhf_testing.errors import has_code
 from rlhf_torch.cut.fragment import Fragment
 from rlhf_torch.cut.runs import SavedRun, read_runs, write_runs
 
@@ -55,12 +56,14 @@ def test_a_damaged_or_missing_file_is_named(parts, tmp_path):
     parts[0].write_bytes(parts[0].read_bytes()[:50])
 
     for path in (parts[0], tmp_path / "absent.safetensors"):
-        with pytest.raises(CheckpointError, match=f"{path.name}: cannot be read"):
+        with pytest.raises(
+            CheckpointError, match=path.name, check=has_code("checkpoint/unreadable")
+        ):
             list(read_runs(path, {"w": fragment(0, 4)}))
 
 
 def test_values_that_json_cannot_hold_are_refused(tmp_path):
     run = SavedRun(name="w", start=0, stop=1, plain={"rate": float("nan")})
 
-    with pytest.raises(CheckpointError, match="JSON cannot hold"):
+    with pytest.raises(CheckpointError, check=has_code("checkpoint/not-json")):
         write_runs(tmp_path / "x.safetensors", [run])

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 from rlhf_torch.experts.choices import ExpertChoices, choices_of
 from rlhf_torch.experts.routing import Routing
 
@@ -142,15 +143,25 @@ def test_ids_have_a_sign_and_the_smallest_type():
 
 
 @pytest.mark.parametrize(
-    ("family", "sizes", "reason"),
+    ("family", "sizes", "reason", "code"),
     [
-        ("qwen3", {}, "Qwen3ForCausalLM has no experts"),
-        ("phimoe", {"num_local_experts": 8}, "PhimoeForCausalLM is not known to .0 calls of topk"),
-        ("gpt_oss", {"num_local_experts": 8}, "GptOssForCausalLM is not known to .3 routers, 0"),
+        ("qwen3", {}, "Qwen3ForCausalLM has no experts", "model/no-experts"),
+        (
+            "phimoe",
+            {"num_local_experts": 8},
+            "PhimoeForCausalLM is not known to .0 calls of topk",
+            "model/unknown-router",
+        ),
+        (
+            "gpt_oss",
+            {"num_local_experts": 8},
+            "GptOssForCausalLM is not known to .3 routers, 0",
+            "model/unknown-router",
+        ),
     ],
 )
-def test_other_models_are_refused_by_name(family, sizes, reason):
-    with pytest.raises(ConfigError, match=rf"^replay: .*{reason}"):
+def test_other_models_are_refused_by_name(family, sizes, reason, code):
+    with pytest.raises(ConfigError, match=rf"^replay: .*{reason}", check=has_code(code)):
         choices_of(tiny(family, **sizes), "replay")
 
 

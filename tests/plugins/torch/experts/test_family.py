@@ -5,6 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 from rlhf_torch.experts.family import (
     coefficient_of,
     routers_of,
@@ -103,7 +104,11 @@ def test_a_family_without_the_loss_has_none_and_refuses_a_factor():
     model = tiny("deepseek_v3", **BIASED, output_router_logits=True)
 
     assert coefficient_of(model, None) == 0.0
-    with pytest.raises(ConfigError, match=r"DeepseekV3ForCausalLM has none.*router_aux_loss 0"):
+    with pytest.raises(
+        ConfigError,
+        match=r"DeepseekV3ForCausalLM.*router_aux_loss 0",
+        check=has_code("model/unknown-balancing-loss"),
+    ):
         coefficient_of(model, 0.1)
 
 
@@ -111,7 +116,11 @@ def test_a_family_with_a_formula_of_its_own_is_refused_where_its_configuration_a
     """Doge's experts are the products of two halves of keys."""
     model = tiny("doge", is_moe=True, num_experts=16, output_router_logits=True)
 
-    with pytest.raises(ConfigError, match=r"output_router_logits true.*DogeForCausalLM has none"):
+    with pytest.raises(
+        ConfigError,
+        match=r"output_router_logits true.*DogeForCausalLM",
+        check=has_code("model/unknown-balancing-loss"),
+    ):
         coefficient_of(model, None)
     assert coefficient_of(model, 0.0) == 0.0
 
@@ -132,5 +141,7 @@ def test_routers_without_a_bias_are_not_warned_of(make_spec, caplog):
 
 def test_a_model_without_experts_refuses_any_factor():
     for factor in (0.0, 0.1):
-        with pytest.raises(ConfigError, match="expected a mixture of experts; LlamaForCausalLM"):
+        with pytest.raises(
+            ConfigError, match="LlamaForCausalLM", check=has_code("model/no-experts")
+        ):
             coefficient_of(tiny("llama"), factor)

@@ -176,21 +176,36 @@ def drop_a_factor(folder):
 
 
 SPOILED = {
-    "another rank": (lambda f: change_config(f, r=3), "with the rank r = 3 of its config"),
+    "another rank": (
+        lambda f: change_config(f, r=3),
+        "with the rank r = 3 of its config",
+        "adapter/does-not-fit",
+    ),
     "fewer targets": (
         lambda f: change_config(f, target_modules=["model.layers.0.self_attn.q_proj"]),
         "target_modules in adapter_config.json do not name that module",
+        "adapter/does-not-fit",
     ),
-    "a factor is missing": (drop_a_factor, "has a factor A and no factor B"),
+    "a factor is missing": (
+        drop_a_factor,
+        "has a factor A and no factor B",
+        "adapter/does-not-fit",
+    ),
     "no base": (
         lambda f: change_config(f, base_model_name_or_path=None),
         "expected the name of its base",
+        "adapter/no-name-of-base",
     ),
     "a base that is gone": (
         lambda f: change_config(f, base_model_name_or_path="/gone/model"),
         "its base /gone/model is not there",
+        "adapter/no-base",
     ),
-    "no weights": (lambda f: (f / "adapter_model.safetensors").unlink(), "it is missing"),
+    "no weights": (
+        lambda f: (f / "adapter_model.safetensors").unlink(),
+        "it is missing",
+        "adapter/no-weights",
+    ),
 }
 
 
@@ -198,11 +213,13 @@ SPOILED = {
 @pytest.mark.parametrize("case", SPOILED)
 def test_a_folder_that_does_not_fit_is_named(teach, beside, make_spec_of, case, is_shared):
     _, folder = teach()
-    spoil, message = SPOILED[case]
+    spoil, message, code = SPOILED[case]
+    if case == "fewer targets" and not is_shared:
+        code = "adapter/not-mergeable"  # found as the factors are added to the base's weights
     spoil(folder)
     spec = make_spec_of(adapter=LORA if is_shared else None)
 
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message, check=has_code(code)) as caught:
         beside(spec, reader(folder, spec))
 
     assert str(folder) in str(caught.value)
@@ -215,7 +232,11 @@ def test_an_adapter_of_another_base_is_named(teach, beside, make_spec_of, tmp_pa
     change_config(folder, base_model_name_or_path=str(other))
     spec = make_spec_of(adapter=LORA if is_shared else None, model_path=str(other))
 
-    with pytest.raises(ConfigError, match=f"does not fit {other}: model.layers.0") as caught:
+    with pytest.raises(
+        ConfigError,
+        match=f"does not fit {other}: model.layers.0",
+        check=has_code("adapter/does-not-fit"),
+    ) as caught:
         beside(spec, reader(folder, spec))
 
     assert "has the shape (" in str(caught.value)

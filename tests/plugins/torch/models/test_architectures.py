@@ -15,6 +15,7 @@ from rlhf_core import PluginError
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny_text_families import COMMON
 from rlhf_testing.tiny_text_families import TEXT_FAMILIES as ACCEPTED
 from rlhf_torch.heads.action_head import action_scores
@@ -38,6 +39,11 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "stablelm": (OWN_ATTENTION, {}),
 }
 """What the message has to name, and the options."""
+CODES = {
+    OWN_ATTENTION: "model/own-attention",
+    "linear_attention": "model/layers-not-asked",
+    "chunked_attention": "model/unknown-layers",
+}
 
 
 LENGTHS = (40, 5, 23)
@@ -87,10 +93,11 @@ def test_packed_logprobs_are_those_of_each_sequence_alone(folder_of, model_type)
     actual = packed_logprobs(load_causal_lm(str(folder), dtype="float32"))
 
     own, exact = own_logprobs(folder, "float32"), own_logprobs(folder, "float64")
-    rounding = (own - exact).abs().max().item()
-    # Sums in another order, of logits of size 1 to 10. Some processors' order doubles what the delta rule makes of a
-    # rounding, so where Transformers' own float32 is farther from float64 than that, ours may be as far from it.
-    torch.testing.assert_close(actual, own, atol=max(1e-5, rounding), rtol=0.0)
+    ours, theirs = (actual - exact).abs(), (own - exact).abs()
+    # Sums in another order, of logits of size 1 to 10. Whose worst token is farther from float64 is the luck of a
+    # processor's order, up to three times on those without AVX-512; on average both are as near to it.
+    torch.testing.assert_close(actual, own, atol=max(1e-5, 3 * theirs.max().item()), rtol=0.0)
+    assert ours.mean() <= max(1e-6, 1.5 * theirs.mean())
 
 
 @pytest.mark.parametrize("model_type", ACCEPTED)
@@ -155,7 +162,7 @@ class Source:
 def test_what_cannot_be_computed_is_refused_with_the_reason(folder_of, model_type, dtype):
     reason, options = REFUSED[model_type]
 
-    with pytest.raises(PluginError, match=reason):
+    with pytest.raises(PluginError, match=reason, check=has_code(CODES[reason])):
         load_causal_lm(str(folder_of(model_type, options)), dtype=dtype)
 
 
@@ -182,7 +189,7 @@ def test_a_deep_model_whose_sequences_see_each_other_is_refused(tmp_path, monkey
         return whole.attend(layer, query, key, value, **options)
 
     monkeypatch.setattr(verification._Witness, "attend", attend)
-    with pytest.raises(PluginError, match="differ from the model's own by"):
+    with pytest.raises(PluginError, check=has_code("model/packing-differs")):
         load_causal_lm(str(folder), dtype="bfloat16")
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rlhf_core import ConfigError
+from rlhf_testing.errors import has_code
 from rlhf_torch.models import device
 from rlhf_torch.models.device import choose_compute_dtype, choose_device
 
@@ -36,13 +37,17 @@ def test_auto_stays_in_float32_where_bfloat16_is_slow(monkeypatch):
 
 
 def test_float32_compute_on_bfloat16_weights_is_refused():
-    with pytest.raises(ConfigError, match=r"--model\.dtype float32"):
+    with pytest.raises(
+        ConfigError, match=r"--model\.dtype float32", check=has_code("config/float32-of-bfloat16")
+    ):
         choose_compute_dtype("float32", torch.bfloat16, 10, CPU)
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-    with pytest.raises(ConfigError, match=r"--backend\.torch\.device cpu"):
+    with pytest.raises(
+        ConfigError, match=r"--backend\.torch\.device cpu", check=has_code("gpu/not-visible")
+    ):
         choose_device("cuda")
     assert choose_device("auto") == CPU

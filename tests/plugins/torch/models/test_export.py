@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core import ConfigError
 from rlhf_core.contracts import ValueObjective
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
 
 
@@ -53,7 +54,9 @@ def test_the_average_is_exported_and_the_weights_come_back(
 
 
 def test_an_average_that_is_not_kept_cannot_be_exported(start, make_spec, models, tmp_path):
-    with pytest.raises(ConfigError, match=r"--actor\.ema"):
+    with pytest.raises(
+        ConfigError, match=r"--actor\.ema", check=has_code("training/no-moving-average")
+    ):
         start(make_spec(models["qwen3"])).export(tmp_path, ema=True)
 
 

@@ -5,9 +5,17 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3VLConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    LlamaConfig,
+    Qwen3Config,
+    Qwen3VLConfig,
+)
 
 from rlhf_core import ConfigError, PluginError
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES, write_tiny_model
 from rlhf_testing.tiny_vision import write_tiny_vision_model
 from rlhf_torch.models.loading import load_causal_lm
@@ -65,27 +73,60 @@ def test_autocast_keeps_float32_parameters(models):
 
 
 def test_a_missing_folder_is_explained():
-    with pytest.raises(ConfigError, match=r"model /nowhere/at/all: no such folder.*Give --model"):
+    with pytest.raises(
+        ConfigError, match=r"/nowhere/at/all.*--model", check=has_code("model/not-found")
+    ):
         load_causal_lm("/nowhere/at/all", dtype="float32")
 
 
 def test_an_unknown_hub_name_is_explained():
-    with pytest.raises(ConfigError, match="not available as a hub name"):
+    with pytest.raises(ConfigError, check=has_code("model/not-found")):
         load_causal_lm("nobody/no-such-model", dtype="float32")
 
 
 def test_a_folder_without_config_is_explained(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
 
-    with pytest.raises(ConfigError, match=r"expected a Transformers folder.*notes\.txt"):
+    with pytest.raises(ConfigError, match=r"notes\.txt", check=has_code("model/not-a-folder")):
         load_causal_lm(str(tmp_path), dtype="float32")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_reward_model_is_no_model_that_writes(tmp_path, tied):
+    """Its output head may be that of its embeddings; its own head, of the scores, would be lost without a word."""
+    folder = write_tiny_model(tmp_path / "m")
+    config = AutoConfig.from_pretrained(folder, num_labels=1, tie_word_embeddings=tied)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+    with pytest.raises(
+        ConfigError,
+        match=r"reward model.*rlhf rm --model",
+        check=has_code("model/is-a-reward-model"),
+    ):
+        load_causal_lm(str(folder), dtype="float32")
+    assert load_causal_lm(str(folder), dtype="float32", needs_head=False)
+
+
+def test_a_reward_model_of_a_plain_class_is_known_by_its_head(tmp_path):
+    """Image-text models have no class that judges, and OpenRLHF names its own; both write the head's name."""
+    folder = write_tiny_model(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "value_head_prefix": "score"}))
+
+    with pytest.raises(
+        ConfigError,
+        match=r"reward model.*rlhf rm --model",
+        check=has_code("model/is-a-reward-model"),
+    ):
+        load_causal_lm(str(folder), dtype="float32")
+    assert load_causal_lm(str(folder), dtype="float32", writes=False)
 
 
 def test_a_folder_without_weights_is_explained(tmp_path):
     folder = write_tiny_model(tmp_path / "m")
     (folder / "model.safetensors").unlink()
 
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read", check=has_code("model/unreadable")):
         load_causal_lm(str(folder), dtype="float32")
 
 
@@ -93,7 +134,7 @@ def test_damaged_weights_are_explained(tmp_path):
     folder = write_tiny_model(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(b"not a model")
 
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read", check=has_code("model/unreadable")):
         load_causal_lm(str(folder), dtype="float32")
 
 
@@ -104,7 +145,7 @@ def test_pickled_weights_are_not_read(tmp_path, content):
     (folder / "pytorch_model.bin").write_bytes(content)
 
     with pytest.raises(
-        ConfigError, match=r"expected weights in safetensors; pytorch_model\.bin is"
+        ConfigError, match=r"pytorch_model\.bin", check=has_code("model/pickled-weights")
     ):
         load_causal_lm(str(folder), dtype="float32")
 
@@ -115,33 +156,33 @@ def test_files_that_no_model_has_are_explained(tmp_path, name, content):
     folder = write_tiny_model(tmp_path / "m")
     (folder / name).write_text(content)
 
-    with pytest.raises(ConfigError, match="model "):
+    with pytest.raises(ConfigError, check=has_code("model/unknown-family")):
         load_causal_lm(str(folder), dtype="float32")
 
 
 def test_weights_that_would_be_random_are_refused(tmp_path):
     folder = _edited(write_tiny_model(tmp_path / "m", "llama"), num_hidden_layers=3)
 
-    with pytest.raises(ConfigError, match=r"would start from random values.*layers\.2"):
+    with pytest.raises(ConfigError, match=r"layers\.2", check=has_code("model/weights-missing")):
         load_causal_lm(str(folder), dtype="float32")
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
     folder = _edited(write_tiny_model(tmp_path / "m", "llama"), intermediate_size=64)
 
-    with pytest.raises(ConfigError, match=r"model .*edited"):
+    with pytest.raises(ConfigError, match="edited", check=has_code("model/unknown-family")):
         load_causal_lm(str(folder), dtype="float32")
 
 
 def test_a_model_that_is_no_causal_lm_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
 
-    with pytest.raises(ConfigError, match="not a causal language model"):
+    with pytest.raises(ConfigError, check=has_code("model/unknown-family")):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 
 def test_an_unknown_dtype_is_refused(models):
-    with pytest.raises(ConfigError, match="float8"):
+    with pytest.raises(ConfigError, match="float8", check=has_code("model/unknown-dtype")):
         load_causal_lm(str(models["qwen3"]), dtype="float8")
 
 
@@ -193,7 +234,9 @@ def test_a_window_that_the_layers_do_not_ask_for_is_refused(tmp_path, window, mo
         self.sliding_window = None
 
     monkeypatch.setattr(modeling_qwen3.Qwen3Attention, "__init__", forgetful)
-    with pytest.raises(PluginError, match="layer 0 is sliding_attention but asked for window None"):
+    with pytest.raises(
+        PluginError, match=r"0 is sliding_attention.*None", check=has_code("model/windows-differ")
+    ):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 
@@ -214,14 +257,18 @@ def test_a_window_of_all_layers_that_they_do_not_ask_for_is_refused(tmp_path, wi
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
 
-    with pytest.raises(PluginError, match=f"asked for window None, and the config says {window}"):
+    with pytest.raises(
+        PluginError, match=f"None.* {window}", check=has_code("model/windows-differ")
+    ):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 
 def test_a_model_that_reads_images_is_named_where_it_is_taken_for_a_language_model(tmp_path):
     Qwen3VLConfig().save_pretrained(tmp_path)
 
-    with pytest.raises(ConfigError, match=r"it reads images \(qwen3_vl\)\. .* set --model\.vision"):
+    with pytest.raises(
+        ConfigError, match=r"\(qwen3_vl\)\..*--model\.vision", check=has_code("model/reads-images")
+    ):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 
@@ -229,7 +276,7 @@ def test_a_model_that_reads_images_is_not_loaded_without_its_tower(tmp_path):
     write_tiny_vision_model(tmp_path, "qwen3_5")
 
     with pytest.raises(
-        ConfigError, match=r"only its text model would be .* Set --model\.vision vlm"
+        ConfigError, match=r"--model\.vision vlm", check=has_code("model/reads-images")
     ):
         load_causal_lm(str(tmp_path), dtype="float32")
 
@@ -244,7 +291,9 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "code.py").write_text("raise SystemExit('was run')")
 
-    with pytest.raises(ConfigError, match="trust_remote_code"):
+    with pytest.raises(
+        ConfigError, match="trust_remote_code", check=has_code("model/unknown-family")
+    ):
         load_causal_lm(str(tmp_path), dtype="float32")
 
 

@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from rlhf_core import ConfigError, MissingDependency
+from rlhf_testing.errors import has_code
 from rlhf_torch.models import quantized_files
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.packed.packing import PackedLayout
@@ -125,27 +126,37 @@ def test_one_step_is_that_of_a_plain_loop_and_a_run_goes_on_to_the_bit(
 
 
 REFUSED = {
-    "gptq": ({"quant_method": "gptq", "bits": 4}, "quantized by gptq .*Give the model in bfloat16"),
-    "awq": ({"quant_method": "awq", "bits": 4}, "quantized by awq .*Give the model in bfloat16"),
+    "gptq": (
+        {"quant_method": "gptq", "bits": 4},
+        "quantized by gptq .*Give the model in bfloat16",
+        "model/quantized",
+    ),
+    "awq": (
+        {"quant_method": "awq", "bits": 4},
+        "quantized by awq .*Give the model in bfloat16",
+        "model/quantized",
+    ),
     "8 bits": (
         {"quant_method": "bitsandbytes", "load_in_8bit": True},
         r"quantized by bitsandbytes in 8 bits .*Give the model in bfloat16",
+        "model/quantized",
     ),
-    "unnamed": ({"bits": 3}, "an unnamed method"),
+    "unnamed": ({"bits": 3}, "an unnamed method", "model/quantized"),
     "tables": (
         {"quant_method": "fp8", "modules_to_convert": ["embed_tokens"]},
         "embeddings in fp8 .*Give the model in bfloat16",
+        "model/fp8-embeddings",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_unpacked_is_refused_before_weights_are_read(folders, tmp_path, case):
-    settings, message = REFUSED[case]
+    settings, message, code = REFUSED[case]
     folder = without_weights(folders["qwen3"], tmp_path / "model")
     set_quantization(folder, settings)
 
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message, check=has_code(code)):
         load_causal_lm(str(folder), dtype="float32")
 
 
@@ -155,7 +166,9 @@ def test_weights_in_four_bits_are_trained_beside_an_adapter_that_holds_them_so(
     folder = without_weights(folders["qwen3"], tmp_path / "model")
     set_quantization(folder, {"quant_method": "bitsandbytes", "load_in_4bit": True})
 
-    with pytest.raises(ConfigError, match=r"in 4 bits .*Choose --actor\.adapter qlora"):
+    with pytest.raises(
+        ConfigError, match=r"4 bits.*--actor\.adapter qlora", check=has_code("model/in-4-bits")
+    ):
         start(sgd_spec(folder))
 
 
@@ -164,14 +177,18 @@ def test_quantization_of_a_part_alone_is_refused(folders, tmp_path):
     set_quantization(folder, {})
     set_quantization(folder, {"quant_method": "fp8"}, within="text_config")
 
-    with pytest.raises(ConfigError, match="of its text_config"):
+    with pytest.raises(ConfigError, match="text_config", check=has_code("model/quantized")):
         load_causal_lm(str(folder), dtype="float32")
 
 
 def test_blocks_that_are_cut_are_refused_by_the_weights_name(tmp_path):
     folder = write_quantized(tmp_path / "model", "qwen3", intermediate_size=72)
 
-    with pytest.raises(ConfigError, match=r"layers\.0\.mlp\.\w+\.weight is .*72.* of 16 x 16"):
+    with pytest.raises(
+        ConfigError,
+        match=r"layers\.0\.mlp\..*\.weight.*72.*16 x 16",
+        check=has_code("model/fp8-blocks"),
+    ):
         load_causal_lm(str(folder), dtype="float32")
 
 
@@ -202,7 +219,11 @@ def test_numbers_of_eight_bits_without_scales_are_refused(folders, tmp_path):
     del weights["model.layers.1.mlp.up_proj.weight_scale_inv"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
-    with pytest.raises(ConfigError, match=r"layers\.1\.mlp\.up_proj\.weight is in fp8.*no scales"):
+    with pytest.raises(
+        ConfigError,
+        match=r"layers\.1\.mlp\.up_proj\.weight is in fp8",
+        check=has_code("model/no-scales"),
+    ):
         load_causal_lm(str(folder), dtype="float32")
 
 
@@ -215,14 +236,22 @@ def test_stacks_of_experts_in_eight_bits_are_refused(folders, tmp_path):
     weights["model.layers.0.mlp.experts.gate_up_proj"] = stack
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
-    with pytest.raises(ConfigError, match=r"experts\.gate_up_proj is in fp8.*linear layers alone"):
+    with pytest.raises(
+        ConfigError,
+        match=r"experts\.gate_up_proj is in fp8",
+        check=has_code("model/fp8-outside-linear"),
+    ):
         load_causal_lm(str(folder), dtype="float32")
 
 
 def test_fp8_without_accelerate_is_refused_with_the_command(folders, monkeypatch):
     monkeypatch.setattr(quantized_files, "find_spec", lambda name: None)
 
-    with pytest.raises(MissingDependency, match="pip install 'accelerate"):
+    with pytest.raises(
+        MissingDependency,
+        match="pip install 'accelerate",
+        check=has_code("plugin/missing-dependency"),
+    ):
         load_causal_lm(str(folders["qwen3"]), dtype="float32")
     load_causal_lm(str(folders["gpt_oss"]), dtype="float32")
 
@@ -236,5 +265,9 @@ def test_a_weight_that_stays_packed_is_refused(folders, tmp_path):
         layer.weight.detach().to(torch.float8_e4m3fn), requires_grad=False
     )
 
-    with pytest.raises(ConfigError, match=r"up_proj\.weight is still torch\.float8_e4m3fn"):
+    with pytest.raises(
+        ConfigError,
+        match=r"up_proj\.weight is still torch\.float8_e4m3fn",
+        check=has_code("model/still-quantized"),
+    ):
         quantized_files.settle_unpacked("M", lm.model, torch.float32)

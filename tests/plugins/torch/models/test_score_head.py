@@ -20,8 +20,12 @@ from rlhf_core.contracts import (
     TrajectoryColumns,
     Turn,
     Uid,
+    ValueObjective,
 )
+from rlhf_plugin_local.config import TorchBackendConfig
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES, tiny_tokenizer, write_tiny_model
+from rlhf_torch.models.role_model import build_role_model
 from rlhf_torch.models.score_head import padding_tokenizer
 
 EOS = 2
@@ -281,6 +285,26 @@ def test_a_head_of_another_name_is_found_by_the_configuration(start, scorer_spec
     np.testing.assert_array_equal(second.values(rows), first.values(rows))
 
 
+@pytest.mark.parametrize(
+    ("objective", "bases"), [(ValueObjective(), None), (ValueObjective(), []), (None, [])]
+)
+def test_a_critic_begins_from_a_reward_model_with_tied_embeddings(
+    start, scorer_spec, make_spec, plugins, tmp_path, objective, bases
+):
+    """A model that writes is not read from such a folder; a value head writes nothing."""
+    source = write_tiny_model(tmp_path / "in", tied=True)
+    start(scorer_spec(source)).export(tmp_path / "out")
+    critic = make_spec(tmp_path / "out", role="critic", head="value", objective=objective)
+    reference = make_spec(tmp_path / "out", role="reference", head="lm", objective=None)
+    options = TorchBackendConfig(device="cpu")
+
+    role = build_role_model(critic, options, plugins, bases)
+
+    assert role.value_head is not None
+    with pytest.raises(ConfigError, check=has_code("model/is-a-reward-model")):
+        build_role_model(reference, options, plugins, bases)
+
+
 def test_a_tokenizer_that_ends_and_pads_with_one_token_gets_another_for_padding(
     start, scorer_spec, tmp_path
 ):
@@ -328,14 +352,18 @@ def test_a_family_without_a_classifier_is_refused_before_training(start, scorer_
     )
     CohereForCausalLM(config).save_pretrained(tmp_path)
 
-    with pytest.raises(PluginError, match="CohereForCausalLM: Transformers has no sequence class"):
+    with pytest.raises(
+        PluginError, match="CohereForCausalLM", check=has_code("model/no-classifier")
+    ):
         start(scorer_spec(tmp_path))
 
 
 def test_a_score_head_and_its_objective_come_together(start, scorer_spec, make_spec, loud):
-    with pytest.raises(ConfigError, match="the policy has the head lm; a ranking"):
+    with pytest.raises(ConfigError, match=r"policy.*lm", check=has_code("plugin/wrong-head")):
         start(make_spec(loud["qwen3"], objective=RankingObjective()))
-    with pytest.raises(ConfigError, match="the reward_model has the head score"):
+    with pytest.raises(
+        ConfigError, match=r"reward_model.*score", check=has_code("plugin/wrong-head")
+    ):
         start(scorer_spec(loud["qwen3"], objective=make_spec(loud["qwen3"]).objective))
 
 

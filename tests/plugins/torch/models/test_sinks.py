@@ -24,12 +24,13 @@ from rlhf_core.contracts import (
 )
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.packed import score_matrix
 from rlhf_torch.packed.attention import refuse_sinks
 from rlhf_torch.packed.packing import PackedLayout
-from rlhf_torch.packed.score_matrix import attention_with_sinks, materialized_attention, tail_mask
+from rlhf_torch.packed.score_matrix import attention_in_parts, materialized_attention, tail_mask
 
 
 @pytest.fixture(scope="module")
@@ -78,22 +79,44 @@ def test_a_sink_without_weight_changes_nothing():
     torch.testing.assert_close(actual, without)
 
 
-@pytest.mark.parametrize("softcap", [None, 2.0])
-def test_parts_of_the_queries_have_the_numbers_and_gradients_of_all_at_once(monkeypatch, softcap):
+@pytest.mark.parametrize(("softcap", "has_sinks"), [(None, True), (2.0, True), (2.0, False)])
+def test_parts_of_the_queries_have_the_numbers_and_gradients_of_all_at_once(
+    monkeypatch, softcap, has_sinks
+):
     drawn = torch.Generator().manual_seed(1)
-    shapes = ((3, 4, 9, 8), (3, 2, 9, 8), (3, 2, 9, 8), (4,))
+    shapes = ((3, 4, 9, 8), (3, 2, 9, 8), (3, 2, 9, 8), *([(4,)] if has_sinks else []))
     parts = [torch.randn(shape, generator=drawn, dtype=torch.float64) for shape in shapes]
     found = []
     for most in (2**26, 3 * 4 * 9 * 2):  # two queries at once
         monkeypatch.setattr(score_matrix, "MAX_SCORES", most)
-        query, key, value, sinks = (part.clone().requires_grad_() for part in parts)
+        query, key, value, *sinks = given = [part.clone().requires_grad_() for part in parts]
         mask = tail_mask(9, 9, 5, torch.device("cpu"))
-        output = attention_with_sinks(query, key, value, mask, 0.3, softcap, sinks)
+        output = attention_in_parts(query, key, value, mask, 0.3, softcap, *sinks)
         output.square().sum().backward()
-        found.append([output, query.grad, key.grad, value.grad, sinks.grad])
+        found.append([output, *(part.grad for part in given)])
 
     torch.testing.assert_close(found[1], found[0])
-    assert found[0][-1].abs().min() > 1e-3
+    if has_sinks:
+        assert found[0][-1].abs().min() > 1e-3
+
+
+def largest_kept(tokens, sinks):
+    """Return the number of elements of the largest tensor that a pass keeps."""
+    saved = []
+    query, key = (torch.randn(1, heads, tokens, 8).requires_grad_() for heads in (4, 2))
+    mask = tail_mask(tokens, tokens, None, torch.device("cpu"))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        attention_in_parts(query, key, key, mask, 0.3, 2.0, sinks)
+    return max(tensor.numel() for tensor in saved)
+
+
+@pytest.mark.parametrize("sinks", [None, torch.zeros(4, requires_grad=True)])
+def test_scores_are_kept_of_few_tokens_alone(sinks):
+    """Of four heads 512 queries have 2**20 scores with as many keys, and 1024 four times as many."""
+    kept = [largest_kept(tokens, sinks) for tokens in (512, 1024)]
+
+    assert kept[0] == 4 * 512**2
+    assert kept[1] <= 1024**2  # the mask, which all layers share
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -230,5 +253,7 @@ def test_a_restored_run_goes_on_to_the_bit_and_its_export_is_plain(
 
 
 def test_layouts_without_sinks_refuse_them_with_the_option():
-    with pytest.raises(PluginError, match=r"attention sinks.*Set deep_compile to false"):
+    with pytest.raises(
+        PluginError, match="Set deep_compile to false", check=has_code("model/attention-sinks")
+    ):
         refuse_sinks(torch.zeros(4), "Set deep_compile to false.")

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from rlhf_torch.packed import packing
-from rlhf_torch.packed.packing import Blocks, PackedLayout
-from rlhf_torch.packed.score_matrix import MAX_MATERIALIZED
+from rlhf_torch.packed.packing import MAX_MATERIALIZED, Blocks, PackedLayout
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 8
 CPU = torch.device("cpu")

@@ -26,6 +26,7 @@ from rlhf_plugin_local.config import TorchBackendConfig
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
 from rlhf_plugin_local.engine.embedded import EmbeddedEngine
 from rlhf_plugin_local.torch_backend import TorchBackend
+from rlhf_testing.errors import has_code
 from rlhf_torch.models.loading import load_causal_lm
 from rlhf_torch.models.modeling import CausalLM
 from rlhf_torch.packed import rope
@@ -278,7 +279,11 @@ def test_the_engine_samples_by_the_trainers_logprobs(folders, name, max_length, 
 def test_the_engine_refuses_lengths_at_which_earlier_tokens_rotate_anew(folders, name):
     lm = load_causal_lm(str(folders[name]), dtype="float32")
 
-    with pytest.raises(ConfigError, match=r"than 32 tokens.*allows 33.*--rollout.max_length 32"):
+    with pytest.raises(
+        ConfigError,
+        match=r"than 32 tokens.*allows 33.*--rollout.max_length 32",
+        check=has_code("model/rope-changes"),
+    ):
         asyncio.run(generate(lm, folders[name], [3], LIMIT + 1))
 
 
@@ -287,12 +292,16 @@ def test_frequencies_that_nobody_keeps_apart_are_refused(folders, name, monkeypa
     """The probe's rows are short; it has the ends of long sequences for this."""
     monkeypatch.setattr(rope, "constant_length", lambda rotary: None)
 
-    with pytest.raises(PluginError, match=r"rotary_emb rotates a short sequence differently"):
+    with pytest.raises(PluginError, match="rotary_emb", check=has_code("model/rope-of-row")):
         load_causal_lm(str(folders[name]), dtype="float32")
 
 
 def test_layers_that_look_at_lengths_are_no_single_graph(folders):
     lm = load_causal_lm(str(folders["llama_dynamic"]), dtype="float32")
 
-    with pytest.raises(PluginError, match="deep_compile false"):
+    with pytest.raises(
+        PluginError,
+        match="rotary embedding depend on the length",
+        check=has_code("model/not-compilable"),
+    ):
         lm.compile_layers()

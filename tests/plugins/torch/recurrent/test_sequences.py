@@ -9,6 +9,11 @@ import torch
 from transformers.models.qwen3_5 import modeling_qwen3_5 as family
 
 from rlhf_core import PluginError
+from rlhf_testing.errors import has_code
+from rlhf_testing.tiny import write_tiny_model
+from rlhf_torch.models.layers import decoder_layers
+from rlhf_torch.models.loading import load_causal_lm
+from rlhf_torch.packed.packing import PackedLayout
 from rlhf_torch.recurrent.packed import PackedSequences
 from rlhf_torch.recurrent.sequences import (
     Convolution,
@@ -95,6 +100,42 @@ def test_a_convolution_reads_no_other_sequence(lengths):
             torch.testing.assert_close(outputs[0, :, token], expected, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, (5, 5, 5)], ids=["uneven", "even"])
+def test_a_convolution_goes_on_from_the_inputs_before_each_sequence(lengths):
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(1, 3, sum(lengths), generator=draw)
+    weight = torch.randn(3, 4, generator=draw)
+    tails = torch.randn(len(lengths), 3, 3, generator=draw)
+    convolution = Convolution(lambda rows: family.causal_conv1d_fn(rows, weight), 4)
+    starts = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+
+    outputs = PackedSequences(starts, CPU).convolve(0, convolution, inputs, tails)
+
+    for tail, (begin, end) in zip(tails, pairwise(starts), strict=True):
+        whole = torch.cat([tail, inputs[0, :, begin:end]], dim=1)
+        for token in range(end - begin):
+            expected = (weight * whole[:, token : token + 4]).sum(1)
+            torch.testing.assert_close(outputs[0, :, begin + token], expected, atol=1e-6, rtol=1e-6)
+
+
+def test_the_delta_rule_goes_on_from_the_state_before_each_sequence(parts):
+    """Sequences in two parts, the second from the state behind the first, are whole sequences."""
+    first = torch.tensor([64, 2, 0, 7])
+    whole = PackedSequences(offsets(), CPU).final_states(RULE, parts)
+    cuts = [begin + own for begin, own in zip(offsets(), first.tolist(), strict=False)]
+    behind = [i for a, b in zip(cuts, offsets()[1:], strict=True) for i in range(a, b)]
+    left = torch.tensor(LENGTHS) - first
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), left.cumsum(0)])
+
+    before = PackedSequences(offsets(), CPU, first).final_states(RULE, parts).states
+    rest = PackedSequences(starts, CPU).final_states(
+        RULE, parts.map(lambda part: part[:, behind]), before
+    )
+
+    torch.testing.assert_close(rest.states, whole.states, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rest.outputs, whole.outputs[:, behind], atol=1e-5, rtol=1e-5)
+
+
 def test_a_cpu_computes_what_a_package_of_gpu_kernels_has_replaced():
     def plain(rows):
         return rows + 1
@@ -110,5 +151,21 @@ def test_a_cpu_computes_what_a_package_of_gpu_kernels_has_replaced():
 def test_a_layout_that_cuts_sequences_is_refused():
     class Sliced: ...
 
-    with pytest.raises(PluginError, match=r"Sliced .* sequence_parallel to 1"):
+    with pytest.raises(
+        PluginError, match=r"Sliced.*sequence_parallel to 1", check=has_code("model/carries-state")
+    ):
         sequences_of(Sliced())
+
+
+def test_a_layout_has_its_sequences_before_a_layer_asks_for_them(tmp_path):
+    """A compiled layer that made them would change the layout while torch traces it."""
+    lm = load_causal_lm(str(write_tiny_model(tmp_path, "qwen3_5")), dtype="float32")
+    layout = PackedLayout([0, 3, 5], CPU)
+    there = []
+    decoder_layers(lm.model)[0].register_forward_pre_hook(
+        lambda *_: there.append("sequences" in vars(layout)), prepend=True
+    )
+
+    lm.hidden(torch.tensor([5, 6, 7, 8, 9]), layout.positions(), layout)
+
+    assert there == [True]

@@ -87,7 +87,7 @@ def test_a_role_without_objective_scores_but_does_not_train(
         reference.logprobs(batch.trajectories), policy.logprobs(batch.trajectories)
     )
     assert not any(p.requires_grad for p in reference.module().parameters())
-    with pytest.raises(PluginError, match="reference only scores"):
+    with pytest.raises(PluginError, match="reference", check=has_code("training/role-only-scores")):
         reference.train_step(batch, make_plan(batch))
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from rlhf_core import CheckpointError
 from rlhf_core.contracts import ScheduleSpec, ValueObjective
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import FAMILIES
 
 SCHEDULE = ScheduleSpec(factors=(1 / 3, 2 / 3, 1.0, 0.93, 0.75, 0.5, 0.25, 0.07, 0.0))
@@ -79,7 +80,9 @@ def test_a_missing_file_is_named(start, make_spec, make_batch, make_plan, models
     backend.save(tmp_path)
     (tmp_path / "optimizer.safetensors").unlink()
 
-    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: cannot be read"):
+    with pytest.raises(
+        CheckpointError, match=r"optimizer\.safetensors", check=has_code("checkpoint/unreadable")
+    ):
         backend.load(tmp_path)
 
 
@@ -89,21 +92,23 @@ def test_a_damaged_file_is_named(start, make_spec, models, tmp_path):
     content = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(content[: len(content) // 2])
 
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors", check=has_code("checkpoint/unreadable")
+    ):
         backend.load(tmp_path)
 
 
 def test_the_state_of_another_model_is_refused(start, make_spec, models, tmp_path):
     start(make_spec(models["qwen3"])).save(tmp_path)
 
-    with pytest.raises(CheckpointError, match="other tensors"):
+    with pytest.raises(CheckpointError, check=has_code("checkpoint/other-tensors")):
         start(make_spec(models["qwen3_moe"])).load(tmp_path)
 
 
 def test_the_state_of_another_role_is_refused(start, make_spec, models, tmp_path):
     start(make_spec(models["qwen3"], objective=None)).save(tmp_path)
 
-    with pytest.raises(CheckpointError, match="belongs to another role"):
+    with pytest.raises(CheckpointError, check=has_code("checkpoint/other-role")):
         start(make_spec(models["qwen3"])).load(tmp_path)
 
 

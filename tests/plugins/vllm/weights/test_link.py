@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rlhf_core import RolloutError
+from rlhf_testing.errors import has_code
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -51,9 +52,13 @@ def test_an_update_that_breaks_leaves_the_engine_silent_until_a_whole_one_comes(
 
         await asyncio.gather(half(), engine.receive_weights(1))
 
-    with pytest.raises(RolloutError, match="weight link test"):
+    with pytest.raises(
+        RolloutError, match="weight link test", check=has_code("vllm/worker-failed")
+    ):
         run(broken())
-    with pytest.raises(RolloutError, match="without a whole set of weights"):
+    with pytest.raises(
+        RolloutError, match="without a whole set of weights", check=has_code("engine/wrong-state")
+    ):
         run(engine.generate(make_request((5, 6, 7))))
 
     run(sync(link("memory"), engine, state, 2))  # a new link, in the place of the broken one

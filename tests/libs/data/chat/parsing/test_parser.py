@@ -280,7 +280,7 @@ def test_an_end_of_a_thought_that_nobody_began_is_content():
     ],
 )
 def test_a_value_has_a_type_that_its_schema_allows(schema, text, value):
-    from rlhf_data.chat.parsing.typed_values import typed_value
+    from rlhf_data.chat.parsing.blocks import typed_value
 
     found = typed_value(text, schema)
 

@@ -6,6 +6,7 @@ from tests.libs.data.chat.template.shipped import ENDS, renderer_of, tokenizer_w
 from rlhf_core.errors import DataError
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.chat.template.contents import ContentForm
+from rlhf_testing.errors import has_code
 
 PARTS = [{"type": "text", "text": "What is "}, {"type": "text", "text": "this?"}]
 ANSWER = {"role": "assistant", "content": "It is."}
@@ -71,39 +72,45 @@ def test_a_list_that_a_template_pipes_is_one_text():
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "said", "code"),
     [
         (
             {"type": "audio", "audio": "a.wav"},
             "message 2, part 1: expected a part of type text .* one of type 'audio'",
+            "data/unknown-part",
         ),
         (
             {"type": "input_image", "image_url": "a.png"},
             "one of type 'input_image' with image_url, type",
+            "data/unknown-part",
         ),
-        ({"image": "a.png"}, "got one without a type with image"),
+        ({"image": "a.png"}, "got one without a type with image", "data/unknown-part"),
         (
             {"type": "text", "text": "x", "cache_control": {}},
             "a text has the unknown key cache_control",
+            "data/unknown-part",
         ),
         (
             {"type": "image", "image": "a.png", "resized_height": 28},
             "an image has the unknown key resized_height",
+            "data/unknown-part",
         ),
         (
             {"type": "video", "video": "a.mp4"},
             "message 2, part 1: a video is a.mp4; expected the frames of the video as a list",
+            "data/unknown-part",
         ),
         (
             {"type": "video", "video": ["a.png", "b.png"], "nframes": 2},
             "a video has the unknown key nframes",
+            "data/unknown-part",
         ),
-        ({"type": "text", "text": None}, "got one of type 'text' with type"),
-        (3, "expected text or an object as a part of content, got int 3"),
+        ({"type": "text", "text": None}, "got one of type 'text' with type", "data/unknown-part"),
+        (3, "expected text or an object as a part of content, got int 3", "data/bad-message"),
     ],
 )
-def test_a_part_that_nothing_reads_is_refused(part, said):
+def test_a_part_that_nothing_reads_is_refused(part, said, code):
     chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [part]}]
 
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=said, check=has_code(code)):
         renderer_of("qwen2_5_vl").render(chat)

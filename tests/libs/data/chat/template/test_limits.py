@@ -10,6 +10,7 @@ from rlhf_core.errors import DataError
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.chat.template import limits
 from rlhf_data.chat.template.limits import BoundedTemplate
+from rlhf_testing.errors import has_code
 
 USER = {"role": "user", "content": "Hello <b>"}
 ANSWER = {"role": "assistant", "content": "It is."}
@@ -155,6 +156,7 @@ def test_the_message_with_which_a_template_refuses_a_conversation_is_named():
     with pytest.raises(
         DataError,
         match=r"^message 4 \(user\): the chat template refuses the messages: Conversation roles must alternate",
+        check=has_code("data/chat-template"),
     ):
         TokenizerRenderer(tokenizer).render([USER, ANSWER, USER, USER, ANSWER, USER])
 
@@ -163,7 +165,9 @@ def test_a_first_message_is_not_named_for_one_that_is_missing():
     renderer = TokenizerRenderer(tokenizer_with(source_of("qwen3_5_think"), "<|im_end|>"))
 
     with pytest.raises(
-        DataError, match=r"^the chat template refuses the messages: No user query found"
+        DataError,
+        match=r"^the chat template refuses the messages: No user query found",
+        check=has_code("data/chat-template"),
     ):
         renderer.render([SYSTEM, ANSWER])
 
@@ -192,11 +196,19 @@ def test_a_template_that_was_stopped_is_not_tried_again_for_what_is_longer(monke
     template = TokenizerRenderer(tokenizer_with(loop + SHOWS)).template
     long = [USER, ANSWER, USER]
 
-    with pytest.raises(DataError, match="is stopped: it does not come to an end"):
+    with pytest.raises(
+        DataError,
+        match="is stopped: it does not come to an end",
+        check=has_code("data/chat-template"),
+    ):
         template.text(long, reply=True)
     first = len(tries)
     for chat in (long, [*long, ANSWER, USER]):
-        with pytest.raises(DataError, match="is stopped: it does not come to an end"):
+        with pytest.raises(
+            DataError,
+            match="is stopped: it does not come to an end",
+            check=has_code("data/chat-template"),
+        ):
             template.text(chat, reply=True)
 
     assert len(tries) == first

@@ -13,6 +13,7 @@ from rlhf_data.learned.chat_spans import ChatSpans
 from rlhf_data.learned.learned_text import LearnedText
 from rlhf_data.learned.tokens import LearnedTokens, SpanTokenizer
 from rlhf_data.rows import RowProblem
+from rlhf_testing.errors import has_code
 
 USER = {"role": "user", "content": "What is this?"}
 ANSWER = {"role": "assistant", "content": "It is."}
@@ -70,13 +71,15 @@ TOOL = {"type": "function", "function": {"name": "look", "description": "Looks."
     ],
 )
 def test_what_a_template_leaves_out_is_named(name, messages, said):
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=said, check=has_code("data/hidden-by-the-template")):
         renderer_of(name).render(messages)
 
 
 def test_a_tool_that_is_not_shown_is_named():
     with pytest.raises(
-        DataError, match=r"^tool 1 \(look\): the chat template does not show the tool: 'look'"
+        DataError,
+        match=r"^tool 1 \(look\): the chat template does not show the tool: 'look'",
+        check=has_code("data/hidden-by-the-template"),
     ):
         renderer_of("llama3").render([USER], [TOOL])
 
@@ -107,7 +110,9 @@ def test_a_field_that_says_something_is_looked_for(name, case):
     where = rf"^message {len(messages) // 2 + 1} \({message['role']}\)"
 
     with pytest.raises(
-        DataError, match=rf"{where}: the chat template does not show its field {said}"
+        DataError,
+        match=rf"{where}: the chat template does not show its field {said}",
+        check=has_code("data/hidden-by-the-template"),
     ):
         renderer_of(name).render(messages)
 
@@ -147,7 +152,9 @@ def test_other_fields_that_are_not_shown_are_named_once(caplog):
 def test_a_text_that_the_template_has_in_its_own_words_is_missed_too():
     """``You`` is in the system prompt that Qwen2.5 writes itself, and stands nowhere for the developer."""
     with pytest.raises(
-        DataError, match=r"message 1 \(developer\): .* does not show messages of this role there"
+        DataError,
+        match=r"message 1 \(developer\): .* does not show messages of this role there",
+        check=has_code("data/hidden-by-the-template"),
     ):
         renderer_of("qwen2_5").render([{"role": "developer", "content": "You"}, USER])
 
@@ -156,7 +163,9 @@ def test_a_second_call_is_missed_though_it_is_the_same_as_the_first():
     twice = {**CALL, "tool_calls": CALL["tool_calls"] * 2}
 
     with pytest.raises(
-        DataError, match=r"message 2 \(assistant\): .* does not show the call of look\. Write it"
+        DataError,
+        match=r"message 2 \(assistant\): .* does not show the call of look\. Write it",
+        check=has_code("data/hidden-by-the-template"),
     ):
         renderer_of("gptoss").render([USER, twice, RESULT])
 
@@ -164,7 +173,11 @@ def test_a_second_call_is_missed_though_it_is_the_same_as_the_first():
 def test_what_follows_an_answer_is_looked_for_too():
     renderer = renderer_of("phi3")
 
-    with pytest.raises(DataError, match=r"message 1 \(tool\): .* its text: '42' is missing"):
+    with pytest.raises(
+        DataError,
+        match=r"message 1 \(tool\): .* its text: '42' is missing",
+        check=has_code("data/hidden-by-the-template"),
+    ):
         renderer.extend([USER, ANSWER], [5], [RESULT, USER], ended=True)
 
 

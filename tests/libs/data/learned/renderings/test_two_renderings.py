@@ -12,6 +12,7 @@ from rlhf_data import (
     load_conversations,
     load_renderings,
 )
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 TEACHERS = (
@@ -82,7 +83,7 @@ def test_both_lose_the_same_tokens_where_rows_are_cut(load, max_length):
 
 
 @pytest.mark.parametrize(
-    ("template", "columns", "rows", "options", "message"),
+    ("template", "columns", "rows", "options", "message", "code"),
     [
         (
             TEACHERS.replace("[assistant] ", "[assistant]"),
@@ -90,6 +91,7 @@ def test_both_lose_the_same_tokens_where_rows_are_cut(load, max_length):
             [{"messages": CHAT}],
             {},
             r"rows\.jsonl:1: turn 1 to learn is 'So.<eos>' \(4 tokens\), and ' So.<bos>' \(5 tokens\)",
+            "data/other-tokens",
         ),
         (
             TEACHERS.replace("<bos>", "\n"),
@@ -97,6 +99,7 @@ def test_both_lose_the_same_tokens_where_rows_are_cut(load, max_length):
             [{"messages": CHAT}],
             {},
             "as --teacher.chat_template renders it: message 2: expected a chat template that writes a special token",
+            "data/no-end-of-turn",
         ),
         (
             TEACHERS,
@@ -104,6 +107,7 @@ def test_both_lose_the_same_tokens_where_rows_are_cut(load, max_length):
             [{"messages": CHAT}],
             {"max_length": 53},
             "as --teacher.chat_template renders it: the row has",
+            "data/too-long",
         ),
         (
             TEACHERS,
@@ -111,12 +115,22 @@ def test_both_lose_the_same_tokens_where_rows_are_cut(load, max_length):
             [{"prompt": "1", "response": "2"}],
             {},
             "Add --data.chat",
+            "data/no-chat",
         ),
-        (TEACHERS, ConversationColumns(text_key="text"), [{"text": "abc"}], {}, "has plain text"),
+        (
+            TEACHERS,
+            ConversationColumns(text_key="text"),
+            [{"text": "abc"}],
+            {},
+            "has plain text",
+            "data/plain-text",
+        ),
     ],
 )
-def test_rows_without_the_same_answers_are_refused(load, template, columns, rows, options, message):
-    with pytest.raises(DataError, match=message):
+def test_rows_without_the_same_answers_are_refused(
+    load, template, columns, rows, options, message, code
+):
+    with pytest.raises(DataError, match=message, check=has_code(code)):
         load(rows, columns, template, **options)
 
 

@@ -17,6 +17,7 @@ from rlhf_data import (
     StepLabelColumns,
     load_example_sets,
 )
+from rlhf_testing.errors import has_code
 
 FORMS = {
     ConversationColumns: lambda i: {"response": str(i)},
@@ -116,7 +117,9 @@ def test_rows_that_train_are_counted_by_what_is_read_and_not_by_keys(
 def test_a_run_all_of_whose_held_out_rows_train_is_refused(write_rows, sets_of, form):
     train = write_rows(rows_of(form, range(9)), "train.jsonl")
 
-    with pytest.raises(DataError, match=r"all are training rows too.*5 of 5 of 'train'"):
+    with pytest.raises(
+        DataError, match="5 of 5 of 'train'", check=has_code("data/held-out-rows-train")
+    ):
         sets_of(form, [train], data=(train,), max_samples=5)
 
 
@@ -144,18 +147,20 @@ def test_a_set_without_a_usable_row_and_two_sets_of_one_name_are_refused(write_r
     bad = write_rows([{"prompt": "b?"}], "bad.jsonl")
 
     skip = SequenceOptions(on_bad_row="skip")
-    with pytest.raises(DataError, match=r"eval\.data: no row of the set 'bad' is left"):
+    with pytest.raises(DataError, match=r"eval\.data.*'bad'", check=has_code("data/none-left")):
         sets_of(ConversationColumns, [train], skip, data=(good, bad))
-    with pytest.raises(DataError, match=r"data\.train: no row of the set 'bad' is left"):
+    with pytest.raises(DataError, match=r"data\.train.*'bad'", check=has_code("data/none-left")):
         sets_of(ConversationColumns, [good, bad], skip)
-    with pytest.raises(DataError, match="two sets are called 'good'; name them with NAME=PATH"):
+    with pytest.raises(DataError, match="'good'", check=has_code("data/repeated-name")):
         sets_of(ConversationColumns, [train], data=(good, good))
 
 
 def test_rows_that_all_ask_the_same_cannot_be_split(write_rows, sets_of):
     train = write_rows([{"prompt": "q?", "response": str(i)} for i in range(9)])
 
-    with pytest.raises(DataError, match="at least 2 rows that ask different things"):
+    with pytest.raises(
+        DataError, match="at least 2 rows that ask different things", check=has_code("data/no-rows")
+    ):
         sets_of(ConversationColumns, [train], fraction=0.5)
 
 

@@ -12,6 +12,7 @@ from rlhf_core.contracts import EngineSpec
 from rlhf_plugin_local.engine.beside import decision
 from rlhf_plugin_local.engine.beside.decision import is_beside_training
 from rlhf_plugin_local.engine.config import EmbeddedEngineConfig
+from rlhf_testing.errors import has_code
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -59,7 +60,11 @@ def test_auto_is_a_gpu_with_a_model_of_a_size_that_gained(monkeypatch):
 def test_where_it_cannot_be_always_says_why_and_auto_does_without(message, setting, monkeypatch):
     monkeypatch.setattr(decision, "LARGEST_THAT_GAINS", 1e9)
 
-    with pytest.raises(ConfigError, match=f"--engine.embedded.overlap always: .*{message}"):
+    with pytest.raises(
+        ConfigError,
+        match=f"--engine.embedded.overlap always: .*{message}",
+        check=has_code("engine/no-overlap"),
+    ):
         decide("always", **setting)
     assert not decide("auto", **{"device": GPU, **setting})
 

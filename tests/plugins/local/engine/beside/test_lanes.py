@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ import torch
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
+from rlhf_plugin_local.engine.beside.lanes import driving
+from rlhf_testing.errors import has_code
 from rlhf_weights import weights_digest
 
 PROMPTS = ((5, 6, 7, 8), (9, 10, 11), (12, 13, 14, 15, 16))
@@ -272,7 +276,9 @@ def test_closing_waits_for_the_step_that_is_under_way_and_leaves_no_thread(
         threading.Timer(0.05, go_on.set).start()
         await engine.close()
         left = [one.name for one in threading.enumerate() if one.name.startswith("engine")]
-        with pytest.raises(RolloutError, match="the engine was closed"):
+        with pytest.raises(
+            RolloutError, match="the engine was closed", check=has_code("engine/request-failed")
+        ):
             await task
         for _ in range(5):
             await asyncio.sleep(0)
@@ -295,7 +301,11 @@ def test_an_error_of_the_thread_is_the_requests_and_the_engine_goes_on(
             raise ValueError("a broken kernel")
 
         engine._batch.step = broken
-        with pytest.raises(RolloutError, match=r"request 0\.7\.0\.0: .* a broken kernel") as caught:
+        with pytest.raises(
+            RolloutError,
+            match=r"request 0\.7\.0\.0: .* a broken kernel",
+            check=has_code("engine/request-failed"),
+        ) as caught:
             await engine.generate(make_request(PROMPTS[0], number=7))
         (after,) = await engine.generate(make_request(PROMPTS[0]))
         await engine.close()
@@ -304,3 +314,21 @@ def test_an_error_of_the_thread_is_the_requests_and_the_engine_goes_on(
     cause, count = run(fail())
     assert isinstance(cause, ValueError)
     assert count == 12
+
+
+@pytest.mark.parametrize(("error", "is_said"), [(KeyboardInterrupt, False), (ValueError, True)])
+def test_an_interrupt_in_work_that_nobody_awaits_is_not_said_twice(caplog, error, is_said):
+    """It leaves the loop by itself; asyncio would print its traceback again when the task goes."""
+
+    async def fail():
+        raise error("here")
+
+    async def run():
+        driving(fail())
+        await asyncio.sleep(0.01)
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(run())
+    gc.collect()
+
+    assert bool([one for one in caplog.records if one.name == "asyncio"]) is is_said

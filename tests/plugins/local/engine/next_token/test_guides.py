@@ -9,7 +9,8 @@ import torch
 
 from rlhf_core import RequestError
 from rlhf_core.contracts import Stop
-from rlhf_episodes.paths import MAX_MASKED
+from rlhf_episodes.answers import MAX_MASKED
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(
@@ -124,14 +125,20 @@ def test_an_answer_below_a_grammar_may_be_greedy_and_may_not_be_made_longer(answ
 
 
 @pytest.mark.parametrize(
-    ("grammar", "problem"),
+    ("grammar", "problem", "code"),
     [
-        ("start: nothing", "the form of the answer cannot be read"),
-        ('start: "\u4e16"', "no token of the model can be token 1 of an answer of this form"),
+        ("start: nothing", "the form of the answer cannot be read", "engine/form-unreadable"),
+        (
+            'start: "\u4e16"',
+            "no token of the model can be token 1 of an answer of this form",
+            "engine/form-without-tokens",
+        ),
     ],
 )
-def test_a_form_that_cannot_be_is_the_requests_own_error(answers, make_request, grammar, problem):
-    with pytest.raises(RequestError, match=problem):
+def test_a_form_that_cannot_be_is_the_requests_own_error(
+    answers, make_request, grammar, problem, code
+):
+    with pytest.raises(RequestError, match=problem, check=has_code(code)):
         answers(make_request(PROMPT, grammar=grammar))
 
 
@@ -140,5 +147,9 @@ def test_where_the_device_decodes_a_form_is_refused_with_the_option(start, lm, r
         engine = await start(lm, decode="resident")
         await engine.generate(replace(make_request(PROMPT, grammar=LETTERS)))
 
-    with pytest.raises(RequestError, match=r"run with --engine\.embedded\.decode stepwise"):
+    with pytest.raises(
+        RequestError,
+        match=r"--engine\.embedded\.decode stepwise",
+        check=has_code("engine/form-on-device"),
+    ):
         run(play())

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_plugin_local.engine.next_token.drawing import DrawKind, draw_rows
 from rlhf_plugin_local.engine.next_token.sampling import (
     BLOCK,
+    DrawKind,
     argmax,
     draw,
+    draw_rows,
     exponentials,
     invert,
     race,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rlhf_core import RolloutError
 from rlhf_plugin_local.engine.resident import bursts
 from rlhf_plugin_local.engine.resident.pages import PAGE
+from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import tiny_tokenizer
 
 EOS = 2
@@ -182,7 +183,9 @@ def test_an_error_in_a_prefill_loses_no_page(lm, run, start, make_request, monke
         with monkeypatch.context() as patch:
             patch.setattr(type(lm), "hidden", broken)
             for _ in range(3):  # the pages of two sequences at most are there
-                with pytest.raises(RolloutError, match="no memory"):
+                with pytest.raises(
+                    RolloutError, match="no memory", check=has_code("engine/request-failed")
+                ):
                     await engine.generate(request)
         await engine.generate(request)
 

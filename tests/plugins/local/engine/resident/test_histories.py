@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_plugin_local.engine.resident.histories import CachedHistories
+from rlhf_plugin_local.engine.resident.histories import Beginning, CachedHistories, Ended
 from rlhf_plugin_local.engine.resident.pages import PAGE, PagePool
 
 LONG = list(range(3 * PAGE + 5))
@@ -20,7 +20,7 @@ def histories(pool: PagePool) -> CachedHistories:
     """Three full pages of ``LONG``, held by nobody else."""
     found = CachedHistories(pool)
     pages = pool.take(4)
-    found.keep(LONG, pages)
+    found.keep([Ended(LONG, pages, row=0)])
     pool.release(pages)
     return found
 
@@ -31,21 +31,22 @@ def test_full_pages_are_kept_and_the_last_one_is_not(pool, histories):
 
 
 def test_the_longest_known_beginning_is_found(histories):
-    pages = histories.find([*LONG, 1, 2])
+    length, pages, _ = histories.find([*LONG, 1, 2])
 
+    assert length == 3 * PAGE
     assert len(pages) == 3
-    assert histories.find(LONG[: 2 * PAGE + 1]) == pages[:2]
-    assert histories.find([*LONG[:PAGE], 7, *LONG[PAGE + 1 :]]) == pages[:1]
-    assert histories.find([7, *LONG[1:]]) == []
+    assert histories.find(LONG[: 2 * PAGE + 1]) == Beginning(2 * PAGE, pages[:2])
+    assert histories.find([*LONG[:PAGE], 7, *LONG[PAGE + 1 :]]) == Beginning(PAGE, pages[:1])
+    assert histories.find([7, *LONG[1:]]).length == 0
 
 
 def test_one_token_at_least_is_left_to_compute(histories):
-    assert len(histories.find(LONG[: 2 * PAGE])) == 1
+    assert histories.find(LONG[: 2 * PAGE]).length == PAGE
 
 
 def test_an_equal_page_is_kept_once(pool, histories):
     pages = pool.take(2)
-    histories.keep(LONG[: 2 * PAGE], pages)
+    histories.keep([Ended(LONG[: 2 * PAGE], pages, row=0)])
     pool.release(pages)
 
     assert len(histories) == 3
@@ -54,17 +55,17 @@ def test_an_equal_page_is_kept_once(pool, histories):
 
 def test_the_least_recently_used_gives_way(pool, histories):
     other = pool.take(1)
-    histories.keep([9] * PAGE, other)
+    histories.keep([Ended([9] * PAGE, other, row=0)])
     pool.release(other)
     histories.find([*LONG, 1])
 
     assert histories.make_room(5)
-    assert histories.find([9] * (PAGE + 1)) == []
-    assert len(histories.find([*LONG, 1])) == 3
+    assert histories.find([9] * (PAGE + 1)).length == 0
+    assert histories.find([*LONG, 1]).length == 3 * PAGE
 
 
 def test_pages_in_use_do_not_become_free(pool, histories):
-    pool.hold(histories.find([*LONG, 1]))
+    pool.hold(list(histories.find([*LONG, 1]).pages))
 
     assert not histories.make_room(6)
     assert pool.num_free == 5
@@ -75,4 +76,4 @@ def test_all_histories_can_be_given_up(pool, histories):
     histories.clear()
 
     assert pool.num_free == 8
-    assert histories.find([*LONG, 1]) == []
+    assert histories.find([*LONG, 1]).length == 0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rlhf_core import RolloutError
 from rlhf_plugin_local.engine.resident.pages import PAGE, SCRATCH, PagePool, pages_of
+from rlhf_testing.errors import has_code
 
 
 def test_pages_hold_whole_numbers_of_tokens():
@@ -25,7 +26,9 @@ def test_more_pages_than_are_free_are_refused():
     pool = PagePool(4)
     pool.take(1)
 
-    with pytest.raises(RolloutError, match=r"3 pages .* asked for, and 2 of 4 are free"):
+    with pytest.raises(
+        RolloutError, match=r"3 pages.*2 of 4", check=has_code("engine/pages-missing")
+    ):
         pool.take(3)
 
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf_plugin_local.engine.prefill import CacheTargets
+from rlhf_plugin_local.engine.prefill import CacheWriter
 from rlhf_plugin_local.engine.resident import resumed
 from rlhf_plugin_local.engine.resident.paged_cache import PagedCache
 from rlhf_plugin_local.engine.resident.pages import PAGE
 from rlhf_plugin_local.engine.resident.resumed import Resumed, ResumedPrefill
+from rlhf_torch.packed import score_matrix
 from rlhf_torch.packed.packing import PackedLayout
 
 CPU = torch.device("cpu")
 H, H_KV, K = 4, 2, 16
 PROMPTS = (
-    Resumed(length=8, pages=(3, 1), num_new=5, row=2),
-    Resumed(length=16, pages=(), num_new=16, row=0),
-    Resumed(length=24, pages=(4,), num_new=17, row=1),
+    Resumed(length=8, pages=(3, 1), known=2 * PAGE, num_new=5, row=2),
+    Resumed(length=16, pages=(), known=0, num_new=16, row=0),
+    Resumed(length=24, pages=(4,), known=PAGE, num_new=17, row=1),
+    # The row goes on in a copy of the second page, which was filled in part.
+    Resumed(length=8, pages=(8, 9), known=PAGE + 7, num_new=6, row=3),
 )
-OWN_PAGES = {2: (3, 1, 5), 0: (6,), 1: (4, 7)}
+OWN_PAGES = {2: (3, 1, 5), 0: (6,), 1: (4, 7), 3: (8, 10)}
 """All pages of each row."""
 
 
@@ -49,25 +52,30 @@ def in_turns(query, key, value, queries, keys, scaling, window):
 
 
 def filled_cache() -> PagedCache:
-    cache = PagedCache(3, 3, 9, torch.float32, CPU)
+    cache = PagedCache(4, 3, 11, torch.float32, CPU)
     for row, pages in OWN_PAGES.items():
         cache.seat(row, [pages])
     draw = torch.Generator().manual_seed(1)
-    shape = (9, H_KV, PAGE, K)
+    shape = (11, H_KV, PAGE, K)
     cache.keys[0], cache.values[0] = (torch.randn(*shape, generator=draw) for _ in range(2))
+    cache.copy([9], [10], [7])
     return cache
 
 
-def targets() -> CacheTargets:
-    """The new tokens of each prompt, without those that fill up a multiple."""
+def writer(cache: PagedCache) -> CacheWriter:
+    """Writer of the new tokens of each prompt, without those that fill up a multiple."""
     source, rows, positions, start = [], [], [], 0
     for prompt in PROMPTS:
         source += range(start, start + prompt.num_new)
         rows += [prompt.row] * prompt.num_new
         positions += range(prompt.known, prompt.known + prompt.num_new)
         start += prompt.length
-    return CacheTargets(
-        source=torch.tensor(source), rows=torch.tensor(rows), positions=torch.tensor(positions)
+    return CacheWriter(
+        cache,
+        torch.float32,
+        source=torch.tensor(source),
+        rows=torch.tensor(rows),
+        positions=torch.tensor(positions),
     )
 
 
@@ -79,7 +87,8 @@ def test_one_call_gives_what_a_call_for_each_prompt_gives(window, monkeypatch):
     key, value = (torch.randn(1, H_KV, num_tokens, K, generator=draw) for _ in range(2))
 
     def attended():
-        prefill = ResumedPrefill(PROMPTS, targets(), filled_cache(), torch.float32)
+        cache = filled_cache()
+        prefill = ResumedPrefill(PROMPTS, writer(cache), cache, torch.float32)
         output = prefill.attend(
             0, query, key, value, scaling=0.3, sliding_window=window, softcap=None
         )
@@ -95,3 +104,35 @@ def test_one_call_gives_what_a_call_for_each_prompt_gives(window, monkeypatch):
 
     for own, other in zip(at_once, one_by_one, strict=True):
         torch.testing.assert_close(own, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 0.0, 2.0])])
+def test_capped_scores_are_in_memory_in_parts(sinks, monkeypatch):
+    """The numbers are those of all at once, and no product has more scores than are allowed."""
+    draw = torch.Generator().manual_seed(0)
+    num_tokens = sum(prompt.length for prompt in PROMPTS)
+    query = torch.randn(1, H, num_tokens, K, generator=draw)
+    key, value = (torch.randn(1, H_KV, num_tokens, K, generator=draw) for _ in range(2))
+    sizes = []
+    whole = score_matrix.materialized_attention
+
+    def watched(query, key, *others, **options):
+        sizes.append(query.shape[1] * query.shape[2] * key.shape[2])
+        return whole(query, key, *others, **options)
+
+    def attended():
+        cache = filled_cache()
+        prefill = ResumedPrefill(PROMPTS, writer(cache), cache, torch.float32)
+        options = {"scaling": 0.3, "sliding_window": None, "softcap": 2.0, "sinks": sinks}
+        with torch.inference_mode():
+            return prefill.attend(0, query, key, value, **options)
+
+    at_once = attended()
+    most = 2 * H * max(prompt.known + prompt.length for prompt in PROMPTS)  # two queries at once
+    monkeypatch.setattr(score_matrix, "MAX_SCORES", most)
+    monkeypatch.setattr(score_matrix, "materialized_attention", watched)
+    in_parts = attended()
+
+    torch.testing.assert_close(in_parts, at_once)
+    assert max(sizes) <= most
+    assert len(sizes) > len(PROMPTS)

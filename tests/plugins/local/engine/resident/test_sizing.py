@@ -7,6 +7,7 @@ import pytest
 from rlhf_core import ConfigError
 from rlhf_plugin_local.engine.resident.pages import PAGE
 from rlhf_plugin_local.engine.resident.sizing import GIB, cache_pages, page_bytes
+from rlhf_testing.errors import has_code
 
 
 def test_a_page_has_the_bytes_that_layers_allocate(lm, run, start, make_request):
@@ -31,7 +32,9 @@ def test_less_memory_gives_fewer_pages_and_too_little_is_refused_with_what_suffi
     page = page_bytes(lm)
 
     assert cache_pages(lm, 100, PAGE, 7.5 * page / GIB) == 7
-    with pytest.raises(ConfigError, match=r"one sequence of 64 tokens .*kv_cache_gib to at least"):
+    with pytest.raises(
+        ConfigError, match=r"64 tokens.*kv_cache_gib", check=has_code("engine/memory-too-small")
+    ):
         cache_pages(lm, 100, PAGE, 1.5 * page / GIB)
 
 

@@ -58,6 +58,21 @@ def test_what_cannot_be_read_is_kept_with_the_reason(text, problem):
     assert written.text == text
 
 
+@pytest.mark.parametrize(
+    ("flag", "name", "value"),
+    [("--train.colocate_all", "train.colocate_all", True), ("--train.seed 7", "train.seed", 7)],
+)
+def test_a_variable_without_a_value_behind_a_flag_is_not_its_value(flag, name, value):
+    """``--train.colocate_all $MORE_FLAGS``, which is empty in most runs."""
+    source = read(f"{flag} ${{MORE[@]}}")
+
+    assert [(one.text, one.problem) for one in source.written] == [
+        (flag, ""),
+        ("${MORE[@]}", "it belongs to no flag"),
+    ]
+    assert source.whole(name) == value
+
+
 def test_a_key_of_a_service_is_not_repeated():
     (written,) = read("--logger.wandb.key abc").written
 

@@ -3,7 +3,9 @@
 import pytest
 
 from rlhf_plugin_migrate.table.outcome import Status
-from rlhf_plugin_migrate.trl import grpo, sft
+from rlhf_plugin_migrate.trl.scripts import SCRIPTS
+
+grpo, sft = SCRIPTS["grpo"], SCRIPTS["sft"]
 
 
 def migrated(script, text, processes=1):

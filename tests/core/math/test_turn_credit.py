@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from rlhf_core.batch.turn_credit import turn_credit
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.math import reward_to_go, rewards_by_turn
+from rlhf_core.math.turns import turn_credit
 from rlhf_trainer.learning.advantages import make_reward_batch
 from rlhf_trainer.learning.model_outputs import ModelOutputs
 
@@ -45,11 +45,12 @@ def test_credit_by_hand():
     # The episode's turns earn 1, 2, 4, 8 and stand on rows 0, 1, 1, 0; the episode earns 16.
     columns = TrajectoryColumns.from_trajectories(cut(0, [1.0, 2.0, 4.0, 8.0], [0, 1, 1, 0], 16.0))
 
-    credit = turn_credit(columns)
+    number, elsewhere = turn_credit(columns)
 
-    assert credit.number.tolist() == [0, 3, 1, 2]
-    assert credit.meanwhile.tolist() == [6.0, 0.0, 0.0, 0.0]  # 2 and 4, after row 0's first turn
-    assert credit.before.tolist() == [6.0, 1.0]
+    assert number.tolist() == [0, 3, 1, 2]
+    # After row 0's first turn 2 and 4, after its last the episode's 16. Row 1's first turn is followed by its last, and
+    # that by 8 on the other row, and 16.
+    assert elsewhere.tolist() == [6.0, 16.0, 0.0, 24.0]
     made = make_reward_batch(columns, ModelOutputs(columns={}), None)
     # Row 0: 1 and the 6 in between; 8 and the episode's 16. Row 1: 2; 4, then 8 on the other row, and 16.
     torch.testing.assert_close(made.token_rewards, torch.tensor([[7.0, 24.0], [2.0, 28.0]]))
@@ -60,8 +61,11 @@ def test_turns_without_places_follow_their_rows():
     columns = TrajectoryColumns.from_trajectories(cut(0, [1.0, 2.0, 4.0], [0, 0, 1], 0.0))
     unplaced = replace(columns, turn_places=np.zeros_like(columns.turn_places))
 
-    assert turn_credit(unplaced).number.tolist() == [0, 1, 2]
-    assert turn_credit(unplaced).before.tolist() == [0.0, 3.0]
+    number, elsewhere = turn_credit(unplaced)
+
+    assert number.tolist() == [0, 1, 2]
+    # The 4 of row 1, after row 0's last turn; nothing after row 1's, for row 0 earned its 3 before.
+    assert elsewhere.tolist() == [0.0, 4.0, 0.0]
 
 
 def test_with_one_row_per_episode_nothing_is_earned_elsewhere_to_the_bit():
@@ -72,11 +76,12 @@ def test_with_one_row_per_episode_nothing_is_earned_elsewhere_to_the_bit():
     ]
     columns = TrajectoryColumns.from_trajectories(rows)
 
-    credit = turn_credit(columns)
+    number, elsewhere = turn_credit(columns)
 
-    assert not credit.meanwhile.any()
-    assert not credit.before.any()
-    assert credit.number.tolist() == columns.action_turn.tolist()
+    ends = np.zeros(len(elsewhere), np.float32)
+    ends[columns.action_offsets[1:] - 1] = columns.reward_at_end
+    assert elsewhere.tolist() == ends.tolist()
+    assert number.tolist() == columns.action_turn.tolist()
 
 
 def test_an_episode_earns_the_same_however_it_is_cut():

@@ -1,4 +1,6 @@
-"""Answers beside the prompts of others."""
+"""Judged answers: what is said of their labels before the first step, and answers beside the prompts of others."""
+
+import logging
 
 import numpy as np
 import pytest
@@ -6,7 +8,8 @@ import pytest
 from rlhf_core import DataError
 from rlhf_core.contracts import Trajectory, TrajectoryColumns, Turn, Uid
 from rlhf_core.media import MediaRef, MediaSpan
-from rlhf_plugin_supervised.training.preferences.mismatched import mismatched
+from rlhf_plugin_supervised.training.preferences.judged import mismatched, say_labels
+from rlhf_testing.errors import has_code
 
 
 def image(number):
@@ -81,7 +84,7 @@ def test_an_answer_that_is_too_long_beside_its_new_prompt_loses_its_end():
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_answers_to_one_prompt_alone_are_refused(count):
-    with pytest.raises(DataError, match=f"all {count} rows have the same prompt"):
+    with pytest.raises(DataError, match=f"{count} rows", check=has_code("data/too-few-prompts")):
         mismatched(rows_of(*(([1], [10 + row]) for row in range(count))), 100)
 
 
@@ -93,5 +96,33 @@ def test_prompts_keep_their_images_and_other_images_are_other_prompts():
     assert [found.media_of(row) for row in range(3)] == [rows.media_of(row) for row in range(3)]
     # The first two rows have one prompt. Shifted by 1 the first of them meets its own, by 2 the second.
     assert [answer for _, (answer,) in shown(found)] == [11, 12, 10]
-    with pytest.raises(DataError, match="all 2 rows have the same prompt"):
+    with pytest.raises(DataError, match="2 rows", check=has_code("data/too-few-prompts")):
         mismatched(rows_of(([1], [10]), ([1], [11]), images=[5, 5]), 100)
+
+
+def said(rewards, caplog):
+    with caplog.at_level(logging.INFO):
+        say_labels(np.array(rewards, dtype=np.float32))
+    return [(record.levelno, record.getMessage()) for record in caplog.records]
+
+
+def test_the_log_says_how_many_answers_are_good(caplog):
+    assert said([1, 0, 1], caplog) == [(logging.INFO, "2 good answers and 1 bad ones")]
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "other", "moves", "missing"),
+    [
+        (1, "good", "bad", "more", "false"),
+        (0, "bad", "good", "less", "true"),
+    ],
+)
+def test_labels_of_one_kind_are_a_warning_with_the_fix(caplog, label, kind, other, moves, missing):
+    """The loss of one kind is defined, so it is no error; warnings are printed whatever the display shows."""
+    assert said([label] * 3, caplog) == [
+        (
+            logging.WARNING,
+            f"all 3 answers are {kind} ones: expected some of both kinds. The loss alone makes each of them {moves} "
+            f"likely, and no {other} answer holds against it; add rows whose label is {missing}",
+        )
+    ]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_torch.rows.prefix_tree import (
+from rlhf_torch.rows.prompt_sharing import (
     Starts,
     alphabetic,
     common_with_the_one_before,

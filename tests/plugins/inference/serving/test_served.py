@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_core import ConfigError, RolloutError
 from rlhf_core.contracts import GenerationRequest, SamplingParams, Uid
-from rlhf_plugin_inference.serving.engine_pool import EnginePool
+from rlhf_plugin_inference.serving.served import EnginePool
 from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import FakeEngine
 

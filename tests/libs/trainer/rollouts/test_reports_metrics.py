@@ -8,7 +8,7 @@ from tests.core.conftest import trajectory
 
 from rlhf_core.batch.metric import metric_values
 from rlhf_core.contracts import TrajectoryColumns, Uid
-from rlhf_trainer.rollouts.batch_metrics import batch_metrics
+from rlhf_trainer.rollouts.reports import batch_metrics
 
 
 def rows(*texts, **fields):

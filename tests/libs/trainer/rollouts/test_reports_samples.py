@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlhf_trainer.rollouts.samples import sample_texts
+from rlhf_trainer.rollouts.reports import sample_texts
 
 
 class Letters:

@@ -1,6 +1,6 @@
 import pytest
 
-from rlhf_plugin_plan.memory.roles import largest_micro_batch
+from rlhf_plugin_plan.memory.planned_roles import largest_micro_batch
 from rlhf_plugin_plan.memory.workload import Workload
 
 
