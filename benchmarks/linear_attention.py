@@ -44,6 +44,8 @@ from rlhf_torch.recurrent.kernels import problem_of
 
 KERNEL, PLAIN = "flash-linear-attention", "plain torch"
 PROMPT = 64
+HEAD_SIZES = (128, 128)
+"""Of keys and values, in the shapes of ``shapes.py``."""
 
 
 def main() -> None:
@@ -83,7 +85,7 @@ def has_kernel() -> bool:
         print(f"flash-linear-attention cannot be imported: {error}")
         return False
     plain = getattr(family, sequences.CHUNKED)
-    problem = problem_of(chunk_gated_delta_rule, plain, torch.device("cuda"))
+    problem = problem_of(chunk_gated_delta_rule, plain, torch.device("cuda"), *HEAD_SIZES)
     print(
         f"flash-linear-attention {__version__}, {torch.cuda.get_device_name()}: {problem or 'no problem'}"
     )
@@ -95,7 +97,7 @@ def computed(way: str) -> Iterator[None]:
     """Have the delta rule computed by plain torch, or as a run finds it."""
     taken = sequences.packed_kernel
     if way == PLAIN:
-        sequences.packed_kernel = lambda plain, device: None
+        sequences.packed_kernel = lambda *_: None
     try:
         yield
     finally:

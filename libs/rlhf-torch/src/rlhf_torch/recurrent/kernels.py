@@ -27,26 +27,32 @@ ALLOWED = 0.05
 from one sequence to the next differs by the order of 1."""
 
 
-def packed_kernel(plain: Function, device: torch.device) -> Function | None:
+def packed_kernel(
+    plain: Function, device: torch.device, key_size: int, value_size: int
+) -> Function | None:
     """Return the kernel that takes the beginnings of sequences as ``cu_seqlens``; None: plain torch is to compute.
 
     That there is none on a GPU is logged once, with the reason.
 
     Args:
         plain: the same rule by plain torch, for sequences of one length.
+        key_size: K, of a head; a package may have several kernels, and choose by it.
+        value_size: V, of a head.
     """
-    return None if device.type != "cuda" else _kernel(plain, device)
+    return None if device.type != "cuda" else _kernel(plain, device, key_size, value_size)
 
 
 @cache
-def _kernel(plain: Function, device: torch.device) -> Function | None:
+def _kernel(
+    plain: Function, device: torch.device, key_size: int, value_size: int
+) -> Function | None:
     try:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
     except Exception as error:  # a package for other versions of torch or Triton may raise anything
         reason = f"flash-linear-attention cannot be imported ({headline(error)})"
     else:
         kernel: Function = chunk_gated_delta_rule
-        problem = problem_of(kernel, plain, device)
+        problem = problem_of(kernel, plain, device, key_size, value_size)
         if problem is None:
             return kernel
         reason = f"flash-linear-attention {problem}"
@@ -58,17 +64,19 @@ def _kernel(plain: Function, device: torch.device) -> Function | None:
     return None
 
 
-def problem_of(kernel: Function, plain: Function, device: torch.device) -> str | None:
+def problem_of(
+    kernel: Function, plain: Function, device: torch.device, key_size: int, value_size: int
+) -> str | None:
     """Return what is wrong with a kernel, by its outputs and gradients for a row of two sequences; None: nothing."""
     draw = torch.Generator().manual_seed(0)
-    tokens, heads, size = sum(LENGTHS), 2, 64
-    shapes = [(1, tokens, heads, size)] * 3 + [(1, tokens, heads)] * 2
+    row = (1, sum(LENGTHS), 2)
+    shapes = [(*row, key_size)] * 2 + [(*row, value_size)] + [row] * 2
     parts = [torch.randn(shape, generator=draw) for shape in shapes]
     parts[3], parts[4] = -parts[3].abs(), parts[4].sigmoid()
     parts = [part.to(device, torch.bfloat16) for part in parts]
     parts[3] = parts[3].float()
-    starts = torch.tensor([0, LENGTHS[0], tokens], device=device)
-    weights = torch.randn(shapes[0], generator=draw).to(device)
+    starts = torch.tensor([0, LENGTHS[0], sum(LENGTHS)], device=device)
+    weights = torch.randn(shapes[2], generator=draw).to(device)
 
     def by_kernel(*row: Tensor) -> Tensor:
         outputs: Tensor = _call(kernel, row, cu_seqlens=starts)

@@ -76,7 +76,7 @@ class PackedSequences:
 
     def delta_rule(self, layer: int, rule: DeltaRule, parts: Parts) -> Tensor:
         """Return the outputs (1, N, H, V), each sequence from its own beginning."""
-        kernel = rule.packed(self.device)
+        kernel = rule.packed(parts)
         if kernel is None:
             return self.final_states(rule, parts).outputs
         query, key, value, g, beta = parts

@@ -57,9 +57,10 @@ class DeltaRule:
     numerics: Mapping[str, Any] = field(default_factory=dict)
     """Options that change its numbers, which every form gets."""
 
-    def packed(self, device: torch.device) -> Function | None:
+    def packed(self, parts: Parts) -> Function | None:
         """Return the form that takes a row of sequences and their beginnings, ``cu_seqlens``; None: there is none."""
-        kernel = packed_kernel(self.chunked, device)
+        value = parts.value
+        kernel = packed_kernel(self.chunked, value.device, parts.key.shape[-1], value.shape[-1])
         return None if kernel is None else partial(kernel, **self.numerics)
 
     def rows(self, parts: Parts, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
