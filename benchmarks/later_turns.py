@@ -92,6 +92,7 @@ async def measured(arguments: argparse.Namespace, model: Path) -> dict[str, list
             EmbeddedEngineConfig(
                 slots=2 * arguments.conversations,
                 kv_cache_gib=arguments.kv_cache_gib,
+                decode="resident",
                 share_prefixes=way == KEPT,
             )
         )
