@@ -340,3 +340,22 @@ def test_bfloat16_autocast_stays_close_to_the_full_forward_pass(
         expected = logits.log_softmax(-1).gather(1, ids)[:, 0]
         # Logits reach 8 here, and bfloat16 keeps 8 bits.
         torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=0.15, rtol=0.0)
+
+
+@pytest.mark.parametrize("decode", ["stepwise", "resident"])
+def test_all_prompts_that_there_is_room_for_are_computed_before_a_token_is_decoded(
+    lm, run, start, make_request
+):
+    """Each step takes about as long for some of the sequences as for all of them."""
+    together = []
+
+    async def serve():
+        engine = await start(lm, slots=16, prefill_tokens=1, max_length=64)
+        step = engine._batch.step
+        engine._batch.step = lambda: (together.append(len(engine._batch.active)), step())[1]
+        await complete(engine, requests_for(make_request, min_new_tokens=9, max_new_tokens=9))
+
+    run(serve())
+
+    assert together[0] == 16
+    assert max(together) == 16

@@ -286,7 +286,10 @@ class EmbeddedEngine:
             await asyncio.sleep(0)
 
     async def _advance(self) -> bool:
-        """Have the batch stepped once and deliver what has finished; False if the engine stopped meanwhile."""
+        """Have a wave admitted or the batch stepped, and deliver what has finished.
+
+        False if the engine stopped meanwhile.
+        """
         if self._state is not EmbeddedState.SERVING:
             return False
         try:
@@ -310,12 +313,11 @@ class EmbeddedEngine:
             self._weights.check_unchanged()
         elif self._weights.catch_up():
             self._batch.forget_histories()
-        finished: list[Finished] = []
         if wave:
-            finished += self._batch.admit(wave)
-        if self._batch.active:
-            finished += self._batch.step()
-        return finished
+            # No token is drawn yet: a step for a part of the sequences takes about as long as one for all of them, and
+            # the next wave may follow.
+            return self._batch.admit(wave)
+        return self._batch.step() if self._batch.active else []
 
     def _next_wave(self) -> list[Sequence]:
         """Take from the queue what is to be admitted now."""
