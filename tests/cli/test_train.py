@@ -116,7 +116,7 @@ def test_help_follows_the_selection(folder, rlhf):
     assert code == 0
     assert "--algo.advantage.gae.gamma" in out
     assert "rlhf-plugin-algorithms" in out
-    assert "also: " in out
+    assert "also installed: " in out
 
 
 def test_help_survives_what_cannot_be_selected(folder, rlhf):

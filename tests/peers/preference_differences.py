@@ -32,7 +32,7 @@ def ipo_of_sums(agreeing: bool) -> Both:
     "trl",
     DPO_TRAINER,
     "preference.cdpo.cdpo_loss",
-    what="Labels are smoothed (as OpenRLHF); theirs ignores label_smoothing with sigmoid, and smooths with none.",
+    what="Labels are smoothed (as OpenRLHF); theirs ignores label_smoothing with sigmoid.",
     why="An option that is given has an effect. They agree without smoothing.",
 )
 def smoothed_labels(agreeing: bool) -> Both:

@@ -11,6 +11,7 @@ import typer
 from rlhf_core.errors import ConfigError, DataError
 
 from .data_report import as_typed_here, print_next, print_report, print_summary, print_text
+from .groups import CommandGroup
 
 if TYPE_CHECKING:
     from rlhf_data.chat.renderer import TokenizerRenderer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rlhf_data.checking import Expectations, SourceReport
     from rlhf_data.rows import Prompt, PromptFormat
 
-app = typer.Typer(help="Check and show data sets.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="Check and show data sets.", no_args_is_help=True)
 
 Files = Annotated[
     list[str],

@@ -26,11 +26,12 @@ from rlhf_core.storage import is_full, reason_of
 from rlhf_trainer.loop.interrupts import interrupted_code, own_process
 
 from . import check, errors, new, plugins_command, quickstart, train
+from .groups import CommandGroup
 
 _OWN_MODULES = {
     "data": "Check and show data files.",
     "env": "List, show, check, try and serve environments, without a model.",
-    "show": "Show sample rollouts of a run.",
+    "show": "Show what the model of a run wrote, with rewards, or compare metrics of runs.",
     "template": "Report how a chat template renders a conversation that continues.",
 }
 """Commands that are imported only when they are called."""
@@ -143,7 +144,9 @@ def command_tree(plugins: Plugins, arguments: Sequence[str] = ()) -> typer.Typer
         arguments: the command line; a command that is not on it may have its summary only.
     """
     app = typer.Typer(
+        cls=CommandGroup,
         help="Reinforcement learning for language models, made of plugins.",
+        epilog="Start with: rlhf quickstart. The options of a command: rlhf COMMAND --help.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -199,7 +202,7 @@ def _add_module(app: typer.Typer, name: str) -> None:
     if isinstance(subtree, typer.Typer):
         app.add_typer(subtree, name=name, help=_OWN_MODULES[name])
     else:
-        app.command(name, help=_OWN_MODULES[name])(getattr(module, name))
+        app.command(name)(getattr(module, name))
 
 
 def _never_called() -> None:
@@ -219,7 +222,7 @@ def _add_plugin_commands(app: typer.Typer, plugins: Plugins) -> None:
             )
             continue
         taken.add(name)
-        summary = f"{entry.component.summary} ({entry.origin})".strip()
+        summary = f"{entry.component.summary} ({entry.plugin})".strip()
         app.command(
             name,
             add_help_option=False,

@@ -22,6 +22,7 @@ from rlhf_core import ConfigError
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
 
+from .groups import CommandGroup
 from .plugins_command import kind_word
 
 _ENVIRONMENT, _COMMAND = "environment", "command"
@@ -109,7 +110,9 @@ def tree(plugins: Plugins) -> typer.Typer:
     Args:
         plugins: the installed ones, whose components' names are taken.
     """
-    app = typer.Typer(help="Write a new plugin or environment package.", no_args_is_help=True)
+    app = typer.Typer(
+        cls=CommandGroup, help="Write a new plugin or environment package.", no_args_is_help=True
+    )
 
     @app.callback()
     def new() -> None:

@@ -19,13 +19,17 @@ from rlhf_core.contracts import Preset
 from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
 from rlhf_core.plugins import FailedPlugin, Plugins
 
+from .groups import CommandGroup
+
 Row = dict[str, str]
 """Cells of one line of the list, by column."""
 
 
 def tree(plugins: Plugins) -> typer.Typer:
     """Return the commands ``rlhf plugins`` and ``rlhf plugins show``."""
-    app = typer.Typer(help="Installed plugins and what they provide.", invoke_without_command=True)
+    app = typer.Typer(
+        cls=CommandGroup, help="List installed plugins and components.", invoke_without_command=True
+    )
     app.callback()(_list_command(plugins))
     app.command("show")(_show_command(plugins))
     return app

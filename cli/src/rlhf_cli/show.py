@@ -31,7 +31,7 @@ Sample = Record
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="run folder (a run's --output)")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder (a run's --output)")],
     step: Annotated[
         int | None, typer.Option("--step", min=0, help="step to show; unset: the latest")
     ] = None,
@@ -74,11 +74,13 @@ def show(
     ] = False,
     others: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN", help="further runs that --metrics compares with the first"),
+        typer.Argument(
+            metavar="OTHER_RUN", help="further runs that --metrics compares with the first"
+        ),
     ] = None,
 ) -> None:
-    """Show sample rollouts of a step: prompt, response, each reward, and where images are; or rows that it trained on,
-    with loss and margin. Or metrics of runs."""
+    """Show what the model of a run wrote at a step, with each reward and where images are. Of a run on examples it
+    shows rows, with loss and margin. With --metrics it shows metrics of one run or several."""
     if metrics is not None:
         samples_flags = {
             "--step": step is not None,

@@ -12,13 +12,15 @@ import typer
 from rlhf_core.errors import ConfigError, DataError
 from rlhf_core.outside.json_reader import parse_json
 
+from .groups import CommandGroup
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rlhf_data.chat.example import ExamplePart
     from rlhf_data.chat.facts import TemplateFacts
 
-app = typer.Typer(help="Report how a chat template works.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="Report how a chat template works.", no_args_is_help=True)
 
 _SIGNS = {"fine": "ok   ", "note": "note ", "drift": "DRIFT"}
 

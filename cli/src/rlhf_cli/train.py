@@ -12,7 +12,7 @@ from rlhf_core.plugins import Plugins
 
 from . import training
 
-SUMMARY = "Train a model; options are those of the selected plugins."
+SUMMARY = "Train a model with reinforcement learning."
 DEFAULTS = Path(__file__).with_name("defaults.toml")
 COMMAND = training.TrainingCommand(
     options=TRAIN,

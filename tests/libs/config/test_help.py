@@ -29,12 +29,21 @@ def test_help_shows_the_options_of_what_is_selected(resolved, plugins):
 
     assert "--algo.advantage.discounted.gamma NUMBER" in text
     assert "uses a critic" in text
-    assert "also: mean_baseline, temperature" in text
+    assert "also installed: mean_baseline, temperature" in text
     assert "--actor.momentum.inner.lr NUMBER" in text
     assert "(now 7, by --seed)" in text
     assert "--algo.advantage.mean_baseline" not in text
     assert "note: --runtime: expected a runtime; installed: here" in text
     assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_line_is_longer_than_the_terminal(text, width):
+    lines = text(width=width).splitlines()
+
+    assert max(map(len, lines)) <= width
+    (flag,) = (number for number, line in enumerate(lines) if line.startswith("  --gpus"))
+    assert width == 100 or lines[flag + 1].startswith(" " * 21)
 
 
 def test_an_option_says_its_type_its_meaning_and_its_default(text):

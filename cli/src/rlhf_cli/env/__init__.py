@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from ..groups import CommandGroup
 from .check import check
 from .chosen import OPTIONS
 from .listing import list_environments
@@ -11,7 +12,7 @@ from .serve import serve
 from .show import show
 from .trying import try_environment
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 
 @app.callback()

@@ -28,9 +28,9 @@ _USAGE = """\
 Usage: rlhf {command} [-c FILE.toml]... [--OPTION VALUE]...
 
 {purpose}
-Options come from the files in order, then from the command line; both use the same names.
-A list takes several words, 'none' unsets an optional value, and a flag without a value means true.
-The options of a component appear here once it is selected: rlhf {command} {example} --help
+Options come from the files in order, then from the command line. Both use the same names.
+A list takes several words. 'none' unsets an optional value. A flag without a value means true.
+This text has the options of the selected components. To see those of another: rlhf {command} {example} --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --gpus N|all       train on several GPUs of this machine: one rank of each role and one engine on each
@@ -56,7 +56,7 @@ def render_help(
     choices, more_trouble = _select_leniently(tree, labels, plugins, options)
     trouble += more_trouble
     words = {"command": options.command, "purpose": options.purpose, "example": options.example}
-    lines = [options.usage or _USAGE.format(**words)]
+    lines = _usage(options.usage or _USAGE.format(**words), width)
     if trouble:
         wide = [textwrap.wrap(f"note: {text}", width, subsequent_indent="  ") for text in trouble]
         lines += ["", *(line for note in wide for line in note)]
@@ -71,6 +71,17 @@ def render_help(
             if choice.slot.section == section:
                 lines += _component(choice, options.shared.get(choice.slot.path), tree, width)
     return "\n".join(lines)
+
+
+def _usage(text: str, width: int) -> list[str]:
+    """Return the lines of the text above the options, each wrapped to the width below where its own text begins."""
+    lines = []
+    for line in text.splitlines():
+        column = re.match(r"(?:Usage:|  -.*?  )? *", line)
+        indent = " " * (column.end() if column else 0)
+        wrapped = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+        lines += wrapped or [""]
+    return lines
 
 
 def _preset_leniently(
@@ -164,7 +175,7 @@ def _value(paths: Sequence[str], info: FieldInfo, tree: Layer) -> str:
     if info.is_required():
         return "(required)"
     default = info.get_default(call_default_factory=True)
-    return "" if default == () else f"(default {_plain(default)})"
+    return "" if default in ((), "") else f"(default {_plain(default)})"
 
 
 def _written(value: Any) -> str:
@@ -198,7 +209,7 @@ def _alternatives(
     ]
     if not others:
         return []
-    return _aside(f"{'also' if chosen else 'installed'}: {', '.join(others)}", width)
+    return _aside(f"{'also ' * bool(chosen)}installed: {', '.join(others)}", width)
 
 
 def _presets(path: str, plugins: Plugins, width: int) -> list[str]:

@@ -24,7 +24,7 @@ def parser() -> FlagParser:
     own = FlagParser(
         prog="rlhf view",
         description="Show runs as one page: curves, the options that differ, rollouts side by side, episodes by turns, "
-        "tokens where they are recorded. The page asks nobody for anything. Without --export it is served on "
+        "tokens where they are recorded. The page loads nothing from the network. Without --export it is served on "
         "127.0.0.1, at an address that holds a token, until Ctrl-C.",
     )
     own.add_argument(

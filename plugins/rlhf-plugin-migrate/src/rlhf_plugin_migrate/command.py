@@ -57,10 +57,11 @@ def parser() -> FlagParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf migrate",
-        description="Turn the launch of another framework into a configuration for rlhf train -c, sft -c, rm -c or "
-        "dpo -c, and report what became of each of its options. Nothing of the input is run.",
-        usage="rlhf migrate [OPTIONS] FILE, or rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ..., or "
-        "rlhf migrate [OPTIONS] -- trl grpo ...",
+        description="Turn a launch of OpenRLHF or TRL into a configuration for rlhf train, sft, rm or dpo, and report "
+        "what became of each of its options. The command runs nothing of the input.",
+        usage="rlhf migrate [OPTIONS] FILE\n"
+        "       rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ...\n"
+        "       rlhf migrate [OPTIONS] -- trl grpo ...",
     )
     own.add_argument(
         "input",
@@ -79,6 +80,7 @@ def parser() -> FlagParser:
         "-o",
         "--output",
         type=Path,
+        metavar="FILE",
         help="TOML file to write, which must not exist; unset: standard output. Several commands become "
         "NAME-1.toml, NAME-2.toml",
     )
@@ -92,6 +94,7 @@ def parser() -> FlagParser:
     own.add_argument(
         "--processes",
         type=int,
+        metavar="N",
         help="number of processes that accelerate or deepspeed starts, if the input does not say it (default "
         "1)",
     )

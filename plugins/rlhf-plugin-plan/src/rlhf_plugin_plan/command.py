@@ -30,10 +30,14 @@ def parser() -> FlagParser:
     """Return the parser of the command's own flags; all other flags belong to the run."""
     own = FlagParser(
         prog="rlhf plan",
-        description="Predict memory and seconds of a run, and say whether the run fits. The command takes all flags of "
-        "rlhf train: -c FILE, and flags that override the file. rlhf plan MODEL needs none of them.",
+        usage="rlhf plan MODEL [--gpus NxGPU] [OPTIONS] [OPTIONS OF rlhf train]\n"
+        "       rlhf plan -c FILE.toml [OPTIONS] [OPTIONS OF rlhf train]",
+        description="Predict memory and seconds of a run from its configuration, and say whether the run fits. MODEL "
+        "is a folder or hub name. The command also takes all options of rlhf train, which describe the run.",
     )
-    own.add_argument("--gpu", default="h200", help=f"one of {', '.join(GPUS)} (default h200)")
+    own.add_argument(
+        "--gpu", default="h200", help=f"kind of GPU, one of {', '.join(GPUS)} (default h200)"
+    )
     own.add_argument(
         "--gpus",
         metavar="NxGPU",
@@ -43,9 +47,12 @@ def parser() -> FlagParser:
     own.add_argument(
         "--nodes",
         type=int,
+        metavar="N",
         help="number of machines that must have room for the run; unset: as many as the run takes",
     )
-    own.add_argument("--gpus-per-node", type=int, help="number of GPUs of each machine (default 8)")
+    own.add_argument(
+        "--gpus-per-node", type=int, metavar="N", help="number of GPUs of each machine (default 8)"
+    )
     own.add_argument(
         "--model-config",
         action="append",
@@ -54,20 +61,28 @@ def parser() -> FlagParser:
         help="config.json of a model that is not on this machine; ROLE=FILE for the model of one role",
     )
     own.add_argument(
-        "--prompt-tokens", type=int, help="number of tokens of each prompt; unset: the longest"
+        "--prompt-tokens",
+        type=int,
+        metavar="N",
+        help="number of tokens of each prompt; unset: the longest, data.max_prompt_tokens",
     )
     own.add_argument(
-        "--response-tokens", type=int, help="number of tokens of each response; unset: the longest"
+        "--response-tokens",
+        type=int,
+        metavar="N",
+        help="number of tokens of each response; unset: the longest, rollout.max_new_tokens",
     )
     own.add_argument(
         "--response-spread",
         type=float,
-        help="standard deviation of the logarithm of the responses' lengths, whose mean is --response-tokens: compare "
-        "generation on-policy, a step ahead and with weights in flight",
+        metavar="NUMBER",
+        help="standard deviation of the logarithm of the responses' lengths, whose mean is --response-tokens; with it "
+        "the report compares generation on-policy, a step ahead and with weights in flight",
     )
     own.add_argument(
         "--image-tokens",
         type=int,
+        metavar="N",
         help="number of tokens of each prompt that stand for an image; unset: those of the largest image that the "
         "model sees, or the whole prompt",
     )

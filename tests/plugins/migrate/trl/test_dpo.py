@@ -95,6 +95,14 @@ def test_losses(dpo, text, expected):
     assert dpo(text)[0] == expected
 
 
+@pytest.mark.parametrize(("loss", "is_ignored"), [("sigmoid", True), ("robust", False)])
+def test_smoothing_that_trl_ignores_is_reported_as_a_difference(dpo, loss, is_ignored):
+    _, rows = dpo(f"loss_type: {loss}\nlabel_smoothing: 0.1")
+
+    (row,) = (row for name, row in rows.items() if "label_smoothing" in name)
+    assert (row.status is Status.DIFFERS) == is_ignored
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [

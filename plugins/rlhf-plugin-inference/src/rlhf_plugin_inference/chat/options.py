@@ -83,10 +83,12 @@ def _check(run: ChatOptions, selections: Selections, labels: Labels, plugins: Pl
 _USAGE = """\
 Usage: rlhf chat MODEL [-c FILE.toml]... [--OPTION VALUE]...
 
-Holds a conversation with a model. Each line is a message; a line of three quotes begins and ends one of several lines.
-Without a terminal the lines of standard input are the messages, and the answers go to standard output.
-Lines that begin with a slash are commands; /help lists them. Ctrl-C stops an answer, Ctrl-D ends the program.
-With --model.vision, /image FILE shows an image with the next message.
+Holds a conversation with a model. Each line that you type is a message.
+To write a message of several lines, put a line of three quotes before and behind it.
+A line that begins with a slash is a command. /help lists the commands.
+Ctrl-C stops an answer, and Ctrl-D ends the program.
+With --model.vision, /image FILE shows the model an image with the next message.
+Without a terminal, each line of standard input is a message, and answers go to standard output.
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --check            check whether the configuration is valid, and stop

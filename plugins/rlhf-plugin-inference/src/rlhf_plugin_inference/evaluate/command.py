@@ -30,17 +30,18 @@ Usage: rlhf eval MODEL --data FILE... --reward NAME [--OPTION VALUE]...
        rlhf eval --url http://HOST/v1 --model-name NAME ...
        rlhf eval compare FOLDER FOLDER
 
-Evaluates a model on tasks without training it, and reports mean rewards and pass@k with confidence
-intervals, tokens and ends. MODEL is a folder or hub name, the folder of a run, or a PEFT folder.
-The same command continues an interrupted evaluation; in a finished folder it prints the table again.
-Options come from the files in order, then from the command line; both use the same names.
-The options of a component appear here once it is selected: rlhf eval --env NAME --help
+Evaluates a model on tasks, without training it.
+The report has mean rewards and pass@k with confidence intervals, numbers of tokens, and how answers ended.
+MODEL is a folder or hub name, the folder of a run, or a PEFT folder.
+The same command continues an interrupted evaluation. In a finished folder it prints the table again.
+Options come from the files in order, then from the command line. Both use the same names.
+This text has the options of the selected components. To see those of another: rlhf eval --env NAME --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
-  --url URL          --remote.url: an OpenAI-compatible server answers; its key is in OPENAI_API_KEY
-  --model-name NAME  --remote.model
-  --by-task          --report.by_task: a line for each task
-  --table FORM       --report.table: text, or markdown, csv or json for other tools
+  --url URL          evaluate an OpenAI-compatible server, with the key in OPENAI_API_KEY (--remote.url)
+  --model-name NAME  name of the model on that server (--remote.model)
+  --by-task          print a line for each task too (--report.by_task)
+  --table FORM       form of the table: text, or markdown, csv or json for other tools (--report.table)
   --resume restart   start over; the results in the folder are kept beside the new ones
   --overwrite        start over and replace the results in the folder
   --check            check whether the configuration is valid, and stop

@@ -207,8 +207,8 @@ _USAGE = """\
 Usage: rlhf generate [-c FILE.toml]... [--OPTION VALUE]...
 
 Writes completions of prompts, with their scores, and chooses rows for rlhf sft or rlhf dpo from them.
-Options come from the files in order, then from the command line; both use the same names.
-The options of a component appear here once it is selected: rlhf generate --reward NAME --help
+Options come from the files in order, then from the command line. Both use the same names.
+This text has the options of the selected components. To see those of another: rlhf generate --reward NAME --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --check            check whether the configuration is valid, and stop

@@ -72,6 +72,9 @@ def _set_options(source: SourceOptions, out: Outcome, losses: list[str]) -> None
             out.set(f"{section}.length_normalized", True, "loss_type", comment="as in TRL")
         if loss in _SMOOTHED:
             out.set(f"{section}.label_smoothing", smoothing, "label_smoothing")
+    if "cdpo" in losses:
+        how = 'TRL ignores it with sigmoid; preference.loss = "dpo" trains as TRL does'
+        out.differs("label_smoothing", how)
     if not set(losses) & set(_SMOOTHED):
         why = "0 smooths nothing" if not smoothing else f"{losses[0]} does not read it"
         out.nothing("label_smoothing", why)

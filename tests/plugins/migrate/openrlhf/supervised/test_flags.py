@@ -4,9 +4,17 @@ import pytest
 
 from rlhf_plugin_migrate.openrlhf.supervised import flags, train_dpo, train_rm, train_sft
 from rlhf_plugin_migrate.table.entries import Rule
-from rlhf_plugin_migrate.table.kinds import NUMBER, PAIR, SWITCH, TEXT, TEXTS, WHOLE
+from rlhf_plugin_migrate.table.kinds import NUMBER, PAIR, SHARES, SWITCH, TEXT, TEXTS, WHOLE
 
-WORDS = {SWITCH: "", WHOLE: "2", NUMBER: "0.5", TEXT: "text", PAIR: "0.1 0.9", TEXTS: "q k"}
+WORDS = {
+    SWITCH: "",
+    SHARES: "0.5,0.5",
+    WHOLE: "2",
+    NUMBER: "0.5",
+    TEXT: "text",
+    PAIR: "0.1 0.9",
+    TEXTS: "q k",
+}
 PROGRAMS = {
     "sft": (train_sft.migrate, flags.SFT),
     "rm": (train_rm.migrate, flags.RM),

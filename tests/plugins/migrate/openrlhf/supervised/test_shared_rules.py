@@ -69,11 +69,17 @@ def test_texts_without_a_prompt_are_warned_of():
     assert [text for text in warnings if "rows need a column data.prompt_key" in text]
 
 
+@pytest.mark.parametrize("program", ["train_sft", "train_dpo"])
+def test_shares_of_sets_go_over(learned, program):
+    settings, rows = learned(program, "--data.dataset a,b.jsonl --data.dataset_probs 0.3,0.7")
+
+    assert settings["data.train"] == ["a", "b.jsonl"]
+    assert settings["data.probabilities"] == [0.3, 0.7]
+    assert rows["--data.dataset_probs 0.3,0.7"].status is Status.DIFFERS
+
+
 def test_what_no_file_can_say_is_missing(learned):
-    _, rows = learned(
-        "train_sft",
-        "--data.dataset_probs 0.5,0.5 --data.tokenizer_chat_template x",
-    )
+    _, rows = learned("train_sft", "--data.tokenizer_chat_template x")
 
     assert {row.status for row in rows.values()} == {Status.MISSING}
 

@@ -15,11 +15,14 @@ def names_of_sets(source: SourceOptions, name: str) -> list[str]:
     return [part.strip() for part in source.text(name).split(",") if part.strip()]
 
 
-def set_training_sets(source: SourceOptions, out: Outcome, flag: str, limit: float) -> None:
-    """Set the training sets and the number of their rows.
+def set_training_sets(
+    source: SourceOptions, out: Outcome, flag: str, shares: str, limit: float
+) -> None:
+    """Set the training sets, their shares and the number of their rows.
 
     Args:
         flag: name of the flag with the sets.
+        shares: name of the flag with their shares.
         limit: number of samples from which on OpenRLHF uses all of them.
     """
     sets = names_of_sets(source, flag)
@@ -28,6 +31,12 @@ def set_training_sets(source: SourceOptions, out: Outcome, flag: str, limit: flo
     else:
         out.set("data.train", [name.partition("@")[0] for name in sets], flag)
     note_unread_sets(out, flag, sets)
+    if source.given(shares):
+        out.set("data.probabilities", source.value(shares), shares)
+        out.differs(
+            shares,
+            "an epoch ends before a row would come twice; OpenRLHF repeats rows of the smaller sets until all are used",
+        )
     samples = source.number("data.max_samples")
     if samples < limit:
         out.set("data.max_samples", int(samples), "data.max_samples")

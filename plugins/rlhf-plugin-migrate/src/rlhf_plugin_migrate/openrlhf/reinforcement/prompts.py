@@ -12,13 +12,7 @@ _ALL = 1e8
 
 def set_data(source: SourceOptions, out: Outcome) -> None:
     """Set the sets of prompts and their shares."""
-    set_training_sets(source, out, "data.prompt_dataset", _ALL)
-    if source.given("data.prompt_probs"):
-        out.set("data.probabilities", source.value("data.prompt_probs"), "data.prompt_probs")
-        out.differs(
-            "data.prompt_probs",
-            "an epoch ends before a row would come twice; OpenRLHF repeats rows of the smaller sets until all are used",
-        )
+    set_training_sets(source, out, "data.prompt_dataset", "data.prompt_probs", _ALL)
     _set_images(source, out)
 
 

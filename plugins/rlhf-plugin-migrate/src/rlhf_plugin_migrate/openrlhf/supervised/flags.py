@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 from ...table.entries import BALANCING, Missing, Nothing, Rule, To
-from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE
+from ...table.kinds import NUMBER, SHARES, SWITCH, TEXT, WHOLE
 from ..common import reasons as why
 from ..common.flags import DEEPSPEED, FILES, LIGER, Line, adapted, logged, table, trained
 
 _TEMPLATE = "User: {}\nAssistant: "
-_SHARES = Missing(
-    "sets are joined, each row once an epoch; for other shares write files with as many rows"
-)
 _CHAT_TEMPLATE = Missing(
     "the chat template is the tokenizer's: put yours into a copy of its folder, and set model.tokenizer"
 )
@@ -31,7 +28,7 @@ _SHARED: tuple[Line, ...] = (
     ("model.gradient_checkpointing_reentrant", SWITCH, False, why.REENTRANT, "gradient_checkpointing_use_reentrant"),
     ("model.aux_loss_coef", NUMBER, 0.0, BALANCING, "aux_loss_coef"),
     ("data.dataset", TEXT, None, Rule("data.train"), "dataset"),
-    ("data.dataset_probs", TEXT, None, _SHARES, "dataset_probs"),
+    ("data.dataset_probs", SHARES, None, Rule("data.probabilities"), "dataset_probs"),
     ("data.dataset_split", TEXT, "train", To("data.split"), "dataset_split"),
     ("data.max_samples", NUMBER, 1e6, Rule("data.max_samples"), "max_samples"),
     ("data.apply_chat_template", SWITCH, False, Rule("data.chat"), "apply_chat_template"),

@@ -36,7 +36,7 @@ def set_run(
         )
     _set_ranks(out, processes, role)
     set_backend(source, out)
-    set_training_sets(source, out, "data.dataset", float("inf"))
+    set_training_sets(source, out, "data.dataset", "data.dataset_probs", float("inf"))
     _set_lengths(source, out, sequences_per_row)
     set_optimizer(source, out, "actor", "")
     set_schedule(source, out, "actor", "")

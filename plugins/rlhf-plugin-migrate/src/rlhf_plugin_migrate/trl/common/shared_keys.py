@@ -29,6 +29,9 @@ TEMPLATE_KWARGS = Missing(
 )
 REFERENCE = Missing("the reference is the model at the start, all along")
 REFERENCE_DETAIL = Nothing("it concerns sync_ref_model")
+_STREAMING = Missing(
+    'sets are read before the run begins; data.source = "hub_stream" reads one row by row'
+)
 _HUB = Missing("nothing is uploaded; the folder model/ of the run can be")
 RECORDS = Nothing("metrics of every step are in the run folder: rlhf show")
 COMPUTED = Nothing(
@@ -46,8 +49,8 @@ _LINES: tuple[Line, ...] = (
     ("datasets", TEXT, None, Rule("data.train")),
     ("dataset_train_split", TEXT, "train", To("data.split")),
     ("model_revision", TEXT, "main", Missing("a revision cannot be named; give its folder", off=("main", None))),
-    ("streaming", SWITCH, False, Missing("sets are read before the run begins")),
-    ("dataset_streaming", SWITCH, False, Missing("sets are read before the run begins")),
+    ("streaming", SWITCH, False, _STREAMING),
+    ("dataset_streaming", SWITCH, False, _STREAMING),
     ("trust_remote_code", SWITCH, False, To("model.trust_remote_code")),
     ("router_aux_loss_coef", NUMBER, None, BALANCING),
     ("output_dir", TEXT, None, To("output", if_given=True,
@@ -81,7 +84,7 @@ _LINES: tuple[Line, ...] = (
      Missing("on a CPU runs repeat to the bit; kernels of a GPU are not forced to be deterministic")),
     ("deepspeed", TEXT, None, Missing("options of DeepSpeed are backend.deepspeed and its args", off=(None, ""))),
     ("fsdp", TEXT, None,
-     Missing("there is no FSDP; the backend deepspeed shares weights at stage 3", off=(None, "", False))),
+     Missing('choose backend.name = "fsdp"; its options are backend.fsdp', off=(None, "", False))),
     ("push_to_hub", SWITCH, False, _HUB),
     ("neftune_noise_alpha", NUMBER, None, Missing("no noise is added to embeddings", off=(None,))),
     ("label_smoothing_factor", NUMBER, 0.0, Missing("the losses do not smooth labels", off=(0.0,))),
