@@ -345,7 +345,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
 
 def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape of a family without closed forms, whose numbers are counted in Transformers' model."""
-    model = _measured_model(json.dumps(config, sort_keys=True), source)
+    model = _measured_model(_Values(json.dumps(config, sort_keys=True), config), source)
     text = model.text
     width = text.get("intermediate_size") or text.get("ffn_dim") or 4 * text["hidden_size"]
     heads = text["num_attention_heads"]
@@ -363,10 +363,18 @@ def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Values of a config.json, told from others by their text: a mapping has no hash."""
+
+    text: str
+    values: Mapping[str, Any] = field(compare=False)
+
+
 @lru_cache(maxsize=8)
-def _measured_model(config: str, source: str) -> Measured:
+def _measured_model(config: _Values, source: str) -> Measured:
     """Return a model that is counted once, however many predictions compare choices of the run's options."""
-    return Measured(json.loads(config), source)
+    return Measured(config.values, source)
 
 
 def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
