@@ -92,7 +92,7 @@ def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plu
         raise ConfigError(
             f"{labels('preference.nll_coef')} {run.preference.nll_coef}: expected 0 with {name}, which learns from "
             "answers without a partner. Leave it out.",
-            code="config/conflict",
+            code="config/nll-of-single-answers",
         )
     useless = COLUMNS_OF_ANSWERS if has_pairs else COLUMNS_OF_PAIRS
     reads = "pairs" if has_pairs else "single answers"
@@ -117,7 +117,7 @@ def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
         raise ConfigError(
             f"{label} {name}: expected a loss on the same rows as {first.registered.name}; one of them reads pairs, "
             "the other single answers. Choose another one.",
-            code="config/conflict",
+            code="config/losses-of-other-rows",
         )
 
 
