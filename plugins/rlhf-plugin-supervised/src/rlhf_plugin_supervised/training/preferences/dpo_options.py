@@ -13,7 +13,7 @@ from rlhf_config import (
     Selector,
     refuse_typed,
 )
-from rlhf_core import Config, ConfigError
+from rlhf_core import CapabilityError, Config, ConfigError
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.plugins import Plugins
 from rlhf_data import LabeledColumns, PairColumns
@@ -105,12 +105,14 @@ def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
     """Refuse a loss with needs that nobody meets, and one that reads other rows than the first."""
     label, name = labels(loss.slot), loss.registered.name
     if unknown := sorted(loss.needs - SUPPLIED):
-        raise ConfigError(f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply")
+        raise CapabilityError(
+            f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply"
+        )
     other, rows = (
         ("matched_pairs", "pairs") if is_single(loss) else ("mismatched_kl", "single answers")
     )
     if other in loss.needs:
-        raise ConfigError(
+        raise CapabilityError(
             f"{label} {name} needs {other!r}, which rlhf dpo supplies to losses on {rows} only"
         )
     if is_single(loss) != is_single(first):
