@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import ray
 
+from rlhf_core import Config
 from rlhf_core.contracts import (
     Completion,
     ComponentRef,
@@ -50,7 +51,6 @@ from rlhf_core.contracts import (
 )
 from rlhf_core.rng import sample_seed
 from rlhf_guard.rewards.panel import SampleScore
-from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_plugin_ray.config import RayRuntimeConfig
 from rlhf_plugin_ray.processes.process import ActorProcess
@@ -226,7 +226,7 @@ class FakeLearner(LearnerActor):
 
 def _source(arguments: argparse.Namespace, pool: RolloutPool, tokens: int) -> RolloutSource:
     episodes = EpisodeRunner(
-        executor=SingleTurn(SingleTurnConfig()),
+        executor=SingleTurn(Config()),
         context=RolloutContext(
             engine=SimpleNamespace(),
             renderer=FakeRenderer(),
@@ -295,7 +295,7 @@ class Worker(RolloutActor):
         self._tokens = tokens
         self._spread_s = spread_s
         self._parts = RolloutParts(
-            executor=SingleTurn(SingleTurnConfig()), renderer=FakeRenderer(), environment=None
+            executor=SingleTurn(Config()), renderer=FakeRenderer(), environment=None
         )
         self._runner = GroupRunner(self._parts, LengthPanel())
 

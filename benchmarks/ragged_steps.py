@@ -32,9 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core import Component
+from rlhf_core import Component, Config
 from rlhf_core.contracts import RolloutContext, Task, Trajectory
-from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
 
 MEAN, SPREAD = "RAGGED_MEAN", "RAGGED_SPREAD"
@@ -47,7 +46,7 @@ SHOWN = ("generate_s", "reward_s", "score_s", "train_s", "hold_s", "sync_s")
 class Ragged:
     """Single turns that end after a number of tokens drawn for each sample."""
 
-    def __init__(self, config: SingleTurnConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self._turn = SingleTurn(config)
 
     async def run(
@@ -66,7 +65,6 @@ class Ragged:
 RAGGED = Component(
     name="ragged",
     factory=Ragged,
-    config=SingleTurnConfig,
     summary="single turns of drawn lengths",
 )
 

@@ -102,6 +102,10 @@ MEANINGS = {
     "resume/records-changed": "files of the run were changed since the checkpoint; the message lists the ways out",
     "resume/unusable-checkpoint": "the checkpoint cannot be taken up with the options of this command line",
     "reward-model/not-scored": "the reward model gave no score for a sample",
+    "reward/died": "the process of a reward ended while it scored",
+    "reward/failed": "a reward failed in a way that has no code of its own",
+    "reward/raised": "the code of a reward raised; the message has the exception and its line",
+    "reward/too-slow": "a reward did not score in the time that its option timeout_s gives",
     "reward/remote": "a reward server gave no score; the message has the server and the reason",
     "run/failed": "an error without a code of its own",
     "tokenizer/unreadable": "the tokenizer of the model cannot be loaded; the message has the reason",
@@ -171,6 +175,8 @@ def _codes(node: ast.Call, constants: dict[str, ast.expr]) -> list[str]:
 
 def _values(node: ast.expr | None, constants: dict[str, ast.expr]) -> list[str]:
     """Return the text of a constant, or all texts of a table of the module that one is taken from."""
+    if isinstance(node, ast.BoolOp):
+        return [text for value in node.values for text in _values(value, constants)]
     if isinstance(node, ast.Name):
         node = constants.get(node.id)
     elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):

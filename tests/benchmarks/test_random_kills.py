@@ -4,12 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from marked_processes import marked
-from tests.deadlines import HANG_S
+from tests.deadlines import HANG_S, wait_until
 
 BENCHMARK = """
 import sys
@@ -25,14 +24,6 @@ open(f"started{os.getpid()}-{tempfile.gettempdir().replace('/', '+')}", "w").clo
 time.sleep(1000)
 """
 """A run with a child that outlives it, both of which never end."""
-
-
-def until(condition):
-    deadline = time.monotonic() + HANG_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -53,7 +44,7 @@ def test_a_signal_ends_it_in_the_background_with_what_it_started_and_the_table_s
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     try:
-        files = until(lambda: (found := list(tmp_path.glob("started*")))[1:] and found)
+        files = wait_until(lambda: (found := list(tmp_path.glob("started*")))[1:] and found)
         temporary = files[0].name.partition("-")[2].replace("+", "/")
         assert len(marked("TMPDIR", temporary)) == 2
         os.kill(benchmark.pid, number)

@@ -8,13 +8,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rlhf_core import plugins
+from rlhf_core import Config, plugins
 from rlhf_core.contracts import LossInputs, merge_metrics, metric_values
 from rlhf_plugin_covariance.covariance import ClipCovConfig, KlCovConfig
 from rlhf_plugin_sequence_losses.gmpo import GmpoConfig
 from rlhf_plugin_sequence_losses.luspo import LuspoConfig
 from rlhf_plugin_sequence_losses.vespo import VespoConfig
-from rlhf_plugin_soft_losses.gpg import GpgConfig
 from rlhf_plugin_soft_losses.sapo import SapoConfig
 
 NAN = float("nan")
@@ -126,7 +125,7 @@ def test_the_sampler_s_log_probs_are_needed_only_when_they_are_read():
         (VespoConfig, {"lambda_pos": 0.0}),
         (VespoConfig, {"behavior": "reference"}),
         (SapoConfig, {"tau_pos": 0.0}),
-        (GpgConfig, {"clip": 0.2}),
+        (Config, {"clip": 0.2}),
     ],
 )
 def test_options_out_of_range_are_refused(config, wrong):

@@ -344,6 +344,19 @@ def test_a_plugin_can_be_left_out(install):
     assert not [failure for failure in loaded.failed if failure.name == "acme"]
 
 
+def test_a_name_of_no_plugin_that_is_left_out_is_told_with_a_near_one(install):
+    install("rlhf-plugin-acme", GOOD.format(name="acme"))
+
+    near, far = load("no:acne"), load("no:something-else")
+
+    assert "acme" in near.loaded
+    failed = failure_of(near, "acne")
+    assert has_code("plugin/nothing-left-out")(failed.error)
+    assert "no:acme" in str(failed)
+    assert "Did you mean" not in str(failure_of(far, "something-else"))
+    assert not [failure for failure in load("no:acme").failed if failure.name == "acme"]
+
+
 def test_a_module_that_is_not_installed_can_be_named(install, tmp_path, monkeypatch):
     (tmp_path / "loose_module.py").write_text(GOOD.format(name="loose"))
     monkeypatch.delitem(sys.modules, "loose_module", raising=False)

@@ -6,13 +6,14 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.deadlines import until
 
 from rlhf_core import plugins
 from rlhf_core.contracts import (
@@ -103,11 +104,6 @@ async def versions_served(run: SimpleNamespace, num: int = 8) -> set[int]:
     ]
     results = await asyncio.gather(*(run.engine.generate(request) for request in requests))
     return {v for part in results for c in part for v in c.weight_version.tolist()}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.1)
 
 
 async def check_updates(run: SimpleNamespace) -> None:

@@ -251,14 +251,12 @@ FILES = {
     "rlhf_plugin_inference/evaluate/records.py:_check_line": [
         FileCase(words=EVALUATED, prepare=_different_rows)
     ],
-    "rlhf_plugin_inference/evaluate/records.py:_read": [
-        FileCase(words=EVALUATED, prepare=lambda: _cut_lines(Path("evaluated/episodes.jsonl"), 40))
+    "rlhf_plugin_inference/worklist/record_lines.py:record_of": [
+        FileCase(words=EVALUATED, prepare=lambda: _cut_lines(Path("evaluated/episodes.jsonl"), 40)),
+        FileCase(words=f"{GENERATED} --resume", prepare=lambda: (_generate(), _spoil("generated"))),
     ],
     "rlhf_plugin_inference/generate/records.py:check_same_prompts": [
         FileCase(words=f"{GENERATED} --resume", prepare=lambda: (_generate(), _different_rows()))
-    ],
-    "rlhf_plugin_inference/generate/records.py:read_lines": [
-        FileCase(words=f"{GENERATED} --resume", prepare=lambda: (_generate(), _spoil("generated")))
     ],
     "rlhf_plugin_sources/jsonl_stream.py:check_outside": [
         FileCase(

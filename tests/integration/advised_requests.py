@@ -19,6 +19,7 @@ from tests.plugins.endpoint.conftest import EpisodePlayer
 from tests.plugins.endpoint.test_images import ONE, of_chat
 
 from rlhf_config.isolation import IsolationOptions
+from rlhf_core import Config
 from rlhf_core.component import ComponentRef
 from rlhf_core.contracts import Action, Observation, Stop, Task, Uid
 from rlhf_core.media import ImageReader, MediaDesk, MediaOptions
@@ -26,7 +27,7 @@ from rlhf_guard.environments.chosen import Environments
 from rlhf_guard.environments.host import EnvironmentHost
 from rlhf_guard.environments.listening import token_of
 from rlhf_guard.environments.places import read_token
-from rlhf_plugin_agents.config import MultiTurnConfig, SingleTurnConfig
+from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import MultiTurn
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_plugin_algorithms.advantages.gdpo import Gdpo, GdpoConfig
@@ -147,7 +148,7 @@ def image_of_request(sees):
     RequestImages(reader, ignores_overrides=False).part(of_chat(ONE), "messages[0]")
 
 
-SINGLE, MULTI = SingleTurn(SingleTurnConfig()), MultiTurn(MultiTurnConfig())
+SINGLE, MULTI = SingleTurn(Config()), MultiTurn(MultiTurnConfig())
 PLAIN_EPISODE = {"executor": SINGLE, "max_length": 1000, "environment": None}
 ASKED = {"times": 1, "max_length": 2000, "delay_s": 0.0}
 

@@ -313,7 +313,9 @@ def test_a_reward_that_takes_or_gives_something_else_is_named(workspace):
     ):
         rlhf.train(**small("run", reward=needs_more))
     with pytest.raises(
-        RewardError, match=r"python:gives_text.* 'good' \(str\)", check=has_code("reward/failed")
+        RewardError,
+        match=r"python:gives_text.* 'good' \(str\)",
+        check=has_code("reward/wrong-answer"),
     ):
         rlhf.train(**small("other", reward=gives_text))
     with pytest.raises(

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_core import Config
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo
 from rlhf_plugin_algorithms.advantages.gae import GaeConfig, GaeEstimator, gae_advantages
 from rlhf_plugin_algorithms.advantages.gdpo import Gdpo, GdpoConfig
 from rlhf_plugin_algorithms.advantages.group_norm import GroupNorm, GroupNormConfig
@@ -17,7 +18,7 @@ from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
     ReinforceBaseline,
     ReinforceBaselineConfig,
 )
-from rlhf_plugin_algorithms.advantages.rloo import Rloo, RlooConfig
+from rlhf_plugin_algorithms.advantages.rloo import Rloo
 from rlhf_plugin_algorithms.shapers.clip import Clip, ClipConfig
 from rlhf_plugin_algorithms.shapers.overlong import overlong_penalty
 
@@ -98,7 +99,7 @@ def clipped_rewards(agreeing: bool) -> Both:
     theirs = openrlhf_advantages(batch, "rloo", clip_range=(-bound, bound)).advantages[batch.mask]
     shaped, _ = Clip(ClipConfig(low=-bound, high=bound)).shape(as_columns(batch), INFO)
     clipped = replace(batch, rewards=torch.from_numpy(shaped.reward))
-    return Both(ours=_advantages(clipped, Rloo(RlooConfig())), theirs=theirs)
+    return Both(ours=_advantages(clipped, Rloo(Config())), theirs=theirs)
 
 
 def _whitening(function: str, estimator: object) -> None:
@@ -163,7 +164,7 @@ def _alone(function: str, estimator: object) -> None:
 
 
 _alone("compute_grpo_outcome_advantage", GroupNorm(GroupNormConfig(eps=1e-6)))
-_alone("compute_rloo_outcome_advantage", Rloo(RlooConfig()))
+_alone("compute_rloo_outcome_advantage", Rloo(Config()))
 
 
 def _kl_in_the_baseline(function: str, estimator: object) -> None:
@@ -188,8 +189,8 @@ def _kl_in_the_baseline(function: str, estimator: object) -> None:
         return Both(ours=ours[batch.mask], theirs=theirs[batch.mask])
 
 
-_kl_in_the_baseline("compute_grpo_outcome_advantage", DrGrpo(DrGrpoConfig()))
-_kl_in_the_baseline("compute_rloo_outcome_advantage", Rloo(RlooConfig()))
+_kl_in_the_baseline("compute_grpo_outcome_advantage", DrGrpo(Config()))
+_kl_in_the_baseline("compute_rloo_outcome_advantage", Rloo(Config()))
 
 
 def _advantages(batch: Batch, estimator: object) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
-from rlhf_plugin_algorithms.advantages.flash_reinforce import FlashReinforce, FlashReinforceConfig
+from rlhf_core import Config
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo
+from rlhf_plugin_algorithms.advantages.flash_reinforce import FlashReinforce
 from rlhf_plugin_algorithms.advantages.gae import GaeConfig, GaeEstimator, gae_advantages
 from rlhf_plugin_algorithms.advantages.gdpo import decoupled_advantages
 from rlhf_plugin_algorithms.advantages.group_norm import (
@@ -21,7 +22,7 @@ from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
     ReinforceBaseline,
     ReinforceBaselineConfig,
 )
-from rlhf_plugin_algorithms.advantages.rloo import Rloo, RlooConfig, leave_one_out_advantages
+from rlhf_plugin_algorithms.advantages.rloo import Rloo, leave_one_out_advantages
 
 from .batches import Batch
 from .pairs import Both, pair
@@ -95,13 +96,13 @@ _openrlhf(
     "advantages.reinforce_baseline.ReinforceBaseline",
     ReinforceBaseline(ReinforceBaselineConfig()),
 )
-_openrlhf("rloo", "advantages.rloo.Rloo", Rloo(RlooConfig()))
+_openrlhf("rloo", "advantages.rloo.Rloo", Rloo(Config()))
 _openrlhf(
     "flash_reinforce",
     "advantages.flash_reinforce.FlashReinforce",
-    FlashReinforce(FlashReinforceConfig()),
+    FlashReinforce(Config()),
 )
-_openrlhf("dr_grpo", "advantages.dr_grpo.DrGrpo", DrGrpo(DrGrpoConfig()))
+_openrlhf("dr_grpo", "advantages.dr_grpo.DrGrpo", DrGrpo(Config()))
 
 
 @pair(
@@ -170,7 +171,7 @@ def trl_grpo(batch: Batch) -> Both:
     equal_groups=True,
 )
 def trl_dr_grpo(batch: Batch) -> Both:
-    ours = DrGrpo(DrGrpoConfig())(batch.reward_batch()).advantages
+    ours = DrGrpo(Config())(batch.reward_batch()).advantages
     theirs = trl_scored(batch, scale="none")["advantages"]
     return Both(ours=ours[batch.mask], theirs=at_tokens(batch, theirs[:, None]))
 

@@ -121,12 +121,12 @@ def check(
     if max_prompt_tokens is not None and model is None:
         raise ConfigError(
             "--max-prompt-tokens needs --model to count tokens. Add --model, or use --max-prompt-characters.",
-            code="usage/command-line",
+            code="usage/tokens-without-model",
         )
     if messages_key is not None and template is not None:
         raise ConfigError(
             "--messages-key names whole conversations, and --template makes prompts of columns. Leave one out.",
-            code="usage/command-line",
+            code="usage/messages-and-template",
         )
     answers = (response_key, chosen_key, rejected_key)
     columns = _columns(form, prompt_key, template, system_prompt, messages_key, *answers)
@@ -226,7 +226,7 @@ def _format(
         raise ConfigError(
             "--system-prompt: a template makes plain text, which has no place for it. Add --chat, or put it into the "
             "template.",
-            code="usage/command-line",
+            code="config/system-prompt-of-plain-text",
         )
     return PromptFormat(
         prompt_key=prompt_key,

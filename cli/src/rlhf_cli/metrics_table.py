@@ -74,9 +74,9 @@ def table_of(courses: Sequence[Course]) -> Table:
     return Table(columns, [(course.name, *map(point_cell, course.points)) for course in courses])
 
 
-def point_column(name: str, key: str = "") -> Column:
+def point_column(name: str) -> Column:
     """Return the column of values with their steps."""
-    return Column(name, key=key, parts=("", "step"), right=True)
+    return Column(name, parts=("", "step"), right=True)
 
 
 def point_cell(point: Point | None) -> Parts | None:

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib import metadata
 from typing import Any
 
@@ -151,8 +152,8 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
     """Return all installed plugins, found, registered and validated; those that fail are in ``Plugins.failed``.
 
     Args:
-        words: ``"my_module,no:acme"`` registers the importable module ``my_module`` and leaves the plugin ``acme`` out.
-            None: the value of the environment variable ``RLHF_PLUGINS``.
+        words: ``"my_module,no:acme"`` registers the importable module ``my_module`` and leaves the plugin ``acme`` out;
+            a name of no plugin is a failed one. None: the value of the environment variable ``RLHF_PLUGINS``.
         component: the only one that is asked for, in a process that starts sooner without the plugins of others. If it
             is written ``plugin:component``, that plugin alone is registered, and none for one in a user's file; a
             name without its plugin may be anybody's, so all are.
@@ -165,6 +166,11 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
     named = [Candidate(name, metadata.EntryPoint(name, name, GROUP), None) for name in modules]
     candidates = [*find(), *named]
     clashes = _clashing_names(candidates)
+    names = {candidate.name for candidate in candidates}
+    for name in sorted(excluded - names):
+        near = "".join(f" Did you mean no:{each}?" for each in get_close_matches(name, names, n=1))
+        nothing = PluginError(f"no plugin has this name.{near}", code="plugin/nothing-left-out")
+        plugins.failed.append(FailedPlugin(name, "left out by RLHF_PLUGINS", nothing))
     parts = {module: each.origin for each in candidates for module in each.former.values()}
     for candidate in candidates:
         if candidate.name in excluded or not _may_provide(candidate, component):

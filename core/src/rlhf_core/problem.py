@@ -54,6 +54,8 @@ class Problem:
     where: tuple[str, ...] = ()
     """Lines ``file:line in function: code`` of the innermost frames of the user's code, outermost first; or the last
     lines that a dead process printed."""
+    code: str | None = None
+    """Code of the exception, if it is one of the framework's."""
 
 
 def problem_of(error: BaseException) -> Problem:
@@ -68,7 +70,8 @@ def problem_of(error: BaseException) -> Problem:
     text = f"raised {type(error).__name__}"
     if message := _safe_text(error):
         text += f": {message}"
-    return Problem(kind=ProblemKind.RAISED, text=text, where=where)
+    code = error.code if isinstance(error, RLHFError) else None
+    return Problem(kind=ProblemKind.RAISED, text=text, where=where, code=code)
 
 
 def headline(error: BaseException) -> str:

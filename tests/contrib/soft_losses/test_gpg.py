@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from rlhf_plugin_soft_losses.gpg import GpgConfig, GpgLoss, gpg_loss
+from rlhf_core import Config
+from rlhf_plugin_soft_losses.gpg import GpgLoss, gpg_loss
 
 
 def test_the_loss_by_hand():
@@ -19,7 +20,7 @@ def test_the_gradient_is_minus_the_advantage_however_far_the_policy_moved(random
     step = random_step(drift=3.0)
     policy = step.policy_logprobs.clone().requires_grad_()
 
-    GpgLoss(GpgConfig())(replace(step, policy_logprobs=policy)).loss.sum().backward()
+    GpgLoss(Config())(replace(step, policy_logprobs=policy)).loss.sum().backward()
 
     torch.testing.assert_close(policy.grad, torch.where(step.action_mask, -step.advantages, 0.0))
 
@@ -28,7 +29,7 @@ def test_it_does_not_look_at_the_old_policy(random_step):
     step = random_step()
     other = replace(step, old_logprobs=torch.full_like(step.old_logprobs, float("nan")))
 
-    assert torch.equal(GpgLoss(GpgConfig())(other).loss, GpgLoss(GpgConfig())(step).loss)
+    assert torch.equal(GpgLoss(Config())(other).loss, GpgLoss(Config())(step).loss)
 
 
 def test_gradients_are_right(random_step):

@@ -139,15 +139,17 @@ def _eval_results(data: bytes, folder: Path) -> None:
 
 
 def _eval_episodes(file: Path) -> None:
-    from rlhf_plugin_inference.evaluate.records import read_episodes
+    from rlhf_plugin_inference.evaluate.records import EpisodeRecord
+    from rlhf_plugin_inference.worklist.record_lines import read_records
 
-    list(read_episodes(file))
+    list(read_records(file, EpisodeRecord))
 
 
 def _completions(file: Path) -> None:
-    from rlhf_plugin_inference.generate.records import read_lines
+    from rlhf_plugin_inference.generate.records import AnsweredPrompt
+    from rlhf_plugin_inference.worklist.record_lines import read_records
 
-    list(read_lines(file))
+    list(read_records(file, AnsweredPrompt))
 
 
 def _plan_shape(file: Path) -> None:

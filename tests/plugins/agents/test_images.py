@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.images import noisy
 
-from rlhf_core import ConfigError, EnvironmentFailure, RolloutError
+from rlhf_core import Config, ConfigError, EnvironmentFailure, RolloutError
 from rlhf_core.contracts import (
     Completion,
     Observation,
@@ -34,7 +34,7 @@ from rlhf_core.media import (
     image_parts,
 )
 from rlhf_data.chat.renderer import TokenizerRenderer
-from rlhf_plugin_agents.config import MultiTurnConfig, SingleTurnConfig
+from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.image_window import ImageWindow
 from rlhf_plugin_agents.images import has_room_for_images
 from rlhf_plugin_agents.multi_turn import MultiTurn
@@ -193,14 +193,14 @@ def test_a_prompt_of_data_has_its_images_in_a_single_turn(tmp_path):
         media=(MediaRef.of(part["media"]),),
     )
 
-    rows = asyncio.run(SingleTurn(SingleTurnConfig()).run(task, [0, 1], told))
+    rows = asyncio.run(SingleTurn(Config()).run(task, [0, 1], told))
 
     assert [row.media[0].length for row in rows] == [5, 5]
     assert engine.requests[0].media == rows[0].media
     with pytest.raises(
         RolloutError, match="0 images and 1 places", check=has_code("image/unusable")
     ):
-        asyncio.run(SingleTurn(SingleTurnConfig()).run(replace(task, media=()), [0], told))
+        asyncio.run(SingleTurn(Config()).run(replace(task, media=()), [0], told))
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,15 @@ import asyncio
 import numpy as np
 import pytest
 
-from rlhf_core import RolloutError
+from rlhf_core import Config, RolloutError
 from rlhf_core.contracts import Completion, Stop, Task, Uid
-from rlhf_plugin_agents.config import SingleTurnConfig
 from rlhf_plugin_agents.single_turn import SingleTurn
 from rlhf_testing.errors import has_code
 from rlhf_testing.fakes import EOS_ID, FakeEngine
 
 
 def run(task, samples, context):
-    return asyncio.run(SingleTurn(SingleTurnConfig()).run(task, samples, context))
+    return asyncio.run(SingleTurn(Config()).run(task, samples, context))
 
 
 def test_the_whole_group_is_one_request_with_a_seed_per_sample(stage, task):

@@ -39,6 +39,11 @@ def test_a_line_that_is_still_being_written_is_left_out(write_metrics, drawn):
     assert title == output.name
 
 
+def test_a_mistyped_flag_is_an_error_of_the_command():
+    with pytest.raises(ConfigError, match="rlhf curve: ", check=has_code("usage/command-line")):
+        draw(["runs/run", "--outptu", "x"])
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"metrics\.jsonl.*--output", check=has_code("run/not-a-run")

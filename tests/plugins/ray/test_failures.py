@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 import pytest
-from tests.deadlines import HANG_S, PATIENT_S
+from tests.deadlines import HANG_S, PATIENT_S, until
 
 from rlhf_core import RLHFError, RolloutError
 from rlhf_core.contracts import RoleSpec
@@ -18,11 +18,6 @@ from .conftest import engine_pids, pid_of, request, sample, update_of
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 TWO = {"engines": 2, "colocate": ("policy+engine",)}
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 def completions_of(results):

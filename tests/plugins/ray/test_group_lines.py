@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.deadlines import HANG_S
+from tests.deadlines import HANG_S, until
 
 ray = pytest.importorskip("ray")
 
@@ -90,11 +90,6 @@ def task(number, **row):
 
 def names(folder, kind):
     return sorted(path.name for path in folder.glob(f"{kind}-*"))
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def assert_is_group_of(finished, played):

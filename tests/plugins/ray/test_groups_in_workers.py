@@ -159,7 +159,7 @@ def test_one_process_scores_for_all_workers_what_each_would_and_its_death_ends_t
             with pytest.raises(
                 RewardError,
                 match=r"the rewards .*could not score 0\.2\.0\.0",
-                check=has_code("reward/failed"),
+                check=has_code("reward/raised"),
             ) as raised:
                 await asyncio.gather(*(run.groups.play(task, SETTINGS) for task in tasks(bad=2)))
             judge = re.search(r"the rewards \(pid (\d+)", str(raised.value))
@@ -185,6 +185,6 @@ def test_a_sample_without_a_score_drops_its_group_or_ends_the_run(placed, rollou
     with pytest.raises(
         RewardError,
         match=r"rollout worker \d .*could not score 0\.2\.0\.0",
-        check=has_code("reward/failed"),
+        check=has_code("reward/raised"),
     ):
         asyncio.run(play("fail"))

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tests.deadlines import HANG_S
+from tests.deadlines import HANG_S, until
 
 from rlhf_core import ConfigError, RLHFError, RolloutError
 from rlhf_core.contracts import (
@@ -85,11 +85,6 @@ def assert_same(actual, expected):
 
 def worker_pids(run):
     return [pid_of(member.process) for member in run.groups.crew.members]
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 def test_workers_return_what_the_driver_would_have_to_the_bit(placed, rollouts, plugins):

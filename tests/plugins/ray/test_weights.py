@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from tests.deadlines import HANG_S
+from tests.deadlines import HANG_S, until
 
 from rlhf_core import RolloutError
 from rlhf_testing.errors import has_code
@@ -16,11 +16,6 @@ pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
 DIRECT = ["memory", "collective"]
 TWO = {"engines": 2, "colocate": ("policy+engine",)}
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 async def versions_of(engine):

@@ -170,7 +170,7 @@ def test_a_run_gets_scores_and_reasons_whether_isolated_or_not(
     with pytest.raises(
         RewardError,
         match=r"could not score 0\.1\.0\.0.*the server's reward is nan",
-        check=has_code("reward/failed"),
+        check=has_code("reward/wrong-answer"),
     ):
         panel_scores(options, requests, component="http", isolate=isolate)
 

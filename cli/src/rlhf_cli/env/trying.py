@@ -115,7 +115,7 @@ class _Trial:
     def _show_first(self, first: Observation) -> None:
         for tool in first.tools:
             _say("tool", json.dumps(tool.get("function", tool), ensure_ascii=False, default=str))
-        if _is_empty(first):
+        if not (first.text or first.messages or first.token_ids):
             prompt = self._task.row.get("prompt", "")
             first = (
                 Observation(text=prompt)
@@ -214,10 +214,6 @@ def _task(environment: Environment, name: str, split: str, number: int) -> Task:
             code="data/no-task",
         )
     return task_of(rows[0], number)
-
-
-def _is_empty(observation: Observation) -> bool:
-    return not (observation.text or observation.messages or observation.token_ids)
 
 
 def _show_observation(observation: Observation) -> None:

@@ -33,14 +33,14 @@ class ServerAnswer:
         if self.status != 200:
             raise RolloutError(
                 f"answered {path} with status {self.status} and {self.text!r:.500}",
-                code="environment/wrong-answer",
+                code="environment/status",
             )
         try:
             value = parse_json(self.text, finite=True)
         except BrokenJson as error:
             raise RolloutError(
                 f"answered {path} with what is no JSON ({error!s:.200})",
-                code="environment/wrong-answer",
+                code="environment/no-json",
             ) from error
         if not isinstance(value, dict):
             raise RolloutError(
@@ -108,7 +108,7 @@ class GymClient:
                         limit = self._max_bytes / 2**20
                         raise RolloutError(
                             f"answered {path} with more than {limit:g} MiB",
-                            code="environment/wrong-answer",
+                            code="environment/large-answer",
                         )
                 return ServerAnswer(status=reply.status_code, text=raw.decode(errors="replace"))
         except TimeoutError as error:

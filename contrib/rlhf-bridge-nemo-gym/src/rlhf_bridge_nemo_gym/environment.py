@@ -207,7 +207,7 @@ def _observed(answer: Fields) -> list[Fields]:
     if observation is not None and not isinstance(observation, str):
         raise RolloutError(
             f"gave the observation {observation!r:.200}; expected a text",
-            code="environment/wrong-answer",
+            code="environment/wrong-observation",
         )
     return [{"role": "user", "content": observation}] if observation else []
 

@@ -24,7 +24,7 @@ def messages_of(items: object) -> tuple[Fields, ...]:
     if not isinstance(items, list) or not items:
         raise RolloutError(
             f"the input is {items!r:.200}; expected a text or a list of items",
-            code="environment/wrong-answer",
+            code="environment/wrong-input",
         )
     return tuple(_message(item) for item in items)
 
@@ -40,7 +40,7 @@ def chat_tools(tools: object) -> tuple[Fields, ...]:
         if not isinstance(tool, dict) or tool.get("type") != "function" or not tool.get("name"):
             raise RolloutError(
                 f"the tool {tool!r:.200}; expected a function with a name",
-                code="environment/wrong-answer",
+                code="environment/wrong-tools",
             )
         kept = {key: tool[key] for key in ("name", "description", "parameters") if key in tool}
         found.append({"type": "function", "function": kept})
@@ -96,7 +96,7 @@ def response_of(params: Fields, output: Sequence[Fields], action: Action) -> dic
 def _message(item: object) -> Fields:
     if not isinstance(item, dict):
         raise RolloutError(
-            f"the input has {item!r:.200}; expected an object", code="environment/wrong-answer"
+            f"the input has {item!r:.200}; expected an object", code="environment/wrong-input"
         )
     kind = item.get("type", "message")
     if kind == "message":
@@ -117,7 +117,7 @@ def _message(item: object) -> Fields:
         }
     raise RolloutError(
         f"the input has an item {kind!r:.50}; expected messages and calls",
-        code="environment/wrong-answer",
+        code="environment/wrong-input",
     )
 
 
@@ -129,7 +129,7 @@ def _text(content: object) -> str:
     if not all(isinstance(text, str) for text in texts):
         raise RolloutError(
             f"the input shows {json.dumps(content):.200}; expected text alone",
-            code="environment/wrong-answer",
+            code="environment/shows-no-text",
         )
     return "".join(map(str, texts))
 

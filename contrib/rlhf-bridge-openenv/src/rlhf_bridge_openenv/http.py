@@ -88,7 +88,7 @@ def parsed(raw: bytes | str, what: str) -> Any:
     except BrokenJson as error:
         raise RolloutError(
             f"answered {what} with what is no JSON ({error!s:.200})",
-            code="environment/wrong-answer",
+            code="environment/no-json",
         ) from error
 
 
@@ -101,7 +101,7 @@ def _read(answer: http.client.HTTPResponse, max_bytes: int) -> bytes:
         if total > max_bytes:
             raise RolloutError(
                 f"sent an answer of more than {max_bytes / 2**20:g} MiB",
-                code="environment/wrong-answer",
+                code="environment/large-answer",
             )
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)

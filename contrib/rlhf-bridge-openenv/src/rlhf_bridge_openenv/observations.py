@@ -33,7 +33,7 @@ def seen_in(body: Mapping[str, Any], what: str) -> Seen:
     if not isinstance(fields, dict):
         raise RolloutError(
             f"answered {what} with the observation {fields!r:.200}; expected an object",
-            code="environment/wrong-answer",
+            code="environment/wrong-observation",
         )
     if reward is None:
         reward = 0.0
@@ -41,7 +41,7 @@ def seen_in(body: Mapping[str, Any], what: str) -> Seen:
     if not isinstance(reward, int | float) or abs(reward) > 1e300 or not math.isfinite(reward):
         raise RolloutError(
             f"answered {what} with the reward {reward!r:.200}; expected a finite number",
-            code="environment/wrong-answer",
+            code="environment/not-a-number",
         )
     if not isinstance(done, bool):
         raise RolloutError(
@@ -92,14 +92,14 @@ def offered_tools(result: object) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(listed, list) or not listed:
         raise RolloutError(
             f"listed its tools as {result!r:.200}; expected some in a list tools",
-            code="environment/wrong-answer",
+            code="environment/wrong-tools",
         )
     tools = []
     for tool in listed:
         if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
             raise RolloutError(
                 f"listed the tool {tool!r:.200}; expected an object with a name",
-                code="environment/wrong-answer",
+                code="environment/wrong-tools",
             )
         parameters = tool.get("inputSchema", tool.get("input_schema")) or {"type": "object"}
         function = {

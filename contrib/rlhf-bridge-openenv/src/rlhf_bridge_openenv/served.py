@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_core import RolloutError
 
 from .address import Address
-from .http import Limits, request
+from .http import Limits, Reply, request
 from .naming import named
 
+BodyT = TypeVar("BodyT")
 _UNKNOWN = (404, 405, 501)
 """Answers of a server that has no such route, or of an environment without tasks."""
 
@@ -88,13 +89,13 @@ class ServedTasks(Sequence[Mapping[str, Any]]):
     def _asked(self, route: str, body: Mapping[str, Any], field: str) -> Any:
         path = f"/{self._served.name}/{route}"
         reply = request(self._address, "POST", path, self._limits, body)
-        if reply.status != 200 or not isinstance(reply.body, dict) or field not in reply.body:
+        answer = _body_of(reply, f"POST {path}", dict)
+        if field not in answer:
             raise RolloutError(
-                f"answered POST {path} with status {reply.status} and {reply.body!r:.200}; expected an object "
-                f"with {field}",
+                f"answered POST {path} with {answer!r:.200}; expected an object with {field}",
                 code="environment/wrong-answer",
             )
-        return reply.body[field]
+        return answer[field]
 
 
 def split_names(address: Address, served: Served, limits: Limits) -> dict[str, str] | None:
@@ -110,23 +111,25 @@ def split_names(address: Address, served: Served, limits: Limits) -> dict[str, s
         reply = request(address, "GET", path, limits)
         if reply.status in _UNKNOWN:
             return None
-        if reply.status != 200 or not isinstance(reply.body, list):
-            raise RolloutError(
-                f"answered GET {path} with status {reply.status} and {reply.body!r:.200}; expected a list",
-                code="environment/wrong-answer",
-            )
+        splits = _body_of(reply, f"GET {path}", list)
         return {
-            str(one.get("name")): str(one.get("type"))
-            for one in reply.body
-            if isinstance(one, dict)
+            str(one.get("name")): str(one.get("type")) for one in splits if isinstance(one, dict)
         }
 
 
 def _object_at(address: Address, path: str, limits: Limits) -> dict[str, Any]:
-    reply = request(address, "GET", path, limits)
-    if reply.status != 200 or not isinstance(reply.body, dict):
+    return _body_of(request(address, "GET", path, limits), f"GET {path}", dict)
+
+
+def _body_of(reply: Reply, what: str, kind: type[BodyT]) -> BodyT:
+    if reply.status != 200:
         raise RolloutError(
-            f"answered GET {path} with status {reply.status} and {reply.body!r:.200}; expected an object",
+            f"answered {what} with status {reply.status}; expected 200", code="environment/status"
+        )
+    if not isinstance(reply.body, kind):
+        raise RolloutError(
+            f"answered {what} with {reply.body!r:.200}; expected "
+            f"{'an object' if kind is dict else 'a list'}",
             code="environment/wrong-answer",
         )
     return reply.body

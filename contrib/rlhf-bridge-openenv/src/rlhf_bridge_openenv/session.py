@@ -65,14 +65,14 @@ class OpenEnvSession:
         if not isinstance(body, dict):
             raise RolloutError(
                 f"answered {kind} with {raw!r:.200}; expected an object with type and data",
-                code="environment/wrong-answer",
+                code="environment/wrong-message",
             )
         if answer.get("type") == "error":
             raise Refusal(str(body.get("code", "")), f"{_reason(body):.2000}")
         if answer.get("type") != expected:
             raise RolloutError(
                 f"answered {kind} with the type {answer.get('type')!r:.50}; expected {expected}",
-                code="environment/wrong-answer",
+                code="environment/wrong-message",
             )
         return body
 

@@ -7,10 +7,6 @@ from rlhf_core.contracts import LossInputs, TokenLoss
 from rlhf_core.lazy import Bool, Float, torch
 
 
-class GpgConfig(Config):
-    """GPG has no options."""
-
-
 def gpg_loss(
     policy_logprobs: Float[torch.Tensor, "b a"],
     advantages: Float[torch.Tensor, "b a"],
@@ -31,7 +27,7 @@ def gpg_loss(
 class GpgLoss:
     """Policy loss ``gpg``."""
 
-    def __init__(self, config: GpgConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, inputs: LossInputs) -> TokenLoss:
@@ -43,7 +39,6 @@ class GpgLoss:
 COMPONENT = Component(
     name="gpg",
     factory=GpgLoss,
-    config=GpgConfig,
     summary="minus log-prob times advantage, without a ratio (GPG, plain policy gradient)",
     provides=frozenset({"aggregation:token-mean"}),
 )

@@ -56,7 +56,6 @@ def made_whole(
     *,
     what: str = "",
     advice: str = "",
-    error: Callable[[str], RLHFError] = StorageError,
     at_once: bool = False,
 ) -> Iterator[Path]:
     """Give a free path, at which the body makes a file, a link or a folder; it has the name ``path`` once the body has
@@ -68,12 +67,11 @@ def made_whole(
         at_once: several processes may make it at the same time, each beside the others; the last one's stays.
 
     Raises:
-        StorageError: it could not be written; what had the name is as it was, here as for any error of the body. Or
-            what ``error`` makes of the message.
+        StorageError: it could not be written; what had the name is as it was, here as for any error of the body.
     """
     name = f".new-{token_hex(8)}" if at_once else f"{path.name}.tmp"
     temporary = path.with_name(name)
-    with writing(what or str(path), temporary, advice=advice, error=error):
+    with writing(what or str(path), temporary, advice=advice):
         remove(temporary)
         yield temporary
         if temporary.is_symlink():

@@ -9,12 +9,14 @@ from pydantic import Field
 from rlhf_core.component import Config
 from rlhf_core.contracts.functions.eval_metric import is_falling
 
+from .bounds import NotNegative, Positive
+
 
 class CheckpointConfig(Config):
     """When a run writes checkpoints, and which of them it keeps."""
 
-    every: int = Field(
-        0, ge=0, description="number of steps between checkpoints; 0: every_minutes decides"
+    every: NotNegative = Field(
+        0, description="number of steps between checkpoints; 0: every_minutes decides"
     )
     every_minutes: float = Field(
         10.0,
@@ -26,8 +28,8 @@ class CheckpointConfig(Config):
         True,
         description="write a checkpoint after the last step, from which a longer run can continue",
     )
-    keep: int = Field(
-        2, ge=1, description="number of newest checkpoints to keep; the best one is kept too"
+    keep: Positive = Field(
+        2, description="number of newest checkpoints to keep; the best one is kept too"
     )
     best_metric: str | None = Field(
         "auto",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field
 
@@ -13,16 +13,15 @@ from rlhf_core.media.inspecting import MediaLimits
 from rlhf_core.media.reference import PixelLimits
 from rlhf_core.typed_table import TypedTable
 
+from .bounds import NotNegative as NotNegative
+from .bounds import Positive as Positive
+from .bounds import Probability as Probability
 from .checkpoint import CheckpointConfig as CheckpointConfig
 from .passes import MICRO_BATCH as MICRO_BATCH
 from .passes import with_room as with_room
 from .trained_roles import ActorConfig as ActorConfig
 from .trained_roles import SeeingActor as SeeingActor
 from .trained_roles import TrainedRole as TrainedRole
-
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
 
 CONTROL_WORDS = (
     "how the name of a control token (<|im_end|>, <tool_call>) in a prompt, message or observation "

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from rlhf_core.component import Config
 
+from .bounds import NotNegative
+
 
 class IsolationOptions(Config):
     """Base of the options that every environment has: where it runs."""
@@ -40,9 +42,8 @@ class IsolationOptions(Config):
         description="names of environment variables, such as a judge's key, that workers get beside the usual ones "
         "(docs/security.md); for process and venv",
     )
-    restarts: int = Field(
+    restarts: NotNegative = Field(
         16,
-        ge=0,
         description="number of times in a run that workers are started again, or servers connected to again, after "
         "they ended or hung; the episodes that they held fail",
     )

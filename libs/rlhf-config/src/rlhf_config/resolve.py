@@ -268,7 +268,7 @@ def _with_share(
     typed = labels.is_typed(path)
     if typed and labels.is_typed(selector) and written != Words((str(choice.share),)):
         text = f"{flag(selector)} {choice.written}={choice.share} gives another share"
-        report.add(labels(path), text, code="config/conflict")
+        report.add(labels(path), text, code="config/two-shares")
     return dict(values) if typed else {**values, "share": Words((str(choice.share),))}
 
 

@@ -29,7 +29,7 @@ from .rows import (
     check_not_printed,
     check_text,
 )
-from .source import Row, Source, filled_columns
+from .source import Row, filled_columns
 from .sources import open_source
 from .tokenizer import end_of_turn
 from .turn_order import TurnOrder
@@ -89,7 +89,7 @@ def load_responses(
                 _check_sampled(tokens, images)
                 rows.append(_sequence(len(rows), prompt, tokens, run))
             except RowProblem as problem:
-                bad.append(_located(problem, source, index))
+                bad.append(BadRow(source.where(index), problem.kind, problem.reason))
     if bad:
         raise bad_row_error(bad, total, SUPERVISED, None)
     if not rows:
@@ -166,7 +166,3 @@ def _sequence(index: int, read: Expanded, tokens: list[int], run: RunConfig) -> 
         turns=(Turn(start=len(prompt), end=length),),
         media=read.spans,
     )
-
-
-def _located(problem: RowProblem, source: Source, index: int) -> BadRow:
-    return BadRow(source.where(index), problem.kind, problem.reason)

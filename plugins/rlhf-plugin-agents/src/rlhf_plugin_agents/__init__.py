@@ -8,7 +8,7 @@ from rlhf_core import Component, hookimpl
 from rlhf_core.capabilities import EXECUTOR_READS_FRAMES, EXECUTOR_SEES, SEVERAL_TURNS
 from rlhf_core.contracts.external import ExternalConfig
 
-from .config import EchoAfterHintConfig, EchoDigitsConfig, MultiTurnConfig, SingleTurnConfig
+from .config import EchoAfterHintConfig, EchoDigitsConfig, MultiTurnConfig
 
 
 @hookimpl
@@ -17,7 +17,6 @@ def rlhf_rollout_executors() -> list[Component[Any]]:
         Component(
             name="single_turn",
             factory="rlhf_plugin_agents.single_turn:SingleTurn",
-            config=SingleTurnConfig,
             summary="asks for one response per prompt; the whole group is one request",
             conflicts=frozenset({"environment"}),
             provides=frozenset({EXECUTOR_SEES, EXECUTOR_READS_FRAMES}),

@@ -9,10 +9,6 @@ from pydantic import Field, model_validator
 from rlhf_core import Config
 
 
-class SingleTurnConfig(Config):
-    """Options of ``single_turn``: none, since the options of sampling are in ``rollout``."""
-
-
 class MultiTurnConfig(Config):
     """Options of ``multi_turn``."""
 

@@ -9,20 +9,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_core import RolloutError
+from rlhf_core import Config, RolloutError
 from rlhf_core.contracts import GenerationRequest, RolloutContext, Task, Trajectory
 from rlhf_core.media import MediaProblem, MediaSpan
 from rlhf_episodes import single_answer
 
 from .budgets import limited
-from .config import SingleTurnConfig
 from .images import check_sampled, expanded
 
 
 class SingleTurn:
     """Runs episodes of one prompt and one response. Tokens are kept as they were sampled."""
 
-    def __init__(self, config: SingleTurnConfig) -> None:
+    def __init__(self, config: Config) -> None:
         pass
 
     async def run(

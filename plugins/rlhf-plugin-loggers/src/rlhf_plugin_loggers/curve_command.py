@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from rlhf_config import FlagParser
 from rlhf_core import ConfigError
 from rlhf_core.outside.json_reader import BrokenJson
 
@@ -16,18 +15,12 @@ from .history import read_history
 METRICS = "metrics.jsonl"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rlhf curve: {message}", code="usage/command-line")
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> FlagParser:
     """Return the parser of the command's words."""
-    own = _Parser(
+    own = FlagParser(
         prog="rlhf curve",
         description=f"Draw {FILE_NAME} into run folders again, from their {METRICS}: of a run that goes on, was "
         "killed, or had --log.curve false.",
-        allow_abbrev=False,
     )
     own.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="run folder (a run's --output)"

@@ -128,11 +128,11 @@ def main(arguments: Sequence[str]) -> int:
     if not own.input:
         raise ConfigError(
             "rlhf migrate: expected a file, - for standard input, or a command line behind --; got nothing",
-            code="usage/command-line",
+            code="migrate/no-input",
         )
     if own.processes is not None and own.processes < 1:
         raise ConfigError(
-            f"--processes {own.processes}: expected 1 or more", code="usage/command-line"
+            f"--processes {own.processes}: expected 1 or more", code="usage/not-positive"
         )
     if is_launch:
         jobs = _jobs_of([line], "the command line", own.processes)
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             "rlhf migrate: expected one file, or a command line of OpenRLHF or TRL, such as python3 -m "
             f"openrlhf.cli.train_ppo_ray or trl grpo; got {' '.join(line.words)}",
-            code="usage/command-line",
+            code="migrate/several-files",
         )
     elif own.framework == "trl" and Path(own.input[0]).suffix not in _SHELL:
         jobs = _trl_jobs(own.input[0], own.script, own.processes or 1)
@@ -186,7 +186,7 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
             "openrlhf.cli.train_ppo_ray) or one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
             f"launch grpo.py); there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}. What "
             "other programs train is written by hand: docs/configuration.md",
-            code="usage/command-line",
+            code="migrate/no-training-command",
         )
     jobs = Jobs(remarks=list(_remarks(found)))
     for each in launches:
@@ -283,7 +283,9 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name.isidentifier()):
-            raise ConfigError(f"--set {text}: expected NAME=VALUE", code="usage/command-line")
+            raise ConfigError(
+                f"--set {text}: expected NAME=VALUE", code="migrate/malformed-variable"
+            )
         found[name] = value
     return found
 

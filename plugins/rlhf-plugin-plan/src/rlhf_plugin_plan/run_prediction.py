@@ -143,12 +143,12 @@ def _image_tokens(
         )
         raise ConfigError(
             f"--image-tokens {given}: the run's model reads text alone. {fix} --image-tokens out.",
-            code="usage/command-line",
+            code="config/no-reader-of-images",
         )
     if not 0 <= given <= workload.prompt_tokens:
         raise ConfigError(
             f"--image-tokens {given}: expected a number from 0 to the prompt's {workload.prompt_tokens} tokens",
-            code="usage/command-line",
+            code="plan/image-tokens-above-prompt",
         )
     return given
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SEED_BITS = 63
 """Number of bits of a seed. Some of vLLM's samplers keep seeds as signed 64-bit integers, where -1 means no seed."""
+_NAMED = 8
+"""Number of sequences that a message names."""
 
 
 def padding(spec: EngineSpec, vocab_size: int) -> tuple[int, ...]:
@@ -147,13 +149,12 @@ def request_failed(request: GenerationRequest, what: str) -> RolloutError:
     return RolloutError(f"request {request.uid}: {what}", code="engine/request-failed")
 
 
-def require_idle(what: str, running: Iterable[str], fix: str, most: int = 8) -> None:
+def require_idle(what: str, running: Iterable[str], fix: str) -> None:
     """Refuse a call that may not come while sequences are being written.
 
     Args:
         running: names of the sequences.
         fix: what has to come before the call.
-        most: names in the message.
 
     Raises:
         RolloutError: there are some.
@@ -161,9 +162,9 @@ def require_idle(what: str, running: Iterable[str], fix: str, most: int = 8) -> 
     names = list(running)
     if not names:
         return
-    more = f" and {len(names) - most} more" if len(names) > most else ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     raise RolloutError(
-        f"{what} while {len(names)} sequences are being written ({', '.join(names[:most])}{more}); {fix}",
+        f"{what} while {len(names)} sequences are being written ({', '.join(names[:_NAMED])}{more}); {fix}",
         code="engine/wrong-state",
     )
 

@@ -73,7 +73,7 @@ def test_two_shares_in_one_command_are_refused(shares):
     with pytest.raises(
         ConfigError,
         match=r"--env.a.share: --env maze=0.3 gives another share",
-        check=has_code("config/conflict"),
+        check=has_code("config/two-shares"),
     ):
         shares("a=maze=0.3", "b=maze", more=["--env.a.share", "0.2"])
 

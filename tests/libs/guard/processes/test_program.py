@@ -1,27 +1,19 @@
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
-from tests.deadlines import HANG_S
+from tests.deadlines import HANG_S, wait_until
 
 from rlhf_guard.processes.program import GuardedProgram
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
-def until(true):
-    give_up = time.monotonic() + HANG_S
-    while not true():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 def test_its_last_lines_are_kept_and_what_it_prints_never_stops_it():
     program = GuardedProgram([sys.executable, "-c", "print('x' * 10**6); print('last')"])
 
-    until(lambda: not program.alive)
+    wait_until(lambda: not program.alive)
 
     assert program.tail[-1] == "last"
     assert max(map(len, program.tail)) == 500
@@ -43,7 +35,7 @@ def test_stopping_ends_what_it_started_too(tmp_path):
     grandchild = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], start_new_session=True)"
     child = f"import subprocess, sys, time\n{grandchild}\nprint('up', flush=True)\ntime.sleep(1000)"
     program = GuardedProgram([sys.executable, "-c", child], folder=tmp_path)
-    until(lambda: program.tail)
+    wait_until(lambda: program.tail)
 
     program.stop()
 
@@ -56,7 +48,7 @@ def test_it_sees_no_secret_of_the_environment(monkeypatch):
         [sys.executable, "-c", "import os; print('WANDB_API_KEY' in os.environ)"]
     )
 
-    until(lambda: program.tail)
+    wait_until(lambda: program.tail)
 
     assert program.tail == ("False",)
     program.stop()
@@ -74,7 +66,7 @@ def test_it_ends_with_the_process_that_started_it():
 def test_one_that_cannot_start_says_why_in_its_last_lines():
     program = GuardedProgram(["/no/such/program"])
 
-    until(lambda: not program.alive)
+    wait_until(lambda: not program.alive)
 
     assert "/no/such/program" in "\n".join(program.tail)
     program.stop()

@@ -151,7 +151,7 @@ def test_a_sum_that_float32_could_not_hold_is_refused(probe, requests_for, weigh
     with pytest.raises(
         RewardError,
         match=r"returned 2; expected at most 1e\+35 after its weight",
-        check=has_code("reward/failed"),
+        check=has_code("reward/wrong-answer"),
     ):
         score([probe(weight=weight, **IN_THREAD)], requests_for([{}] * 3))
 

@@ -135,7 +135,12 @@ def test_what_cannot_be_sent_is_named_by_uid_and_column():
 
 
 def test_answers_arrive_as_they_were():
-    problem = Problem(kind=ProblemKind.RAISED, text="raised X", where=("a.py:1 in f: x",))
+    problem = Problem(
+        kind=ProblemKind.RAISED,
+        text="raised X",
+        where=("a.py:1 in f: x",),
+        code="reward/empty-label",
+    )
     answer = [
         RewardOutcome(reward=0.1, metrics={"a": 1.5}),
         RewardOutcome(problem=problem),
@@ -178,10 +183,10 @@ FORGED = [
     b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [[[true, 1.0]]], "problems": {}}',
     b'{"call": 3, "reward": [1.0], "metrics": [null], "steps": [[[1, NaN]]], "problems": {}}',
     b'{"call": 3, "reward": [null], "metrics": [null], "steps": [[[1, 1.0]]], '
-    b'"problems": {"0": {"kind": "raised", "text": "", "where": []}}}',
+    b'"problems": {"0": {"kind": "raised", "text": "", "where": [], "code": null}}}',
     b'{"call": 3, "problem": {}}',
-    b'{"call": 3, "problem": {"kind": "other", "text": "", "where": []}}',
-    b'{"call": 3, "problem": {"kind": "raised", "text": "", "where": 1}}',
+    b'{"call": 3, "problem": {"kind": "other", "text": "", "where": [], "code": null}}',
+    b'{"call": 3, "problem": {"kind": "raised", "text": "", "where": 1, "code": null}}',
     b'{"call": 3, "reward": {"\\u0000rlhf": []}, "metrics": [], "problems": {}}',
 ]
 

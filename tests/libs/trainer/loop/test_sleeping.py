@@ -71,9 +71,16 @@ class NumberEngine(FakeEngine):
         self.served = None
 
 
-def parts(*, moving=("policy", "critic"), leaving="all", shares_weights=False, adapted=False):
+def parts(
+    *,
+    moving=("policy", "critic"),
+    leaving="all",
+    shares_weights=False,
+    adapted=False,
+    engine=None,
+):
     roles = {name: StrictRole(name) for name in ("policy", "critic", "reference")}
-    engine = NumberEngine(shares_weights=shares_weights)
+    engine = engine or NumberEngine(shares_weights=shares_weights)
     engine.served = 0
     return Sleeping(engine, roles, moving, leaving=leaving, adapted=adapted), engine, roles
 
@@ -144,6 +151,45 @@ def test_a_learner_that_failed_leaves_an_engine_that_can_still_be_woken():
         await learn(sleeping, roles, 0, delivers=False)
         await sleeping.for_engine(0)
         assert engine.served == 1
+
+    asyncio.run(run())
+
+
+class KeepingEngine(NumberEngine):
+    """Keeps its weights while it sleeps, so that it wakes without a delivery; the first delivery fails."""
+
+    refusals = 1
+
+    async def update_weights(self, version, source):
+        if self.refusals:
+            self.refusals -= 1
+            raise RolloutError("no room")
+        await super().update_weights(version, source)
+
+    async def sleep(self):
+        served = self.served
+        await super().sleep()
+        self.served, self.has_weights = served, True
+
+
+@pytest.mark.parametrize("delivered_before", [False, True])
+def test_after_a_delivery_that_failed_nothing_is_generated_with_old_weights(delivered_before):
+    """An engine that keeps its weights would wake with those of the step before, and nobody would notice."""
+
+    async def run():
+        sleeping, engine, roles = parts(engine=KeepingEngine())
+        await sleeping.for_engine(0)
+        version = 1
+        if (
+            delivered_before
+        ):  # then the engine was given weights since it fell asleep, but not these
+            engine.refusals = 0
+            await learn(sleeping, roles, 0, delivers=True)
+            engine.refusals, version = 1, 2
+        with pytest.raises(RolloutError, match="no room", check=has_code("rollout/failed")):
+            await learn(sleeping, roles, version - 1, delivers=True)
+        await sleeping.for_engine(version)
+        assert engine.served == roles["policy"].value == version
 
     asyncio.run(run())
 

@@ -9,7 +9,9 @@ from rlhf_config.layers import lookup
 from rlhf_core import CheckpointError
 from rlhf_core.storage.run_folder import RunFolder
 from rlhf_testing.errors import has_code
+from rlhf_testing.fakes import FakeEngine
 from rlhf_trainer.durable.records import Extent
+from rlhf_trainer.loop.sleeping import Sleeping
 from rlhf_trainer.loop.state import LoopState
 from rlhf_trainer.loop.training import BINDING, TrainingCourse, check_books
 
@@ -18,11 +20,12 @@ from rlhf_trainer.loop.training import BINDING, TrainingCourse, check_books
 def course(tmp_path):
     def of(*roles, ema=None):
         run = SimpleNamespace(actor=ActorConfig(optim="any", ema=ema))
+        named = {name: name for name in roles}
         session = SimpleNamespace(
             resolved=SimpleNamespace(run=run),
-            roles={name: name for name in roles},
+            roles=named,
             total_steps=7,
-            sleeping=None,
+            sleeping=Sleeping(FakeEngine(), named, ()),
         )
         return TrainingCourse(session, LoopState(), RunFolder(tmp_path))
 
@@ -33,14 +36,14 @@ def test_models_that_never_change_are_not_saved(course):
     """They are what the options say now, not what the options said when the checkpoint was made."""
     every = course("policy", "critic", "reference", "teacher")
 
-    assert every.saved_roles == {"policy": "policy", "critic": "critic"}
+    assert [saved.role for saved in every.saved_roles.values()] == ["policy", "critic"]
     assert every.total_steps == 7
 
 
 def test_the_policy_is_exported_and_its_average_where_there_is_one(course, tmp_path):
     plain, averaged = course("policy", "critic"), course("policy", ema=0.9)
 
-    assert [(one.role, one.folder, one.ema) for one in plain.exports] == [
+    assert [(one.role.role, one.folder, one.ema) for one in plain.exports] == [
         ("policy", tmp_path / "model", False)
     ]
     assert [(one.folder, one.ema) for one in averaged.exports] == [

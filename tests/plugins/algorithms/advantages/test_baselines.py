@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_core import Config
 from rlhf_core.contracts import metric_values
 from rlhf_core.math import masked_mean, masked_var
 from rlhf_plugin_algorithms.advantages.reinforce import Reinforce, ReinforceConfig
@@ -12,7 +13,7 @@ from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
     ReinforceBaseline,
     ReinforceBaselineConfig,
 )
-from rlhf_plugin_algorithms.advantages.rloo import Rloo, RlooConfig
+from rlhf_plugin_algorithms.advantages.rloo import Rloo
 
 NAN = float("nan")
 
@@ -21,7 +22,7 @@ ALL = [
     pytest.param(Reinforce(ReinforceConfig(gamma=0.9, whiten="none")), id="reinforce-discounted"),
     pytest.param(ReinforceBaseline(ReinforceBaselineConfig()), id="reinforce_baseline"),
     pytest.param(ReinforceBaseline(ReinforceBaselineConfig(whiten="none")), id="baseline-raw"),
-    pytest.param(Rloo(RlooConfig()), id="rloo"),
+    pytest.param(Rloo(Config()), id="rloo"),
 ]
 GROUPED = ALL[2:]
 
@@ -54,7 +55,7 @@ def assert_rows(result, batch, expected, tolerance=1e-6):
             [1.441153, -1.120897, 0.160128, 0.160128],
         ),
         # 1 - 0, 0 - 1, 1 - 1, 1 - 1
-        (Rloo(RlooConfig()), [1.0, -1.0, 0.0, 0.0]),
+        (Rloo(Config()), [1.0, -1.0, 0.0, 0.0]),
     ],
     ids=["reinforce", "baseline-mean", "baseline", "rloo"],
 )
@@ -84,7 +85,7 @@ def test_with_one_reward_at_the_end_turns_do_not_matter(make_reward_batch, estim
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
-        (Rloo(RlooConfig()), [1.0, -0.5, -0.5, 0.5, -0.5]),
+        (Rloo(Config()), [1.0, -0.5, -0.5, 0.5, -0.5]),
         # Means 1/3 and 1/4.
         (
             ReinforceBaseline(ReinforceBaselineConfig(whiten="none")),

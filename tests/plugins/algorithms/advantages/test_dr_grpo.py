@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_core import Config
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo
 from rlhf_plugin_algorithms.advantages.group_norm import GroupNorm, GroupNormConfig
 
 SMALL_EPS = 1e-6
@@ -22,7 +23,7 @@ def repeated(values, batch):
 
 def test_dr_grpo_by_hand(golden_batch):
     """The numbers are also those of OpenRLHF 0.11.2."""
-    result = DrGrpo(DrGrpoConfig())(golden_batch)
+    result = DrGrpo(Config())(golden_batch)
 
     assert_rows(result, golden_batch, repeated([0.5, -0.5, 0.0, 0.0], golden_batch))
 
@@ -31,7 +32,7 @@ def test_scaling_a_group_changes_nothing_for_group_norm_and_scales_dr_grpo(make_
     rewards = [1.0, 0.25, -0.5]
     batch = make_reward_batch([[(1, r)] for r in rewards], [0] * 3)
     scaled = make_reward_batch([[(1, 8 * r)] for r in rewards], [0] * 3)
-    norm, centered = GroupNorm(GroupNormConfig(eps=SMALL_EPS)), DrGrpo(DrGrpoConfig())
+    norm, centered = GroupNorm(GroupNormConfig(eps=SMALL_EPS)), DrGrpo(Config())
 
     torch.testing.assert_close(
         norm(scaled).advantages, norm(batch).advantages, atol=1e-5, rtol=1e-5

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from rlhf_plugin_algorithms.advantages.flash_reinforce import FlashReinforce, FlashReinforceConfig
+from rlhf_core import Config
+from rlhf_plugin_algorithms.advantages.flash_reinforce import FlashReinforce
 from rlhf_plugin_algorithms.advantages.reinforce import Reinforce, ReinforceConfig
 
-ESTIMATOR = FlashReinforce(FlashReinforceConfig())
+ESTIMATOR = FlashReinforce(Config())
 
 
 def test_advantages_by_hand(golden_batch):

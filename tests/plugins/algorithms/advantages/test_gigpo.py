@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_core import Config
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo
 from rlhf_plugin_algorithms.advantages.gigpo import Gigpo, GigpoConfig, discounted_by_turn
 from rlhf_plugin_algorithms.advantages.group_norm import GroupNorm, GroupNormConfig
 
@@ -55,7 +56,7 @@ def test_the_weight_of_turns_is_an_option(two_rooms):
 
 @pytest.mark.parametrize(
     ("norm", "other"),
-    [("std", GroupNorm(GroupNormConfig())), ("none", DrGrpo(DrGrpoConfig()))],
+    [("std", GroupNorm(GroupNormConfig())), ("none", DrGrpo(Config()))],
 )
 def test_without_the_comparison_of_turns_it_is_grpo_of_episodes(make_reward_batch, norm, other):
     rows = [[(2, 1.0)], [(1, 0.25)], [(3, 0.0)]]

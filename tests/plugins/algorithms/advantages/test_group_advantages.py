@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_core import Config
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo
 from rlhf_plugin_algorithms.advantages.group_norm import GroupNorm, GroupNormConfig
 
 NAN = float("nan")
@@ -14,7 +15,7 @@ SMALL_EPS = 1e-6
 
 BOTH = [
     pytest.param(GroupNorm(GroupNormConfig()), id="group_norm"),
-    pytest.param(DrGrpo(DrGrpoConfig()), id="dr_grpo"),
+    pytest.param(DrGrpo(Config()), id="dr_grpo"),
 ]
 
 

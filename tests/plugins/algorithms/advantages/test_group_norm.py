@@ -6,7 +6,8 @@ import statistics
 import pytest
 import torch
 
-from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_core import Config
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo
 from rlhf_plugin_algorithms.advantages.group_norm import GroupNorm, GroupNormConfig
 
 SMALL_EPS = 1e-6
@@ -63,7 +64,7 @@ def test_the_kl_penalty_is_added_unscaled(make_reward_batch):
     batch = make_reward_batch([[(2, 1.0)], [(1, 0.0)]], group=[0, 0], kl_penalty=-0.05)
 
     scaled = GroupNorm(GroupNormConfig(std="population"))(batch)
-    centered = DrGrpo(DrGrpoConfig())(batch)
+    centered = DrGrpo(Config())(batch)
 
     unit = 0.5 / 0.5001
     assert_rows(scaled, batch, [[unit - 0.1, unit - 0.05], [-unit - 0.05]])
@@ -86,7 +87,7 @@ def test_the_kl_penalty_of_earlier_turns_is_no_reward(make_reward_batch):
         [[(2, 1.0), (1, 0.0)], [(1, 0.0), (1, 1.0)]], group=[0, 0], kl_penalty=-0.125
     )
 
-    result = DrGrpo(DrGrpoConfig())(batch)
+    result = DrGrpo(Config())(batch)
 
     # Without the penalty: 0, 0, -0.5 and 0, 0.5. With it, each token pays for itself and for the tokens after it.
     assert_rows(result, batch, [[-0.375, -0.25, -0.625], [-0.25, 0.375]], tolerance=0.0)

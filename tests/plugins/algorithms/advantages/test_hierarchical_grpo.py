@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_core import Config
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo, DrGrpoConfig
+from rlhf_plugin_algorithms.advantages.dr_grpo import DrGrpo
 from rlhf_plugin_algorithms.advantages.hierarchical_grpo import (
     HierarchicalGrpo,
-    HierarchicalGrpoConfig,
     peer_groups,
 )
 
-ESTIMATOR = HierarchicalGrpo(HierarchicalGrpoConfig())
+ESTIMATOR = HierarchicalGrpo(Config())
 
 
 def with_first_observations(batch, first):
@@ -60,7 +60,7 @@ def test_with_one_row_per_episode_it_is_dr_grpo(make_reward_batch):
 
     actual = ESTIMATOR(with_first_observations(batch, group)).advantages
 
-    assert torch.equal(actual, DrGrpo(DrGrpoConfig())(batch).advantages)
+    assert torch.equal(actual, DrGrpo(Config())(batch).advantages)
 
 
 def test_a_row_without_peers_gets_nothing_and_is_counted(make_reward_batch):

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from rlhf_plugin_algorithms.advantages.maxrl import MaxRl, MaxRlConfig
+from rlhf_core import Config
+from rlhf_plugin_algorithms.advantages.maxrl import MaxRl
 
-ESTIMATOR = MaxRl(MaxRlConfig())
+ESTIMATOR = MaxRl(Config())
 
 
 def advantages_of(make_reward_batch, rewards, group=None):

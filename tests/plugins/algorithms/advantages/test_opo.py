@@ -3,14 +3,15 @@
 import pytest
 import torch
 
+from rlhf_core import Config
 from rlhf_core.math import masked_mean
-from rlhf_plugin_algorithms.advantages.opo import Opo, OpoConfig
+from rlhf_plugin_algorithms.advantages.opo import Opo
 from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
     ReinforceBaseline,
     ReinforceBaselineConfig,
 )
 
-ESTIMATOR = Opo(OpoConfig())
+ESTIMATOR = Opo(Config())
 MEAN = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from rlhf_core import Config
 from rlhf_plugin_algorithms.advantages.reinforce_baseline import (
     ReinforceBaseline,
     ReinforceBaselineConfig,
 )
-from rlhf_plugin_algorithms.advantages.rloo import Rloo, RlooConfig
+from rlhf_plugin_algorithms.advantages.rloo import Rloo
 
 
 def rows_of(advantages, mask):
@@ -53,6 +54,6 @@ def test_groups_of_different_sizes_equal_a_loop(make_reward_batch):
         loo.append([reward - (sum(members) - reward) / (len(members) - 1)])
         centered.append([reward - sum(members) / len(members)])
 
-    assert_rows(Rloo(RlooConfig())(batch), batch, loo)
+    assert_rows(Rloo(Config())(batch), batch, loo)
     raw = ReinforceBaseline(ReinforceBaselineConfig(whiten="none"))
     assert_rows(raw(batch), batch, centered)

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlhf_core import Config
 from rlhf_core.contracts import metric_values
-from rlhf_plugin_algorithms.advantages.remax import Remax, RemaxConfig
+from rlhf_plugin_algorithms.advantages.remax import Remax
 
-ESTIMATOR = Remax(RemaxConfig())
+ESTIMATOR = Remax(Config())
 
 
 def test_advantages_by_hand(golden_batch):

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from rlhf_core import Config
 from rlhf_core.contracts import LossInputs, metric_values
-from rlhf_plugin_algorithms.losses.topr import ToprConfig, ToprLoss, topr_loss
+from rlhf_plugin_algorithms.losses.topr import ToprLoss, topr_loss
 
 
 def test_two_sequences_by_hand():
@@ -20,7 +21,7 @@ def test_two_sequences_by_hand():
         action_mask=torch.ones(2, 2, dtype=torch.bool),
     )
 
-    result = ToprLoss(ToprConfig())(inputs)
+    result = ToprLoss(Config())(inputs)
     result.loss.sum().backward()
 
     torch.testing.assert_close(policy.grad, torch.tensor([[-2.0, -2.0], [0.8, 0.8]]).double())
@@ -33,7 +34,7 @@ def test_two_sequences_by_hand():
 def test_a_bad_sequence_that_became_likelier_counts_once_and_not_more(one_token):
     inputs = one_token(0.8, 0.8, 0.2, -3.0)
 
-    ToprLoss(ToprConfig())(inputs).loss.sum().backward()
+    ToprLoss(Config())(inputs).loss.sum().backward()
 
     assert inputs.policy_logprobs.grad.item() == pytest.approx(3.0)
 

@@ -14,15 +14,15 @@ pytestmark = pytest.mark.scale
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "code"),
     [
-        ({"tensor_parallel": 2}, "tensor_parallel 2: expected 1"),
-        ({"deep_compile": True, "zero_stage": 3}, "deep_compile true: expected false"),
+        ({"tensor_parallel": 2}, "deepspeed/noise-of-shared-matrices"),
+        ({"deep_compile": True, "zero_stage": 3}, "deepspeed/compiled-noise"),
     ],
 )
-def test_noise_that_ranks_would_draw_apart_is_refused(options, named):
+def test_noise_that_ranks_would_draw_apart_is_refused(options, code):
     config = DeepSpeedConfig(**options)
 
-    with pytest.raises(ConfigError, match=named, check=has_code("config/conflict")):
+    with pytest.raises(ConfigError, check=has_code(code)):
         refuse_cut_noise(SimpleNamespace(embedding_noise=5.0), config)
     refuse_cut_noise(SimpleNamespace(embedding_noise=0.0), config)

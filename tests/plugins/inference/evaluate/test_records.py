@@ -10,10 +10,9 @@ from rlhf_plugin_inference.evaluate.jobs import Work, digest_of
 from rlhf_plugin_inference.evaluate.records import (
     EpisodeRecord,
     Segment,
-    cut_lines,
     keep_whole_jobs,
-    read_episodes,
 )
+from rlhf_plugin_inference.worklist.record_lines import read_records
 from rlhf_testing.errors import has_code
 
 ROWS = [{"prompt": "a"}, {"prompt": "b", "key": "second"}, {"prompt": "c"}]
@@ -85,7 +84,9 @@ def test_an_episode_is_read_as_it_was_written(tmp_path):
     jobs = list(work().jobs())
     write(path, jobs)
 
-    assert list(read_episodes(path)) == [record(job, n) for job in jobs for n in range(job.samples)]
+    assert list(read_records(path, EpisodeRecord)) == [
+        record(job, n) for job in jobs for n in range(job.samples)
+    ]
 
 
 def test_whatever_a_kill_leaves_the_file_is_cut_behind_its_last_whole_job(tmp_path):
@@ -127,21 +128,10 @@ def test_a_damaged_line_is_named(tmp_path, line):
     path.write_text(f"{first}\n{line}\n")
 
     with pytest.raises(
-        ResumeError, match=r"e\.jsonl:2.*--overwrite", check=has_code("resume/damaged")
+        ResumeError, match=r"e\.jsonl:2.*--resume restart", check=has_code("resume/damaged")
     ):
-        list(read_episodes(path))
+        list(read_records(path, EpisodeRecord))
     with pytest.raises(
-        ResumeError, match=r"e\.jsonl:2.*--overwrite", check=has_code("resume/damaged")
+        ResumeError, match=r"e\.jsonl:2.*--resume restart", check=has_code("resume/damaged")
     ):
         keep_whole_jobs(path, work().jobs())
-
-
-def test_lines_behind_a_number_of_them_are_cut(tmp_path):
-    path = tmp_path / "seconds.jsonl"
-    path.write_text("a\nb\nc\nhal")
-
-    cut_lines(path, 5)
-    assert path.read_text() == "a\nb\nc\n"
-    cut_lines(path, 1)
-    assert path.read_text() == "a\n"
-    cut_lines(tmp_path / "none", 1)

@@ -10,9 +10,8 @@ from rlhf_plugin_inference.generate.records import (
     PromptIdentity,
     ScoredAnswer,
     check_same_prompts,
-    cut_half_line,
-    read_lines,
 )
+from rlhf_plugin_inference.worklist.record_lines import read_records
 from rlhf_testing.errors import has_code
 
 
@@ -38,21 +37,10 @@ def path(tmp_path):
 
 
 def test_a_line_is_read_as_it_was_written(path):
-    assert list(read_lines(path)) == [line(0), line(1), line(2)]
-
-
-@pytest.mark.parametrize("kept", [0, 1, 17])
-def test_half_a_line_is_cut_off(path, kept):
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:kept])
-
-    cut_half_line(path)
-
-    assert path.read_bytes() == whole
+    assert list(read_records(path, AnsweredPrompt)) == [line(0), line(1), line(2)]
 
 
 def test_a_file_that_is_not_there_has_no_lines(tmp_path):
-    cut_half_line(tmp_path / "none")
     assert check_same_prompts(tmp_path / "none", [PromptIdentity(0, "p0")]) == 0
 
 
@@ -81,4 +69,4 @@ def test_a_line_of_something_else_is_refused_with_its_number(path, text):
         file.write(text + "\n")
 
     with pytest.raises(ResumeError, match=":4:", check=has_code("resume/damaged")):
-        list(read_lines(path))
+        list(read_records(path, AnsweredPrompt))

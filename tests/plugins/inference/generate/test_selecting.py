@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf_core.outside.json_reader import parse_form
 from rlhf_plugin_inference.generate.options import SelectOptions
 from rlhf_plugin_inference.generate.records import AnsweredPrompt, ScoredAnswer
 from rlhf_plugin_inference.generate.selecting import LeftOut, best, pairs, rejection
@@ -38,7 +39,7 @@ def test_chosen_rows_of_a_chat_keep_the_variables_of_its_template():
     )
 
     for choose in (best, pairs):
-        (row,) = choose(AnsweredPrompt.from_line(asked.to_line()), SelectOptions())
+        (row,) = choose(parse_form(asked.to_line(), AnsweredPrompt), SelectOptions())
         assert row["prompt"] == [said]
         assert row["chat_template_kwargs"] == {"thinking": False}
 

@@ -16,6 +16,15 @@ from ..concurrency import all_at_once
 from .host import RewardHost
 from .outcome import RewardOutcome
 
+_CODES = {
+    ProblemKind.RAISED: "reward/raised",
+    ProblemKind.RETURNED: "reward/wrong-answer",
+    ProblemKind.TIMED_OUT: "reward/too-slow",
+    ProblemKind.DIED: "reward/died",
+    ProblemKind.NOT_REACHED: "reward/failed",
+}
+"""Kind of a failure of a reward's code -> the code of an error that has none of its own."""
+
 log = logging.getLogger(__name__)
 
 
@@ -96,9 +105,11 @@ def _by_policy(
         if outcome.problem is not None
     ]
     if failed:
-        message = _describe(host, failed)
+        guilty = [one for one in failed if one[1].kind is not ProblemKind.NOT_REACHED] or failed
+        message = _describe(host, guilty, len(failed) - len(guilty))
         if host.options.on_error == "fail":
-            raise RewardError(message)
+            first = guilty[0][1]
+            raise RewardError(message, code=first.code or _CODES[first.kind])
         log.warning("%s", message)
     return [_part(host, outcome) for outcome in outcomes]
 
@@ -130,14 +141,13 @@ def _sum(parts: Sequence[SampleScore]) -> SampleScore:
     )
 
 
-def _describe(host: RewardHost, failed: Sequence[tuple[str, Problem]]) -> str:
+def _describe(host: RewardHost, guilty: Sequence[tuple[str, Problem]], num_others: int) -> str:
     """Return the message on failed samples: the first guilty sample's problem, the number of others, and the advice."""
-    guilty = [one for one in failed if one[1].kind is not ProblemKind.NOT_REACHED] or failed
     uid, problem = guilty[0]
     registered = host.selection.registered
     others = f" and {len(guilty) - 1} more" if len(guilty) > 1 else ""
-    if len(guilty) < len(failed):
-        others += f" ({len(failed) - len(guilty)} others were not asked again)"
+    if num_others:
+        others += f" ({num_others} others were not asked again)"
     lines = [
         f"reward {host.name} ({registered.qualified}, {registered.origin}) could not score {uid}{others}: "
         f"it {problem.text}",

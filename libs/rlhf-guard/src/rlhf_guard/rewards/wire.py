@@ -222,7 +222,12 @@ def _cut(packed: bytes, code: str, lengths: Sequence[int]) -> Iterator[tuple[Any
 
 
 def _problem_fields(problem: Problem) -> dict[str, Any]:
-    return {"kind": problem.kind, "text": problem.text, "where": problem.where}
+    return {
+        "kind": problem.kind,
+        "text": problem.text,
+        "where": problem.where,
+        "code": problem.code,
+    }
 
 
 def _problem(fields: Mapping[str, Any]) -> Problem:
@@ -230,6 +235,7 @@ def _problem(fields: Mapping[str, Any]) -> Problem:
         kind=ProblemKind(fields["kind"]),
         text=str(fields["text"]),
         where=tuple(map(str, fields["where"])),
+        code=fields["code"] and str(fields["code"]),
     )
 
 

@@ -17,9 +17,8 @@ class NumberedPrompts:
 
     returning = True
 
-    def __init__(self, count: int = 12, seed: int = 0) -> None:
+    def __init__(self, count: int = 12) -> None:
         self.indices: NDArray[np.int64] = np.arange(count, dtype=np.int64) * 3 // 2 + 2
-        self._seed = seed
         self._orders: dict[int, NDArray[np.int64]] = {}
 
     def __len__(self) -> int:
@@ -27,14 +26,14 @@ class NumberedPrompts:
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         # Kept, so that a change in place shows.
-        drawn = generator_of(self._seed, "epoch", epoch)
+        drawn = generator_of(0, "epoch", epoch)
         return self._orders.setdefault(epoch, drawn.permutation(self.indices))
 
     def row(self, index: int) -> Mapping[str, Any]:
         return {"prompt": f"prompt {index}", "answer": str(index), "level": index % 5}
 
     def generator(self, *counters: int) -> np.random.Generator:
-        return generator_of(self._seed, "prompt sampler", *counters)
+        return generator_of(0, "prompt sampler", *counters)
 
 
 class Draws:

@@ -71,8 +71,7 @@ class Session:
     source: RolloutSource
     evaluator: Evaluator | None
     learner: Learner
-    sleeping: Sleeping | None
-    """None: engine and roles are both there all the time."""
+    sleeping: Sleeping
     rows: SourceRows | None = None
     """Rows of ``data.source``; None: they are of ``data.train``, or of environments."""
     sampler: PromptSampler | None = None
@@ -161,9 +160,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
 
 def _sleeping(
     resolved: Resolved, spec: RuntimeSpec, roles: Mapping[str, RoleHandle], engine: Engine
-) -> Sleeping | None:
-    if not spec.moving_roles:
-        return None
+) -> Sleeping:
     adapted = resolved.optional("actor.adapter") is not None
     return Sleeping(engine, roles, spec.moving_roles, leaving=spec.leaving, adapted=adapted)
 

@@ -1,4 +1,5 @@
-"""Engine and roles on the same accelerators, one after the other: whether they are (``runtime.sleep``), and the moves.
+"""Weights on their way to the engine; and engine and roles on the same accelerators, one after the other: whether they
+are (``runtime.sleep``), and the moves.
 
 While roles compute the engine sleeps; while it generates they are in host memory, as far as it needs the room. Between
 the two the new weights are delivered to the sleeping engine: the roles keep their weights alone, if state leaves at
@@ -18,7 +19,7 @@ from rlhf_config.resolved import Resolved
 from rlhf_core.capabilities import PLANS_MEMORY
 from rlhf_core.contracts import RoleHandle, RuntimeSpec
 from rlhf_core.contracts.backend import Leaving
-from rlhf_core.contracts.engine import Engine
+from rlhf_core.contracts.engine import Engine, WeightSync
 from rlhf_core.contracts.layout import ENGINE
 from rlhf_core.contracts.runtime import MemoryPlanner, PlansPlacement, SleepAdvice
 from rlhf_core.errors import ConfigError, RLHFError
@@ -36,10 +37,10 @@ TOTAL = "moves_s"
 
 
 class Sleeping:
-    """Has the engine awake or the roles loaded, as the caller says.
+    """Has the engine awake or the roles loaded, as the caller says, and hands it the policy's weights.
 
     Args:
-        moving: names of the roles that make room while the engine generates.
+        moving: names of the roles that make room while the engine generates; no names: nothing ever sleeps or moves.
         leaving: what of them leaves. What an allocator keeps of freed memory goes in any case.
         adapted: True: the policy is an adapter beside a base, whose weights other roles may compute with too.
     """
@@ -59,16 +60,23 @@ class Sleeping:
         self._moving = tuple(moving)
         self._adapted = adapted
         self._awake = True
-        self._has_weights = True
-        """Whether the engine has had weights since it fell asleep, without which it must not wake."""
+        self._delivered: int | None = None
+        """Version that the engine got since it fell asleep; it must not wake with another, nor with none."""
         self._loaded: bool | None = None
         """None: a part is in host memory. At the start the runtime may have moved out what the engine's start needs no
         room for; after an update the weights alone are here."""
         self._seconds: dict[str, float] = {}
 
+    @property
+    def moves(self) -> bool:
+        """True: the engine sleeps while roles compute."""
+        return bool(self._moving)
+
     async def for_engine(self, version: int) -> None:
         """Return when the engine may generate, with the policy's weights, which are ``version``."""
-        if not self._awake and not self._has_weights:
+        if not self.moves:
+            return
+        if not self._awake and self._delivered != version:
             await self.deliver(version)
         if self._loaded is not False:
             with self._timed("offload_s"):
@@ -81,10 +89,12 @@ class Sleeping:
 
     async def for_roles(self, step: int) -> None:
         """Return when the roles may compute. Nothing may be in flight in the engine."""
+        if not self.moves:
+            return
         if self._awake:
             with self._timed("sleep_s"):
                 await self._engine.sleep()
-            self._awake = self._has_weights = False
+            self._awake, self._delivered = False, None
             fault_point("asleep", step)
         if self._loaded is not True:
             with self._timed("reload_s"):
@@ -92,31 +102,33 @@ class Sleeping:
                     await self._roles[name].reload()
             self._loaded = True
 
-    async def for_update(self) -> None:
-        """Return when an engine, which is given weights next, has room for its own: of the roles, which are loaded,
-        only theirs are here.
+    async def deliver(self, version: int) -> tuple[WeightSync | None, float]:
+        """Hand the policy's weights, which are ``version``, to the engine, asleep or not. The roles are loaded.
 
-        The rest leaves with the memory that an allocator would keep for the next batch: a role that has just trained
-        leaves no room.
+        A sleeping engine needs room for its own: all else of the roles leaves before, with the memory that an allocator
+        would keep for the next batch. A role that has just trained leaves no room.
+
+        Returns:
+            What the engine says of it, and the seconds that it took without the making of room.
         """
-        self._has_weights = True
-        if self._awake or self._engine.shares_weights or self._loaded is None:
-            return
-        with self._timed("offload_s"):
-            await self._make_room(weights=False)
-        self._loaded = None
-
-    async def deliver(self, version: int) -> None:
-        """Hand the policy's weights to the engine, asleep or not. The roles are loaded."""
-        await self.for_update()
-        await self._engine.update_weights(version, self._roles[POLICY].weights())
+        if not (self._awake or self._engine.shares_weights or self._loaded is None):
+            with self._timed("offload_s"):
+                await self._make_room(weights=False)
+            self._loaded = None
+        self._delivered = None  # until all of it has come
+        started = time.perf_counter()
+        synced = await self._engine.update_weights(version, self._roles[POLICY].weights())
+        self._delivered = version
+        return synced, time.perf_counter() - started
 
     def saved(self, roles: Mapping[str, RoleHandle], step: int) -> Mapping[str, LoadedRole]:
         """Return the roles as those who write or read their files see them: loaded before each call."""
         return {name: LoadedRole(self, role, step) for name, role in roles.items()}
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the seconds of each phase since the last call."""
+        """Return the seconds of each phase since the last call; nothing if nothing ever moves."""
+        if not self.moves:
+            return {}
         taken, self._seconds = self._seconds, {}
         return {phase: taken.get(phase, 0.0) for phase in PHASES} | {TOTAL: sum(taken.values())}
 

@@ -51,8 +51,7 @@ class Trainer:
         sleeping = session.sleeping
         clock, (busy_s, num_tokens) = _Clock(), session.source.work_done
 
-        if sleeping is not None:
-            await sleeping.for_engine(self.state.version)
+        await sleeping.for_engine(self.state.version)
         draw = await session.source.take(
             step,
             self.cursor,
@@ -76,10 +75,10 @@ class Trainer:
         else:
             await session.source.hold_to_train()
             clock.lap("hold_s")
-            if sleeping is not None:
+            if sleeping.moves:
                 # What was started beside the batch may still be ending.
                 await session.source.hold()
-                await sleeping.for_roles(step)
+            await sleeping.for_roles(step)
             outcome = await session.learner.learn(self._request(step, *to_learn))
             if taken := sorted(draw.metrics.keys() & outcome.metrics.keys()):
                 raise PluginError(
@@ -96,9 +95,8 @@ class Trainer:
 
             await self._deliver(clock)
 
-        if sleeping is not None:
-            for phase, seconds in sleeping.take_seconds().items():
-                clock.record(phase, seconds)
+        for phase, seconds in sleeping.take_seconds().items():
+            clock.record(phase, seconds)
         values = metric_values(merge_metrics(metrics))
         learned = batch is not None or (to_learn is not None and session.demands.learns_unjudged)
         self._empty_steps.note(step, values, updated=learned)
@@ -119,14 +117,11 @@ class Trainer:
         run, session, version = self._run, self.session, self.state.version
         await session.source.hold()
         clock.lap("hold_s")
-        if session.sleeping is not None:
-            await session.sleeping.for_update()
-            clock.lap()
-        policy = session.roles[POLICY]
-        synced = await session.engine.update_weights(version, policy.weights())
-        clock.lap("sync_s")
+        synced, sync_s = await session.sleeping.deliver(version)
+        clock.record("sync_s", sync_s)
+        clock.lap()
         if run.rollout.check_weights:
-            await check_served_weights(session.engine, policy, version)
+            await check_served_weights(session.engine, session.roles[POLICY], version)
             clock.lap("check_s")
         await session.source.release(version)
         if synced is not None:

@@ -61,8 +61,7 @@ class TrainingCourse:
         # Reference and teacher never change and are loaded anew.
         roles = self._session.roles.items()
         saved = {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
-        sleeping = self._session.sleeping
-        return saved if sleeping is None else sleeping.saved(saved, self.state.step)
+        return self._session.sleeping.saved(saved, self.state.step)
 
     @property
     def records(self) -> Mapping[str, OwnRecord]:
@@ -101,9 +100,7 @@ class TrainingCourse:
         check_epoch(self.state, len(session.tasks))
         if point is not None:
             await restore_roles(point, session.resolved, self.saved_roles)
-            if session.sleeping is not None:
-                await session.sleeping.for_update()
-            await session.engine.update_weights(self.state.version, session.roles[POLICY].weights())
+            await session.sleeping.deliver(self.state.version)
             session.source.lengths.load(self.state.lengths)
             restore_components(
                 point,
@@ -154,8 +151,7 @@ class TrainingCourse:
         evaluator = self._session.evaluator
         if evaluator is None:
             return None
-        if self._session.sleeping is not None:
-            await self._session.sleeping.for_engine(self.state.version)
+        await self._session.sleeping.for_engine(self.state.version)
         evaluation = await evaluator.run(self.state.step)
         for sample in evaluation.samples:
             self._eval_samples.write({"step": self.state.step, **sample})

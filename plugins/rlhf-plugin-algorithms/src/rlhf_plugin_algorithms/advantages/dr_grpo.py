@@ -12,10 +12,6 @@ from rlhf_core.lazy import Float, Int, torch
 from rlhf_core.math import advantages_at_tokens, group_mean, rewards_by_turn
 
 
-class DrGrpoConfig(Config):
-    """Dr. GRPO has no options; its other half is --algo.loss.aggregation seq-mean-token-sum-norm."""
-
-
 def group_centered_advantages(
     rewards: Float[torch.Tensor, "b k"],
     group: Int[torch.Tensor, " b"],
@@ -38,7 +34,7 @@ def group_centered_advantages(
 class DrGrpo:
     """Advantage estimator ``dr_grpo``."""
 
-    def __init__(self, config: DrGrpoConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
@@ -49,7 +45,6 @@ class DrGrpo:
 COMPONENT = Component(
     name="dr_grpo",
     factory=DrGrpo,
-    config=DrGrpoConfig,
     summary="reward minus its group's mean, over a constant length (Dr. GRPO)",
     needs=frozenset({"group>=2"}),
     provides=frozenset({"aggregation:seq-mean-token-sum-norm"}),

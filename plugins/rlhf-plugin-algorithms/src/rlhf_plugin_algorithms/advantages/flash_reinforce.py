@@ -11,10 +11,6 @@ from rlhf_core.lazy import Float, Int, torch
 from rlhf_core.math import advantages_at_tokens, group_mean, rewards_by_turn
 
 
-class FlashReinforceConfig(Config):
-    """FlashREINFORCE has no options; its other half is --algo.correction.kind flash_mask."""
-
-
 def batch_baseline_advantages(
     rewards: Float[torch.Tensor, "b k"], episode: Int[torch.Tensor, " b"]
 ) -> Float[torch.Tensor, "b k"]:
@@ -34,9 +30,9 @@ def batch_baseline_advantages(
 
 
 class FlashReinforce:
-    """Advantage estimator ``flash_reinforce``."""
+    """Advantage estimator ``flash_reinforce``; its other half is ``--algo.correction.kind flash_mask``."""
 
-    def __init__(self, config: FlashReinforceConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
@@ -47,6 +43,5 @@ class FlashReinforce:
 COMPONENT = Component(
     name="flash_reinforce",
     factory=FlashReinforce,
-    config=FlashReinforceConfig,
     summary="reward minus the mean of the whole batch, no division (FlashREINFORCE)",
 )

@@ -19,10 +19,6 @@ from rlhf_core.math import (
 )
 
 
-class HierarchicalGrpoConfig(Config):
-    """Hierarchical GRPO has no options."""
-
-
 def peer_groups(
     first_observation: Int[torch.Tensor, " b"],
     group: Int[torch.Tensor, " b"],
@@ -107,7 +103,7 @@ def _dense(keys: torch.Tensor) -> torch.Tensor:
 class HierarchicalGrpo:
     """Advantage estimator ``hierarchical_grpo``."""
 
-    def __init__(self, config: HierarchicalGrpoConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
@@ -135,7 +131,6 @@ class HierarchicalGrpo:
 COMPONENT = Component(
     name="hierarchical_grpo",
     factory=HierarchicalGrpo,
-    config=HierarchicalGrpoConfig,
     summary="rewards against those of the same episode and starting text (proposer and solvers)",
     needs=frozenset({"group>=2", "observations"}),
 )

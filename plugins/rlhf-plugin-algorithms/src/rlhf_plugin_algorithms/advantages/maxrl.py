@@ -17,10 +17,6 @@ from rlhf_core.math import (
 )
 
 
-class MaxRlConfig(Config):
-    """MaxRL has no options."""
-
-
 def mean_normalized_advantages(
     rewards: Float[torch.Tensor, "b k"],
     group: Int[torch.Tensor, " b"],
@@ -59,7 +55,7 @@ def mean_normalized_advantages(
 class MaxRl:
     """Advantage estimator ``maxrl``."""
 
-    def __init__(self, config: MaxRlConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
@@ -70,7 +66,6 @@ class MaxRl:
 COMPONENT = Component(
     name="maxrl",
     factory=MaxRl,
-    config=MaxRlConfig,
     summary="reward minus its group's mean, divided by that mean (maximum likelihood RL)",
     needs=frozenset({"group>=2"}),
 )

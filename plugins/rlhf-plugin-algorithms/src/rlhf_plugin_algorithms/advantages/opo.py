@@ -8,10 +8,6 @@ from rlhf_core.lazy import Float, Int, torch
 from rlhf_core.math import advantages_at_tokens, group_mean, group_weighted_mean, rewards_by_turn
 
 
-class OpoConfig(Config):
-    """OPO has no options."""
-
-
 def length_weighted_advantages(
     rewards: Float[torch.Tensor, "b k"],
     lengths: Int[torch.Tensor, " b"],
@@ -42,7 +38,7 @@ def length_weighted_advantages(
 class Opo:
     """Advantage estimator ``opo``."""
 
-    def __init__(self, config: OpoConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
@@ -56,7 +52,6 @@ class Opo:
 COMPONENT = Component(
     name="opo",
     factory=Opo,
-    config=OpoConfig,
     summary="reward minus its group's mean, weighted by length (OPO)",
     needs=frozenset({"group>=2"}),
 )

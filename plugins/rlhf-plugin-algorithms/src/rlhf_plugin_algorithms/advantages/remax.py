@@ -8,10 +8,6 @@ from rlhf_core.lazy import Float, torch
 from rlhf_core.math import advantages_at_tokens, group_size, rewards_by_turn
 
 
-class RemaxConfig(Config):
-    """ReMax has no options."""
-
-
 def greedy_baseline_advantages(
     rewards: Float[torch.Tensor, "b k"], greedy_rewards: Float[torch.Tensor, " b"]
 ) -> Float[torch.Tensor, "b k"]:
@@ -32,7 +28,7 @@ def greedy_baseline_advantages(
 class Remax:
     """Advantage estimator ``remax``."""
 
-    def __init__(self, config: RemaxConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
@@ -47,7 +43,6 @@ class Remax:
 COMPONENT = Component(
     name="remax",
     factory=Remax,
-    config=RemaxConfig,
     summary="reward minus that of the prompt's greedy response (ReMax)",
     needs=frozenset({"greedy_rewards"}),
     # The greedy episode is in no rollout batch, so no shaper sees it: its reward would be on another scale.

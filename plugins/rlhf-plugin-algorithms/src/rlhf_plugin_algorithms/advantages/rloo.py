@@ -8,10 +8,6 @@ from rlhf_core.lazy import Float, Int, torch
 from rlhf_core.math import advantages_at_tokens, leave_one_out_mean, rewards_by_turn
 
 
-class RlooConfig(Config):
-    """RLOO has no options."""
-
-
 def leave_one_out_advantages(
     rewards: Float[torch.Tensor, "b k"],
     group: Int[torch.Tensor, " b"],
@@ -37,7 +33,7 @@ def leave_one_out_advantages(
 class Rloo:
     """Advantage estimator ``rloo``."""
 
-    def __init__(self, config: RlooConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, batch: RewardBatch) -> Advantages:
@@ -48,7 +44,6 @@ class Rloo:
 COMPONENT = Component(
     name="rloo",
     factory=Rloo,
-    config=RlooConfig,
     summary="reward minus the mean of the group's other samples (RLOO)",
     needs=frozenset({"group>=2"}),
 )

@@ -7,10 +7,6 @@ from rlhf_core.capabilities import NO_PULL, UNBIASED_KL
 from rlhf_core.lazy import Float, torch
 
 
-class K1Config(Config):
-    """The estimator has no options."""
-
-
 def k1(log_ratio: Float[torch.Tensor, "*n"]) -> Float[torch.Tensor, "*n"]:
     """Return ``l``, whose mean over the policy's samples is the KL.
 
@@ -24,7 +20,7 @@ def k1(log_ratio: Float[torch.Tensor, "*n"]) -> Float[torch.Tensor, "*n"]:
 class K1:
     """See ``k1``."""
 
-    def __init__(self, config: K1Config) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, log_ratio: torch.Tensor) -> torch.Tensor:
@@ -34,7 +30,6 @@ class K1:
 COMPONENT = Component(
     name="k1",
     factory=K1,
-    config=K1Config,
     summary="log-ratio l of policy and reference: unbiased, of any sign; for rewards",
     provides=frozenset({UNBIASED_KL, NO_PULL}),
 )

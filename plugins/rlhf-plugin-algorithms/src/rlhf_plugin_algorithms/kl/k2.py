@@ -12,10 +12,6 @@ EDGE = math.sqrt(2 * MAX_KL_ESTIMATE)
 """Size of the log-ratio, in nats, at which the estimate is 10, on either side."""
 
 
-class K2Config(Config):
-    """The estimator has no options."""
-
-
 def k2(log_ratio: Float[torch.Tensor, "*n"]) -> Float[torch.Tensor, "*n"]:
     """Return ``l^2 / 2``; beyond 10 nats its tangent takes over, so that a far token is pulled back by 4.5 and no more.
 
@@ -33,7 +29,7 @@ def k2(log_ratio: Float[torch.Tensor, "*n"]) -> Float[torch.Tensor, "*n"]:
 class K2:
     """See ``k2``."""
 
-    def __init__(self, config: K2Config) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, log_ratio: torch.Tensor) -> torch.Tensor:
@@ -43,6 +39,5 @@ class K2:
 COMPONENT = Component(
     name="k2",
     factory=K2,
-    config=K2Config,
     summary="l^2 / 2 of the log-ratio l: biased, small variance; as a loss it has the gradient of the KL",
 )

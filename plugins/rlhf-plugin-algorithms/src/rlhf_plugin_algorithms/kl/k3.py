@@ -13,10 +13,6 @@ EDGE = 2.610868638149876
 """Root of ``exp(x) - 1 - x = 10``: the estimate is 10 at the log-ratio ``-EDGE``, in nats."""
 
 
-class K3Config(Config):
-    """The estimator has no options."""
-
-
 def k3(log_ratio: Float[torch.Tensor, "*n"]) -> Float[torch.Tensor, "*n"]:
     """Return ``exp(-l) - 1 + l``; where the policy is so far below the reference that this exceeds 10 nats, its tangent
     takes over. Above the reference it comes near a line with slope 1 by itself.
@@ -36,7 +32,7 @@ def k3(log_ratio: Float[torch.Tensor, "*n"]) -> Float[torch.Tensor, "*n"]:
 class K3:
     """See ``k3``."""
 
-    def __init__(self, config: K3Config) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, log_ratio: torch.Tensor) -> torch.Tensor:
@@ -46,7 +42,6 @@ class K3:
 COMPONENT = Component(
     name="k3",
     factory=K3,
-    config=K3Config,
     summary="exp(-l) - 1 + l of the log-ratio l: unbiased, never negative",
     provides=frozenset({UNBIASED_KL}),
 )

@@ -14,10 +14,6 @@ from rlhf_core.lazy import Bool, Float, torch
 from rlhf_core.math import MAX_LOG_RATIO, masked_sum, token_log_ratios, weighted_reinforce
 
 
-class ToprConfig(Config):
-    """TOPR has no options: the weight of a good sequence is 1, that of a bad one between 0 and 1."""
-
-
 class ToprResult(NamedTuple):
     """Loss and weights are 0 at padding. Only ``loss`` has a gradient."""
 
@@ -62,7 +58,7 @@ def topr_loss(
 class ToprLoss:
     """Policy loss ``topr``."""
 
-    def __init__(self, config: ToprConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, inputs: LossInputs) -> TokenLoss:
@@ -81,7 +77,6 @@ class ToprLoss:
 COMPONENT = Component(
     name="topr",
     factory=ToprLoss,
-    config=ToprConfig,
     summary="bad sequences weighted with their ratio to the sampler, at most 1 (TOPR)",
     needs=frozenset({"rollout_logprobs"}),
     # The ratio to the sampler is already there; a correction would put it on a second time. With top-p and the

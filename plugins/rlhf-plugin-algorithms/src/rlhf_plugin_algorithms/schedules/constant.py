@@ -6,14 +6,10 @@ from rlhf_core import Component, Config
 from rlhf_core.contracts import SchedulePoint
 
 
-class ConstantConfig(Config):
-    """A constant rate has no options."""
-
-
 class Constant:
     """Schedule that gives 1 at every update."""
 
-    def __init__(self, config: ConstantConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, point: SchedulePoint) -> float:
@@ -24,6 +20,5 @@ class Constant:
 COMPONENT = Component(
     name="constant",
     factory=Constant,
-    config=ConstantConfig,
     summary="stays at the peak rate after the warm-up",
 )

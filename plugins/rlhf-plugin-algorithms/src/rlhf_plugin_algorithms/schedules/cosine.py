@@ -9,10 +9,6 @@ from rlhf_core.capabilities import ENDS_AT_FLOOR
 from rlhf_core.contracts import SchedulePoint
 
 
-class CosineConfig(Config):
-    """The floor is ``min_lr_ratio`` of the role."""
-
-
 def cosine(progress: float, floor: float) -> float:
     """Return ``floor + (1 - floor) (1 + cos(pi * progress)) / 2``; ``floor = 1`` gives the constant rate.
 
@@ -22,9 +18,9 @@ def cosine(progress: float, floor: float) -> float:
 
 
 class Cosine:
-    """See ``cosine``."""
+    """See ``cosine``; the floor is ``min_lr_ratio`` of the role."""
 
-    def __init__(self, config: CosineConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, point: SchedulePoint) -> float:
@@ -34,7 +30,6 @@ class Cosine:
 COMPONENT = Component(
     name="cosine",
     factory=Cosine,
-    config=CosineConfig,
     summary="falls along half a cosine to the floor",
     provides=frozenset({ENDS_AT_FLOOR}),
 )

@@ -7,19 +7,15 @@ from rlhf_core.capabilities import ENDS_AT_FLOOR
 from rlhf_core.contracts import SchedulePoint
 
 
-class LinearConfig(Config):
-    """The floor is ``min_lr_ratio`` of the role."""
-
-
 def linear(progress: float, floor: float) -> float:
     """Return ``1 - (1 - floor) * progress``; ``floor = 1`` gives the constant rate."""
     return 1.0 - (1.0 - floor) * progress
 
 
 class Linear:
-    """See ``linear``."""
+    """See ``linear``; the floor is ``min_lr_ratio`` of the role."""
 
-    def __init__(self, config: LinearConfig) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, point: SchedulePoint) -> float:
@@ -29,7 +25,6 @@ class Linear:
 COMPONENT = Component(
     name="linear",
     factory=Linear,
-    config=LinearConfig,
     summary="falls in equal steps to the floor",
     provides=frozenset({ENDS_AT_FLOOR}),
 )

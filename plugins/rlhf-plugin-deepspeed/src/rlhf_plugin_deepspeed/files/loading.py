@@ -51,11 +51,11 @@ def refuse_cut_noise(spec: RoleSpec, config: DeepSpeedConfig) -> None:
         raise ConfigError(
             f"--backend.deepspeed.tensor_parallel {config.tensor_parallel}: expected 1 with noise on embeddings, which "
             "each rank draws for itself. Set it to 1, or leave the noise out (--train.neftune_alpha 0).",
-            code="config/conflict",
+            code="deepspeed/noise-of-shared-matrices",
         )
     if config.deep_compile:
         raise ConfigError(
             "--backend.deepspeed.deep_compile true: expected false with noise on embeddings, which is no part of the "
             "compiled graph. Leave one of them out (--train.neftune_alpha 0).",
-            code="config/conflict",
+            code="deepspeed/compiled-noise",
         )

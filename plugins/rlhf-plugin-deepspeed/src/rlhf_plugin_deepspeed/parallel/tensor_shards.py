@@ -29,7 +29,7 @@ def refuse_uneven_heads(role: RoleModel, size: int) -> None:
         raise ConfigError(
             f"tensor_parallel {size} with an adapter: DeepSpeed shares the model's matrices among ranks, but not the "
             f"adapter's. Set {OPTION} 1.",
-            code="config/conflict",
+            code="deepspeed/shared-adapter",
         )
     heads, kv_heads = role.lm.num_heads, role.lm.num_kv_heads
     if heads % size or kv_heads % size:

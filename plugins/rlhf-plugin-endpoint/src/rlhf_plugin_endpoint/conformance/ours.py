@@ -39,9 +39,6 @@ class OwnEndpoint:
 
     temperature = 1.0
 
-    def __init__(self, config: EndpointConfig | None = None) -> None:
-        self._config = config or EndpointConfig(agent=COMMAND, command=("true",))
-
     @property
     def name(self) -> str:
         """Name and version."""
@@ -50,9 +47,9 @@ class OwnEndpoint:
     @contextmanager
     def episode(self, policy: ScriptedPolicy) -> Iterator[OwnEpisode]:
         """Open an episode, with a server of its own."""
-        loop = _Loop()
+        loop, config = _Loop(), EndpointConfig(agent=COMMAND, command=("true",))
         try:
-            hosted = loop.call(lambda: _Hosted.open(self._config, policy))
+            hosted = loop.call(lambda: _Hosted.open(config, policy))
             try:
                 yield OwnEpisode(loop, hosted)
             finally:

@@ -13,7 +13,8 @@ from rlhf_core.outside.json_reader import parse_object
 
 from ..evaluate.jobs import digest_of
 from ..evaluate.options import EPISODES, SUMMARY
-from ..evaluate.records import read_episodes
+from ..evaluate.records import EpisodeRecord
+from ..worklist.record_lines import read_records
 
 Cell = tuple[str, float]
 """Name of a set, and a temperature."""
@@ -81,7 +82,7 @@ def read_results(folder: Path) -> EvaluationResults:
 
 def _cells(episodes: Path) -> dict[Cell, dict[str, TaskRewards]]:
     by_place: dict[Cell, dict[str, tuple[str, TaskRewards]]] = {}
-    for episode in read_episodes(episodes):
+    for episode in read_records(episodes, EpisodeRecord):
         cell = by_place.setdefault((episode.set, episode.temperature), {})
         place = episode.uid.split(".")[1]
         _, task = cell.setdefault(place, (episode.task, TaskRewards(digest=episode.digest)))

@@ -15,8 +15,8 @@ from typing import Any
 
 from rlhf_core import ResumeError
 from rlhf_core.contracts import Message
-from rlhf_core.outside.json_reader import parse_form
 
+from ..worklist.record_lines import record_of
 from .jobs import EvalJob
 
 
@@ -76,15 +76,6 @@ class EpisodeRecord:
     def to_line(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True)
 
-    @classmethod
-    def from_line(cls, line: str | bytes) -> EpisodeRecord:
-        """Return the episode of a line.
-
-        Raises:
-            ValueError: the line is no JSON, or no such object.
-        """
-        return parse_form(line, cls)
-
 
 def left_out(job: EvalJob, sample: int, reason: str) -> EpisodeRecord:
     """Return an episode that its executor gave up, as the policy for its error says."""
@@ -106,28 +97,6 @@ def left_out(job: EvalJob, sample: int, reason: str) -> EpisodeRecord:
         truncated=False,
         dropped=reason,
     )
-
-
-def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """Yield the episodes of a file.
-
-    Raises:
-        ResumeError: a line cannot be read.
-    """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            yield _read(path, number, line)
-
-
-def _read(path: Path, number: int, line: bytes) -> EpisodeRecord:
-    try:
-        return EpisodeRecord.from_line(line)
-    except ValueError as error:
-        raise ResumeError(
-            f"{path}:{number}: {error}. Remove this line and those after it, or start over with --resume "
-            "restart, which keeps the file, or --overwrite.",
-            code="resume/damaged",
-        ) from error
 
 
 def keep_whole_jobs(path: Path, jobs: Iterator[EvalJob]) -> int:
@@ -160,7 +129,7 @@ def keep_whole_jobs(path: Path, jobs: Iterator[EvalJob]) -> int:
 
 
 def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sample: int) -> None:
-    record = _read(path, number, line)
+    record = record_of(path, number, line, EpisodeRecord)
     expected = None
     if job is not None:
         uid = str(job.task.uid._replace(sample=sample))
@@ -172,16 +141,3 @@ def _check_line(path: Path, number: int, line: bytes, job: EvalJob | None, sampl
             "--overwrite.",
             code="resume/data-changed",
         )
-
-
-def cut_lines(path: Path, count: int) -> None:
-    """Cut a file behind its first ``count`` lines."""
-    if not path.exists():
-        return
-    size = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if number == count or not line.endswith(b"\n"):
-                break
-            size += len(line)
-    os.truncate(path, size)

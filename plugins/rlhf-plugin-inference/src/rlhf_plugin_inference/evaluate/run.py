@@ -49,11 +49,12 @@ from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
 from ..worklist.kept_results import ended, results_are_kept, set_results_aside
 from ..worklist.progress import WorkProgress
+from ..worklist.record_lines import cut_lines, read_records
 from .jobs import EvalJob, Work, work_of
 from .measuring import with_measures
 from .options import EPISODES, SECONDS, SUMMARY, EvalOptions
 from .playing import EnginePlayer, PlaysJobs
-from .records import EpisodeRecord, cut_lines, keep_whole_jobs, read_episodes
+from .records import EpisodeRecord, keep_whole_jobs
 from .remote.player import remote_player
 from .remote.texts import byte_renderer
 from .summary import Evaluation
@@ -163,12 +164,14 @@ def _renderer(options: EvalOptions, sight: Sight | None = None) -> TokenizerRend
 
 def _report(options: EvalOptions, folder: Path, metrics: Sequence[NamedMetric]) -> None:
     """Write the summary, and print it."""
-    evaluation = Evaluation(read_episodes(folder / EPISODES), threshold=options.eval.pass_threshold)
+    evaluation = Evaluation(
+        read_records(folder / EPISODES, EpisodeRecord), threshold=options.eval.pass_threshold
+    )
     summaries = evaluation.summaries(options.report.level)
     if metrics:
         summaries = with_measures(
             summaries,
-            read_episodes(folder / EPISODES),
+            read_records(folder / EPISODES, EpisodeRecord),
             metrics,
             _renderer(options).decode,
             threshold=options.eval.pass_threshold,

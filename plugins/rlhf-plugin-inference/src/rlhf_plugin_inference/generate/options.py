@@ -124,7 +124,7 @@ def _check(run: GenerateOptions, selections: Selections, labels: Labels, plugins
                 raise CapabilityError(
                     f"{labels(selection.slot)} {selection.registered.name} cannot be combined with "
                     f"{labels('model.vision')}: {AVOIDED['images']}",
-                    code="config/conflict",
+                    code="config/conflicting-component",
                 )
     check_adapter(run.model, selections, labels)
     check_sight(run.model, selections, labels)

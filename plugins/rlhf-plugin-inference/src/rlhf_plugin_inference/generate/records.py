@@ -6,17 +6,16 @@ A killed process leaves whole lines and perhaps half of one, which is cut off wh
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhf_core import ResumeError
 from rlhf_core.contracts import Message
-from rlhf_core.outside.json_reader import parse_form
 
 from ..worklist.image_files import files_in
+from ..worklist.record_lines import read_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,47 +76,9 @@ class AnsweredPrompt:
             del values["chat_template_kwargs"]
         return json.dumps(values, ensure_ascii=True)
 
-    @classmethod
-    def from_line(cls, line: str | bytes) -> AnsweredPrompt:
-        """Return the prompt of a line.
-
-        Raises:
-            ValueError: the line is no JSON, or no such object.
-        """
-        return parse_form(line, cls)
-
-
-def cut_half_line(path: Path) -> None:
-    """Remove what is behind the last line break of a file."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        whole = sum(len(line) for line in file if line.endswith(b"\n"))
-    os.truncate(path, whole)
-
-
-def read_lines(path: Path) -> Iterator[AnsweredPrompt]:
-    """Yield the prompts of a file, which may be missing.
-
-    Raises:
-        ResumeError: a line cannot be read.
-    """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield AnsweredPrompt.from_line(line)
-            except ValueError as error:
-                raise ResumeError(
-                    f"{path}:{number}: {error}. Remove this line and those after it, or start over with --resume "
-                    "restart, which keeps the file.",
-                    code="resume/damaged",
-                ) from error
-
 
 def check_same_prompts(path: Path, expected: Iterable[PromptIdentity]) -> int:
-    """Return the number of lines of a file, each of which belongs to the prompt at its place.
+    """Return the number of lines of a file, which may be missing, each of which belongs to the prompt at its place.
 
     Args:
         expected: each prompt in order; made as far as the file goes.
@@ -127,7 +88,7 @@ def check_same_prompts(path: Path, expected: Iterable[PromptIdentity]) -> int:
     """
     count = 0
     prompts = iter(expected)
-    for count, line in enumerate(read_lines(path), start=1):
+    for count, line in enumerate(read_records(path, AnsweredPrompt), start=1):
         if line.identity != next(prompts, None):
             raise ResumeError(
                 f"{path}:{count}: its prompt is not the one at this place of --data now. The data have changed since; "

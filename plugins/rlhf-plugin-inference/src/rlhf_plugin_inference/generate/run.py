@@ -34,9 +34,10 @@ from ..worklist.image_files import FOLDER as IMAGES
 from ..worklist.in_order import in_order
 from ..worklist.kept_results import ended, results_are_kept, set_results_aside
 from ..worklist.progress import WorkProgress
+from ..worklist.record_lines import cut_lines, read_records
 from .answering import Answerer, Prompter
 from .options import CHOSEN, COMPLETIONS, GenerateOptions
-from .records import AnsweredPrompt, check_same_prompts, cut_half_line, read_lines
+from .records import AnsweredPrompt, check_same_prompts
 from .selecting import CHOOSERS, LeftOut, Row
 from .summary import GenerationSummary
 
@@ -82,7 +83,7 @@ def run(resolved: ResolvedOptions[GenerateOptions], plugins: Plugins) -> RunResu
         with shown_forms():
             prompts = load_prompts(options.data, renderer, images)
         order = prompts.order(0, 0).tolist()
-        cut_half_line(path)
+        cut_lines(path)
         written = check_same_prompts(
             path, (prompter.identity_of(prompts.task(index, 0)) for index in order)
         )
@@ -186,7 +187,7 @@ def summarize(options: GenerateOptions, completions: Path) -> tuple[GenerationSu
 
 def _rows(completions: Path, options: GenerateOptions, summary: GenerationSummary) -> Iterator[Row]:
     """Yield the rows of the data set, and tally prompt after prompt."""
-    for prompt in read_lines(completions):
+    for prompt in read_records(completions, AnsweredPrompt):
         summary.add(prompt, is_scored=bool(options.reward.use))
         yield from _chosen(prompt, options, summary)
 

@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
     own, words = parser().parse_known_args(list(arguments))
     if own.samples < 1:
         raise ConfigError(
-            f"rlhf audit: --samples is {own.samples}; expected 1 or more", code="usage/command-line"
+            f"rlhf audit: --samples is {own.samples}; expected 1 or more", code="usage/not-positive"
         )
     if own.run.is_file():
         verdicts = _audit_before(own, words)
@@ -148,7 +148,7 @@ def _audit_before(own: argparse.Namespace, words: list[str]) -> list[Verdict]:
     if own.step != 1:
         raise ConfigError(
             f"rlhf audit {own.run} --step {own.step}: a configuration has its first step alone; name a run's folder",
-            code="usage/command-line",
+            code="usage/step-of-a-configuration",
         )
     with tempfile.TemporaryDirectory(prefix="rlhf-audit-") as folder:
         run = Path(folder) / "run"

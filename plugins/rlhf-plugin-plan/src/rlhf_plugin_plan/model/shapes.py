@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -305,9 +305,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
     if family in SEEING:
         return _seeing_shape(config, source)
 
-    def number(key: str) -> int:
-        return _number(config, key, source)
-
+    number = partial(_number, config, source)
     hidden, heads = number("hidden_size"), number("num_attention_heads")
     kv_heads = number("num_key_value_heads") if config.get("num_key_value_heads") else heads
     if heads % kv_heads:
@@ -345,7 +343,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
 
 def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape of a family without closed forms, whose numbers are counted in Transformers' model."""
-    model = _measured_model(json.dumps(config, sort_keys=True), source)
+    model = _measured_model(_Values(json.dumps(config, sort_keys=True), config), source)
     text = model.text
     width = text.get("intermediate_size") or text.get("ffn_dim") or 4 * text["hidden_size"]
     heads = text["num_attention_heads"]
@@ -363,10 +361,18 @@ def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Values of a config.json, told from others by their text: a mapping has no hash."""
+
+    text: str
+    values: Mapping[str, Any] = field(compare=False)
+
+
 @lru_cache(maxsize=8)
-def _measured_model(config: str, source: str) -> Measured:
+def _measured_model(config: _Values, source: str) -> Measured:
     """Return a model that is counted once, however many predictions compare choices of the run's options."""
-    return Measured(json.loads(config), source)
+    return Measured(config.values, source)
 
 
 def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
@@ -377,14 +383,11 @@ def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
             f"{source}: vision_config is {vision!r}; expected an object", code="plan/vision-config"
         )
     text = shape_of(text_config(config), source)
-
-    def number(key: str) -> int:
-        return _number(vision, key, f"{source}: vision_config")
-
+    number = partial(_number, vision, f"{source}: vision_config")
     return replace(text, tower=tower_of_config(config, number, text.hidden, source))
 
 
-def _number(config: Mapping[str, Any], key: str, source: str) -> int:
+def _number(config: Mapping[str, Any], source: str, key: str) -> int:
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(

@@ -160,7 +160,6 @@ class _Copy:
             seconds=steps * (decode_step_seconds(shape, places, rates) + keys),
             steps=round(steps),
             requests=round(steps * places),
-            peak_tokens=round(read),
         )
 
     def _at_rates(self, done: Decoding) -> float:

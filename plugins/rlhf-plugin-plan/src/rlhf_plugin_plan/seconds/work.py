@@ -184,8 +184,6 @@ class Decoding:
     """Number of decoding steps."""
     requests: int
     """Number of running sequences, summed over decoding steps; the host's time grows with it."""
-    peak_tokens: int
-    """Largest number of tokens in the KV cache at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +226,7 @@ def decode(
     """
     waiting = [length - 1 for length in reversed(responses) if length > 1]
     running: list[tuple[int, int]] = []  # heap of (step at which a sequence ends, its first step)
-    step = requests = peak = 0
+    step = requests = 0
     seconds = 0.0
     while waiting or running:
         while waiting and len(running) < cap:
@@ -237,7 +235,6 @@ def decode(
         stretch = running[0][0] - step
         first = sum(prompt + step - begun + 1 for _, begun in running)
         read = stretch * first + batch * stretch * (stretch - 1) // 2
-        peak = max(peak, first + batch * (stretch - 1))
         seconds += stretch * decode_step_seconds(shape, batch, rates) + max(
             rates.kv_token_bytes * (read + stretch * batch) / rates.bandwidth,
             attention_flops(shape, read) / rates.flops,
@@ -246,7 +243,7 @@ def decode(
         step += stretch
         while running and running[0][0] <= step:
             heapq.heappop(running)
-    return Decoding(seconds=seconds, steps=step, requests=requests, peak_tokens=peak)
+    return Decoding(seconds=seconds, steps=step, requests=requests)
 
 
 def optimizer_bytes(parameters: float, traffic: float) -> float:

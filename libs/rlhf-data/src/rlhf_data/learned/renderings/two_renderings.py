@@ -63,7 +63,7 @@ def load_renderings(
     if images is not None:
         raise DataError(
             f"{other.options}: expected conversations without images, which have one rendering",
-            code="config/conflict",
+            code="config/rendering-of-images",
         )
 
     def form(found: ConversationColumns) -> TwoRenderings:

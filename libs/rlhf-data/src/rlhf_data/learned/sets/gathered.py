@@ -181,7 +181,7 @@ class Gathered:
         self._total += len(batch)
         for index, made in rows:
             if isinstance(made, RowProblem):
-                self._bad.append(_located(made, source, index))
+                self._bad.append(BadRow(source.where(index), made.kind, made.reason))
                 continue
             if made.inert:
                 self._inert = self._inert.plus(made.inert, source.where(index))
@@ -242,7 +242,3 @@ def _content(sequence: LearnedSequence) -> bytes:
     """Return what the model reads of a sequence as bytes."""
     images = "".join(span.image.sha256 for span in sequence.media)
     return sequence.token_ids.astype(np.int32).tobytes() + images.encode()
-
-
-def _located(problem: RowProblem, source: Source, index: int) -> BadRow:
-    return BadRow(source.where(index), problem.kind, problem.reason)

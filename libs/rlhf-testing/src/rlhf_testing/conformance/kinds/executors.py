@@ -37,9 +37,9 @@ class _Environment:
 class _Engine(FakeEngine):
     """Engine that records its completions with the prompt of each."""
 
-    def __init__(self, version: int = 7) -> None:
+    def __init__(self) -> None:
         super().__init__(mean_length=5)
-        self.version = version
+        self.version = 7
         self.written: list[tuple[tuple[int, ...], Completion]] = []
 
     async def generate(self, request: GenerationRequest) -> list[Completion]:

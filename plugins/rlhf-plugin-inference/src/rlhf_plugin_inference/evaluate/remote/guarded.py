@@ -70,7 +70,7 @@ class GuardedEnvironment:
             raise ConfigError(
                 f"{self._where}: its observation is token ids, which no chat server reads. Evaluate the model's folder "
                 "with an engine, or have the environment give text or messages.",
-                code="config/conflict",
+                code="eval/tokens-for-a-server",
             )
         if observation.text is not None:
             return ({"role": "user", "content": observation.text},)

@@ -126,13 +126,13 @@ def _check_rendering(run: DistillOptions, selections: Selections, labels: Labels
         raise ConfigError(
             f"{labels(asked[0])} with --model.vision: expected conversations without images, which have one rendering "
             "for both models. Leave one of them out.",
-            code="config/conflict",
+            code="config/rendering-of-images",
         )
     if run.data.text_key is not None:
         raise ConfigError(
             f"{labels(asked[0])} with --data.text_key: expected conversations, since plain text has no chat template. "
             "Leave one of them out.",
-            code="config/conflict",
+            code="config/rendering-of-plain-text",
         )
     file = run.teacher.chat_template
     if file not in (None, MODEL_TEMPLATE) and not Path(file).is_file():

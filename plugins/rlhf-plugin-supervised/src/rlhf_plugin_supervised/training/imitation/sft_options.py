@@ -73,7 +73,7 @@ def _check(run: SftOptions, selections: Selections, labels: Labels, plugins: Plu
         raise ConfigError(
             f"{labels('train.label_smoothing')} {run.train.label_smoothing:g} with --train.loss {run.train.loss}: "
             "expected loss nll, whose target it changes. Leave one of them out.",
-            code="config/conflict",
+            code="config/smoothing-of-other-loss",
         )
 
 

@@ -13,7 +13,7 @@ from rlhf_config import (
     Selector,
     refuse_typed,
 )
-from rlhf_core import Config, ConfigError
+from rlhf_core import CapabilityError, Config, ConfigError
 from rlhf_core.capabilities import UNPAIRED_ANSWERS
 from rlhf_core.plugins import Plugins
 from rlhf_data import LabeledColumns, PairColumns
@@ -92,7 +92,7 @@ def _check(run: DpoOptions, selections: Selections, labels: Labels, plugins: Plu
         raise ConfigError(
             f"{labels('preference.nll_coef')} {run.preference.nll_coef}: expected 0 with {name}, which learns from "
             "answers without a partner. Leave it out.",
-            code="config/conflict",
+            code="config/nll-of-single-answers",
         )
     useless = COLUMNS_OF_ANSWERS if has_pairs else COLUMNS_OF_PAIRS
     reads = "pairs" if has_pairs else "single answers"
@@ -105,19 +105,21 @@ def _check_loss(loss: Selection, first: Selection, labels: Labels) -> None:
     """Refuse a loss with needs that nobody meets, and one that reads other rows than the first."""
     label, name = labels(loss.slot), loss.registered.name
     if unknown := sorted(loss.needs - SUPPLIED):
-        raise ConfigError(f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply")
+        raise CapabilityError(
+            f"{label} {name} needs {unknown[0]!r}, which rlhf dpo does not supply"
+        )
     other, rows = (
         ("matched_pairs", "pairs") if is_single(loss) else ("mismatched_kl", "single answers")
     )
     if other in loss.needs:
-        raise ConfigError(
+        raise CapabilityError(
             f"{label} {name} needs {other!r}, which rlhf dpo supplies to losses on {rows} only"
         )
     if is_single(loss) != is_single(first):
         raise ConfigError(
             f"{label} {name}: expected a loss on the same rows as {first.registered.name}; one of them reads pairs, "
             "the other single answers. Choose another one.",
-            code="config/conflict",
+            code="config/losses-of-other-rows",
         )
 
 

@@ -73,10 +73,6 @@ def _ends(observer: Observer, steps: Sequence[int]) -> list[int]:
     return [step for step in steps if any(_tell(observer, step))]
 
 
-def _saved(observer: Observer) -> Any:
-    return json.loads(json.dumps(observer.state_dict(), allow_nan=False))
-
-
 def _result(status: Any, steps: int = 2, message: str = "") -> RunResult:
     return RunResult(status=status, steps=steps, seconds=1.5, message=message)
 
@@ -127,7 +123,7 @@ def check_a_resumed_run_goes_on(subject: Subject) -> None:
     for cut in (1, 39, 41, 100, 139, 181):
         with _told(subject) as first:
             before = _ends(first, range(1, cut + 1))
-            state = _saved(first)
+            state = json.loads(json.dumps(first.state_dict(), allow_nan=False))
         with _told(subject, start_step=cut, state=state) as second:
             found = before + _ends(second, range(cut + 1, _STEPS + 1))
         assert found == expected, (
