@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import threading
 from types import SimpleNamespace
 
 import datasets
@@ -61,12 +62,51 @@ def test_files_that_were_downloaded_earlier_are_read_without_a_request(listener,
     assert "files that were downloaded earlier are used" in caplog.text
 
 
-def test_a_slow_hub_is_no_hub_that_cannot_be_reached(listener, monkeypatch):
-    monkeypatch.setattr(hub, "_PATIENCE_S", 0.05)
+def test_a_hub_that_never_answers_is_one_error_at_the_first_request(listener, monkeypatch):
+    """A firewall that drops packets looks so; the client repeats each request five times."""
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.05)
+
+    with pytest.raises(
+        ConfigError, match="HF_HUB_ETAG_TIMEOUT", check=has_code("model/hub-unreachable")
+    ):
+        load_tokenizer("nobody/nothing")
+
+
+def test_a_name_that_is_looked_up_forever_ends_with_the_patience(listener, monkeypatch):
+    """The client's timeouts bound neither that nor a connection that tries one address after the other."""
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.05)
+    forever = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: forever.wait(HANG_S) and [])
+
+    with pytest.raises(ConfigError, check=has_code("model/hub-unreachable")):
+        hub.reach_hub("nobody/nothing")
+    forever.set()
+
+
+def test_a_hub_whose_answer_is_an_error_can_be_reached(listener, monkeypatch):
+    def answer():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", HANG_S)
+    hub_thread = threading.Thread(target=answer)
+    hub_thread.start()
 
     hub.reach_hub("some/model")
 
+    hub_thread.join()
     assert not constants.HF_HUB_OFFLINE
+
+
+def test_a_data_set_of_a_hub_that_never_answers_is_one_error(listener, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.05)
+
+    with pytest.raises(
+        DataError, match="HF_HUB_ETAG_TIMEOUT", check=has_code("data/hub-unreachable")
+    ):
+        open_source("some/set")
 
 
 def test_folders_and_what_is_no_name_ask_nobody(listener, tmp_path, monkeypatch):
@@ -91,7 +131,7 @@ def test_a_data_set_that_cannot_be_downloaded_is_one_error_at_the_first_request(
 
 
 def test_a_data_set_that_was_downloaded_earlier_is_read_without_a_request(
-    listener, datasets_cache, monkeypatch
+    listener, datasets_cache, monkeypatch, caplog
 ):
     listener.close()
     kept = Dataset.from_dict({"prompt": ["a"]})
@@ -105,4 +145,5 @@ def test_a_data_set_that_was_downloaded_earlier_is_read_without_a_request(
 
     assert open_source("some/set:main").row(0) == {"prompt": "a"}
     assert asked == [("some/set", "main", "train", True)]
+    assert "files that were downloaded earlier are used" in caplog.text
     assert not constants.HF_HUB_OFFLINE

@@ -1,14 +1,17 @@
 """The hub of models and data sets, asked once whether it can be reached before files are downloaded from it.
 
-Its client repeats a request that finds no connection five times, for each file and for half a minute, also where the
-name of its host is not known. Whoever has no network would wait minutes for an error, or for files that are here.
+Its client repeats a request that finds no connection, or no answer, five times, for each file and for a minute and a
+half, also where the name of its host is not known. Without a network you would wait minutes for an error, or for files
+that are here.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -16,10 +19,12 @@ from rlhf_core.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 5.0
-"""Seconds for a connection and an answer, after which the network is slow and the client's own patience counts."""
 _FILES = ("config.json", "tokenizer_config.json", "adapter_config.json")
 """Files of which each model or tokenizer has one."""
+_USED_WITHOUT = (
+    "%s cannot be reached (%s): files that were downloaded earlier are used. With HF_HUB_OFFLINE=1 "
+    "they are used at once."
+)
 
 
 def reach_hub(name: str) -> None:
@@ -28,7 +33,8 @@ def reach_hub(name: str) -> None:
     Where it cannot, this process takes from then on what was downloaded earlier, as with ``HF_HUB_OFFLINE``.
 
     Raises:
-        ConfigError: the hub refuses connections or is not known here, and nothing of the model was downloaded earlier.
+        ConfigError: the hub refuses connections, does not answer or is not known here, and nothing of the model was
+            downloaded earlier.
     """
     from huggingface_hub import constants
 
@@ -48,11 +54,7 @@ def reach_hub(name: str) -> None:
                 "a folder.",
                 code="model/hub-unreachable",
             ) from error
-        log.warning(
-            "%s cannot be reached (%s): files that were downloaded earlier are used",
-            constants.ENDPOINT,
-            error,
-        )
+        log.warning(_USED_WITHOUT, constants.ENDPOINT, error)
         constants.HF_HUB_OFFLINE = True
 
 
@@ -61,7 +63,7 @@ def reaching_hub(spec: str) -> Iterator[None]:
     """Ask whether the hub can be reached, and open a data set in the body; without it, one that was downloaded earlier.
 
     Raises:
-        DataError: the hub refuses connections or is not known here, and the body failed without it.
+        DataError: the hub refuses connections, does not answer or is not known here, and the body failed without it.
     """
     from datasets import config
     from huggingface_hub import constants
@@ -82,6 +84,7 @@ def reaching_hub(spec: str) -> Iterator[None]:
     constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
     try:
         yield
+        log.warning(_USED_WITHOUT, constants.ENDPOINT, reason)
     except DataError as error:
         raise DataError(
             f"{spec}: no such file or folder is here, no data set of that name was downloaded earlier, and "
@@ -96,18 +99,33 @@ def reaching_hub(spec: str) -> Iterator[None]:
 # Errors are not kept: the network may be there when a notebook asks again.
 @lru_cache
 def _ask(endpoint: str) -> None:
-    """Send one request; a connection that is slow, and each answer, will do.
+    """Send one request; each answer will do, within the time that the client takes for one.
 
     Raises:
-        ConnectionError: there is no connection.
+        ConnectionError: there is no connection, or no answer.
     """
-    from huggingface_hub import get_session
+    from huggingface_hub import constants, get_session
 
+    patience_s, asked = constants.HF_HUB_ETAG_TIMEOUT, Future[object]()
+
+    def ask() -> None:
+        try:
+            answer = get_session().head(endpoint, timeout=patience_s, follow_redirects=False)
+            asked.set_result(answer)
+        except Exception as error:
+            asked.set_exception(error)
+
+    # The client's timeout bounds neither the look-up of a name nor the tries of a host's addresses together.
+    threading.Thread(target=ask, daemon=True).start()
     try:
-        get_session().head(endpoint, timeout=_PATIENCE_S, follow_redirects=False)
+        asked.result(patience_s)
     except Exception as error:  # of the client's library, which the hub's releases replace
-        # What takes too long has another class: the network is slow, and the download may have more patience.
-        if "ConnectError" in {kind.__name__ for kind in type(error).__mro__}:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if not kinds.isdisjoint({"TimeoutException", "TimeoutError"}):
+            raise ConnectionError(
+                f"no answer within {patience_s} s; for a slow network set HF_HUB_ETAG_TIMEOUT=60"
+            ) from error
+        if "ConnectError" in kinds:
             raise ConnectionError(str(error)) from error
 
 
