@@ -27,6 +27,8 @@ def listener(monkeypatch, tmp_path):
         server.settimeout(HANG_S)
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr(constants, "ENDPOINT", address)
+        files = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         waits = SimpleNamespace(sleep=lambda seconds: pytest.fail("a request is repeated"))
@@ -83,21 +85,37 @@ def test_a_name_that_is_looked_up_forever_ends_with_the_patience(listener, monke
     forever.set()
 
 
-def test_a_hub_whose_answer_is_an_error_can_be_reached(listener, monkeypatch):
-    def answer():
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(4096)
-            connection.sendall(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+def answering(listener, *answers):
+    """Start a hub that gives each request the next answer; join the thread for its end."""
 
-    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", HANG_S)
-    hub_thread = threading.Thread(target=answer)
-    hub_thread.start()
+    def serve():
+        for answer in answers:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_a_hub_whose_answer_is_an_error_can_be_reached(listener):
+    """What is wrong with it, the download says."""
+    serving = answering(listener, "503 Busy", "503 Busy")
 
     hub.reach_hub("some/model")
 
-    hub_thread.join()
+    serving.join()
     assert not constants.HF_HUB_OFFLINE
+
+
+def test_a_model_that_the_hub_has_not_is_one_error_before_its_files_are_read(listener):
+    serving = answering(listener, "200 OK", "401 Unauthorized\r\nX-Error-Code: RepoNotFound")
+
+    with pytest.raises(ConfigError, match="some/modell", check=has_code("model/not-on-hub")):
+        hub.reach_hub("some/modell")
+    serving.join()
 
 
 def test_a_data_set_of_a_hub_that_never_answers_is_one_error(listener, monkeypatch):

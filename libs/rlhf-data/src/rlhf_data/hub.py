@@ -28,17 +28,20 @@ _USED_WITHOUT = (
 
 
 def reach_hub(name: str) -> None:
-    """Ask whether the hub can be reached, where a model is no folder.
+    """Ask whether the hub can be reached and has a model, where the model is no folder and was not downloaded earlier.
 
     Where it cannot, this process takes from then on what was downloaded earlier, as with ``HF_HUB_OFFLINE``.
 
     Raises:
+        ConfigError: the hub has no such model, or none that may be read here.
         ConfigError: the hub refuses connections, does not answer or is not known here, and nothing of the model was
             downloaded earlier.
     """
+    if os.path.exists(name):
+        return
     from huggingface_hub import constants
 
-    if os.path.exists(name) or constants.is_offline_mode():
+    if constants.is_offline_mode():
         return
     try:
         was_downloaded = _was_downloaded(name)
@@ -56,6 +59,9 @@ def reach_hub(name: str) -> None:
             ) from error
         log.warning(_USED_WITHOUT, constants.ENDPOINT, error)
         constants.HF_HUB_OFFLINE = True
+    else:
+        if not was_downloaded:
+            _refuse_unknown(name)
 
 
 @contextmanager
@@ -127,6 +133,21 @@ def _ask(endpoint: str) -> None:
             ) from error
         if "ConnectError" in kinds:
             raise ConnectionError(str(error)) from error
+
+
+def _refuse_unknown(name: str) -> None:
+    """Look for a model on the hub: whoever reads its files imports their library before, which takes seconds."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, _FILES[0]))
+    except Exception as error:  # a hub that is slow or broken is the downloads' matter
+        if "RepositoryNotFoundError" in {kind.__name__ for kind in type(error).__mro__}:
+            raise ConfigError(
+                f"model {name}: there is no such folder, and {constants.ENDPOINT} has no model of that name that you "
+                "may read. Correct the name, give a folder, or log in (hf auth login) where it is private or gated.",
+                code="model/not-on-hub",
+            ) from error
 
 
 def _was_downloaded(name: str) -> bool:
