@@ -14,7 +14,7 @@ from tests.deadlines import HANG_S
 
 from rlhf_core.errors import ConfigError, DataError
 from rlhf_data import hub
-from rlhf_data.sources import open_source
+from rlhf_data.sources import open_source, reach_source
 from rlhf_data.tokenizer import load_tokenizer
 from rlhf_testing.errors import has_code
 from rlhf_testing.tiny import write_tiny_model
@@ -146,6 +146,30 @@ def test_a_data_set_that_cannot_be_downloaded_is_one_error_at_the_first_request(
     assert not constants.HF_HUB_OFFLINE, "a notebook may have a network when it asks again"
     (line,) = (each.getMessage() for each in caplog.records)
     assert line == "nothing: no such file or folder is here, so the hub is asked for a data set"
+
+
+def test_a_hub_that_did_not_answer_is_not_asked_again_at_once(listener, monkeypatch):
+    """A run whose sets were downloaded earlier would wait for each of them."""
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.05)
+    with pytest.raises(DataError, check=has_code("data/hub-unreachable")):
+        reach_source("some/set")
+    monkeypatch.setattr(hub, "_request", lambda endpoint: pytest.fail("the hub is asked"))
+
+    with pytest.raises(DataError, check=has_code("data/hub-unreachable")):
+        reach_source("other/set")
+
+    monkeypatch.setattr(hub, "_FAILED_S", 0.0)
+    asked = []
+    monkeypatch.setattr(hub, "_request", asked.append)
+    reach_source("other/set")
+    assert asked == [constants.ENDPOINT]
+
+
+def test_for_sets_of_this_machine_no_hub_is_asked(listener, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "_ask", lambda endpoint: pytest.fail("the hub is asked"))
+
+    for spec in (str(tmp_path), "absent.jsonl", "part-*.jsonl", "./absent", "no name"):
+        reach_source(spec)
 
 
 def test_a_data_set_that_was_downloaded_earlier_is_read_without_a_request(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 
 _FILES = ("config.json", "tokenizer_config.json", "adapter_config.json")
 """Files of which each model or tokenizer has one."""
+_FAILED_S = 60.0
+"""Seconds for which nobody asks again a hub that did not answer: a run names several sets."""
+_failed: dict[str, tuple[float, str]] = {}
+"""Address of a hub that did not answer -> when that was, and why."""
 _USED_WITHOUT = (
     "%s cannot be reached (%s): files that were downloaded earlier are used. With HF_HUB_OFFLINE=1 "
     "they are used at once."
@@ -77,9 +82,8 @@ def reaching_hub(spec: str) -> Iterator[None]:
     if constants.is_offline_mode() or config.HF_HUB_OFFLINE:
         yield
         return
-    if "/" not in spec:
-        # A misspelled file looks so, too.
-        log.warning("%s: no such file or folder is here, so the hub is asked for a data set", spec)
+    if "/" not in spec:  # a misspelled file looks so, too
+        _say_asked(spec)
     try:
         _ask(constants.ENDPOINT)
     except ConnectionError as error:
@@ -102,7 +106,12 @@ def reaching_hub(spec: str) -> Iterator[None]:
         constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = False
 
 
-# Errors are not kept: the network may be there when a notebook asks again.
+@lru_cache
+def _say_asked(spec: str) -> None:
+    log.warning("%s: no such file or folder is here, so the hub is asked for a data set", spec)
+
+
+# Errors are not kept for long: the network may be there when a notebook asks again.
 @lru_cache
 def _ask(endpoint: str) -> None:
     """Send one request; each answer will do, within the time that the client takes for one.
@@ -110,6 +119,17 @@ def _ask(endpoint: str) -> None:
     Raises:
         ConnectionError: there is no connection, or no answer.
     """
+    when, reason = _failed.get(endpoint, (0.0, ""))
+    if reason and time.monotonic() - when < _FAILED_S:
+        raise ConnectionError(reason)
+    try:
+        _request(endpoint)
+    except ConnectionError as error:
+        _failed[endpoint] = (time.monotonic(), str(error))
+        raise
+
+
+def _request(endpoint: str) -> None:
     from huggingface_hub import constants, get_session
 
     patience_s, asked = constants.HF_HUB_ETAG_TIMEOUT, Future[object]()
@@ -135,6 +155,7 @@ def _ask(endpoint: str) -> None:
             raise ConnectionError(str(error)) from error
 
 
+@lru_cache
 def _refuse_unknown(name: str) -> None:
     """Look for a model on the hub: whoever reads its files imports their library before, which takes seconds."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url

@@ -28,7 +28,6 @@ from rlhf_core.rng import sample_seed
 from rlhf_data.chat.renderer import TokenizerRenderer
 from rlhf_data.drawn_images import DrawnImages
 from rlhf_data.forms.opened_sets import OpenedSets
-from rlhf_data.hub import reach_hub
 from rlhf_data.made.players import Players
 from rlhf_data.made.source_rows import SourceRows
 from rlhf_data.made.source_tasks import source_tasks
@@ -93,7 +92,6 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     """
     run = resolved.run
     demands = demands_of(resolved)
-    reach_hub(run.model.path)
     opened = OpenedSets.of(run)
     tokenizer = load_tokenizer(
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
