@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -204,6 +205,35 @@ def test_nothing_heavy_is_imported(folder, words):
 
     assert done.stderr.splitlines()[-1].strip() == "imported:"
     assert done.returncode == (2 if "--steps" in words else 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["train", *COMPLETE, "--dry-run"], 0),
+        (["train", *COMPLETE, "--data", "nobody/nothing"], 2),
+        (["train", "--model", "nobody/nothing", *COMPLETE[2:]], 2),
+    ],
+    ids=["dry run", "a set that is nowhere", "a model that is nowhere"],
+)
+def test_torch_is_not_imported_for_what_needs_no_model(folder, words, code):
+    program = (
+        f"import sys\nfrom rlhf_cli.main import main\ncode = main({words!r})\n"
+        "print('imported:', *sorted({'torch', 'transformers'} & sys.modules.keys()), file=sys.stderr)\n"
+        "sys.exit(code)"
+    )
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+        env=os.environ | nowhere,
+    )
+
+    assert (done.stderr.splitlines()[-1].strip(), done.returncode) == ("imported:", code)
+    assert ("127.0.0.1" in done.stderr) == (code == 2)
 
 
 def test_the_list_of_commands_is_no_reason_to_build_an_options_model():

@@ -28,6 +28,7 @@ from rlhf_config import (
     resolve_options,
     with_memory_options,
 )
+from rlhf_config.checks.data_files import split_name
 from rlhf_config.checks.named_columns import named_columns
 from rlhf_core import ConfigError, MissingDependency, RLHFError, UnknownComponent
 from rlhf_core.contracts import Accelerator, RunResult
@@ -146,6 +147,7 @@ def execute(command: TrainingCommand[OptionsT], words: Sequence[str], plugins: P
     say_choices(resolved)
     if idle := idle_gpus(resolved):
         print(idle, file=sys.stderr)
+    check_hub(resolved, command)
     result: RunResult = function_of(command.run)(resolved, plugins)
     code = _EXIT_CODES[result.status]
     if result.message and result.status != "finished":
@@ -196,6 +198,22 @@ def check_rows(resolved: ResolvedOptions[Any], command: TrainingCommand[Any]) ->
     """
     if command.rows is not None:
         function_of(command.rows)(resolved)
+
+
+def check_hub(resolved: ResolvedOptions[OptionsT], command: TrainingCommand[OptionsT]) -> None:
+    """Check that the hub answers where a model or a set is not on this machine: a run imports torch before it asks.
+
+    Raises:
+        ConfigError: the hub cannot be reached and a model was not downloaded earlier, or the hub does not have it.
+        DataError: the hub cannot be reached and a set was not downloaded earlier.
+    """
+    from rlhf_data.hub import reach_hub
+    from rlhf_data.sources import reach_source
+
+    for _, name in command.options.models(resolved.run):
+        reach_hub(name)
+    for _, entry in command.options.data(resolved.run):
+        reach_source(split_name(entry)[1])
 
 
 def split_arguments(words: Sequence[str]) -> Arguments:

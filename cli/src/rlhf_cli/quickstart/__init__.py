@@ -29,6 +29,7 @@ def command(plugins: Plugins) -> Callable[[typer.Context, Path], None]:
         from .files import write
 
         if not (folder / "run.toml").exists():
+            typer.echo(f"Writing a task and a tiny model into {folder}, which takes some seconds")
             write(folder)
         typer.echo(f"{folder} holds the rows, a reward, a model and run.toml. Running:")
         words = ["-c", str(folder / "run.toml"), "--resume", "auto", *context.args]

@@ -190,6 +190,21 @@ def open_hub(spec: str, name: str, split: str) -> Source:
     return ArrowRows(dataset, name, lambda index: f"{spec}[{split}]:row {index + 1}")
 
 
+def reach_set(spec: str) -> None:
+    """Ask whether the hub can be reached, where a data set was not downloaded earlier. Nothing is downloaded.
+
+    Raises:
+        DataError: the hub cannot be reached, and nothing of that name was downloaded earlier.
+    """
+    with reaching_hub(spec), _translated(spec, "a data set on the hub", _HUB_FIX):
+        from datasets import load_dataset_builder
+        from huggingface_hub import constants
+
+        if constants.is_offline_mode():
+            repository, _, config = spec.partition(":")
+            load_dataset_builder(repository, config or None)
+
+
 def hub_fingerprint(spec: str, split: str) -> str:
     """Return what ``datasets`` knows the rows of a set on the hub by.
 

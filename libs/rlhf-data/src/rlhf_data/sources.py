@@ -69,6 +69,17 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
     return _open_file(path, name)
 
 
+def reach_source(spec: str) -> None:
+    """Ask whether the hub can be reached, where a data set is not on this machine; ``spec`` as in ``open_source``.
+
+    Raises:
+        DataError: the hub cannot be reached, and nothing of that name was downloaded earlier.
+    """
+    is_here = is_pattern(spec) or _is_surely_a_path(spec) or Path(spec).exists()
+    if not is_here and _HUB_NAME.fullmatch(spec):
+        arrow_sets.reach_set(spec)
+
+
 def _open_file(path: Path, name: str) -> Source:
     suffix = suffix_of(path.name)
     if not is_packed(path.name) or suffix not in SUFFIXES:

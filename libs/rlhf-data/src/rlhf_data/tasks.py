@@ -132,7 +132,7 @@ def load_eval_sets(
         return _made_eval_sets(run, renderer, players, makers, images)
     wanted = WantedSets.of("eval.data", run.eval.data, run.eval)
     sets: dict[str, TaskSet | MadeTasks] = {
-        **load_sets(wanted, run.data, renderer, players, images)
+        **load_sets(wanted, run.data, renderer, players, images, opened)
     }
     if run.eval.fraction:
         sets |= _held_out_sets(run, renderer, players, images, opened)
@@ -166,12 +166,14 @@ def load_sets(
     renderer: TokenizerRenderer,
     players: Players | None = None,
     images: ImageReader | None = None,
+    opened: OpenedSets | None = None,
 ) -> dict[str, TaskSet]:
     """Return a task set for each entry by name, with indices from 0 without gaps, in the order of the rows.
 
     Args:
         data: options by which rows become prompts.
         images: reader of images; None: the model reads text alone.
+        opened: sets that are open already.
 
     Raises:
         DataError: a set cannot be opened or used, as in ``load_task_set``, or two sets share a name.
@@ -179,16 +181,18 @@ def load_sets(
     sets: dict[str, TaskSet] = {}
     for entry in wanted.entries:
         name, spec = split_name(entry)
-        reader = _Reader(data, renderer, wanted.option, [spec], images, is_played=_plays(players))
-        opened = reader.open(spec, wanted.split, name)
-        called = opened.source.name
+        reader = _Reader(
+            data, renderer, wanted.option, [spec], images, opened, is_played=_plays(players)
+        )
+        found = reader.open(spec, wanted.split, name)
+        called = found.source.name
         if called in sets:
             raise DataError(
                 f"{wanted.option}: two sets are called {called!r}; name them with NAME=PATH",
                 code="data/repeated-name",
             )
-        used = np.ones(_limited(len(opened.source), wanted.max_samples), dtype=bool)
-        reader.add(opened, used)
+        used = np.ones(_limited(len(found.source), wanted.max_samples), dtype=bool)
+        reader.add(found, used)
         sets[called] = TaskSet(reader.parts(compact=True), players=players)
     return sets
 

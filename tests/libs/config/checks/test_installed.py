@@ -74,6 +74,26 @@ def test_a_module_that_another_one_imports_is_found_without_importing_either(pac
     assert "some_plugin_of_mine.heavy" not in sys.modules
 
 
+def test_a_module_whose_names_are_imported_is_read_and_not_imported(package):
+    """Importing it costs what the component itself costs: seconds, for one that begins with torch."""
+    (package / "near.py").write_text("import json\nthing = 1\n")
+
+    assert list(missing_imports("some_plugin_of_mine.heavy:Heavy")) == []
+    assert "some_plugin_of_mine.near" not in sys.modules
+
+
+def test_a_package_below_a_package_is_read_and_not_imported(package):
+    (package / "parts").mkdir()
+    (package / "parts" / "__init__.py").write_text("import not_there_in_parts\n")
+    (package / "parts" / "part.py").write_text("import not_there_in_part\n")
+    (package / "heavy.py").write_text("from .parts.part import Part\nfrom .parts import part\n")
+
+    found = dict(missing_imports("some_plugin_of_mine.heavy:Heavy"))
+
+    assert set(found) == {"not_there_in_part", "not_there_in_parts"}
+    assert "some_plugin_of_mine.parts" not in sys.modules
+
+
 def test_what_is_there_lacks_nothing():
     assert list(missing_imports("rlhf_core.registry:Registry")) == []
     assert list(missing_imports(Config)) == []

@@ -1,6 +1,8 @@
 """What a run consists of: what is built, in which order, and how it is taken apart, also after a failed start."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -13,6 +15,7 @@ from rlhf_core.contracts import Task, Uid
 from rlhf_data.made.tasks import MadePart, MadeTasks
 from rlhf_testing.errors import has_code
 from rlhf_trainer.learning.learner import BatchLearner
+from rlhf_trainer.loop import session
 from rlhf_trainer.loop.session import open_session, total_steps_of
 
 EVAL = {"eval": {"fraction": 0.25}}
@@ -61,6 +64,25 @@ def test_steps_are_those_asked_for_or_as_many_as_the_epochs_take(
     changes = {"train": train, "rollout": {"batch_size": batch_size}}
     with small_run.configured(changes) as (resolved, _):
         assert total_steps_of(resolved, range(num_tasks)) == expected
+
+
+def test_a_set_that_cannot_be_opened_is_reported_before_a_tokenizer_is_read(opened, monkeypatch):
+    monkeypatch.setattr(session, "load_tokenizer", lambda *_, **__: pytest.fail("it is read"))
+    changes = {"eval": {"data": ["rows.jsonl", "absent.jsonl"]}}
+
+    with pytest.raises(DataError, match="absent", check=has_code("data/file-not-found")):
+        opened(lambda session: None, changes)
+
+
+def test_the_parts_of_a_run_are_imported_without_torch():
+    """Its import takes seconds, after which a person reads of a misspelled set."""
+    code = (
+        "import sys, rlhf_trainer.loop.run; print({'torch', 'transformers'} & sys.modules.keys())"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "set()\n"
 
 
 class Streams:

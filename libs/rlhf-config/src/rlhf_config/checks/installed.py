@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +74,15 @@ def missing_imports(factory: object) -> Iterator[tuple[str, str]]:
     if isinstance(factory, CodeReference):
         _look(factory.path, "", found, set())
     elif isinstance(factory, str):
-        module = factory.partition(":")[0]
-        if module not in sys.modules and (source := _source(module)) is not None:
-            _look(source, module, found, set())
+        _look_at(factory.partition(":")[0], found, set())
     yield from found.items()
+
+
+def _look_at(module: str, found: dict[str, str], seen: set[Path]) -> None:
+    """Add what a module lacks, and what the packages above it lack, which are imported before it."""
+    for name in accumulate(module.split("."), "{}.{}".format):
+        if name not in sys.modules and (source := _source(name)) is not None:
+            _look(source, name, found, seen)
 
 
 def _look(source: Path, name: str, found: dict[str, str], seen: set[Path]) -> None:
@@ -90,10 +97,9 @@ def _look(source: Path, name: str, found: dict[str, str], seen: set[Path]) -> No
     package = name if source.name == "__init__.py" else name.rpartition(".")[0]
     for line, imported, relative in _imports(tree, package):
         top = imported.partition(".")[0]
-        is_own = bool(name) and top == name.partition(".")[0]
-        if is_own and (own := _source(imported)) is not None:
-            _look(own, imported, found, seen)
-        elif not relative and not is_own and not _can_be_found(top):
+        if name and top == name.partition(".")[0]:
+            _look_at(imported, found, seen)
+        elif not relative and not _can_be_found(top):
             found.setdefault(top, f"{source}:{line}")
 
 
@@ -114,23 +120,28 @@ def _imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def _can_be_found(module: str) -> bool:
-    if module in sys.modules:
-        return True
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
+    return module in sys.modules or _spec(module) is not None
 
 
 def _source(module: str) -> Path | None:
-    """Return a module's file; None if there is none, or if a package above it cannot be imported."""
-    try:
-        spec = find_spec(module)
-    except (ImportError, AttributeError, ValueError):
-        return None
+    """Return a module's file; None if there is none."""
+    spec = _spec(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     return Path(spec.origin)
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    # find_spec of a module within a package imports the package, and of a name within a module the module.
+    package = module.rpartition(".")[0]
+    if package:
+        above = _spec(package)
+        folders = None if above is None else above.submodule_search_locations
+        return None if folders is None else PathFinder.find_spec(module, folders)
+    try:
+        return find_spec(module)
+    except (ImportError, ValueError):
+        return None
 
 
 def _requirement(module: str, distribution: Distribution | None) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rlhf_config.run import PromptData
+from typing import Self
+
+from rlhf_config.checks.data_files import split_name
+from rlhf_config.run import PromptData, RunConfig
 
 from ..sources import open_source
 from .form import RowKind
@@ -19,6 +22,20 @@ class OpenedSets:
     def __init__(self, *, says: bool = True) -> None:
         self._says = says
         self._found: dict[tuple[str, str, str | None], FormedSet[PromptData]] = {}
+
+    @classmethod
+    def of(cls, run: RunConfig) -> Self:
+        """Return the sets of ``data.train`` and ``eval.data``, opened.
+
+        Raises:
+            DataError: as from ``open``.
+        """
+        opened = cls()
+        for spec in run.data.train:
+            opened.open(run.data, spec, run.data.split, None, "data.train")
+        for name, spec in map(split_name, run.eval.data):
+            opened.open(run.data, spec, run.eval.split, name, "eval.data")
+        return opened
 
     def open(
         self, data: PromptData, spec: str, split: str, name: str | None, option: str

@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rlhf_core.batch.metric import Metrics, metric_values
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
@@ -24,6 +22,7 @@ from rlhf_core.contracts.advantage import AdvantageEstimator, Advantages, Reward
 from rlhf_core.contracts.engine import Engine
 from rlhf_core.contracts.runtime import RoleHandle
 from rlhf_core.errors import CapabilityError, EmptyStepsError, NonFiniteError, RolloutError
+from rlhf_core.lazy import torch
 from rlhf_guard.concurrency import all_at_once
 
 log = logging.getLogger(__name__)
@@ -231,21 +230,21 @@ def has_penalty_counted(
     )
 
 
-def _with_penalty(batch: RewardBatch, penalty: Tensor) -> RewardBatch:
+def _with_penalty(batch: RewardBatch, penalty: torch.Tensor) -> RewardBatch:
     assert batch.kl_penalty is not None
     earned = torch.where(batch.action_mask, batch.token_rewards - batch.kl_penalty, 0.0)
     penalty = torch.where(batch.action_mask, penalty, 0.0)
     return replace(batch, token_rewards=earned + penalty, kl_penalty=penalty)
 
 
-def _scale(batch: RewardBatch) -> Tensor:
+def _scale(batch: RewardBatch) -> torch.Tensor:
     """Return the size of a penalty that no whitening or critic drowns: the largest reward or value, at least 1."""
     columns = (batch.rewards, batch.token_rewards, batch.values)
     sizes = [column.abs().nan_to_num().max() for column in columns if column is not None]
     return torch.stack([*sizes, batch.rewards.new_ones(())]).max()
 
 
-def _uneven(batch: RewardBatch) -> Tensor:
+def _uneven(batch: RewardBatch) -> torch.Tensor:
     """Return (B, A) with 1, 2 and 3 in turns along rows and tokens: whitening would remove a constant penalty."""
     rows, actions = batch.action_mask.shape
     index = torch.arange(rows)[:, None] + torch.arange(actions)

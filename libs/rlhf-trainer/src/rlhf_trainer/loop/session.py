@@ -39,8 +39,6 @@ from rlhf_guard.parts import NamedExecutor, NamedFilter, NamedShaper
 from rlhf_guard.rewards.panel import RewardPanel
 
 from ..learning.demands import Demands, demands_of
-from ..learning.learner import BatchLearner
-from ..learning.parts import learning_parts
 from ..learning.roles import notes_on_templates, run_vocabulary, runtime_spec
 from ..rollouts.episodes import EpisodeRunner, ScoreRequests
 from ..rollouts.images import drawn_images, image_reader
@@ -84,7 +82,8 @@ class Session:
 async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitStack) -> Session:
     """Load the data, build every component and role, and put their closing on ``stack``.
 
-    Cheap things come first, so that a bad row or reward file is reported before a model is loaded.
+    Cheap things come first: a set that cannot be opened is reported before torch is imported, and a bad row or reward
+    file before a model is loaded.
 
     Raises:
         ConfigError: no evaluation gives the metric of the best checkpoint.
@@ -92,6 +91,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     """
     run = resolved.run
     demands = demands_of(resolved)
+    opened = OpenedSets.of(run)
     tokenizer = load_tokenizer(
         run.model.tokenizer or run.model.path, trust_remote_code=run.model.trust_remote_code
     )
@@ -104,7 +104,7 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     environments = await _start_environments(resolved, stack)
     makers = TaskMakers(environments)
     stack.push_async_callback(makers.close)
-    opened, source_rows = OpenedSets(), resolved.optional("data.source")
+    source_rows = resolved.optional("data.source")
     rows = None if source_rows is None else SourceRows(source_rows.build(), source_rows.label)
     if rows is not None:
         tasks: Tasks = source_tasks(run, rows, renderer, images)
@@ -124,6 +124,9 @@ async def open_session(resolved: Resolved, plugins: Plugins, stack: AsyncExitSta
     executor = NamedExecutor(player.build(), player.label)
     shaping = resolved.selections.get("reward.shapers", ())
     shapers = [NamedShaper(chosen.build(), chosen.label) for chosen in shaping]
+    from ..learning.learner import BatchLearner  # with torch, which takes seconds to import
+    from ..learning.parts import learning_parts
+
     parts = learning_parts(resolved, demands, tokenizer)
     spec = with_sleep(
         resolved, _spec(resolved, demands, tokenizer, vocabulary, total_steps), plugins
