@@ -19,7 +19,7 @@ from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
 from .shell.script import ShellCommand, commands
-from .shell.unresolved import remarks_on_loops
+from .shell.unresolved import remarks_on_assumptions, remarks_on_loops
 from .table.source import Written
 from .trl import scripts
 from .trl.launched import refusal_of, trl_launch_of, yaml_of
@@ -219,6 +219,7 @@ def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
                 "missing backslash ends the command before it, for bash as well"
             )
     yield from remarks_on_loops(found)
+    yield from remarks_on_assumptions(found)
     names = dict.fromkeys(
         command.words[0] for command in others if not command.words[0].startswith("--")
     )
