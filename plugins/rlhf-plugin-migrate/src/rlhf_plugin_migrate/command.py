@@ -285,7 +285,9 @@ def _verl_file(path: str, processes: int | None) -> Jobs:
 
     def migrate(adapter: str) -> Outcome:
         program, source = verl.program_of_text(text, path)
-        return verl.migrate(program, source, processes, adapter)
+        outcome = verl.migrate(program, source, processes, adapter)
+        outcome.warnings += [warning] if (warning := verl.left_out(text)) else []
+        return outcome
 
     program, _ = verl.program_of_text(text, path)
     return Jobs(runs=[Job(migrate=migrate, origin=f"{program} of verl, {path}", framework="verl")])

@@ -46,6 +46,8 @@ def test_values_are_null_lists_and_texts_with_other_keys():
     assert settings["output"] == "runs/p/x"
     assert settings["data.train"] == ["a.parquet", "b.parquet"]
     assert settings["train.epochs"] == 30
+    assert "eval.data" in settings
+    assert "eval.data" not in migrated("data.val_files=null")[0]
     assert "log.to" not in settings
 
 
@@ -57,7 +59,7 @@ def test_values_are_null_lists_and_texts_with_other_keys():
             "data.max_prompt_length=${N}",
             "expected a whole number, got ${N}; verl's default is assumed",
         ),
-        ("algorithm.use_kl_in_reward=maybe", "verl's default is assumed"),
+        ("algorithm.use_kl_in_reward=maybe", "expected true or false, got maybe"),
         ("~trainer.logger", "a key that is taken out has no counterpart"),
         ("stray", "expected KEY=VALUE"),
     ],
@@ -111,11 +113,12 @@ def test_the_whole_configuration_of_a_run_says_what_it_has_of_its_own(run, works
             "_target_": "verl.X",
             "model": {"path": workspace["MODEL"], "external_lib": None},
             "actor": {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "use_dynamic_bsz": False},
-            "rollout": {"n": 8, "name": "vllm", "disable_log_stats": True},
+            "rollout": {"n": 8, "name": "vllm", "disable_log_stats": True}
+            | {"engine_kwargs": {"vllm": {"max-num-seqs": 64}}, "prometheus": {"port": 9090}},
         },
         "algorithm": {"adv_estimator": "grpo"},
         "data": {"train_files": ["rows.jsonl"], "val_files": None, "return_raw_chat": True},
-        "trainer": {"resume_mode": "auto", "logger": ["console"]},
+        "trainer": {"resume_mode": "auto", "logger": ["console"], "val_before_train": False},
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
 
@@ -123,6 +126,9 @@ def test_the_whole_configuration_of_a_run_says_what_it_has_of_its_own(run, works
 
     assert found.code == 0, found.report
     assert found.config["algo"]["loss"]["ppo"]["clip_high"] == 0.28
+    assert found.config["eval"] == {"at_start": False}
+    assert found.config["engine"]["vllm"]["args"] == {"max_num_seqs": 64}
+    assert "overrides.yaml beside it" in " ".join(found.report.split())
     for silent in (
         "disable_log_stats",
         "return_raw_chat",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_plugin_migrate.shell.script import commands
 from rlhf_plugin_migrate.table.kinds import NUMBER, SWITCH, WHOLE
 from rlhf_plugin_migrate.verl import programs
 from rlhf_plugin_migrate.verl.common.hydra import options_of, pairs_of
@@ -14,7 +15,6 @@ KEYS = tomllib.loads((Path(__file__).parent / "verl_keys.toml").read_text())
 LEFT_OPEN = {
     "actor_rollout_ref.rollout.name",
     "model.path",
-    "reward.reward_model.model_path",
     "data.apply_chat_template_kwargs",
 }
 """Keys that every run gives, or without a default of one kind."""
@@ -66,3 +66,42 @@ def test_every_key_by_itself_has_a_line_in_the_report(program, others):
             outcome = programs.migrate(program, source, 2, "reward.py")
 
             assert [row for row in outcome.rows() if row.what == word], word
+
+
+def test_a_whole_configuration_without_changes_says_nothing():
+    pairs = [(key, key, value) for key, value in defaults()]
+    source = options_of(pairs, [], TABLES["main_ppo"], is_whole=True)
+
+    assert [written.text for written in source.written] == []
+
+
+@pytest.mark.parametrize("name", ["grpo_math", "ppo", "gspo", "lora", "rloo", "dapo"])
+def test_a_whole_configuration_means_what_its_overrides_mean(name):
+    text = (Path(__file__).parent / f"commands/{name}.sh").read_text()
+    (command,) = commands(text, {"HOME": "/home/me"}, Path())
+    words = programs.verl_launch_of(command).words
+    pairs, rest = pairs_of(words)
+    whole = {key: (key, key, value) for key, value in defaults()} | {one[1]: one for one in pairs}
+
+    found = [
+        programs.migrate("main_ppo", source, None, "reward.py").settings
+        for source in (
+            options_of(pairs, rest, TABLES["main_ppo"]),
+            options_of([*whole.values()], [], TABLES["main_ppo"], is_whole=True),
+        )
+    ]
+    # Some options are written only where somebody asked for them.
+    asked = {"runtime.sleep", "engine.vllm.compile", "engine.vllm.args.enable_chunked_prefill"}
+    one, other = ({k: v.value for k, v in each.items() if k not in asked} for each in found)
+
+    assert one == other
+
+
+def defaults():
+    """Yield the keys of verl's file with their values."""
+    for key, value in KEYS["main_ppo"].items():
+        if key != "others":
+            yield (
+                key,
+                {"null": None, "{}": {}}.get(value, value) if isinstance(value, str) else value,
+            )

@@ -19,14 +19,14 @@ from .supervised import keys as supervised_keys
 from .supervised import sft
 
 _MODULE = re.compile(
-    r"(verl|recipe)((?:\.\w+)*)\.(main_\w+|\w*sft_trainer\w*|fully_async_main|model_merger)"
+    r"(verl|recipe)((?:\.\w+)*)\.(\w*main_\w+|\w*sft_trainer\w*|fully_async_main|model_merger)"
 )
 _FILE = re.compile(
     r"(?:.*/)?(verl|recipe)((?:/\w+)*)/(main_\w+|\w*sft_trainer\w*|fully_async_main)\.py"
 )
-_PPO = {"main_ppo", "main_ppo_sync", "main_dapo", "fully_async_main"}
-_OWN = {"dapo"}
-"""Recipes whose program has the keys of ``main_ppo`` alone."""
+_PPO = {"main_ppo", "main_ppo_sync", "main_dapo", "main_entropy", "fully_async_main"}
+_OWN = {"dapo", "entropy", "partial_rollout"}
+"""Recipes whose program has the keys of ``main_ppo``."""
 _ELSEWHERE = {
     "main_generation": "rlhf generate",
     "main_generation_server": "rlhf generate",
@@ -83,7 +83,7 @@ def _program(package: str, folders: str, name: str) -> str:
         return name
     if "sft_trainer" in name:
         return "sft_trainer"
-    is_ours = package == "verl" or re.split(r"[./]", folders)[1:2] == ["dapo"]
+    is_ours = package == "verl" or re.split(r"[./]", folders)[1] in _OWN
     is_robot = "vla" in folders
     return (
         "main_ppo"
@@ -116,6 +116,16 @@ def program_of_text(text: str, name: str) -> tuple[str, SourceOptions]:
     program = _program_of(pairs)
     is_whole = not text.lstrip().startswith("-")
     return program, options_of(pairs, others, TABLES[program], is_whole=is_whole)
+
+
+def left_out(text: str) -> str:
+    """Return a warning on the keys of a YAML file that are not looked at; empty if it has only what somebody wrote."""
+    if text.lstrip().startswith("-"):
+        return ""
+    return (
+        "a whole configuration has hundreds of keys of engines, profilers and the like, which are not looked at: "
+        "overrides.yaml beside it has those that you wrote, and each gets a line"
+    )
 
 
 def _program_of(pairs: Sequence[Pair]) -> str:

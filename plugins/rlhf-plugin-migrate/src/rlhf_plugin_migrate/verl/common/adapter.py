@@ -16,42 +16,44 @@ _MEGATRON = {
 """Module of Megatron -> those of Transformers."""
 
 
-def has_adapter(source: SourceOptions, prefix: str) -> bool:
-    """Return True if an adapter is trained, of which verl is told a rank or a folder.
-
-    Args:
-        prefix: beginning of the keys, without the dot.
-    """
-    return source.whole(f"{prefix}.lora_rank") > 0 or bool(
-        source.text(f"{prefix}.lora_adapter_path")
-    )
+_SHORT = ("lora_rank", "lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path")
+_LONG = (
+    "lora.rank",
+    "lora.alpha",
+    "lora.target_modules",
+    "lora.exclude_modules",
+    "lora.adapter_path",
+)
 
 
 def set_adapter(source: SourceOptions, out: Outcome, prefix: str, role: str) -> None:
-    """Set a role's adapter; the arguments are those of ``set_optimizer``."""
-    rank, start = f"{prefix}.lora_rank", f"{prefix}.lora_adapter_path"
-    details = [
-        f"{prefix}.{name}"
-        for name in ("lora_alpha", "target_modules", "exclude_modules", "lora.dropout")
-    ]
-    if not has_adapter(source, prefix):
-        for key in (rank, start, *details):
-            out.nothing(key, "all weights are trained, as here")
+    """Set a role's adapter, of which verl is told a rank or a folder; the arguments are those of ``set_optimizer``."""
+    used = next((names for names in (_SHORT, _LONG) if _is_used(source, prefix, names)), None)
+    for name in (*_SHORT, *_LONG, "lora.dropout"):
+        if used is None:
+            out.nothing(f"{prefix}.{name}", "all weights are trained, as here")
+        elif name not in used:
+            out.nothing(f"{prefix}.{name}", f"{prefix}.{used[0]} says it")
+    if used is None:
         return
+    rank, alpha, target, exclude, start = (f"{prefix}.{name}" for name in used)
+    section, dropout = f"{role}.lora", f"{prefix}.lora.dropout"
     out.set(f"{role}.adapter", "lora", rank, start)
     if source.text(start):
-        out.set(f"{role}.lora.init_from", source.text(start), start)
-        for key in (rank, *details):
+        out.set(f"{section}.init_from", source.text(start), start)
+        for key in (rank, alpha, target, exclude, dropout):
             out.nothing(key, "the folder of the adapter says it")
         return
-    section = f"{role}.lora"
+    out.nothing(start, "unset")
     out.set(f"{section}.rank", source.whole(rank), rank)
-    out.set(
-        f"{section}.alpha", round(source.number(f"{prefix}.lora_alpha")), f"{prefix}.lora_alpha"
-    )
-    out.set(f"{section}.dropout", source.number(f"{prefix}.lora.dropout"), f"{prefix}.lora.dropout")
-    _set_modules(source, out, f"{prefix}.target_modules", f"{section}.target")
-    _set_modules(source, out, f"{prefix}.exclude_modules", f"{section}.exclude")
+    out.set(f"{section}.alpha", round(source.number(alpha)), alpha)
+    out.set(f"{section}.dropout", source.number(dropout), dropout)
+    _set_modules(source, out, target, f"{section}.target")
+    _set_modules(source, out, exclude, f"{section}.exclude")
+
+
+def _is_used(source: SourceOptions, prefix: str, names: Sequence[str]) -> bool:
+    return source.whole(f"{prefix}.{names[0]}") > 0 or bool(source.text(f"{prefix}.{names[-1]}"))
 
 
 def _set_modules(source: SourceOptions, out: Outcome, key: str, path: str) -> None:

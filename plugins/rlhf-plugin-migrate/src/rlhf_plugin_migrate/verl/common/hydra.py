@@ -20,7 +20,7 @@ _OVERRIDE = re.compile(r"(\+\+|\+|~)?([\w.\-/@]+)(?:=(.*))?", re.DOTALL)
 _INTERPOLATION = re.compile(r"\$\{([\w.]+)\}")
 _FLAGS = {"--config-name": "config-name", "-cn": "config-name", "--config-path": "config-path"}
 _FLAGS |= {"-cp": "config-path", "--config-dir": "config-path"}
-_EMPTY: tuple[object, ...] = (None, False, "", [], {}, "???")
+_UNSET: tuple[object, ...] = (None, "", "???", [], {})
 
 Pair = tuple[str, str, object]
 """A key as it was written, its name, and its value."""
@@ -66,8 +66,7 @@ def pairs_of_text(text: str, name: str) -> tuple[list[Pair], list[Written]]:
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
         return pairs_of(found)
     if isinstance(found, dict):
-        flat = [(key, value) for key, value in _flat(found, "") if value not in _EMPTY]
-        return [(f"{key}={_shown(value)}", key, value) for key, value in flat], []
+        return [(f"{key}={_shown(value)}", key, value) for key, value in _flat(found, "")], []
     raise ConfigError(
         f"rlhf migrate: {name}: expected the table or the list of overrides that hydra writes into .hydra",
         code="migrate/unreadable-script",
@@ -81,7 +80,7 @@ def options_of(
 
     Args:
         others: what else was written.
-        is_whole: the keys are all that a run has, so those that say nothing of their own are left out.
+        is_whole: the keys are all that a run has, so those that say nothing of its own are left out.
     """
     values = {name: value for _, name, value in pairs}
     entries = dict(table.entries)
@@ -89,15 +88,21 @@ def options_of(
     written: list[Written] = []
     for text, spelled, value in pairs:
         entry = table.find(spelled)
+        if is_whole and _is_everyones(spelled, value, entry, table):
+            continue
         if entry is None:
             problem = f"verl has no such key, or none that is known here.{nearest(spelled, iter(table.names))}"
             written.append(Written(text, (), problem))
             continue
         entries[entry.name] = entry
         try:
-            read = _read(_filled(value, values, table), entry)
+            filled = _filled(value, values, table)
+            # By its newest name a key may be emptied; by an older one it is left to the newest.
+            is_emptied = filled is None and entry.kind is TEXT and spelled == entry.name
+            read = None if is_emptied else _read(filled, entry)
         except ValueError:
-            problem = f"expected {entry.kind.name}, got {_shown(value)}; verl's default is assumed"
+            kind = "true or false" if entry.kind is SWITCH else entry.kind.name
+            problem = f"expected {kind}, got {_shown(value)}; verl's default is assumed"
             written.append(Written(text, (entry.name,), problem))
             continue
         if is_whole and _says_nothing(read, entry):
@@ -148,7 +153,7 @@ def _read(value: object, entry: OptionEntry) -> Value:
     Raises:
         ValueError: it is of another kind.
     """
-    if value is None:
+    if value is None or value == "???":
         return entry.default
     if entry.kind is TEXT:
         if isinstance(value, str) and isinstance(entry.default, list):
@@ -167,11 +172,21 @@ def _read(value: object, entry: OptionEntry) -> Value:
     return entry.kind.read([str(value)])
 
 
+def _is_everyones(name: str, value: object, entry: OptionEntry | None, table: KeyTable) -> bool:
+    """Return whether a key of a whole configuration is one of those that all have: one without a default that is known
+    here, of engines, profilers and the like, or one with another key's value."""
+    if entry is None or "${" in str(value):
+        return True
+    return name not in table.names and isinstance(entry.fate, Missing | Nothing)
+
+
 def _says_nothing(value: Value, entry: OptionEntry) -> bool:
     """Return whether a key of a whole configuration is as it is for everybody."""
     if isinstance(entry.fate, Nothing) or value == entry.default:
         return True
-    return isinstance(entry.fate, Missing) and value in entry.fate.off
+    if entry.default is None and value in _UNSET:
+        return True
+    return isinstance(entry.fate, Missing) and (value in _UNSET or value in entry.fate.off)
 
 
 def _shown(value: object) -> str:

@@ -45,6 +45,7 @@ ENGINE: tuple[Line, ...] = (
     (f"{_ROLLOUT}.data_parallel_size", WHOLE, 1, _APART),
     (f"{_ROLLOUT}.expert_parallel_size", WHOLE, 1, _APART),
     (f"{_ROLLOUT}.pipeline_model_parallel_size", WHOLE, 1, _APART),
+    (f"{_ROLLOUT}.moe_tensor_parallel_size", WHOLE, 1, _APART),
     (f"{_ROLLOUT}.enforce_eager", SWITCH, False, Rule("engine.vllm.compile")),
     (f"{_ROLLOUT}.enable_prefix_caching", SWITCH, True, Rule("engine.vllm.prefix_caching")),
     (f"{_ROLLOUT}.enable_chunked_prefill", SWITCH, True, Rule("engine.vllm.args.enable_chunked_prefill")),

@@ -29,7 +29,9 @@ def ulysses(source: SourceOptions) -> int:
 
 def has_own_engines(source: SourceOptions) -> bool:
     """Return True if engines have GPUs of their own, as where verl trains and generates at the same time."""
-    return source.given(_ENGINE_NODES, _ENGINE_GPUS) and source.whole(_ENGINE_GPUS) > 0
+    if source.given(_ENGINE_NODES):
+        return source.whole(_ENGINE_NODES) > 0
+    return source.given(_ENGINE_GPUS) and source.whole(_ENGINE_GPUS) > 0
 
 
 def backend_of(source: SourceOptions) -> str:

@@ -81,7 +81,10 @@ def _set_function(source: SourceOptions, out: Outcome, adapter: str) -> None:
 
 def _set_model(source: SourceOptions, out: Outcome) -> None:
     out.set("reward.use", ["reward_model"], _MODEL)
-    out.set("reward.reward_model.path", source.text(_MODEL_PATH), _MODEL_PATH)
+    if source.text(_MODEL_PATH):
+        out.set("reward.reward_model.path", source.text(_MODEL_PATH), _MODEL_PATH)
+    else:
+        out.missing(_MODEL_PATH, "the configuration needs reward.reward_model.path")
     if source.given(_TOKENIZER) and source.value(_TOKENIZER) in (None, "", "null"):
         out.set("reward.reward_model.input", "ids", _TOKENIZER)
     else:
