@@ -145,14 +145,14 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
         (["nowhere.sh"], "cannot read nowhere.sh"),
         (
             ["--", "python", "train.py"],
-            "expected one file, or a command line of OpenRLHF or TRL, such as python3 -m openrlhf.cli.train_ppo_ray or "
-            "trl grpo; got python train.py",
+            "expected one file, or a command line of OpenRLHF, TRL or verl, such as python3 -m "
+            "openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got python train.py",
         ),
         (["empty.sh"], "none among the 1 commands of empty.sh"),
-        (["kto.sh"], "or one of TRL (trl grpo, sft or dpo, or their scripts"),
+        (["kto.sh"], "one of TRL (trl grpo, sft or dpo, or their scripts"),
         (["slurm.sh"], "It reads ./train.sh (line 2), which is not opened: migrate that script"),
         (["--set", "X", "--", *LINE], "expected NAME=VALUE"),
-        (["--from", "verl", "x"], "invalid choice"),
+        (["--from", "slime", "x"], "invalid choice"),
         (["--from", "trl", "--processes", "0", "x.yaml"], "expected 1 or more"),
         (["--from", "trl", "--script", "kto", "x.yaml"], "invalid choice"),
     ],

@@ -69,6 +69,7 @@ FormName = Literal[
     "steps",
     "prompt",
     "chat_prompt",
+    "verl",
 ]
 FORM = (
     "form of the rows; columns: only options that name columns say where texts are; unset: the first "

@@ -89,7 +89,8 @@ def _data(run: RunConfig) -> NamedPaths:
 
 TRAIN = OptionTree(
     command="train",
-    purpose="Trains a model with reinforcement learning.\nA run needs --model, and tasks: --data with --reward, or --env.",
+    purpose="Trains a model with reinforcement learning.\n"
+    "A run needs --model, and tasks: --data with --reward, or --env.",
     example="--estimator NAME",
     model=RunConfig,
     selectors=SLOTS,

@@ -6,8 +6,13 @@ computed, so that a check of the configuration needs neither the module nor what
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 OPENRLHF_NAME = "openrlhf_reward"
 """Name of the function in the file for OpenRLHF."""
+
+VERL_NAME = "verl_reward"
+"""Name of the function in the file for verl."""
 
 _OPENRLHF = '''\
 """Reward of {path}, called for each sample as OpenRLHF calls it. Written by `rlhf migrate`; edit it at will."""
@@ -81,6 +86,42 @@ def {name}(prompts, responses, rows):
     return called({path!r}, prompts, responses, rows)
 """
 
+_VERL = '''\
+"""Reward of {path}, called for each sample as verl calls it. Written by `rlhf migrate`; edit it at will."""
+
+import functools
+import importlib.util
+import inspect
+
+REWARD_FILE = {path!r}
+KWARGS = {kwargs!r}
+
+
+@functools.cache
+def function():
+    spec = importlib.util.spec_from_file_location("compute_score", REWARD_FILE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, {function!r})
+
+
+async def {name}(response, row):
+    extra = dict(row.get("extra_info") or {{}})
+    given = (row.get({key!r}), response, row["reward_model"]["ground_truth"], extra)
+    result = function()({call})
+    if inspect.isawaitable(result):
+        result = await result
+    result = {result}
+    if not isinstance(result, dict):
+        return float(result)
+    # What is no number, such as an answer that was found, has no mean.
+    others = {{key: float(value) for key, value in result.items() if isinstance(value, (int, float))}}
+    others.pop("score", None)
+    return {{**others, "reward": float(result["score"])}}
+'''
+_ONE = ("data_source", "solution_str", "ground_truth", "extra_info")
+_MANY = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+
 
 def openrlhf_reward(path: str, label_key: str | None) -> str:
     """Return the text of a file whose ``openrlhf_reward`` calls ``reward_func`` of OpenRLHF's kind.
@@ -101,3 +142,29 @@ def trl_rewards(paths: dict[str, str], prompt_key: str) -> str:
     """
     functions = (_TRL_FUNCTION.format(name=name, path=path) for name, path in paths.items())
     return _TRL.format(prompt_key=prompt_key) + "".join(functions)
+
+
+def verl_reward(
+    path: str, function: str, key: str, kwargs: Mapping[str, object], *, takes_lists: bool
+) -> str:
+    """Return the text of a file whose ``verl_reward`` calls ``compute_score`` of verl's kind.
+
+    Args:
+        path: file with the function.
+        function: its name.
+        key: column with what the function gets as ``data_source``.
+        kwargs: further arguments of each call.
+        takes_lists: the function is called with lists, as verl's reward manager ``batch`` does.
+    """
+    names = _MANY if takes_lists else _ONE
+    values = (f"[given[{index}]]" if takes_lists else f"given[{index}]" for index in range(4))
+    call = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+    return _VERL.format(
+        path=path,
+        function=function,
+        key=key,
+        kwargs=dict(kwargs),
+        name=VERL_NAME,
+        call=f"{call}, **KWARGS",
+        result="result[0]" if takes_lists else "result",
+    )

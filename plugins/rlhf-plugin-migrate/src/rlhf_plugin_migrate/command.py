@@ -19,11 +19,13 @@ from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
 from .shell.script import ShellCommand, commands
-from .shell.unresolved import remarks_on_loops
+from .shell.unresolved import remarks_on_assumptions, remarks_on_loops
+from .table.outcome import Outcome
 from .table.source import Written
 from .trl import scripts
 from .trl.launched import refusal_of, trl_launch_of, yaml_of
 from .trl.python_script import read_script
+from .verl import programs as verl
 
 _STDIN = "-"
 _SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
@@ -57,22 +59,23 @@ def parser() -> FlagParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf migrate",
-        description="Turn a launch of OpenRLHF or TRL into a configuration for rlhf train, sft, rm or dpo, and report "
-        "what became of each of its options. The command runs nothing of the input.",
+        description="Turn a launch of OpenRLHF, TRL or verl into a configuration for rlhf train, sft, rm or dpo, and "
+        "report what became of each of its options. The command runs nothing of the input.",
         usage="rlhf migrate [OPTIONS] FILE\n"
         "       rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ...\n"
-        "       rlhf migrate [OPTIONS] -- trl grpo ...",
+        "       rlhf migrate [OPTIONS] -- trl grpo ...\n"
+        "       rlhf migrate [OPTIONS] -- python3 -m verl.trainer.main_ppo ...",
     )
     own.add_argument(
         "input",
         nargs=argparse.REMAINDER,
-        help=f"shell script with commands of OpenRLHF or TRL, YAML file or Python script of TRL; {_STDIN}: standard "
-        "input; or a whole command line behind --",
+        help="shell script with commands of OpenRLHF, TRL or verl, YAML file or Python script of TRL, YAML file that "
+        f"hydra wrote for verl; {_STDIN}: standard input; or a whole command line behind --",
     )
     own.add_argument(
         "--from",
         dest="framework",
-        choices=("openrlhf", "trl"),
+        choices=("openrlhf", "trl", "verl"),
         default="openrlhf",
         help="framework of the input (default openrlhf)",
     )
@@ -116,11 +119,11 @@ def main(arguments: Sequence[str]) -> int:
     program has no table.
 
     Raises:
-        ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF or TRL.
+        ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF, TRL or verl.
     """
     own = parser().parse_args(list(arguments))
     line, variables = ShellCommand(tuple(own.input), line=1), _variables(own.set)
-    is_launch = launch_of(line) is not None or _launches_trl(line)
+    is_launch = launch_of(line) is not None or _launches_other(line)
     if not is_launch and own.input[1:]:
         # Everything from the file's name on: flags may follow it.
         own = parser().parse_args([*own.input[1:], own.input[0]], own)
@@ -138,12 +141,15 @@ def main(arguments: Sequence[str]) -> int:
         jobs = _jobs_of([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
-            "rlhf migrate: expected one file, or a command line of OpenRLHF or TRL, such as python3 -m "
-            f"openrlhf.cli.train_ppo_ray or trl grpo; got {' '.join(line.words)}",
+            "rlhf migrate: expected one file, or a command line of OpenRLHF, TRL or verl, such as python3 -m "
+            "openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got "
+            f"{' '.join(line.words)}",
             code="migrate/several-files",
         )
     elif own.framework == "trl" and Path(own.input[0]).suffix not in _SHELL:
         jobs = _trl_jobs(own.input[0], own.script, own.processes or 1)
+    elif own.framework == "verl" and Path(own.input[0]).suffix not in _SHELL:
+        jobs = _verl_file(own.input[0], own.processes)
     else:
         jobs = _jobs_of(_script(own.input[0], variables), own.input[0], own.processes)
     outputs = _outputs(own.output, len(jobs.runs))
@@ -183,9 +189,10 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
     if not launches:
         raise ConfigError(
             "rlhf migrate: expected a command of OpenRLHF (openrlhf.cli.NAME, such as python3 -m "
-            "openrlhf.cli.train_ppo_ray) or one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
-            f"launch grpo.py); there is none among the {len(found)} commands of {name}{_read_elsewhere(found)}. What "
-            "other programs train is written by hand: docs/configuration.md",
+            "openrlhf.cli.train_ppo_ray), one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
+            "launch grpo.py) or one of verl (python3 -m verl.trainer.main_ppo); there is none among the "
+            f"{len(found)} commands of {name}{_read_elsewhere(found)}. What other programs train is written by hand: "
+            "docs/configuration.md",
             code="migrate/no-training-command",
         )
     jobs = Jobs(remarks=list(_remarks(found)))
@@ -214,7 +221,11 @@ def _read_elsewhere(found: Sequence[ShellCommand]) -> str:
 
 def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
     """Yield a line for flags that bash passes to nobody, and one that names all commands that start no training."""
-    others = [one for one in found if launch_of(one) is None and trl_launch_of(one) is None]
+    others = [
+        one
+        for one in found
+        if not (launch_of(one) or trl_launch_of(one) or verl.verl_launch_of(one))
+    ]
     for command in others:
         if command.words[0].startswith("--"):
             yield (
@@ -222,6 +233,7 @@ def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
                 "missing backslash ends the command before it, for bash as well"
             )
     yield from remarks_on_loops(found)
+    yield from remarks_on_assumptions(found)
     names = dict.fromkeys(
         command.words[0] for command in others if not command.words[0].startswith("--")
     )
@@ -230,7 +242,10 @@ def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
 
 
 def _jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
-    """Return the programs of OpenRLHF that commands start; where they start none, the scripts of TRL."""
+    """Return the programs of OpenRLHF that commands start; where they start none, those of verl, or scripts of TRL."""
+    of_verl = [one for command in found if (one := verl.verl_launch_of(command))]
+    if of_verl and not launches_of(found):
+        return _verl_jobs(found, of_verl, name, processes)
     launches = [launch for command in found if (launch := trl_launch_of(command))]
     if launches_of(found) or not launches:
         return _openrlhf_jobs(found, name, processes)
@@ -246,10 +261,40 @@ def _jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) ->
     return jobs
 
 
-def _launches_trl(line: ShellCommand) -> bool:
-    """Return True for the launch of a script of TRL; the words behind a file are flags of this command."""
+def _launches_other(line: ShellCommand) -> bool:
+    """Return True for the launch of a script of TRL or verl; the words behind a file are flags of this command."""
     is_file = bool(line.words) and Path(line.words[0]).is_file()
-    return not is_file and trl_launch_of(line) is not None
+    return not is_file and bool(trl_launch_of(line) or verl.verl_launch_of(line))
+
+
+def _verl_jobs(
+    found: Sequence[ShellCommand],
+    launches: Sequence[verl.VerlLaunch],
+    name: str,
+    processes: int | None,
+) -> Jobs:
+    jobs = Jobs(remarks=list(_remarks(found)))
+    for launch in launches:
+        if launch.program not in verl.TABLES:
+            jobs.refused.append(verl.refusal_of(launch))
+            continue
+        origin = f"{launch.title} of verl, {name}, line {launch.line}"
+        migrate = functools.partial(verl.launched, launch, processes)
+        jobs.runs.append(Job(migrate=migrate, origin=origin, framework="verl"))
+    return jobs
+
+
+def _verl_file(path: str, processes: int | None) -> Jobs:
+    text = _read(path)
+
+    def migrate(adapter: str) -> Outcome:
+        program, source = verl.program_of_text(text, path)
+        outcome = verl.migrate(program, source, processes, adapter)
+        outcome.warnings += [warning] if (warning := verl.left_out(text)) else []
+        return outcome
+
+    program, _ = verl.program_of_text(text, path)
+    return Jobs(runs=[Job(migrate=migrate, origin=f"{program} of verl, {path}", framework="verl")])
 
 
 def _trl_jobs(path: str, name: str | None, processes: int) -> Jobs:

@@ -301,3 +301,26 @@ def test_messages_as_json_text_are_read_in_any_row_and_under_any_name(read):
     assert [rows[1][name] for name in ("good", "bad")] == [
         rows[0][name] for name in ("good", "bad")
     ]
+
+
+VERL = {
+    "data_source": "openai/gsm8k",
+    "prompt": [ASKED],
+    "ability": "math",
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+    "extra_info": {"split": "train", "index": 0, "question": "1+1?", "answer": "2"},
+}
+
+
+def test_rows_of_verl_are_prompts_with_all_their_columns(read):
+    found = read(PromptData(), [VERL])
+
+    assert found.form.name == "prompt"
+    assert found.source.row(0) == VERL
+
+
+def test_rows_of_verl_are_learned_by_their_answer_unless_an_option_names_another(read):
+    assert read(ConversationColumns(), [VERL]).form.name == "verl"
+    named = read(ConversationColumns(response_key="data_source"), [VERL])
+
+    assert named.source.row(0)[named.columns.response_key] == "openai/gsm8k"

@@ -76,6 +76,16 @@ CASES = {
         {"conversations": json.dumps([SHAREGPT[1], {"from": "gpt", "value": "Hello."}])},
         {"messages": [user("Hi"), assistant("Hello.")]},
     ),
+    "verl": (
+        ConversationColumns(),
+        {
+            "data_source": "openai/gsm8k",
+            "prompt": [user("1+1? Think.")],
+            "reward_model": {"style": "rule", "ground_truth": "2"},
+            "extra_info": {"question": "1+1?", "answer": "2", "index": 0},
+        },
+        {"prompt": [user("1+1?")], "response": "2"},
+    ),
     "alpaca": (
         ConversationColumns(),
         {"instruction": "Add.", "input": "2 and 3", "output": "5"},

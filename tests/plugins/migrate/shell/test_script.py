@@ -23,6 +23,7 @@ def words(text, **variables):
 SCRIPTS = {
     "plain": "show a b  c",
     "continuation": "show a \\\n  b\\\nc",
+    "continuation_at_the_end": "show a \\",
     "comment": "show a # b\n# show c\nshow d#e",
     "quotes": """X=1; show 'a $X b' "c \\"d\\" $X" e'f'"g" '' """,
     "ansi": "show $'User: {}\\nAssistant: '",
@@ -30,6 +31,7 @@ SCRIPTS = {
     "empty": 'X=; show a $X b "$X" c',
     "default": 'show ${NOT_SET:-a b} "${NOT_SET:-c d}" ${X-e}',
     "array": 'X=1; A=(a \'b c\'\n # comment\n  $X d)\nshow ${A[@]} "e" "${A[@]}" "<${A[*]}>"',
+    "empty_array": 'A=(); show a "${A[@]}" b "${A[@]}c" ""',
     "append": "A=(a); A+=(b c); X=1; X+=2; show ${A[@]} $X",
     "separators": "show a; show b && show c\nshow e | cat; show g & wait",
     "redirections": "show a 2> /dev/null; show b < /dev/null 2>&1; cat /dev/null &>> /dev/null; show c",
@@ -39,6 +41,15 @@ SCRIPTS = {
     "nested": """X=1; bash -c "show $X 'a b' && show c" """,
     "escapes": "show a\\ b \\$X \\\\",
     "equals": "HOME_=1; show --flag=$HOME_ --x='a b'",
+    "default_of_empty": 'X=; show "${X:-a}" "<${X-b}>"; Y=; Y=${Y:-c}; show $Y',
+    "arithmetic": "N=3; M=N; show $((1024 * 2)) $(((N + 1) * 2 / 3)) $(( $N - ${M} )) $((-7 / 2)) $((-7 % 2))",
+    "if": 'X=1; if [ "$X" = 1 ]; then show a; Y=b; else show c; Y=d; fi; show $Y',
+    "elif": 'X=2; if [[ $X == 1 ]]; then show a; elif [ "$X" -gt 1 ] && [ -n "$X" ]; then show b; else show c; fi',
+    "branch_of_array": "A=(a); if [ 1 = 2 ]; then A+=(b); else A+=(c); fi; show ${A[@]}",
+    "nested_if": "if [ 1 != 1 ]; then if [ 1 = 1 ]; then show a; fi; show b; fi; show c",
+    "case": 'X=npu; case "$X" in\n gpu | cpu) Y=1 ;;\n npu)\n  Y=2\n  A=(x)\n  ;;\n *) Y=3 ;;\nesac; show $Y ${A[@]}',
+    "case_else": 'case "${X:-other}" in gpu) show a ;; o*) show b ;; *) show c ;; esac; show d',
+    "not": "if [ ! = = ] || ! [ 1 = 1 ]; then show a; else show b; fi",
     "pwd": "show $(pwd) `pwd` $(cd .. && pwd)",
 }
 
@@ -134,3 +145,41 @@ def test_any_text_is_read_or_refused(text):
 def test_a_loop_of_substitutions_ends():
     with pytest.raises(ConfigError, check=has_code("migrate/nested-commands")):
         commands('bash -c "$X"', {"X": 'bash -c "$X"'}, FOLDER)
+
+
+def test_a_part_that_only_a_shell_knows_splits_no_word():
+    assert words("N=run_$(date +%Y_%m %H); show name=$N x") == [
+        ["show", "name=run_$(date +%Y_%m %H)", "x"]
+    ]
+    assert words('N="a=$HOME/a  b=2"; show $N x') == [["show", "a=$HOME/a", "b=2", "x"]]
+
+
+def test_a_probe_of_the_machine_is_taken_to_fail_and_is_named():
+    script = "D=${D:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}; show $D"
+    (command,) = commands(script, {}, FOLDER)
+
+    assert command.words == ("show", "gpu")
+    ((probe, how),) = command.assumed
+    assert (probe.startswith("$(python3"), how) == (True, "the machine is not probed: gpu is taken")
+    assert words(script, D="npu") == [["show", "npu"]]
+
+
+def test_an_undecided_case_takes_its_first_branch():
+    script = "case $1 in\na) X=1 ;;\nb) X=2 ;;\nesac\nshow $X"
+    (command,) = commands(script, {}, FOLDER)
+
+    assert command.words == ("show", "1")
+    assert [what for what, _ in command.assumed] == ["line 1: case $1"]
+
+
+def test_all_branches_of_an_undecided_if_count():
+    script = "if [ -f x ]; then\nshow a\nelse\nshow b\nX=1\nfi\nshow c"
+    found = commands(script, {}, FOLDER)
+
+    assert [command.words[1] for command in found] == ["a", "b", "c"]
+    assert [what for what, _ in found[-1].assumed] == ["line 1: if [ -f x ]"]
+
+
+@pytest.mark.parametrize("text", ["$((2 ** 3))", "$((X + 1))", "$((1 / 0))", "$((1 +))"])
+def test_what_is_not_computed_stays(text):
+    assert words(f"show {text}") == [["show", text]]

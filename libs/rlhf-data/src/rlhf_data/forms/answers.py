@@ -24,6 +24,9 @@ from .chats import (
 
 PROMPT, RESPONSE, COMPLETION = "prompt", "response", "completion"
 STEPS, STEP_LABELS = "completions", "labels"
+VERL = "extra_info"
+"""Column of verl's rows with a question and its answer, as its scripts for GSM8K write them."""
+QUESTION, ANSWER = "question", "answer"
 INSTRUCTION, INPUT, OUTPUT, HISTORY = "instruction", "input", "output", "history"
 
 
@@ -164,6 +167,32 @@ def judged_chat(row: Row) -> Row:
             f"{len(row[name])} messages",
         )
     return {**row, MESSAGES: [*row[PROMPT], *row[name]]}
+
+
+def has_verl_answer(row: Row) -> bool:
+    """Return whether a row has a question and its answer where verl's rows for GSM8K have them, and no response."""
+    inside = row.get(VERL)
+    return (
+        isinstance(inside, Mapping)
+        and all(isinstance(inside.get(name), str) for name in (QUESTION, ANSWER))
+        and not isinstance(row.get(RESPONSE), str)
+    )
+
+
+def verl_answer(row: Row) -> Row:
+    """Return a row of verl's with its question as the user's message, and its answer as the response.
+
+    Raises:
+        RowProblem: it has no question or no answer.
+    """
+    if not has_verl_answer(row):
+        raise RowProblem(
+            "another form",
+            f"column {VERL!r}: expected an object with {QUESTION!r} and {ANSWER!r}, both text",
+        )
+    inside = row[VERL]
+    question = [{"role": USER, "content": inside[QUESTION]}]
+    return {**row, PROMPT: question, RESPONSE: inside[ANSWER]}
 
 
 def has_history(row: Row) -> bool:

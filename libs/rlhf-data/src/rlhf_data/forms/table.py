@@ -146,5 +146,14 @@ FORMS = (
         keys={"prompt_key": "prompt"},
         own=chats.question,
     ),
+    # Such rows are prompts first of all: of forms with as many columns the first is taken.
+    DataForm(
+        name="verl",
+        title="verl's questions with answers",
+        kind=RowKind.RESPONSES,
+        matches=answers.has_verl_answer,
+        keys={"response_key": "response"},
+        own=answers.verl_answer,
+    ),
 )
 BY_NAME: Mapping[str, DataForm] = {form.name: form for form in FORMS}

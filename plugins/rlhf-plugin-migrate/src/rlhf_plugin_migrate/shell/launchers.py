@@ -46,9 +46,7 @@ def launch_of(command: ShellCommand) -> Launch | None:
     for index, word in enumerate(command.words):
         found = _MODULE.fullmatch(word) or _FILE.fullmatch(word)
         if found:
-            # Variables may hold keys of services, which are nobody's business in a configuration.
-            before = [_SECRETS.sub(r"\1=...", word) for word in command.environment]
-            before += [_SECRETS.sub(r"\1=...", word) for word in command.words[:index]]
+            before = hidden((*command.environment, *command.words[:index]))
             return Launch(
                 program=found[1],
                 words=without_arguments(command.words[index + 1 :]),
@@ -62,6 +60,11 @@ def launch_of(command: ShellCommand) -> Launch | None:
                 ),
             )
     return None
+
+
+def hidden(words: Sequence[str]) -> list[str]:
+    """Return words without the values of variables, which may be keys of services."""
+    return [_SECRETS.sub(r"\1=...", word) for word in words]
 
 
 def processes_of(words: Sequence[str]) -> int | None:

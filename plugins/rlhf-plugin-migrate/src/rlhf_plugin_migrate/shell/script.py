@@ -2,8 +2,9 @@
 
 The part of the language that launch scripts use is understood: quotes, line continuations, comments, variables, arrays,
 here-documents of ``read``, ``bash -c``, and three substitutions that tell a place (``dirname "$0"``, ``pwd``,
-``cd X && pwd``). Conditions and loops are not decided: the commands of all branches count. Anything else that only a
-shell could work out, such as ``$(date)``, stays in the word as it is written, and is reported.
+``cd X && pwd``). Conditions are decided where their words are known (``branches``); loops are not run: their commands
+count once. Anything else that only a shell could work out, such as ``$(date)``, stays in the word as it is written, and
+is reported.
 
 bashlex reads the language for others, but is under the GPL, and parses 8 of the 12 scripts of our tests
 (docs/measurements.md).
@@ -19,9 +20,15 @@ from pathlib import Path
 
 from rlhf_core import ConfigError
 
+from .arithmetic import computed
+from .branches import Branches
+from .cursor import TextCursor
+
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})(\+?)=(.*)", re.DOTALL)
-_BRACED = re.compile(rf"({_NAME})(?:\[[@*]\])?(?::?-(.*))?", re.DOTALL)
+_BRACED = re.compile(rf"({_NAME})(?:\[[@*]\])?(?:(:?)-(.*))?", re.DOTALL)
+_PROBE = re.compile(r".+&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)", re.DOTALL)
+"""A probe of the machine: what a script takes if a command works, and else."""
 _ALL_WORDS = re.compile(rf"\{{{_NAME}\[@\]\}}")
 _DECLARES = {"export", "readonly", "local", "declare", "typeset"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "\\": "\\", "'": "'", '"': '"'}
@@ -42,6 +49,8 @@ class ShellCommand:
     """Assignments before the command, such as ``CUDA_VISIBLE_DEVICES=0``."""
     unresolved: tuple[str, ...] = ()
     """Expansions that were left in the words, such as ``$HOME``."""
+    assumed: tuple[tuple[str, str], ...] = ()
+    """Assumptions in the script so far: subject of each, and how it was taken."""
 
 
 @dataclass(slots=True)
@@ -75,15 +84,16 @@ class _Shell:
     folder: Path
     unresolved: dict[str, None] = field(default_factory=dict)
     """Expansions that were left as they are written, in order."""
+    assumed: dict[str, str] = field(default_factory=dict)
+    """Probes of the machine -> what is assumed of them."""
 
 
 class _Reader:
     """One pass over a text, in which assignments take effect as they are met."""
 
     def __init__(self, text: str, shell: _Shell, *, depth: int = 0, line: int = 1) -> None:
-        self.text = text.replace("\r\n", "\n")
-        self.at = 0
-        self.line = line
+        self.cursor = TextCursor(text, line)
+        self.branches = Branches()
         self.shell = shell
         self.variables = shell.variables
         self.depth = depth
@@ -92,12 +102,12 @@ class _Reader:
         self.documents: list[tuple[str, bool]] = []
 
     def read(self) -> Iterator[ShellCommand]:
-        while self.at < len(self.text):
-            character = self._next()
+        while not self.cursor.is_at_end():
+            character = self.cursor.next()
             if character == "\n":
                 self._end_word()
                 self._read_documents()
-                yield from self._end_command()
+                yield from self._end_command("\n")
             elif character in " \t":
                 self._end_word()
             elif character in ";|&()":
@@ -105,35 +115,37 @@ class _Reader:
             elif character in "<>":
                 self._redirect(character)
             elif character == "#" and self.word is None:
-                self._skip_to_newline()
+                self.cursor.skip_to_newline()
             else:
                 self._part(character)
         self._end_word()
-        yield from self._end_command()
+        yield from self._end_command("\n")
 
     def _separate(self, character: str) -> Iterator[ShellCommand]:
         if character == "(" and self.word is not None and self.word.endswith("="):
             self._array(self.word.rstrip("+="), appends=self.word.endswith("+="))
-        elif character == "&" and self._peek() == ">":
+        elif character == "&" and self.cursor.peek() == ">":
             self._end_word()
-            self._redirect(self._next())
+            self._redirect(self.cursor.next())
         else:
             self._end_word()
-            yield from self._end_command()
+            if character in ";|&" and self.cursor.peek() == character:
+                character += self.cursor.next()
+            yield from self._end_command(character)
 
     # Words.
 
     def _part(self, character: str) -> None:
         """Read one more part of the current word: an unquoted character, a quotation or an expansion."""
         if character == "\\":
-            following = self._next()
+            following = "\\" if self.cursor.is_at_end() else self.cursor.next()
             self._add("" if following == "\n" else following, begins=following != "\n")
         elif character == "'":
-            self._add(self._until("'"))
+            self._add(self.cursor.until("'"))
         elif character == '"':
             self._quoted('"')
-        elif character == "$" and self._peek() == "'":
-            self._next()
+        elif character == "$" and self.cursor.peek() == "'":
+            self.cursor.next()
             self._add(self._ansi())
         elif character == "$" or character == "`":
             self._add_split(self._expansion(character))
@@ -142,17 +154,21 @@ class _Reader:
 
     def _quoted(self, end: str | None) -> None:
         """Read up to the closing ``end``, or to the end of the text: variables count, spaces and quotes do not."""
+        is_alone, is_empty_array = self.word is None, False
         self._add("")
-        while end is not None or self.at < len(self.text):
-            character = self._next()
+        while end is not None or not self.cursor.is_at_end():
+            character = self.cursor.next()
             if character == end:
+                if is_alone and is_empty_array and not self.word:
+                    self.word = None  # All words of an array without any are no word.
                 return
-            if character == "\\" and self._peek() in f"$`\\\n{end or ''}":
-                following = self._next()
+            if character == "\\" and self.cursor.peek() in f"$`\\\n{end or ''}":
+                following = self.cursor.next()
                 self._add("" if following == "\n" else following)
             elif character in "$`":
-                separate = _ALL_WORDS.match(self.text, self.at) is not None
+                separate = _ALL_WORDS.match(self.cursor.text, self.cursor.at) is not None
                 values = self._expansion(character)
+                is_empty_array = separate and not values
                 self._add_quoted(values if separate else [" ".join(values)])
             else:
                 self._add(character)
@@ -166,9 +182,9 @@ class _Reader:
 
     def _ansi(self) -> str:
         found = ""
-        while (character := self._next()) != "'":
+        while (character := self.cursor.next()) != "'":
             if character == "\\":
-                following = self._next()
+                following = self.cursor.next()
                 found += _ESCAPES.get(following, "\\" + following)
             else:
                 found += character
@@ -176,17 +192,19 @@ class _Reader:
 
     def _array(self, name: str, *, appends: bool) -> None:
         """Read ``NAME=( ... )``, in which newlines only separate words."""
-        outer, self.word, self.command = self.command, None, _Pending(line=self.line)
-        while (character := self._next()) != ")":
+        self.command.words = self.branches.behind_keywords(self.command.words, self.cursor.line)
+        outer, self.word, self.command = self.command, None, _Pending(line=self.cursor.line)
+        while (character := self.cursor.next()) != ")":
             if character in " \t\n":
                 self._end_word()
             elif character == "#" and self.word is None:
-                self._skip_to_newline()
+                self.cursor.skip_to_newline()
             else:
                 self._part(character)
         self._end_word()
-        before = self.variables.get(name, []) if appends else []
-        self.variables[name] = [*before, *self.command.words]
+        if self.branches.is_live:
+            before = self.variables.get(name, []) if appends else []
+            self._assign(name, [*before, *self.command.words])
         self.command = outer
 
     # Expansions.
@@ -194,17 +212,17 @@ class _Reader:
     def _expansion(self, character: str) -> list[str]:
         """Return the values of the expansion that ``$`` or a backquote begins."""
         if character == "`":
-            return [self._substituted(self._until("`"), "`")]
-        if self._peek() == "(":
-            self._next()
-            return [self._substituted(self._balanced("(", ")"), "$(")]
-        if self._peek() == "{":
-            self._next()
-            return self._braced(self._balanced("{", "}"))
-        found = re.compile(rf"{_NAME}|[0-9@*#?$!-]").match(self.text, self.at)
+            return [self._substituted(self.cursor.until("`"), "`")]
+        if self.cursor.peek() == "(":
+            self.cursor.next()
+            return [self._substituted(self.cursor.balanced("(", ")"), "$(")]
+        if self.cursor.peek() == "{":
+            self.cursor.next()
+            return self._braced(self.cursor.balanced("{", "}"))
+        found = re.compile(rf"{_NAME}|[0-9@*#?$!-]").match(self.cursor.text, self.cursor.at)
         if found is None:
             return ["$"]
-        self.at = found.end()
+        self.cursor.at = found.end()
         return self._variable(found[0], f"${found[0]}")
 
     def _braced(self, inside: str) -> list[str]:
@@ -212,8 +230,9 @@ class _Reader:
         found = _BRACED.fullmatch(inside)
         if found is None:
             return self._variable(inside, written)
-        name, default = found[1], found[2]
-        if default is not None and name not in self.variables:
+        name, default = found[1], found[3]
+        known = self.variables.get(name)
+        if default is not None and (known is None or (found[2] and not "".join(known))):
             words = next(self._inner(f": {default}"), None)
             return list(words.words[1:]) if words else [""]
         return self._variable(name, written)
@@ -227,6 +246,12 @@ class _Reader:
 
     def _substituted(self, inside: str, opening: str) -> str:
         """Return what a substitution prints, if that is known without running it: the place of the script."""
+        if opening == "$(" and inside[:1] == "(" and inside[-1:] == ")":
+            number = computed(inside[1:-1], self.variables)
+            return self._keep(f"$({inside})") if number is None else str(number)
+        if probe := _PROBE.fullmatch(inside.strip()):
+            self.shell.assumed[f"$({inside})"] = f"the machine is not probed: {probe[2]} is taken"
+            return probe[2]
         inner = next(self._inner(inside.strip()), None)
         words = inner.words if inner else ()
         if words == ("pwd",):
@@ -245,7 +270,7 @@ class _Reader:
     def _inner(self, text: str) -> Iterator[ShellCommand]:
         if self.depth == _MAX_DEPTH:
             raise ConfigError(
-                f"line {self.line}: commands within commands, deeper than {_MAX_DEPTH}",
+                f"line {self.cursor.line}: commands within commands, deeper than {_MAX_DEPTH}",
                 code="migrate/nested-commands",
             )
         return _Reader(text, self.shell, depth=self.depth + 1, line=self.command.line).read()
@@ -255,13 +280,13 @@ class _Reader:
     def _end_word(self) -> None:
         if self.word is not None:
             if not self.command.words:
-                self.command.line = self.line
+                self.command.line = self.cursor.began = self.cursor.line
             self.command.words.append(self.word)
         self.word = None
 
-    def _end_command(self) -> Iterator[ShellCommand]:
-        done, self.command = self.command, _Pending(line=self.line)
-        words = done.words
+    def _end_command(self, ended_by: str) -> Iterator[ShellCommand]:
+        done, self.command = self.command, _Pending(line=self.cursor.line)
+        words = self.branches.commands(done.words, ended_by, done.line)
         assigned: list[str] = []
         declares = bool(words) and words[0] in _DECLARES
         if declares:
@@ -269,18 +294,23 @@ class _Reader:
         while words and (found := _ASSIGNMENT.fullmatch(words[0])):
             assigned.append(words[0])
             before = "".join(self.variables.get(found[1], [])) if found[2] else ""
-            self.variables[found[1]] = [before + found[3]]
+            self._assign(found[1], [before + found[3]])
             words = words[1:]
         if not words or declares:
             return
         if words[0] == "read" and done.here is not None:
-            self.variables[words[-1]] = [done.here]
+            self._assign(words[-1], [done.here])
         inner = self._script_of(words)
         if inner is not None:
             yield from self._inner(inner)
         else:
             left = (part for part in self.shell.unresolved if any(part in word for word in words))
-            yield ShellCommand(tuple(words), done.line, tuple(assigned), tuple(left))
+            assumed = tuple((self.shell.assumed | self.branches.assumed).items())
+            yield ShellCommand(tuple(words), done.line, tuple(assigned), tuple(left), assumed)
+
+    def _assign(self, name: str, words: list[str]) -> None:
+        self.branches.note_change()
+        self.variables[name] = words
 
     @staticmethod
     def _script_of(words: list[str]) -> str | None:
@@ -297,37 +327,32 @@ class _Reader:
         if self.word is not None and self.word.isdigit():
             self.word = None
         self._end_word()
-        if character == "<" and self._peek() == "<":
-            self._next()
-            if self._peek() == "-":
-                self._next()
+        if character == "<" and self.cursor.peek() == "<":
+            self.cursor.next()
+            if self.cursor.peek() == "-":
+                self.cursor.next()
             mark = self._target()
             self.documents.append((mark.strip("'\"\\"), mark[:1] not in "'\"\\"))
             return
-        while self._peek() in (">", "&", "|"):
-            self._next()
+        while self.cursor.peek() in (">", "&", "|"):
+            self.cursor.next()
         self._target()
 
     def _target(self) -> str:
         pattern = re.compile(r"[ \t]*((?:\$\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^\s;&|<>()])*)")
-        found = pattern.match(self.text, self.at)
+        found = pattern.match(self.cursor.text, self.cursor.at)
         assert found is not None, "every part of the expression may be empty"
-        self.at = found.end()
+        self.cursor.at = found.end()
         return found[1]
 
     def _read_documents(self) -> None:
         for mark, expands in self.documents:
             lines: list[str] = []
             while True:
-                if self.at >= len(self.text):
+                if (line := self.cursor.line_of_text()) is None:
                     where = f"line {self.command.line}"
                     problem = f"{where}: expected a line {mark!r} at the end of <<{mark}"
                     raise ConfigError(problem, code="migrate/open-here-document")
-                end = self.text.find("\n", self.at)
-                end = len(self.text) if end < 0 else end
-                line = self.text[self.at : end]
-                self.at = min(end + 1, len(self.text))
-                self.line += 1
                 if line.strip() == mark:
                     break
                 lines.append(line)
@@ -337,45 +362,9 @@ class _Reader:
         self.documents.clear()
 
     def _expanded(self, text: str) -> str:
-        inner = _Reader(text, self.shell, depth=self.depth + 1, line=self.line)
+        inner = _Reader(text, self.shell, depth=self.depth + 1, line=self.cursor.line)
         inner._quoted(None)
         return inner.word or ""
-
-    # Characters.
-
-    def _next(self) -> str:
-        if self.at >= len(self.text):
-            raise ConfigError(
-                f"the command that begins on line {self.command.line} does not end: a quote, a bracket or a backslash "
-                "is open at the end of the text",
-                code="migrate/open-quote",
-            )
-        character = self.text[self.at]
-        self.at += 1
-        self.line += character == "\n"
-        return character
-
-    def _peek(self) -> str:
-        return self.text[self.at : self.at + 1]
-
-    def _until(self, end: str) -> str:
-        found = ""
-        while (character := self._next()) != end:
-            found += character
-        return found
-
-    def _balanced(self, opening: str, closing: str) -> str:
-        found, depth = "", 1
-        while True:
-            character = self._next()
-            depth += (character == opening) - (character == closing)
-            if depth == 0:
-                return found
-            found += character
-
-    def _skip_to_newline(self) -> None:
-        end = self.text.find("\n", self.at)
-        self.at = len(self.text) if end < 0 else end
 
     def _add(self, text: str, *, begins: bool = True) -> None:
         if begins or self.word is not None:
@@ -385,14 +374,14 @@ class _Reader:
         """Add an unquoted expansion, which bash splits into words at white space, but not in an assignment."""
         text, before = " ".join(values), self.command.words
         assigns = not before or before[0] in _DECLARES
-        if text in self.shell.unresolved or (
-            assigns and self.word and _ASSIGNMENT.fullmatch(self.word)
-        ):
+        if assigns and self.word and _ASSIGNMENT.fullmatch(self.word):
             self._add(text)
             return
         if text[:1].isspace():
             self._end_word()
-        for index, part in enumerate(text.split()):
+        # What only a shell could work out is one part of a word, whatever is in it.
+        kept = "|".join(re.escape(part) for part in self.shell.unresolved if part in text)
+        for index, part in enumerate(re.findall(rf"(?:{kept}{kept and '|'}\S)+", text)):
             if index:
                 self._end_word()
             self._add(part)

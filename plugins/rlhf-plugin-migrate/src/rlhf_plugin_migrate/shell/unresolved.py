@@ -41,3 +41,9 @@ def remarks_on_loops(commands: Sequence[ShellCommand]) -> Iterator[str]:
                 f"each is migrated once, without a value of {name}. Migrate again for each value, "
                 f"with --set {name}=VALUE"
             )
+
+
+def remarks_on_assumptions(commands: Sequence[ShellCommand]) -> Iterator[str]:
+    """Yield a line for each probe and each branch of which the reader assumed something."""
+    for what, how in dict(pair for command in commands for pair in command.assumed).items():
+        yield f"warning: {what}: {how}; --set NAME=VALUE gives a variable its value"

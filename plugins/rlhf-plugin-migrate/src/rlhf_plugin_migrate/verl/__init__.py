@@ -1,0 +1,1 @@
+"""Launches of verl: hydra overrides and the files that hydra writes, as configurations."""

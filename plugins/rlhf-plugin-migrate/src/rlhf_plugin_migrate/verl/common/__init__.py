@@ -1,0 +1,1 @@
+"""Rules and keys that verl's trainers share."""

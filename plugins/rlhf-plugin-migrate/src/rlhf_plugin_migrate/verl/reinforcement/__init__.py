@@ -1,0 +1,1 @@
+"""verl's ``main_ppo``: reinforcement learning."""

@@ -1,0 +1,1 @@
+"""verl's trainers of given answers: ``sft_trainer`` and ``fsdp_sft_trainer``."""
