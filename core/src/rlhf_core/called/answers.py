@@ -36,6 +36,12 @@ class Checked(Generic[AnswerT]):
     def __post_init__(self) -> None:
         if not callable(self.component):
             raise wrong_answer(f"{self.who}: its factory", self.component, "what can be called")
+        if hasattr(self.component, "state_dict") and not isinstance(
+            self.component, torch.nn.Module
+        ):
+            told = "what has a state_dict(), which no checkpoint would keep"
+            wanted = "a component without a state: reward shapers and observers have one"
+            raise wrong_answer(f"{self.who}: its factory", self.component, wanted, told=told)
 
     def __call__(self, *given: Any) -> AnswerT:
         """Return the component's answer.
