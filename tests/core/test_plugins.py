@@ -389,6 +389,8 @@ def test_registering_twice_is_refused(install):
         ("rlhf_train_backends", ("setup", "close"), "train_step"),
         ("rlhf_engines", ("start", "close"), "generate"),
         ("rlhf_runtimes", ("close",), "start"),
+        ("rlhf_optimizers", ("create",), "parameter_groups"),
+        ("rlhf_model_adapters", ("served_rank", "load_options"), "wrap"),
     ],
 )
 def test_a_part_without_a_method_that_each_run_calls_is_named(hook, has, lacks):

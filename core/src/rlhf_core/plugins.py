@@ -38,6 +38,8 @@ _CORE = re.compile(r"^Requires-Dist: *rlhf[-_.]core\b", re.MULTILINE)
 _METHODS = {
     "rlhf_train_backends": ("setup", "train_step", "close"),
     "rlhf_engines": ("start", "generate", "close"),
+    "rlhf_model_adapters": ("served_rank", "load_options", "wrap"),
+    "rlhf_optimizers": ("parameter_groups", "create"),
     "rlhf_runtimes": ("start", "close"),
 }
 
