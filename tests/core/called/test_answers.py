@@ -191,3 +191,13 @@ def test_a_state_that_no_checkpoint_keeps_is_refused():
 
 def test_a_module_of_torch_may_be_an_answerer():
     Checked(torch.nn.Identity(), Advantages, "it")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_numbers_that_are_cut_to_integers_are_refused(dtype):
+    """The estimator's advantages of 0.5 would all be trained as 0."""
+    batch = inputs()
+    cut = Advantages(advantages=torch.full((2, 2), 0.5).to(dtype))
+
+    with pytest.raises(PluginError, match="a floating-point dtype", check=WRONG):
+        Checked(lambda _: cut, Advantages, "mine:it (mine 1.0)")(batch)
