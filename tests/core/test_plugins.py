@@ -323,7 +323,8 @@ def test_a_plugin_that_forgot_its_entry_point_is_told_with_the_lines_to_add(tmp_
         "[rlhf.plugins]\nacme = rlhf_plugin_acme\n"
     )
 
-    with pytest.raises(UnknownComponent, match=r"rlhf-plugin-acme 1\.2.*acme = 'rlhf_plugin_acme'"):
+    says, code = r"rlhf-plugin-acme 1\.2.*acme = 'rlhf_plugin_acme'", "plugin/unknown-component"
+    with pytest.raises(UnknownComponent, match=says, check=has_code(code)):
         load("").get("rlhf_policy_losses", "acme")
     own = [failure for failure in unregistered() if "acme" in failure.name]
     assert [failure.origin for failure in own] == ["rlhf-plugin-acme 1.2"]

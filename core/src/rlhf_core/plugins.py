@@ -338,8 +338,10 @@ def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
             problem = f"{hook} returned a {type(item).__name__} in its list; expected Component"
             raise PluginError(problem, code="plugin/no-components")
         if not (isinstance(item.config, type) and issubclass(item.config, Config)):
-            wanted = "expected a subclass of rlhf_core.Config as config"
-            problem = f"component {item.name!r}: {wanted}, got {item.config!r}"
+            problem = (
+                f"component {item.name!r}: expected a subclass of rlhf_core.Config as config, got "
+            )
+            problem += repr(item.config)
             raise PluginError(problem, code="plugin/no-config")
         capabilities.check_words(item)
     return list(returned)
