@@ -103,7 +103,8 @@ def component(name, **keywords):
 
 
 def adapter(config):
-    return types.SimpleNamespace(served_rank=getattr(config, "rank", None), load_options=dict)
+    rank = getattr(config, "rank", None)
+    return types.SimpleNamespace(served_rank=rank, load_options=dict, wrap=None)
 
 
 COMPONENTS = {

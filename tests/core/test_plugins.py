@@ -9,7 +9,7 @@ import pytest
 from rlhf_core import AmbiguousComponent, Component, PluginError, UnknownComponent, plugins
 from rlhf_core.component import Registered
 from rlhf_core.contracts import ComponentRef
-from rlhf_core.plugins import FORMER, GROUP, empty, load
+from rlhf_core.plugins import FORMER, GROUP, empty, load, unregistered
 from rlhf_testing.errors import has_code
 
 LOSSES = "rlhf_policy_losses"
@@ -310,6 +310,27 @@ def test_an_unknown_name_mentions_the_plugins_that_failed(install):
         loaded.get(LOSSES, "bad_loss")
 
 
+def test_a_plugin_that_forgot_its_entry_point_is_told_with_the_lines_to_add(tmp_path, monkeypatch):
+    """Nothing finds it, so it was as if it were not installed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("rlhf-plugin-acme", "rlhf-acme-library"):
+        info = tmp_path / f"{name.replace('-', '_')}-1.2.dist-info"
+        info.mkdir()
+        header = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\nRequires-Dist: rlhf-core\n"
+        (info / "METADATA").write_text(header)
+    # A group that is almost the right one is none.
+    (tmp_path / "rlhf_plugin_acme-1.2.dist-info/entry_points.txt").write_text(
+        "[rlhf.plugins]\nacme = rlhf_plugin_acme\n"
+    )
+
+    says, code = r"rlhf-plugin-acme 1\.2.*acme = 'rlhf_plugin_acme'", "plugin/unknown-component"
+    with pytest.raises(UnknownComponent, match=says, check=has_code(code)):
+        load("").get("rlhf_policy_losses", "acme")
+    own = [failure for failure in unregistered() if "acme" in failure.name]
+    assert [failure.origin for failure in own] == ["rlhf-plugin-acme 1.2"]
+    assert own[0].error.code == "plugin/no-entry-point"
+
+
 def test_many_failures_do_not_flood_the_message(install):
     for index in range(5):
         install(f"rlhf-plugin-bad{index}", "raise ValueError('line one\\nline two')")
@@ -402,6 +423,8 @@ def test_registering_twice_is_refused(install):
         ("rlhf_train_backends", ("setup", "close"), "train_step"),
         ("rlhf_engines", ("start", "close"), "generate"),
         ("rlhf_runtimes", ("close",), "start"),
+        ("rlhf_optimizers", ("create",), "parameter_groups"),
+        ("rlhf_model_adapters", ("served_rank", "load_options"), "wrap"),
     ],
 )
 def test_a_part_without_a_method_that_each_run_calls_is_named(hook, has, lacks):

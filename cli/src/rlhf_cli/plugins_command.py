@@ -17,7 +17,7 @@ from rlhf_core import ConfigError, PluginError, RLHFError, UnknownComponent
 from rlhf_core.component import Registered
 from rlhf_core.contracts import Preset
 from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
-from rlhf_core.plugins import FailedPlugin, Plugins
+from rlhf_core.plugins import FailedPlugin, Plugins, unregistered
 
 from .groups import CommandGroup
 
@@ -54,7 +54,7 @@ def rows_of(plugins: Plugins, kind: str | None = None, text: str | None = None) 
     ]
     if wanted is None:
         rows += _observer_hook_rows(plugins)
-        rows += [_failure_row(failure) for failure in plugins.failed]
+        rows += [_failure_row(failure) for failure in plugins.failed + unregistered()]
     if text is not None:
         rows = [row for row in rows if text.casefold() in " ".join(row.values()).casefold()]
     return sorted(rows, key=lambda row: (row["plugin"], row["kind"], row["component"]))
@@ -115,7 +115,7 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
                 typer.echo("nothing that is installed has this; rlhf plugins lists all")
             else:
                 _print_by_kind(rows)
-            for failure in plugins.failed if kind is None else ():
+            for failure in plugins.failed + unregistered() if kind is None else ():
                 typer.echo(f"\n{_why(failure)}")
         if strict and plugins.failed:
             raise PluginError(
@@ -281,7 +281,7 @@ def _describe(kind: str, entry: Registered[Any]) -> str:
 
 def failure_of(plugins: Plugins, name: str) -> str | None:
     """Return why the plugin, or the distribution, of this name cannot be used; None: no such plugin has failed."""
-    for failure in plugins.failed:
+    for failure in plugins.failed + unregistered():
         distribution = failure.origin.partition(" ")[0]
         if name.replace("-", "_") in (failure.name, distribution.replace("-", "_")):
             return _why(failure)

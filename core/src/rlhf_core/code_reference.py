@@ -43,10 +43,8 @@ def parse(text: str) -> CodeReference:
     """
     left, _, attribute = text.rpartition(":")
     if text.endswith(".py") or not attribute.isidentifier():
-        raise ConfigError(
-            f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file",
-            code="config/no-name-in-file",
-        )
+        problem = f"expected FILE.py:NAME, got {text!r}; add a colon and the name in the file"
+        raise ConfigError(problem, code="config/no-name-in-file")
     return CodeReference(Path(left), attribute)
 
 
@@ -187,10 +185,8 @@ class CodeReference:
             return self.path.read_bytes()
         except OSError as error:
             where = f" (looked in {Path.cwd()})" if not self.path.is_absolute() else ""
-            raise ConfigError(
-                f"cannot read {str(self.path)!r}: {error.strerror}{where}",
-                code="config/unreadable-code",
-            ) from error
+            problem = f"cannot read {str(self.path)!r}: {error.strerror}{where}"
+            raise ConfigError(problem, code="config/unreadable-code") from error
 
 
 def _names(node: ast.stmt) -> list[str]:

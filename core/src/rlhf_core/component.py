@@ -208,10 +208,8 @@ class Registered(Generic[ProductT]):
         try:
             found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
         except AttributeError as error:
-            raise PluginError(
-                f"{self.label}: module {module!r} has no {attribute!r}",
-                code="plugin/no-factory",
-            ) from error
+            problem = f"{self.label}: module {module!r} has no {attribute!r}"
+            raise PluginError(problem, code="plugin/no-factory") from error
         return found
 
     def build(self, config: Config | None = None) -> ProductT:

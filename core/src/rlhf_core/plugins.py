@@ -39,6 +39,8 @@ _CORE = re.compile(r"^Requires-Dist: *rlhf[-_.]core\b", re.MULTILINE)
 _METHODS = {
     "rlhf_train_backends": ("setup", "train_step", "close"),
     "rlhf_engines": ("start", "generate", "close"),
+    "rlhf_model_adapters": ("served_rank", "load_options", "wrap"),
+    "rlhf_optimizers": ("parameter_groups", "create"),
     "rlhf_runtimes": ("start", "close"),
 }
 
@@ -111,13 +113,13 @@ class Plugins:
                     "a file and name it FILE.py:NAME.",
                     code="plugin/object-lost",
                 ) from error
-            if not self.failed:
+            if not (failed := self.failed + unregistered()):
                 raise
-            shown = [str(failure).partition("\n")[0] for failure in self.failed[:2]]
-            if len(self.failed) > 2:
-                shown.append(f"and {len(self.failed) - 2} more, see: rlhf plugins")
+            shown = [str(failure).partition("\n")[0] for failure in failed[:2]]
+            if len(failed) > 2:
+                shown.append(f"and {len(failed) - 2} more, see: rlhf plugins")
             reasons = "\n  ".join(shown)
-            raise error.with_text(f"{error}\n  {reasons}") from self.failed[0].error
+            raise error.with_text(f"{error}\n  {reasons}") from failed[0].error
 
     def build(self, ref: ComponentRef) -> Any:
         """Validate a reference's options and build the component."""
@@ -133,7 +135,7 @@ class Plugins:
         """
         modules = [str(getattr(m, "__name__", name)) for name, m in self.manager.list_name_plugin()]
         tops = (module.partition(".")[0] for module in modules)
-        names = dict.fromkeys(["rlhf_core", *tops, *_libraries()])
+        names = dict.fromkeys(["rlhf_core", *tops, *_without_plugin()])
         return [logging.getLogger(name) for name in names]
 
     def observe(self, hook: str, **arguments: Any) -> None:
@@ -184,10 +186,8 @@ def load(words: str | None = None, *, component: str | None = None) -> Plugins:
                     code="plugin/moved",
                 )
             if others := clashes.get(candidate.name):
-                raise PluginError(
-                    f"{' and '.join(others)} both use this name; uninstall one of them",
-                    code="plugin/name-taken",
-                )
+                problem = f"{' and '.join(others)} both use this name; uninstall one of them"
+                raise PluginError(problem, code="plugin/name-taken")
             register(plugins, candidate)
         except Exception as error:  # a plugin may raise anything; it stays with that plugin
             plugins.failed.append(FailedPlugin(candidate.name, candidate.origin, error))
@@ -271,10 +271,8 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
         made = getattr(module, hook, None)
         # The core's own declaration of a hook, imported by its name, has the mark rlhf_spec.
         if inspect.isfunction(made) and not (vars(made).keys() & {"rlhf_impl", "rlhf_spec"}):
-            raise PluginError(
-                f"its function {hook} has the name of a hook but no @hookimpl; write @hookimpl above it",
-                code="plugin/unmarked-hook",
-            )
+            problem = f"its function {hook} has the name of a hook but no @hookimpl; write @hookimpl above it"
+            raise PluginError(problem, code="plugin/unmarked-hook")
     try:
         plugins.manager.register(module, name=candidate.name)
         plugins.manager.check_pending()
@@ -288,16 +286,28 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
     plugins.loaded[candidate.name] = candidate.origin
 
 
-def _libraries() -> list[str]:
-    """Return the modules of installed distributions that require the core and register no plugin, sorted."""
-    return sorted(
-        {
-            distribution.metadata["Name"].replace("-", "_")
-            for distribution in metadata.distributions()
-            if _CORE.search(_header(distribution))
-            and not any(point.group.startswith(FAMILY) for point in distribution.entry_points)
-        }
-    )
+def unregistered() -> list[FailedPlugin]:
+    """Return installed distributions that are plugins by their names, and register none."""
+    found = []
+    for name, distribution in _without_plugin().items():
+        if name.startswith(("rlhf_plugin_", "rlhf_env_")):
+            own = _plugin_name(name)
+            told = f"it has no entry point in {GROUP!r}, so nothing of it is found. Add {own} = {name!r} "
+            told += f'below [project.entry-points."{GROUP}"] of its pyproject.toml, and install it again.'
+            error = PluginError(told, code="plugin/no-entry-point")
+            found.append(FailedPlugin(own, origin_of(distribution), error))
+    return found
+
+
+def _without_plugin() -> dict[str, metadata.Distribution]:
+    """Return the installed distributions that require the core and register no plugin, by module, sorted."""
+    found = {
+        distribution.metadata["Name"].replace("-", "_"): distribution
+        for distribution in metadata.distributions()
+        if _CORE.search(_header(distribution))
+        and not any(point.group.startswith(FAMILY) for point in distribution.entry_points)
+    }
+    return dict(sorted(found.items()))
 
 
 def _header(distribution: metadata.Distribution) -> str:
@@ -317,10 +327,8 @@ def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Re
             for component in _checked(hook, implementation.function()):
                 for name in (component.name, *component.aliases):
                     if name in seen:
-                        raise PluginError(
-                            f"{hook} returns two components called {name!r}",
-                            code="plugin/repeated-component",
-                        )
+                        problem = f"{hook} returns two components called {name!r}"
+                        raise PluginError(problem, code="plugin/repeated-component")
                     seen.add(name)
                 entry = Registered(component, candidate.name, candidate.distribution, former)
                 entries.append((hook, entry))
@@ -329,21 +337,16 @@ def _components_of(plugins: Plugins, candidate: Candidate) -> list[tuple[str, Re
 
 def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
     if not isinstance(returned, list | tuple):
-        raise PluginError(
-            f"{hook} returned {type(returned).__name__}; expected a list of Component",
-            code="plugin/no-components",
-        )
+        problem = f"{hook} returned {type(returned).__name__}; expected a list of Component"
+        raise PluginError(problem, code="plugin/no-components")
     for item in returned:
         if not isinstance(item, Component):
-            raise PluginError(
-                f"{hook} returned a {type(item).__name__} in its list; expected Component",
-                code="plugin/no-components",
-            )
+            problem = f"{hook} returned a {type(item).__name__} in its list; expected Component"
+            raise PluginError(problem, code="plugin/no-components")
         if not (isinstance(item.config, type) and issubclass(item.config, Config)):
-            raise PluginError(
-                f"component {item.name!r}: expected a subclass of rlhf_core.Config as config, got {item.config!r}",
-                code="plugin/no-config",
-            )
+            wanted = "a subclass of rlhf_core.Config as config"
+            problem = f"component {item.name!r}: expected {wanted}, got {item.config!r}"
+            raise PluginError(problem, code="plugin/no-config")
         capabilities.check_words(item)
     return list(returned)
 

@@ -172,3 +172,32 @@ def test_a_loss_without_a_gradient_is_right_where_nothing_is_learned():
     )
 
     assert answer.loss.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+class RunningMean:
+    """An estimator that would forget its mean on a resume, without a word."""
+
+    def __call__(self, batch):
+        return Advantages(advantages=batch.token_rewards)
+
+    def state_dict(self):
+        return {"mean": 0.5}
+
+
+def test_a_state_that_no_checkpoint_keeps_is_refused():
+    with pytest.raises(PluginError, match="state_dict", check=WRONG):
+        Checked(RunningMean(), Advantages, "mine:it (mine 1.0)")
+
+
+def test_a_module_of_torch_may_be_an_answerer():
+    Checked(torch.nn.Identity(), Advantages, "it")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_numbers_that_are_cut_to_integers_are_refused(dtype):
+    """The estimator's advantages of 0.5 would all be trained as 0."""
+    batch = inputs()
+    cut = Advantages(advantages=torch.full((2, 2), 0.5).to(dtype))
+
+    with pytest.raises(PluginError, match="a floating-point dtype", check=WRONG):
+        Checked(lambda _: cut, Advantages, "mine:it (mine 1.0)")(batch)

@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rlhf_core import PluginError
@@ -143,3 +144,38 @@ def test_a_shaper_returns_the_batch_and_metrics():
 def test_a_shaper_that_returns_something_else_is_refused(answer, says):
     with pytest.raises(PluginError, match=says, check=WRONG):
         shaped(answer)
+
+
+def state_of(state):
+    return NamedShaper(SimpleNamespace(state_dict=lambda: state), LABEL).state_dict()
+
+
+def test_a_shapers_state_is_what_a_checkpoint_gives_back():
+    state = {"mean": {"7": 0.5}, "seen": [(1, 2)], "name": None}
+
+    assert state_of(state) == {"mean": {"7": 0.5}, "seen": [[1, 2]], "name": None}
+
+
+def test_a_shapers_state_is_a_copy():
+    state = {"mean": {"7": 0.5}}
+    kept = state_of(state)
+    state["mean"]["7"] = 1.0
+
+    assert kept == {"mean": {"7": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {
+            "mean": {7: 0.5}
+        },  # JSON gives "7" back, so the mean of prompt 7 would be lost on a resume
+        {"means": [{7: 0.5}]},
+        {"mean": float("nan")},
+        {"mean": np.float32(0.5)},
+        {"seen": {1, 2}},
+    ],
+)
+def test_a_state_that_a_checkpoint_would_not_give_back_is_refused(state):
+    with pytest.raises(PluginError, match=r"mine 1\.0\): state_dict\(\) returned", check=WRONG):
+        state_of(state)

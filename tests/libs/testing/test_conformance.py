@@ -80,6 +80,18 @@ def baseline(batch):
     return Advantages(advantages=advantages_at_tokens(centered, batch))
 
 
+class Remembering:
+    """An estimator with a running mean of all rewards, which no checkpoint keeps."""
+
+    def __init__(self, config):
+        self.mean = 0.0
+
+    def __call__(self, batch):
+        before = self.mean
+        self.mean += 0.1 * (float(batch.rewards.mean()) - before)
+        return Advantages(advantages=advantages_at_tokens(rewards_by_turn(batch) - before, batch))
+
+
 def component(factory=Loss, **changes):
     described = {"name": "mine", "factory": factory, "config": LossConfig}
     return Component(**{**described, "provides": {"off_policy"}, **changes})
@@ -296,3 +308,9 @@ def test_the_page_lists_every_check_with_its_promise():
         assert listed == [check.name for check in checks_of(hook)]
         for check, row in zip(checks_of(hook), rows, strict=True):
             assert check.usual == ("(usual)" in row), check.name
+
+
+def test_an_estimator_that_remembers_earlier_batches_is_caught():
+    outcomes = run_checks(ESTIMATORS, component(Remembering, config=Config))
+
+    assert "check_same_input_same_output" in failures(outcomes)

@@ -96,6 +96,26 @@ class TokensInState(Shaper):
         return {"total": np.float32(self.total), "count": self.count}
 
 
+class NumbersAsKeys(Shaper):
+    """Remembers each prompt's mean by its number, which JSON gives back as a text."""
+
+    def __init__(self):
+        self.means = {}
+
+    def shape(self, batch, info):
+        prompts, reward = batch.uid[:, 1], batch.reward.copy()
+        for prompt in np.unique(prompts).tolist():
+            reward[prompts == prompt] -= self.means.get(prompt, 0.0)
+            self.means[prompt] = float(batch.reward[prompts == prompt].mean())
+        return replace(batch, reward=reward), {}
+
+    def state_dict(self):
+        return self.means
+
+    def load_state_dict(self, state):
+        self.means = dict(state)
+
+
 def test_a_right_shaper_passes():
     assert caught_by(SHAPERS, Shaper) == set()
 
@@ -105,6 +125,7 @@ def test_a_right_shaper_passes():
     [
         (Forgetful, "check_state_continues"),
         (TokensInState, "check_state_continues"),
+        (NumbersAsKeys, "check_state_continues"),
         (InPlace, "check_inputs_stay_as_they_are"),
         (CountsEnvironment, "check_environment_text_does_not_count"),
         (DropsRows, "check_only_rewards_change"),

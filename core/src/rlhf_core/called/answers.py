@@ -36,6 +36,11 @@ class Checked(Generic[AnswerT]):
     def __post_init__(self) -> None:
         if not callable(self.component):
             raise wrong_answer(f"{self.who}: its factory", self.component, "what can be called")
+        if hasattr(self.component, "state_dict") and not isinstance(
+            self.component, torch.nn.Module
+        ):
+            told = "what has a state_dict(), which no checkpoint keeps: that of a reward shaper is kept"
+            raise wrong_answer(f"{self.who}: its factory", self.component, "no state", told=told)
 
     def __call__(self, *given: Any) -> AnswerT:
         """Return the component's answer.
@@ -78,8 +83,10 @@ class Checked(Generic[AnswerT]):
         shape, device = f"shape {tuple(column.shape)}", f"device {column.device}"
         self._require(column.shape == like.shape, name, column, wanted, shape)
         self._require(column.device == like.device, name, column, like.device, device)
-        if kind.startswith("Bool"):
-            self._require(column.dtype == like.dtype, name, column, like.dtype, f"{column.dtype}")
+        is_bool = kind.startswith("Bool")
+        fits = column.dtype == torch.bool if is_bool else column.is_floating_point()
+        wanted = "torch.bool" if is_bool else "a floating-point dtype"
+        self._require(fits, name, column, wanted, f"{column.dtype}")
 
     def _check_metrics(self, metrics: Any) -> None:
         self._require(isinstance(metrics, Mapping), "metrics", metrics, "Metric by name")

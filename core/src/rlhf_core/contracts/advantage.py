@@ -77,7 +77,8 @@ class Advantages:
 
 @runtime_checkable
 class AdvantageEstimator(Protocol):
-    """Turns rewards into advantages: baseline, discounting, whitening. Sees the whole batch, before the minibatches.
+    """Turns rewards into advantages: baseline, discounting, whitening. Sees the whole batch, before the minibatches,
+    and remembers no earlier one: a state over steps is a ``RewardShaper``'s.
 
     The KL penalty, where it is in the reward, acts through the advantages alone: the run ends before its first update
     if they do not depend on it. An estimator that cannot take the penalty declares ``conflicts={"kl_in_reward"}``.

@@ -52,10 +52,8 @@ def preference_objective(
         PluginError: a column is missing, or the batch does not say which answers were chosen.
     """
     if columns.rewards is None:
-        raise PluginError(
-            "a preference loss needs the rewards of the rows: 1 chosen, 0 rejected",
-            code="plugin/no-rewards",
-        )
+        problem = "a preference loss needs the rewards of the rows: 1 chosen, 0 rejected"
+        raise PluginError(problem, code="plugin/no-rewards")
     # On the host, which knows the sizes without waiting for the device.
     chosen = columns.rewards > 0.5  # (B,)
     policy = _sums(columns.grid.pad(scores.logprobs), columns.grid.mask)  # (B,)

@@ -34,10 +34,8 @@ def ranking_objective(
         PluginError: the batch does not say which answers were chosen.
     """
     if columns.rewards is None:
-        raise PluginError(
-            "a ranking loss needs the rewards of the rows: 1 chosen, 0 rejected",
-            code="plugin/no-rewards",
-        )
+        problem = "a ranking loss needs the rewards of the rows: 1 chosen, 0 rejected"
+        raise PluginError(problem, code="plugin/no-rewards")
     # On the host, which knows the sizes without waiting for the device.
     is_chosen = columns.rewards > 0.5  # (B,)
     rows = [kind.nonzero()[:, 0].to(scores.device) for kind in (is_chosen, ~is_chosen)]

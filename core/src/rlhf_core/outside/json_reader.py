@@ -84,10 +84,8 @@ def read_object(path: Path, expected: str) -> dict[str, Any]:
     try:
         return parse_object(path.read_bytes())
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); expected {expected}",
-            code="config/unreadable-file",
-        ) from error
+        problem = f"{path}: cannot be read ({error.strerror}); expected {expected}"
+        raise ConfigError(problem, code="config/unreadable-file") from error
     except BrokenJson as error:
         raise ConfigError(
             f"{path}: {error}; expected {expected}", code="config/unreadable-file"

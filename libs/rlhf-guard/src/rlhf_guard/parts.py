@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,10 +102,34 @@ class NamedShaper:
         raise wrong_answer(f"{self.label}: shape()", answer, wanted)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the shaper's state."""
+        """Return the shaper's state, as ``plain_state``."""
         with asking(f"{self.label}: state_dict()"):
-            return self.shaper.state_dict()
+            state = self.shaper.state_dict()
+        return plain_state(self.label, state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Give the shaper its state."""
         self.shaper.load_state_dict(state)
+
+
+def plain_state(who: str, state: object) -> Any:
+    """Return a component's state as a checkpoint gives it back: a copy, of JSON types.
+
+    Raises:
+        PluginError: JSON has no such value, or gives another one back, such as "3" for a key that is 3.
+    """
+    told = "" if _has_text_keys(state) else "a dict with a key that is no text"
+    try:
+        plain = json.loads(json.dumps(state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        told = " ".join(str(error).split())
+    if told:
+        wanted = "JSON: dicts with texts as keys, lists, texts, finite numbers, truths, None"
+        raise wrong_answer(f"{who}: state_dict()", state, wanted, told=told)
+    return plain
+
+
+def _has_text_keys(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _has_text_keys(one) for key, one in value.items())
+    return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))

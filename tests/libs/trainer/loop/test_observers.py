@@ -285,7 +285,7 @@ def test_another_answer_is_a_failure(event, answer, caplog):
     assert "got " in caplog.text
 
 
-@pytest.mark.parametrize("state", [{"best": math.nan}, {"best": object()}, {1, 2}])
+@pytest.mark.parametrize("state", [{"best": math.nan}, {"best": object()}, {1, 2}, {3: 1.0}])
 def test_a_state_that_is_no_json_switches_it_off_and_nothing_is_lost(state, caplog):
     watcher = Watcher()
     watcher.state_dict = lambda: state

@@ -1,6 +1,7 @@
 """What every backend asks of a trained role's components."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from rlhf_core import ConfigError, PluginError
 from rlhf_core.contracts import NamedParameters, ParameterGroup, ValueObjective
 from rlhf_testing.errors import has_code
+from rlhf_torch.training.named_optimizer import NamedOptimizer
 from rlhf_torch.training.trained_parts import (
     check_groups,
     parameter_groups,
@@ -24,11 +26,21 @@ def test_a_parameter_in_no_group_or_in_two_is_refused():
     whole = ParameterGroup(name="all", named_parameters=tuple(named))
     first = ParameterGroup(name="first", named_parameters=(named[0],))
 
-    check_groups([whole], names)
-    with pytest.raises(PluginError, match=r"1 of 2.*such as b", check=has_code("optimizer/groups")):
-        check_groups([first], names)
+    check_groups([whole], names, "mine")
+    with pytest.raises(
+        PluginError, match=r"^mine: .*1 of 2.*such as b", check=has_code("optimizer/groups")
+    ):
+        check_groups([first], names, "mine")
     with pytest.raises(PluginError, match="1 in several", check=has_code("optimizer/groups")):
-        check_groups([whole, first], names)
+        check_groups([whole, first], names, "mine")
+
+
+def test_a_parameter_left_out_is_told_with_plugin_and_component():
+    named = NamedParameters((("a", nn.Parameter(torch.zeros(2))),))
+    none = SimpleNamespace(parameter_groups=lambda named: [])
+
+    with pytest.raises(PluginError, match=r"acme 1\.0", check=has_code("optimizer/groups")):
+        parameter_groups(NamedOptimizer(none, "acme:mine (acme 1.0)"), named)
 
 
 def test_the_peak_of_each_group_is_its_rate_as_it_was_made():

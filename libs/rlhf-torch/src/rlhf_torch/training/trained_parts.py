@@ -20,7 +20,7 @@ from rlhf_core.objective import (
 )
 from rlhf_core.plugins import Plugins
 
-from .named_optimizer import NamedOptimizer
+from .named_optimizer import NamedOptimizer, class_of
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,8 @@ def parameter_groups(optimizer: Optimizer, named: NamedParameters) -> list[Param
         PluginError: some parameters are in no parameter group or in several.
     """
     groups = optimizer.parameter_groups(named)
-    check_groups(groups, [name for name, _ in named])
+    who = optimizer.label if isinstance(optimizer, NamedOptimizer) else class_of(optimizer)
+    check_groups(groups, [name for name, _ in named], who)
     found = []
     for group in groups:
         parts: dict[float, list[tuple[str, nn.Parameter]]] = {}
@@ -93,8 +94,8 @@ def parameter_groups(optimizer: Optimizer, named: NamedParameters) -> list[Param
     return found
 
 
-def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> None:
-    """Refuse parameter groups that do not hold every trainable parameter exactly once.
+def check_groups(groups: Sequence[ParameterGroup], names: Collection[str], who: str) -> None:
+    """Refuse parameter groups of the optimizer ``who`` that do not hold every trainable parameter exactly once.
 
     Raises:
         PluginError: some parameters are in no parameter group or in several; the message has their numbers.
@@ -103,8 +104,8 @@ def check_groups(groups: Sequence[ParameterGroup], names: Collection[str]) -> No
     missing, twice = set(names) - set(placed), len(placed) - len(set(placed))
     if missing or twice:
         raise PluginError(
-            f"the optimizer's groups must hold every trainable parameter once; {len(missing)} of {len(names)} are in "
-            f"none{', such as ' + min(missing) if missing else ''}, {twice} in several",
+            f"{who}: parameter_groups() has to place every trainable parameter once; {len(missing)} of {len(names)} "
+            f"are in none{', such as ' + min(missing) if missing else ''}, {twice} in several",
             code="optimizer/groups",
         )
 

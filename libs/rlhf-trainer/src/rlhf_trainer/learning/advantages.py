@@ -48,14 +48,14 @@ def advantages(
     mask = reward_batch.action_mask
     if reward_batch.values is not None and result.returns is None:
         raise PluginError(
-            "the advantage estimator needs values but returned no returns for the critic to learn",
+            f"{label} needs values but returned no returns for the critic to learn",
             code="plugin/no-returns",
         )
     out = {"advantages": _flat(result.advantages, mask)}
     if result.returns is not None:
         out["returns"] = _flat(result.returns, mask)
     for name, column in out.items():
-        require_finite(batch, name, column)
+        require_finite(batch, f"{label}: {name}", column)
     metrics = group_metrics(reward_batch)
     size = np.abs(out["advantages"]).sum()
     metrics["advantage/abs_mean"] = Metric(float(size), len(out["advantages"]))

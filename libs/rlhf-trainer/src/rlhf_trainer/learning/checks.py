@@ -67,6 +67,8 @@ def count_skipped(before: int, metrics: Metrics, *, role: str, limit: int, look_
             f"the last good update. {_origin(metrics)}Lower its learning rate, or look at {look_at}",
             code="training/gradient-not-finite",
         )
+    skipping = "an update of the %s is skipped: its gradient is not finite. %s"
+    log.warning(skipping, role, _origin(metrics))
     return in_a_row
 
 

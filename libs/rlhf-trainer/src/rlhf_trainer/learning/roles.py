@@ -16,6 +16,7 @@ from rlhf_core.contracts.backend import LossTerm, PolicyObjective, RoleSpec, Val
 from rlhf_core.contracts.engine import EngineSpec
 from rlhf_core.contracts.model_adapter import ModelAdapter
 from rlhf_core.contracts.runtime import RolloutSpec, RuntimeSpec
+from rlhf_core.plugins import require_methods
 from rlhf_core.rng import seed_of
 from rlhf_data.vocabulary import (
     check_rows,
@@ -54,7 +55,9 @@ def runtime_spec(
         vocabulary: token ids that have a probability; None: every row of an output head.
     """
     run, adapted = resolved.run, resolved.optional("actor.adapter")
-    adapter: ModelAdapter | None = None if adapted is None else adapted.build()
+    adapter: ModelAdapter | None = None
+    if adapted is not None:
+        adapter = require_methods("rlhf_model_adapters", adapted.registered, adapted.build())
     roles = {POLICY: policy_role(resolved, demands, total_steps)}
     if demands.critic:
         roles[CRITIC] = critic_role(resolved, demands, total_steps)

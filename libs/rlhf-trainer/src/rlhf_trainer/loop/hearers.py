@@ -5,7 +5,6 @@ A logger or an observer that fails is switched off, as a plugin's observer hooks
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import re
@@ -22,6 +21,7 @@ from rlhf_core.contracts.logger import Logger
 from rlhf_core.errors import PluginError
 from rlhf_core.observer import EndRun, Observer, RolloutSample, RunInfo, RunResult
 from rlhf_core.problem import log_switched_off
+from rlhf_guard.parts import plain_state
 
 log = logging.getLogger(__name__)
 
@@ -253,8 +253,7 @@ class Observers:
         found: dict[str, Any] = {}
         for watching in list(self._watching):
             with self._switched_off_by_errors(watching, "state_dict"):
-                text = json.dumps(watching.observer.state_dict(), allow_nan=False)
-                found[watching.name] = json.loads(text)
+                found[watching.name] = plain_state(watching.label, watching.observer.state_dict())
         return found
 
     def load(self, states: Mapping[str, Any], restoring: Callable[[str], Any]) -> None:

@@ -135,12 +135,11 @@ class Trainer:
         self.state.prompts_taken = self.cursor.taken
         if session.rows is not None:
             self.state.source = deepcopy(session.rows.state_dict())
-        self.state.sampler = deepcopy(self.cursor.sampler_state)
+        self.state.sampler = self.cursor.sampler_state
         self.state.last_epochs = self.cursor.last_epochs
         self.state.in_flight = session.source.in_flight
         self.state.lengths = session.source.lengths.to_json()
-        # Copies: components may go on with what they have given out.
-        self.state.shapers = [deepcopy(shaper.state_dict()) for shaper in session.shapers]
+        self.state.shapers = [shaper.state_dict() for shaper in session.shapers]
 
     def _request(
         self, step: int, batch: TrajectoryColumns, judged: NDArray[np.bool_] | None

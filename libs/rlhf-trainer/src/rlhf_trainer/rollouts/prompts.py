@@ -17,6 +17,7 @@ from rlhf_core.called.signatures import asking
 from rlhf_core.contracts.data.sampler import DrawRequest, PromptResult, PromptSampler, PromptSet
 from rlhf_core.errors import PluginError
 from rlhf_core.rng import generator_of
+from rlhf_guard.parts import plain_state
 
 
 class Cursor:
@@ -246,7 +247,8 @@ class CheckedSampler:
 
     def state_dict(self) -> dict[str, Any]:
         with self._asking("state_dict"):
-            return self._sampler.state_dict()
+            state = self._sampler.state_dict()
+        return plain_state(self._who, state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # The caller names the checkpoint in what this raises.

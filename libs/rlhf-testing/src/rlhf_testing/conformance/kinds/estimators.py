@@ -152,10 +152,16 @@ def check_no_gradient(subject: Subject) -> None:
 
 
 def check_same_input_same_output(subject: Subject) -> None:
-    """Two instances agree to the bit, and the global random state is left alone."""
+    """Two instances agree to the bit, as does one that is asked again: no checkpoint keeps what it remembers. The
+    global random state is left alone."""
     before = torch.random.get_rng_state()
     first, second = (_estimate(subject, _mixed(subject)).advantages for _ in range(2))
     assert torch.equal(first, second), "the same batch gives other advantages the second time"
+    estimator = subject.make()
+    first, second = (estimator(_mixed(subject)).advantages for _ in range(2))
+    assert torch.equal(first, second), (
+        "an instance that is asked again gives other advantages; a reward shaper may remember earlier batches"
+    )
     assert torch.equal(before, torch.random.get_rng_state()), "it drew global random numbers"
 
 

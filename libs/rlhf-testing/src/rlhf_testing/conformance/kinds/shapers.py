@@ -85,13 +85,13 @@ def check_environment_text_does_not_count(subject: Subject) -> None:
 
 
 def check_state_continues(subject: Subject) -> None:
-    """The state is JSON, and a fresh instance that loads it goes on exactly as the first."""
+    """The state is JSON, and a fresh instance that loads it goes on exactly as the first, also with earlier prompts."""
     first = subject.make()
     first.shape(_batch(), INFO)
     state = json.loads(json.dumps(first.state_dict(), allow_nan=False))
     second = subject.make()
     second.load_state_dict(state)
-    more = batch_of(group_of((5.0, -1.0, 0.25), prompt=3))
+    more = batch_of(group_of((5.0, -1.0, 0.25), prompt=1), group_of((2.0, 0.5), prompt=3))
     expected, actual = (shaper.shape(more, INFO)[0].reward for shaper in (first, second))
     assert np.array_equal(actual, expected), f"{actual} after loading, expected {expected}"
 
