@@ -169,6 +169,8 @@ def _note_family(
         return
     if options.get("compile"):
         _note(notes, f"{spec.role}: compiled layers of this family are planned as they are")
+    if shape.missing:
+        _note(notes, f"{spec.role}: what reads images and sounds is not counted: {shape.missing}")
     if shape.tower_parameters and shape.vision is None and workload.image_tokens:
         _note(notes, f"{spec.role}: passes of this family's vision tower are not modeled")
 

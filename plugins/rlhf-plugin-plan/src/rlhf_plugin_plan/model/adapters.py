@@ -150,7 +150,7 @@ def count(
         RuntimeError: the adapter reads numbers of the model, which has none, or its quantization is not known.
     """
     values = read_object(_file(config), "a model's config.json")
-    model = meta_model(values, str(_file(config)), precision.parameters)
+    model, _ = meta_model(values, str(_file(config)), precision.parameters)
     plain = {key for key, _ in model.named_parameters()}
     linear = {
         key: module.in_features

@@ -6,7 +6,7 @@ Torch is imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_core import ConfigError
 
@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+class Made(NamedTuple):
+    """A model on the meta device, in evaluation mode, as backends train it."""
+
+    model: Any
+    """Transformers' model; its text model alone where a package for the rest is missing."""
+    missing: str | None
+    """Sentence that names the missing package, without a full stop; None: the model is whole."""
+
+
 def meta_model(
     values: Mapping[str, Any], source: str, dtype: str, attention: str | None = None
-) -> Any:
-    """Return the model on the meta device, in evaluation mode, as backends train it.
+) -> Made:
+    """Return the model of a config.json.
 
     Args:
         values: of the config.json.
@@ -38,16 +47,25 @@ def meta_model(
     values = {k: v for k, v in values.items() if k != "quantization_config"}
     family = values.pop("model_type")
     sees = family in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
-    if attention is not None:
-        parts = ("text_config", "vision_config")
-        options["attn_implementation"] = dict.fromkeys(parts, attention) if sees else attention
+    missing = None
+    # The attention of parts that hear stays their own.
+    own = dict.fromkeys(("text_config", "vision_config"), attention) if attention else None
+    options = {"dtype": getattr(torch, dtype)}
     try:
         # Some constructors ask for numbers, which they get on the meta device alone.
         with unset_fake_temporarily(), torch.device("meta"):
             config = AutoConfig.for_model(family, **values)
-            model = kind.from_config(config, **options)
+            if sees:
+                try:
+                    model = AutoModelForImageTextToText.from_config(
+                        config, attn_implementation=own, **options
+                    )
+                except ImportError as error:
+                    missing, config = str(error).strip().split(". ")[0], config.get_text_config()
+            if missing or not sees:
+                model = AutoModelForCausalLM.from_config(
+                    config, attn_implementation=attention, **options
+                )
             _require_whole_sections(text_of(model))
     except ImportError as error:
         reason = next(iter(str(error).strip().splitlines()), "")
@@ -60,7 +78,7 @@ def meta_model(
         raise refused(
             error, f"{source}: expected the config.json of a model of the family {family}"
         ) from error
-    return model.eval()
+    return Made(model.eval(), missing)
 
 
 def refused(error: Exception, expected: str) -> ConfigError:

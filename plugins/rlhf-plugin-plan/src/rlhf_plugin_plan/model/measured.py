@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.contracts import ModelAdapter
 
 from .experts import ExpertsShape
-from .making import meta_model
+from .making import Made, meta_model
 from .measured_towers import tower_of
 from .precision import Precision
 from .without_numbers import (
@@ -138,7 +138,8 @@ class Measured:
         self._values, self._source = values, source
         self._kept: dict[Precision, Kept] = {}
         with without_numbers(Precision(parameters="bfloat16", compute="bfloat16")):
-            model = _without_memory(self._model("bfloat16"))
+            made = self._made("bfloat16")
+            model, self.missing = _without_memory(made.model), made.missing
             self.text = _by_common_names(model.config.get_text_config())
             self.is_tied = (
                 model.get_input_embeddings().weight is model.get_output_embeddings().weight
@@ -195,9 +196,12 @@ class Measured:
         few, many = (passed(model, layers, tokens)[0] for tokens in (TOKENS, 2 * TOKENS))
         return _grown(few, many, stands_for)
 
-    def _model(self, dtype: str) -> Any:
+    def _made(self, dtype: str) -> Made:
         register_attention()
         return meta_model(self._values, self._source, dtype, ATTENTION)
+
+    def _model(self, dtype: str) -> Any:
+        return self._made(dtype).model
 
     @property
     def state_numbers(self) -> tuple[int, int]:

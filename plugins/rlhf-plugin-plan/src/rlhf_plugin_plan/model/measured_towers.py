@@ -153,6 +153,8 @@ def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTow
     vision = getattr(config, "vision_config", None)
     if vision is None or not hasattr(base, "get_image_features"):
         return None
+    if hasattr(getattr(base, "vision_tower", None), "timm_model"):
+        return _of_timm(base, config.vision_soft_tokens_per_image, of)
     takes = inspect.signature(base.get_image_features).parameters
     patch = getattr(vision, "patch_size", None)
     if patch is None:
@@ -172,6 +174,28 @@ def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTow
         return None
     several = "pixel_attention_mask" in takes
     return of(lambda number: _of_one_tile(vision, number, several=several), tiles=1)
+
+
+def _of_timm(base: Any, tokens: int, of: Callable[..., MeasuredTower]) -> MeasuredTower | None:
+    """Return the tower of a model that has an encoder of timm; None: an image of the encoder's own size is not what the
+    model reads, which only its processor knows.
+
+    Args:
+        tokens: number of the features of an image.
+        of: makes a tower of the model.
+    """
+    import torch
+
+    _, *sides = base.vision_tower.timm_model.pretrained_cfg["input_size"]
+    pixels = torch.ones(1, 3, *sides, dtype=base.dtype)
+    read = base.vision_tower(pixel_values=pixels, do_pooling=False, return_dict=True)
+    if read.last_hidden_state.shape[2:].numel() != tokens:
+        return None
+
+    def form(number: int) -> Inputs:
+        return {"pixel_values": torch.ones(number, 3, *sides)}
+
+    return of(form, tiles=1, largest=lambda _: tokens)
 
 
 def _of_area(edge: int) -> Callable[[int | None], int | None]:
