@@ -103,9 +103,9 @@ $(CLIENTS): requirements-clients.txt
 	$(BIN)/python -m pip install --no-deps --target .clients -r requirements-clients.txt
 	touch $@
 
-images: $(INSTALLED) $(IMAGES)  ## with torchvision and timm: processors of images are those of Transformers, and Gemma 3n trains
+images: $(INSTALLED) $(IMAGES)  ## with torchvision and timm: processors of images are those of Transformers, and Gemma 3n trains and is planned
 	PYTHONPATH=.images $(PARALLEL) -m "not gpu and not scale" -k "gemma3n or test_processors" \
-	    tests/plugins/vlm tests/plugins/fsdp/test_images.py tests/integration/test_images.py
+	    tests/plugins/vlm tests/plugins/plan/model tests/plugins/fsdp/test_images.py tests/integration/test_images.py
 
 # Into a folder of their own: where torchvision is found, Transformers takes it for all images.
 $(IMAGES): requirements-images.txt

@@ -1,4 +1,4 @@
-"""Later turns of text go on from what a model that reads images has in its cache; prompts with images are whole.
+"""Later turns of text go on from what a model that reads images has in its cache, beside prompts with images.
 
 Families beyond the first ones have the marker ``matrix``.
 """
@@ -63,17 +63,16 @@ def test_a_later_turn_of_text_computes_what_is_new_beside_a_prompt_with_images(
             engine.generate(request(2, (*prompt, 44))), engine.generate(seen)
         )
         carries = engine._batch._states is not None
-        ahead = stage.family.looks_ahead
         await engine.close()
-        return [first, pictured, *later, *beside[0], *beside[1]], len(prompt), size, carries, ahead
+        return [first, pictured, *later, *beside[0], *beside[1]], len(prompt), size, carries
 
-    (own, length, size, carries, ahead), (expected, *_) = (
+    (own, length, size, carries), (expected, *_) = (
         asyncio.run(episode(share)) for share in (True, False)
     )
 
     # All but the turn's last token were read; of a model without states full pages are kept.
     read = length - len(OBSERVATION) - 1
-    known = 0 if ahead else read if carries else read // PAGE * PAGE
+    known = read if carries else read // PAGE * PAGE
     assert size == -(-(length - known) // WAVE) * WAVE
     for one, other in zip(own, expected, strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()

@@ -130,7 +130,7 @@ def _image_tokens(
         ConfigError: the given number is none that a prompt can have, or the run's model reads text alone.
     """
     reader = bool(planned.selections.get("model.vision"))
-    sees = reader and policy.tower_parameters > 0
+    sees = reader and (policy.tower_parameters > 0 or policy.missing is not None)
     if given is None and planned.run.data.image_key == "":
         return 0
     if given is None:

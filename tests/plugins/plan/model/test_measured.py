@@ -6,13 +6,14 @@ from contextlib import nullcontext
 import pytest
 import torch
 from tests.plugins.plan.model.test_activations import adapter_of
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from rlhf_core import ConfigError
 from rlhf_plugin_plan.command import main as plan
 from rlhf_plugin_plan.memory.role import MicroBatch, Role
 from rlhf_plugin_plan.memory.sharing import Sharing
 from rlhf_plugin_plan.memory.training_memory import moments
+from rlhf_plugin_plan.model import shapes
 from rlhf_plugin_plan.model.activations import (
     checkpoint_bytes,
     last_norm_bytes,
@@ -314,18 +315,41 @@ def test_a_tower_whose_images_have_no_known_form_is_told(seeing_run, monkeypatch
     assert NOT_MODELED not in none["notes"]
 
 
-def test_an_encoder_of_a_package_that_is_missing_is_refused_by_name(monkeypatch):
-    from transformers import AutoModelForImageTextToText as kind
-
+def without(package: str):
     def refuse(*_, **__):
-        raise ImportError("\nTimmWrapperModel requires the timm library\nand more")
+        raise ImportError(
+            f"\nA model requires the {package} library but it was not found. Install\nit."
+        )
 
-    monkeypatch.setattr(kind, "from_config", refuse)
+    return refuse
+
+
+def test_an_encoder_of_a_package_that_is_missing_is_left_out_and_named(seeing_run, monkeypatch):
+    whole = seeing_run("--image-tokens", "64")
+    monkeypatch.setattr(AutoModelForImageTextToText, "from_config", without("timm"))
+    monkeypatch.setattr(
+        shapes, "_measured_model", shapes._measured_model.__wrapped__
+    )  # not the kept one
+
+    text = seeing_run("--image-tokens", "64")
+
+    note = "policy: what reads images and sounds is not counted: A model requires the timm library but it was not found"
+    assert note in text["notes"]
+    assert note not in whole["notes"]
+    left_out = seeing_shape("llava_next")
+    assert left_out.tower_parameters == 0
+    assert text["parameters"] == {"policy": left_out.parameters}
+    assert text["parameters"]["policy"] < whole["parameters"]["policy"]
+
+
+def test_a_text_model_of_a_package_that_is_missing_is_refused_by_name(monkeypatch):
+    for kind in (AutoModelForImageTextToText, AutoModelForCausalLM):
+        monkeypatch.setattr(kind, "from_config", without("such"))
     config = seeing_config("idefics3")
 
     with pytest.raises(
         ConfigError,
-        match="needs a package: TimmWrapperModel requires",
+        match="needs a package: A model requires",
         check=has_code("plan/missing-package"),
     ):
         Measured(json.loads(config.to_json_string(use_diff=False)), "config.json")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -22,17 +23,27 @@ from rlhf_plugin_plan.model.without_numbers import without_numbers
 FLOAT32 = Precision(parameters="float32", compute="float32")
 
 
+def config_of(family):
+    config = seeing_config(family)
+    if family == "gemma3n":
+        # Of images of the encoder's own size, 160 x 160 pixels, a feature has 32 x 32.
+        config.vision_soft_tokens_per_image = 25
+    return config
+
+
 def values_of(family):
-    return json.loads(seeing_config(family).to_json_string(use_diff=False))
+    return json.loads(config_of(family).to_json_string(use_diff=False))
 
 
 def model_of(family, attention):
-    config = copy.deepcopy(seeing_config(family))
+    config = copy.deepcopy(config_of(family))
     return AutoModelForImageTextToText.from_config(config, attn_implementation=attention).eval()
 
 
 def images(family):
     """Return an image that no counted pass has read, and its number of features."""
+    if family == "gemma3n":
+        return {"pixel_values": torch.ones(3, 3, 160, 160)}, 75
     if family == "glm4v":
         # 12 by 20 patches of 4 x 4 pixels, three channels and two frames; 2 x 2 become a feature.
         grid = torch.tensor([[1, 12, 20]])
@@ -63,7 +74,12 @@ def read(model, inputs):
     return model.base_model.get_image_features(**inputs, return_dict=True).pooler_output
 
 
-@pytest.mark.parametrize("family", ["llava", "glm4v", "mistral3", "gemma4", "smolvlm"])
+WITH_TIMM = pytest.param(
+    "gemma3n", marks=pytest.mark.skipif(find_spec("timm") is None, reason="the encoder is timm's")
+)
+
+
+@pytest.mark.parametrize("family", ["llava", "glm4v", "mistral3", "gemma4", "smolvlm", WITH_TIMM])
 def test_operations_are_those_that_torch_counts(family):
     inputs, features = images(family)
     model = model_of(family, "eager")
@@ -113,7 +129,7 @@ def saved_by(model, inputs):
     return sum(t.untyped_storage().nbytes() for at, t in found.items() if at not in own)
 
 
-@pytest.mark.parametrize("family", ["llava", "glm4v", "mistral3", "gemma4", "smolvlm"])
+@pytest.mark.parametrize("family", ["llava", "glm4v", "mistral3", "gemma4", "smolvlm", WITH_TIMM])
 def test_what_a_pass_keeps_is_what_torch_keeps(family):
     """Of LLaVA's tile of 10 states all but a copy of 9, which its first matmul behind the tower makes on a CPU."""
     inputs, features = images(family)

@@ -47,7 +47,7 @@ def test_packed_logits_are_those_of_the_models_own_forward(models, family):
 def test_the_shape_of_a_model_is_known(models):
     lm = load_causal_lm(str(models["gemma3"]), dtype="bfloat16")
 
-    assert (lm.num_layers, lm.num_kv_heads, lm.head_dim, lm.vocab_size) == (2, 2, 8, 100)
+    assert (lm.num_layers, lm.num_kv_heads, lm.key_width(1), lm.vocab_size) == (2, 2, 16, 100)
     assert lm.dtype == lm.compute_dtype == torch.bfloat16
     assert lm.logits(torch.zeros(3, 32, dtype=torch.bfloat16)).dtype == torch.float32
 

@@ -219,10 +219,12 @@ class CausalLM(nn.Module):
         heads = getattr(self._config, "num_key_value_heads", None)
         return int(heads or self._config.num_attention_heads)
 
-    @property
-    def head_dim(self) -> int:
-        head_dim = getattr(self._config, "head_dim", None)
-        return int(head_dim or self._config.hidden_size // self._config.num_attention_heads)
+    def key_width(self, layer: int) -> int:
+        """Return the number of one token's keys in a layer with attention, of all heads: layers of Gemma 4 differ."""
+        layers = getattr(self._config, "per_layer_config", None)
+        own = self._config if layers is None else layers[layer]
+        width = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
+        return int((getattr(own, "num_key_value_heads", None) or own.num_attention_heads) * width)
 
     @property
     def hidden_size(self) -> int:

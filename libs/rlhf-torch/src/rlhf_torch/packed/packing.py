@@ -47,6 +47,10 @@ class Blocks(NamedTuple):
     in_windows: bool = False
     """Layers with a window alone know of them; in the others all tokens look back."""
 
+    def hold_for(self, sliding_window: int | None) -> bool:
+        """Return whether a layer with this window, or None without one, knows of them."""
+        return bool(sliding_window) or not self.in_windows
+
     def split(self, sizes: Sequence[int]) -> list[Blocks]:
         """Return the blocks of parts of the row, which cut no sequence."""
         return [self._replace(numbers=part) for part in self.numbers.split(list(sizes))]
@@ -106,7 +110,7 @@ class PackedLayout:
         """Return (1, N, H, D_head) for query (1, H, N, D_head), key and value (1, H_kv, N, D_head)."""
         query, key, value = as_matmul_inputs(query, key, value)
         window = sliding_window if sliding_window and sliding_window < self.longest else None
-        ahead = self.blocks is not None and (bool(sliding_window) or not self.blocks.in_windows)
+        ahead = self.blocks is not None and self.blocks.hold_for(sliding_window)
         is_causal = window is None and not ahead
         is_plain = softcap is None and sinks is None and not ahead
         has_kernel = is_plain and has_varlen_kernel(query)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -95,13 +95,22 @@ def attention_in_parts(
 
 
 def tail_mask(
-    queries: int, length: int, window: int | None, device: torch.device
+    queries: int,
+    length: int,
+    window: int | None,
+    device: torch.device,
+    blocks: Int[Tensor, " Q"] | None = None,
 ) -> Bool[Tensor, "Q T"]:
     """Return (Q, T): True where the query may see the key, for the last ``queries`` of ``length`` tokens.
 
     Args:
         window: number of positions that a query sees, its own among them; None: all.
+        blocks: number of the block of each query's token, -1 outside of blocks; tokens of one block also see what is
+            behind them. None: there are none.
     """
     steps = torch.arange(length, device=device)
     behind = steps[-queries:, None] - steps  # (Q, T)
-    return (behind >= 0) & (behind < (window or length))
+    seen = behind >= 0
+    if blocks is not None:
+        seen[:, -queries:] |= (blocks[:, None] == blocks) & (blocks >= 0)
+    return seen & (behind < (window or length))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -52,9 +52,24 @@ class SeenRow:
     identities: tuple[str, ...]
     """Name of each picture: two of one name are the same."""
     places: tuple[NDArray[np.int64], ...]
-    """Index of the token of each feature, for each picture."""
+    """Index of the token of each feature, for each picture; of the last features where the first are not there."""
     shift: int
     """Number that is added to the index of a token behind the sequence to get its position."""
+
+    def behind(self, known: int) -> SeenRow:
+        """Return what is behind the first ``known`` tokens: their positions, and the images that have features there.
+
+        ``shift`` stays: it is for indices in the whole sequence.
+        """
+        left = [own[own >= known] - known for own in self.places]
+        seen = [number for number, own in enumerate(left) if len(own)]
+        return replace(
+            self,
+            positions=self.positions[..., known:],
+            pictures=tuple(self.pictures[number] for number in seen),
+            identities=tuple(self.identities[number] for number in seen),
+            places=tuple(left[number] for number in seen),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -240,7 +255,8 @@ def packed_images(rows: Iterable[tuple[int, SeenRow]], device: torch.device) -> 
                 pictures[name], starts[name] = picture, count
                 count += picture.num_features
             places.append(own + first)
-            sources.append(starts[name] + np.arange(len(own)))
+            end = starts[name] + picture.num_features
+            sources.append(np.arange(end - len(own), end))
     if not pictures:
         return None
     return PackedImages(

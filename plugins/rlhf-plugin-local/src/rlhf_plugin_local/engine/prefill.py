@@ -79,7 +79,7 @@ class PackedPrompts:
         Args:
             reader: reads images; None: the model reads text alone.
             known: (P,) leading tokens of each prompt that are in the cache already and not in the row, fewer than all;
-                None: 0 each. A prompt with images has 0.
+                None: 0 each.
 
         Raises:
             PluginError: the tokens of an image are not those of the model's processor.
@@ -148,16 +148,13 @@ def _seen(
     if reader is None:
         return None
     rows = [
-        (first, reader.row(prompt.token_ids, prompt.media, "a prompt"))
-        for first, prompt, _ in prompts
-    ]
-    computed = [
-        row.positions[..., known:] for (_, row), (*_, known) in zip(rows, prompts, strict=True)
+        (first, reader.row(prompt.token_ids, prompt.media, "a prompt").behind(known))
+        for first, prompt, known in prompts
     ]
     positions = [
         # Padding may stand anywhere: no token looks at it.
-        torch.nn.functional.pad(own, (0, padded - own.shape[-1]))
-        for own, padded in zip(computed, padded_lengths, strict=True)
+        torch.nn.functional.pad(row.positions, (0, padded - row.positions.shape[-1]))
+        for (_, row), padded in zip(rows, padded_lengths, strict=True)
     ]
     return _Seen(
         torch.cat(positions, dim=-1).to(device),

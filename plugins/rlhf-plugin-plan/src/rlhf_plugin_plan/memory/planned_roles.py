@@ -165,10 +165,10 @@ def _note_family(
     spec: RoleSpec, shape: ModelShape, options: Any, workload: Workload, notes: list[str]
 ) -> None:
     """Append notes on what is not modeled of a family without closed forms."""
-    if shape.measured is None:
-        return
-    if options.get("compile"):
+    if shape.measured is not None and options.get("compile"):
         _note(notes, f"{spec.role}: compiled layers of this family are planned as they are")
+    if shape.missing:
+        _note(notes, f"{spec.role}: what reads images and sounds is not counted: {shape.missing}")
     if shape.tower_parameters and shape.vision is None and workload.image_tokens:
         _note(notes, f"{spec.role}: passes of this family's vision tower are not modeled")
 

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core import ConfigError
 from rlhf_core.contracts import ModelAdapter, RoleSpec
 from rlhf_core.outside.json_reader import read_object
 from rlhf_core.plugins import Plugins
 
 from .activations import AdaptedLayer
+from .making import meta_model
 from .measured import SEEING as SEEING_MEASURED
 from .measured import TEXT, Measured
 from .precision import Precision
 from .quantized import linear_weight_bytes
-from .seeing import SEEING
 from .without_numbers import storage, without_numbers
 
 if TYPE_CHECKING:
@@ -150,7 +149,8 @@ def count(
         ConfigError: the adapter's options do not fit the model.
         RuntimeError: the adapter reads numbers of the model, which has none, or its quantization is not known.
     """
-    model = _plain_model(config, precision.parameters)
+    values = read_object(_file(config), "a model's config.json")
+    model, _ = meta_model(values, str(_file(config)), precision.parameters)
     plain = {key for key, _ in model.named_parameters()}
     linear = {
         key: module.in_features
@@ -170,7 +170,6 @@ def count(
         if p.dim() > 1 and any(key.startswith(f"{each}.") for each in linear)
     }
     head, tables = _of_tables(model)
-    values = read_object(_file(config), "a model's config.json")
     outside = None
     if values.get("model_type") in (*TEXT, *SEEING_MEASURED):
         found = Measured(values, str(config)).kept_under(adapter, precision)
@@ -192,36 +191,6 @@ def count(
         layers=tuple(kept),
         outside=outside,
     )
-
-
-def _plain_model(config: Path, dtype: str) -> Any:
-    """Return the Transformers model of a config.json on the meta device.
-
-    Raises:
-        ConfigError: Transformers refuses the values.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-
-    file = _file(config)
-    values = read_object(file, "a model's config.json")
-    family = values.pop("model_type")
-    kind = (
-        AutoModelForImageTextToText
-        if family in (*SEEING, *SEEING_MEASURED)
-        else AutoModelForCausalLM
-    )
-    try:
-        with torch.device("meta"):
-            described = AutoConfig.for_model(family, **values)
-            return kind.from_config(described, dtype=getattr(torch, dtype))
-    except Exception as error:  # of any type: each family checks its values in its own way
-        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        raise ConfigError(
-            f"{file}: expected the config.json of a model of the family {family}, which Transformers refuses: "
-            f"{reason[0].strip()[:300]}",
-            code="plan/refused-config",
-        ) from error
 
 
 def _file(config: Path) -> Path:

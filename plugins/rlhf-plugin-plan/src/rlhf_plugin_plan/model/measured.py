@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core import ConfigError
 from rlhf_core.contracts import ModelAdapter
 
 from .experts import ExpertsShape
+from .making import Made, meta_model
 from .measured_towers import tower_of
 from .precision import Precision
 from .without_numbers import (
@@ -129,13 +129,17 @@ class Measured:
     Args:
         values: of the config.json.
         source: name of the config.json for messages.
+
+    Raises:
+        ConfigError: Transformers refuses the values, the model could not compute with them, or a package is missing.
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         self._values, self._source = values, source
         self._kept: dict[Precision, Kept] = {}
         with without_numbers(Precision(parameters="bfloat16", compute="bfloat16")):
-            model = _without_memory(self._model("bfloat16"))
+            made = self._made("bfloat16")
+            model, self.missing = _without_memory(made.model), made.missing
             self.text = _by_common_names(model.config.get_text_config())
             self.is_tied = (
                 model.get_input_embeddings().weight is model.get_output_embeddings().weight
@@ -146,7 +150,7 @@ class Measured:
             kinds = [
                 _kind(layer, named[number : number + 1]) for number, layer in enumerate(layers)
             ]
-            self.tower = tower_of(model, self._model)
+            self.tower = tower_of(model, self._model, self._source)
             counted = _counted(model, layers)
             self.prefix = _first_of_each(kinds)
             self.stands_for = [_last_of(kinds, number, self.prefix) for number in range(len(kinds))]
@@ -192,45 +196,12 @@ class Measured:
         few, many = (passed(model, layers, tokens)[0] for tokens in (TOKENS, 2 * TOKENS))
         return _grown(few, many, stands_for)
 
-    def _model(self, dtype: str) -> Any:
-        """Return the model on the meta device, in evaluation mode, as backends train it.
-
-        Raises:
-            ConfigError: Transformers refuses the values.
-        """
-        import torch
-        from torch._subclasses.fake_tensor import unset_fake_temporarily
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-
+    def _made(self, dtype: str) -> Made:
         register_attention()
-        values = {k: v for k, v in self._values.items() if k != "quantization_config"}
-        family = values.pop("model_type")
-        sees = "vision_config" in values
-        kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-        parts = ("text_config", "vision_config")
-        attention = dict.fromkeys(parts, ATTENTION) if sees else ATTENTION
-        try:
-            # Some constructors ask for numbers, which they get on the meta device alone.
-            with unset_fake_temporarily(), torch.device("meta"):
-                config = AutoConfig.for_model(family, **values)
-                model = kind.from_config(
-                    config, dtype=getattr(torch, dtype), attn_implementation=attention
-                )
-        except ImportError as error:
-            reason = next(iter(str(error).strip().splitlines()), "")
-            raise ConfigError(
-                f"{self._source}: a model of the family {family} is counted in Transformers' own, which needs a "
-                f"package: {reason}",
-                code="plan/missing-package",
-            ) from error
-        except Exception as error:  # of any type: each family checks its values in its own way
-            last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise ConfigError(
-                f"{self._source}: expected the config.json of a model of the family {family}, which Transformers "
-                f"refuses: {last.strip()[:300]}",
-                code="plan/refused-config",
-            ) from error
-        return model.eval()
+        return meta_model(self._values, self._source, dtype, ATTENTION)
+
+    def _model(self, dtype: str) -> Any:
+        return self._made(dtype).model
 
     @property
     def state_numbers(self) -> tuple[int, int]:

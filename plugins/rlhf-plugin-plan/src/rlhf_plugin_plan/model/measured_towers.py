@@ -9,9 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .live_bytes import widest
+from .making import refused
 from .precision import Precision
 from .without_numbers import attention_operations, kept_bytes, numbers_of_inputs, without_numbers
 
@@ -49,6 +51,7 @@ class MeasuredTower:
         tiles: number of tiles of one of these; 0: images are read whole.
         masks_pairs: all images of a pass stand in one sequence, with a mask of all its pairs.
         largest: returns the features of the largest image for an area in pixels; None where it is not known.
+        source: name of the config.json for messages.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class MeasuredTower:
         tiles: int = 0,
         masks_pairs: bool = False,
         largest: Callable[[int | None], int | None] = lambda _: None,
+        source: str,
     ) -> None:
         self._model, self._form, self._tiles, self._largest = model, form, tiles, largest
+        self._source = source
         self._masks_pairs = masks_pairs
         self._seen: dict[Precision, list[Seen]] = {}
 
@@ -107,13 +112,22 @@ class MeasuredTower:
         return image_tokens * (sizes[1] - sizes[0]) / (images[1].features - images[0].features)
 
     def _images(self, precision: Precision) -> list[Seen]:
-        """Return what images of three sizes cost; of tiles one image and two."""
+        """Return what images of three sizes cost; of tiles one image and two.
+
+        Raises:
+            ConfigError: the tower cannot read an image.
+        """
         if precision not in self._seen:
             with without_numbers(precision):
                 model = self._model(precision.parameters)
                 model.to_empty(device="cpu").tie_weights()
                 sizes = IMAGES if self._tiles else SIDES
-                self._seen[precision] = [_seen(model, self._form, size) for size in sizes]
+                try:
+                    seen = [_seen(model, self._form, size) for size in sizes]
+                except Exception as error:  # of any type: each tower checks its values as it reads
+                    expected = f"{self._source}: expected sizes of an image in vision_config"
+                    raise refused(error, expected) from error
+                self._seen[precision] = seen
         return self._seen[precision]
 
 
@@ -127,35 +141,61 @@ def _through(images: Sequence[Seen], values: Sequence[int], image_tokens: int) -
     return (each + pairs * image_tokens) * image_tokens
 
 
-def tower_of(model: Any, make: Callable[[str], Any]) -> MeasuredTower | None:
-    """Return the tower of a model by the arguments that its images take; None: it has no images of a known form."""
+def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTower | None:
+    """Return the tower of a model by the arguments that its images take; None: it has no images of a known form.
+
+    Args:
+        make: returns the model on the meta device for a type of its parameters.
+        source: name of the config.json for messages.
+    """
+    of = partial(MeasuredTower, make, source=source)
     base, config = model.base_model, model.config
     vision = getattr(config, "vision_config", None)
     if vision is None or not hasattr(base, "get_image_features"):
         return None
+    if hasattr(getattr(base, "vision_tower", None), "timm_model"):
+        return _of_timm(base, config.vision_soft_tokens_per_image, of)
     takes = inspect.signature(base.get_image_features).parameters
     patch = getattr(vision, "patch_size", None)
     if patch is None:
         return None
     if "image_grid_thw" in takes:
         edge = patch * vision.spatial_merge_size
-        return MeasuredTower(make, lambda side: _in_a_grid(vision, side), largest=_of_area(edge))
+        return of(lambda side: _in_a_grid(vision, side), largest=_of_area(edge))
     if "image_position_ids" in takes:
-        return MeasuredTower(make, lambda side: _with_positions(vision, side))
+        return of(lambda side: _with_positions(vision, side))
     if hasattr(config, "image_grid_pinpoints"):
-        return MeasuredTower(make, lambda number: _of_tiles(config, number), tiles=_tiles(config))
+        return of(lambda number: _of_tiles(config, number), tiles=_tiles(config))
     if hasattr(config, "spatial_merge_size"):
         edge = patch * config.spatial_merge_size
         most = (vision.image_size // edge) ** 2
-        return MeasuredTower(
-            make, lambda side: _in_a_square(edge, side), masks_pairs=True, largest=lambda _: most
-        )
+        return of(lambda side: _in_a_square(edge, side), masks_pairs=True, largest=lambda _: most)
     if getattr(vision, "image_size", None) is None:
         return None
     several = "pixel_attention_mask" in takes
-    return MeasuredTower(
-        make, lambda number: _of_one_tile(vision, number, several=several), tiles=1
-    )
+    return of(lambda number: _of_one_tile(vision, number, several=several), tiles=1)
+
+
+def _of_timm(base: Any, tokens: int, of: Callable[..., MeasuredTower]) -> MeasuredTower | None:
+    """Return the tower of a model that has an encoder of timm; None: an image of the encoder's own size is not what the
+    model reads, which only its processor knows.
+
+    Args:
+        tokens: number of the features of an image.
+        of: makes a tower of the model.
+    """
+    import torch
+
+    _, *sides = base.vision_tower.timm_model.pretrained_cfg["input_size"]
+    pixels = torch.ones(1, 3, *sides, dtype=base.dtype)
+    read = base.vision_tower(pixel_values=pixels, do_pooling=False, return_dict=True)
+    if read.last_hidden_state.shape[2:].numel() != tokens:
+        return None
+
+    def form(number: int) -> Inputs:
+        return {"pixel_values": torch.ones(number, 3, *sides)}
+
+    return of(form, tiles=1, largest=lambda _: tokens)
 
 
 def _of_area(edge: int) -> Callable[[int | None], int | None]:

@@ -248,6 +248,11 @@ class ModelShape:
         return self.tower if self.measured is None else self.measured.tower
 
     @property
+    def missing(self) -> str | None:
+        """Sentence that names the package without which encoders are not counted; None: all parts are."""
+        return None if self.measured is None else self.measured.missing
+
+    @property
     def projector_parameters(self) -> int:
         """Number of parameters of a projector beside the vision tower, which is trained with the text model."""
         if self.measured is not None:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_plugin_local.engine.resident.histories import Beginning, CachedHistories, Ended
+from rlhf_core.media import MediaRef, MediaSpan, PixelLimits
+from rlhf_plugin_local.engine.resident.histories import Beginning, CachedHistories, Ended, digests
 from rlhf_plugin_local.engine.resident.pages import PAGE, PagePool
 
 LONG = list(range(3 * PAGE + 5))
+ONE, OTHER = (
+    MediaRef(sha256=digit * 64, num_bytes=9, format="png", width=8, height=8) for digit in "ab"
+)
+
+
+def at(start: int, image: MediaRef = ONE) -> MediaSpan:
+    """An image of six tokens."""
+    return MediaSpan(start=start, length=6, image=image)
 
 
 @pytest.fixture
@@ -77,3 +86,34 @@ def test_all_histories_can_be_given_up(pool, histories):
 
     assert pool.num_free == 8
     assert histories.find([*LONG, 1]).length == 0
+
+
+@pytest.mark.parametrize("start", [0, 10, PAGE - 3, PAGE, 2 * PAGE - 6, 2 * PAGE - 1])
+@pytest.mark.parametrize("other", [OTHER, ONE.within(PixelLimits(max_pixels=32)), None])
+def test_pages_from_the_one_on_in_which_another_image_begins_are_not_found(pool, start, other):
+    """As long as the tokens are the same. Another area of the same file is another image."""
+    histories = CachedHistories(pool)
+    histories.keep([Ended(LONG, pool.take(4), 0, [at(start), at(2 * PAGE + 9)])])
+    shown = [at(2 * PAGE + 9)] if other is None else [at(start, other), at(2 * PAGE + 9)]
+
+    assert histories.find(LONG, [at(start), at(2 * PAGE + 9)]).length == 3 * PAGE
+    assert histories.find(LONG, shown).length == start // PAGE * PAGE
+    assert histories.find(LONG[: 3 * PAGE], [at(start), at(2 * PAGE + 9)]).length == 2 * PAGE
+
+
+def test_an_image_behind_a_page_does_not_count_in_it(pool):
+    histories = CachedHistories(pool)
+    histories.keep([Ended(LONG, pool.take(4), 0, [at(3 * PAGE)])])
+
+    assert histories.find(LONG, [at(3 * PAGE, OTHER)]).length == 3 * PAGE
+
+
+def test_digests_do_not_depend_on_those_before_them():
+    """An image before, at and behind an end; two frames of a video on the same tokens."""
+    media = [at(5), at(20), at(20, OTHER), at(40)]
+    ends = [4, 5, 6, 20, 21, 26, 40, 41, 100]
+
+    alone = [*(next(digests(LONG, media, [end])) for end in ends)]
+
+    assert [*digests(LONG, media, ends)] == alone
+    assert len({*alone, *digests(LONG, media[:2] + media[3:], ends)}) == len(ends) + 5

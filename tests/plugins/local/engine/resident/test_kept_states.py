@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from rlhf_core.media import MediaRef, MediaSpan
 from rlhf_plugin_local.engine.resident import state_pages
 from rlhf_plugin_local.engine.resident.ends import KeptEnds
 from rlhf_plugin_local.engine.resident.histories import Beginning, Ended
@@ -92,6 +95,20 @@ def test_the_longest_history_that_a_prompt_begins_with_is_found(ends):
     assert ends.find([*FIRST, 1]).length == len(FIRST)
     assert ends.find(FIRST) == Beginning()
     assert ends.find([*FIRST[:-1], 1, 1]) == Beginning()
+
+
+def test_a_history_with_another_image_is_not_found(ends):
+    """Whatever other lengths are kept, by which the digests differ in where they stop."""
+    reference = MediaRef(sha256="a" * 64, num_bytes=9, format="png", width=8, height=8)
+    own = MediaSpan(start=7, length=6, image=reference)
+    other = replace(own, image=replace(reference, sha256="b" * 64))
+    pages = ends._pool.take(pages_of(len(SECOND)))
+    ends.keep([Ended(SECOND, pages, 0, [own])])
+    keep(ends, FIRST[:9])
+
+    assert ends.find([*SECOND, 1], [own]).length == len(SECOND)
+    assert ends.find([*SECOND, 1], [other]) == Beginning()
+    assert ends.find([*SECOND, 1]).length == 9
 
 
 def test_an_equal_history_is_kept_once(ends):

@@ -11,7 +11,7 @@ from rlhf_plugin_local.engine.resident.paged_cache import PagedCache
 from rlhf_plugin_local.engine.resident.pages import PAGE
 from rlhf_plugin_local.engine.resident.resumed import Resumed, ResumedPrefill
 from rlhf_torch.packed import score_matrix
-from rlhf_torch.packed.packing import PackedLayout
+from rlhf_torch.packed.packing import Blocks, PackedLayout
 
 CPU = torch.device("cpu")
 H, H_KV, K = 4, 2, 16
@@ -104,6 +104,43 @@ def test_one_call_gives_what_a_call_for_each_prompt_gives(window, monkeypatch):
 
     for own, other in zip(at_once, one_by_one, strict=True):
         torch.testing.assert_close(own, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("in_windows", [False, True])
+@pytest.mark.parametrize("window", [None, 40, 4])
+def test_what_is_left_of_an_image_sees_all_of_it(in_windows, window, monkeypatch):
+    """As a prompt that is computed whole, of which the image's first tokens are in the cache. Where a kernel that knows
+    no blocks is, it is not asked."""
+    known, new = PAGE + 7, 16
+    whole, drawn = known + new, torch.Generator().manual_seed(0)
+    parts = [torch.randn(1, heads, whole, K, generator=drawn) for heads in (H, H_KV, H_KV)]
+    numbers = torch.full((whole,), -1)
+    numbers[known - 3 : known + 5] = 0
+    numbers[known + 9 : known + 12] = 1
+    options = {"scaling": 0.3, "sliding_window": window, "softcap": None}
+    expected = PackedLayout([0, whole], CPU, Blocks(numbers, in_windows)).attend(
+        0, *parts, **options
+    )
+    cache = PagedCache(1, 2, 3, torch.float32, CPU)
+    cache.seat(0, [(1, 2)])
+    for places in (torch.arange(known), torch.arange(known, whole)):
+        where = cache.index(H_KV, torch.zeros_like(places), places)
+        cache.write(0, *(part[0, :, places].transpose(0, 1) for part in parts[1:]), where)
+    own = torch.arange(new)
+    sent = CacheWriter(
+        cache, torch.float32, source=own, rows=torch.zeros_like(own), positions=own + known
+    )
+    prompt = Resumed(length=new, pages=(1, 2), known=known, num_new=new, row=0)
+    if window or not in_windows:
+        monkeypatch.setattr(resumed, "has_varlen_kernel", lambda query: True)
+
+    actual = ResumedPrefill(
+        [prompt], sent, cache, torch.float32, blocks=Blocks(numbers[known:], in_windows)
+    ).attend(0, *(part[:, :, known:] for part in parts), **options)
+
+    torch.testing.assert_close(actual, expected[:, known:], atol=1e-6, rtol=1e-5)
+    ahead = PackedLayout([0, whole], CPU).attend(0, *parts, **options)[:, known:]
+    assert (window is None and in_windows) == torch.allclose(actual, ahead, atol=1e-4)
 
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 0.0, 2.0])])

@@ -8,6 +8,7 @@ from rlhf_core import ConfigError
 from rlhf_plugin_local.engine.resident.pages import PAGE
 from rlhf_plugin_local.engine.resident.sizing import GIB, cache_pages, page_bytes
 from rlhf_testing.errors import has_code
+from rlhf_torch.models.loading import load_causal_lm
 
 
 def test_a_page_has_the_bytes_that_layers_allocate(lm, run, start, make_request):
@@ -22,6 +23,14 @@ def test_a_page_has_the_bytes_that_layers_allocate(lm, run, start, make_request)
     assert page_bytes(lm) * paged.num_pages == sum(
         store.numel() * store.element_size() for store in stores
     )
+
+
+def test_pages_of_layers_with_other_heads_are_counted_layer_by_layer(model_folder):
+    """Gemma 4 here: keys of 2 heads of 8 numbers in layers with a window, and of 16 in the two others, in float32."""
+    lm = load_causal_lm(str(model_folder("gemma4_text")), dtype="float32")
+
+    assert [lm.key_width(layer) for layer in range(5)] == [16, 32, 16, 16, 32]
+    assert page_bytes(lm) == 2 * (3 * 16 + 2 * 32) * 4 * PAGE
 
 
 def test_enough_pages_for_all_slots_and_one_that_belongs_to_nobody(lm):

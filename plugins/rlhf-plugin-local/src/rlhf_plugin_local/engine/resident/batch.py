@@ -109,9 +109,6 @@ class ResidentBatch:
             else Steps(self._step)
         )
         self._reader = lm.reader if isinstance(lm, VisionLM) else None
-        # Beside an image whose tokens see each other a prompt is computed whole.
-        looks_ahead = self._reader is not None and self._reader.family.looks_ahead
-        self._keeps_histories = share_prefixes and not looks_ahead
         self._seats: list[_Seat] = []
         """(R,) by row."""
         self._kinds: Counter[SamplingParams] = Counter()
@@ -173,7 +170,7 @@ class ResidentBatch:
         ends = hidden[torch.tensor(wave.ends(packed), device=self.lm.device)]
         rows = slice(first, len(self._seats))
         self._step.draw(ends, rows, DrawKind.of(self._kinds))
-        if self._states and self._keeps_histories:
+        if self._states and self._share_prefixes:
             self._histories.keep(wave.stopped_by_text(sequences))
         return self._collect()
 
@@ -206,10 +203,7 @@ class ResidentBatch:
 
     def _known(self, prompt: Prompt) -> Beginning:
         """Return the beginning of a prompt that is in the cache already."""
-        # Ids do not tell images apart.
-        if prompt.media or not self._keeps_histories:
-            return Beginning()
-        return self._histories.find(prompt.token_ids)
+        return self._histories.find(*prompt) if self._share_prefixes else Beginning()
 
     def _seat(self, sequences: list[Sequence], prompts: list[Prompt], owner: list[int]) -> Wave:
         """Give sequences seats with pages, and return them as a wave: the first pages of each stand in the cache, or
@@ -266,8 +260,14 @@ class ResidentBatch:
             carried = PrefillSequences(packed, self._states, wave.owner, wave.first_row, rows)
         if not any(wave.known_lengths):
             return PrefillLayout(packed, writer, carried)
-        compute_dtype = self.lm.compute_dtype
-        return ResumedPrefill(wave.resumed(packed), writer, self._cache, compute_dtype, carried)
+        return ResumedPrefill(
+            wave.resumed(packed),
+            writer,
+            self._cache,
+            self.lm.compute_dtype,
+            sequences=carried,
+            blocks=packed.blocks,
+        )
 
     def _collect(self) -> list[Finished]:
         """Look at the rows, and release those that have finished."""
@@ -310,9 +310,9 @@ class ResidentBatch:
             # A sequence that began under other weights has keys of theirs, and a state is that behind the last token
             # which the device has read.
             is_history = len(seat.sequence.versions) == 1 and not (
-                seat.sequence.prompt.media or (self._states and count < look.counts[row])
+                self._states and count < look.counts[row]
             )
-            if self._keeps_histories and is_history and not seat.is_broken:
+            if self._share_prefixes and is_history and not seat.is_broken:
                 ended.append(self._left(row, [*seat.sequence.prompt_ids, *own_tokens[:-1]]))
             finished.append((seat.sequence, outcome))
         self._histories.keep(ended)
@@ -324,7 +324,7 @@ class ResidentBatch:
         used = pages_of(len(read))
         self._pool.release(pages[used:])
         del pages[used:]
-        return Ended(read, pages, row)
+        return Ended(read, pages, row, self._seats[row].sequence.request.media)
 
     def _release(self, rows: list[int]) -> None:
         """Free rows, closing the gaps with the last active ones."""

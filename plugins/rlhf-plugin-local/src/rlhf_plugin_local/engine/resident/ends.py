@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
+from rlhf_core.media import MediaSpan
+
 from .histories import Beginning, Ended, digests
 from .paged_cache import PagedCache
 from .pages import PagePool
@@ -17,7 +19,7 @@ from .state_pages import StatePages
 
 
 class KeptEnds:
-    """Pages of keys and values and pages of the state, by the digest of all tokens of a history."""
+    """Pages of keys and values and pages of the state, by the digest of all tokens and images of a history."""
 
     def __init__(self, pool: PagePool, cache: PagedCache, states: StatePages) -> None:
         self._pool = pool
@@ -36,9 +38,9 @@ class KeptEnds:
         """Number of pages that are held, each counted once."""
         return len({page for end in self._ends.values() for page in (*end.pages, *end.state)})
 
-    def find(self, token_ids: Sequence[int]) -> Beginning:
+    def find(self, token_ids: Sequence[int], media: Sequence[MediaSpan] = ()) -> Beginning:
         """Return the longest known beginning of a prompt; at least one token is left to compute."""
-        digest = self._longest(digests(token_ids, self._shorter_than(len(token_ids))))
+        digest = self._longest(digests(token_ids, media, self._shorter_than(len(token_ids))))
         if digest is None:
             return Beginning()
         self._ends.move_to_end(digest)
@@ -52,7 +54,7 @@ class KeptEnds:
         kept: list[tuple[bytes, int]] = []
         for one in ended:
             length = len(one.token_ids)
-            *before, own = digests(one.token_ids, [*self._shorter_than(length), length])
+            *before, own = digests(one.token_ids, one.media, [*self._shorter_than(length), length])
             if own in self._ends:
                 self._ends.move_to_end(own)
                 continue

@@ -14,7 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rlhf_core.media import MediaSpan
+
 from .pages import PAGE, PagePool
+
+NO_TOKEN = np.int32(-1).tobytes()
+"""Bytes that no token has."""
 
 
 class Beginning(NamedTuple):
@@ -37,13 +42,15 @@ class Ended(NamedTuple):
     """Pages of their keys and values."""
     row: int
     """Row of the batch that has the state behind the tokens."""
+    media: Sequence[MediaSpan] = ()
+    """Images, with the places of their tokens."""
 
 
 class CachedHistories:
     """Full pages by the tokens from the beginning of a sequence to their end.
 
-    A page is found by a digest of these tokens, 128 bits of BLAKE2b, so that two histories have one digest with a
-    probability of 2**-64 only once there are 2**32 of them.
+    A page is found by a digest of these tokens and of the images among them, 128 bits of BLAKE2b, so that two histories
+    have one digest with a probability of 2**-64 only once there are 2**32 of them.
     """
 
     def __init__(self, pool: PagePool) -> None:
@@ -54,10 +61,10 @@ class CachedHistories:
     def __len__(self) -> int:
         return len(self._pages)
 
-    def find(self, token_ids: Sequence[int]) -> Beginning:
+    def find(self, token_ids: Sequence[int], media: Sequence[MediaSpan] = ()) -> Beginning:
         """Return the longest known beginning of a prompt; at least one token is left to compute."""
         found = []
-        for digest in digests(token_ids, _page_ends(len(token_ids) - 1)):
+        for digest in digests(token_ids, media, _page_ends(len(token_ids) - 1)):
             if (page := self._pages.get(digest)) is None:
                 break
             found.append(page)
@@ -68,7 +75,9 @@ class CachedHistories:
         """Hold the full pages of sequences."""
         for one in ended:
             ends = _page_ends(len(one.token_ids))
-            for digest, page in zip(digests(one.token_ids, ends), one.pages, strict=False):
+            for digest, page in zip(
+                digests(one.token_ids, one.media, ends), one.pages, strict=False
+            ):
                 if digest not in self._pages:
                     self._pool.hold([page])
                     self._pages[digest] = page
@@ -91,12 +100,26 @@ def _page_ends(num_tokens: int) -> range:
     return range(PAGE, num_tokens + 1, PAGE)
 
 
-def digests(token_ids: Sequence[int], ends: Iterable[int]) -> Iterator[bytes]:
-    """Yield the digest of the tokens up to each of ``ends``, which rise."""
+def digests(
+    token_ids: Sequence[int], media: Sequence[MediaSpan], ends: Iterable[int]
+) -> Iterator[bytes]:
+    """Yield the digest of the tokens up to each of ``ends``, which rise, and of the images that begin there.
+
+    Tokens do not tell images apart. An image counts as a whole where its tokens begin, since each of them depends on
+    all of its pixels; in some families they see each other too.
+
+    Args:
+        media: in the order of their tokens.
+    """
     running = blake2b(digest_size=16)
     tokens = np.asarray(token_ids, dtype=np.int32)
-    start = 0
+    start = shown = 0
     for end in ends:
+        while shown < len(media) and media[shown].start < end:
+            span = media[shown]
+            running.update(tokens[start : span.start].tobytes())
+            running.update(NO_TOKEN + span.image.identity.encode() + NO_TOKEN)
+            start, shown = span.start, shown + 1
         running.update(tokens[start:end].tobytes())
         yield running.digest()
         start = end

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlhf_torch.packed.packing import has_varlen_kernel
+from rlhf_torch.packed.packing import Blocks, has_varlen_kernel
 from rlhf_torch.packed.score_matrix import attention_in_parts, tail_mask
 from rlhf_torch.packed.varlen import Extents, varlen_attention
 from rlhf_torch.recurrent.sequences import Sequences
@@ -49,6 +49,8 @@ class ResumedPrefill:
         prompts: in the order of the row.
         compute_dtype: what keys, values and queries are rounded to, as the trainer's attention does.
         sequences: what recurrent layers ask; None: the model has none.
+        blocks: tokens of the row that see each other, as parts of one image; None: all tokens look back. What of an
+            image is in the cache has seen the rest already.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class ResumedPrefill:
         writer: CacheWriter,
         cache: PagedCache,
         compute_dtype: torch.dtype,
+        *,
         sequences: Sequences | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         self.sequences = sequences
         self.cache = cache
@@ -67,7 +71,9 @@ class ResumedPrefill:
         self._pages = [
             torch.tensor(prompt.pages, dtype=torch.int64, device=cache.device) for prompt in prompts
         ]
-        self._masks: dict[tuple[int, int, int | None], Tensor] = {}
+        self._blocks = blocks
+        self._own_blocks = None if blocks is None else blocks.split(self._lengths)
+        self._masks: dict[tuple[int, ...], Tensor] = {}
         self._prompts = prompts
 
     def sequence_lengths(self, at_least: int) -> Tensor:
@@ -89,14 +95,15 @@ class ResumedPrefill:
         """Return (1, N, H, K) for query (1, H, N, K), key and value (1, H_kv, N, K)."""
         self._writer.write(layer, key, value)
         query, key, value = (part.to(self.compute_dtype) for part in (query, key, value))
-        if softcap is None and sinks is None and has_varlen_kernel(query):
+        ahead = self._blocks is not None and self._blocks.hold_for(sliding_window)
+        if softcap is None and sinks is None and not ahead and has_varlen_kernel(query):
             return self._all.attend(layer, query, scaling, sliding_window)
         split = (part.split(self._lengths, dim=2) for part in (query, key, value))
         outputs = []
         for number, (own_query, own_key, own_value) in enumerate(zip(*split, strict=True)):
             all_keys = self._with_beginning(self.cache.keys[layer], number, own_key)
             all_values = self._with_beginning(self.cache.values[layer], number, own_value)
-            mask = self._mask(own_query.shape[2], all_keys.shape[2], sliding_window)
+            mask = self._mask(number, all_keys.shape[2], sliding_window, ahead)
             parts = (own_query, all_keys, all_values)
             outputs.append(_attention(*parts, mask, scaling, softcap, sinks))
         return torch.cat(outputs, dim=2).transpose(1, 2)
@@ -113,12 +120,15 @@ class ResumedPrefill:
         beginning = store[pages].transpose(0, 1).flatten(1, 2)[None]  # (1, H_kv, pages * PAGE, K)
         return torch.cat([beginning[:, :, :known].to(own.dtype), own], dim=2)
 
-    def _mask(self, own: int, length: int, window: int | None) -> Tensor:
-        """Return (m, T): True where the query may see the key; the last query is at the last key."""
-        shape = (own, length, window)
-        if shape not in self._masks:
-            self._masks[shape] = tail_mask(*shape, self.cache.device)
-        return self._masks[shape]
+    def _mask(self, number: int, length: int, window: int | None, ahead: bool) -> Tensor:
+        """Return (m, T): True where the query of a prompt may see the key; the last query is at the last key."""
+        own = self._lengths[number]
+        blocks = self._own_blocks[number].numbers if ahead and self._own_blocks else None
+        # Without blocks a mask depends on the shape alone.
+        key = (own, length, window or 0, -1 if blocks is None else number)
+        if key not in self._masks:
+            self._masks[key] = tail_mask(own, length, window, self.cache.device, blocks)
+        return self._masks[key]
 
 
 class _AllPrompts:

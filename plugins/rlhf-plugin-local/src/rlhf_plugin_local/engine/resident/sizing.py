@@ -44,8 +44,8 @@ def cache_pages(lm: CausalLM, slots: int, max_length: int, kv_cache_gib: float |
 def page_bytes(lm: CausalLM) -> int:
     """Return the bytes of one page in all layers that have keys and values."""
     size = storage_dtype(lm.compute_dtype, lm.device).itemsize
-    layers = lm.num_layers - len(lm.recurrent)
-    return 2 * layers * lm.num_kv_heads * lm.head_dim * size * PAGE
+    layers = [layer for layer in range(lm.num_layers) if layer not in lm.recurrent]
+    return 2 * sum(map(lm.key_width, layers)) * size * PAGE
 
 
 def _limit(device: torch.device, kv_cache_gib: float | None) -> float | None:

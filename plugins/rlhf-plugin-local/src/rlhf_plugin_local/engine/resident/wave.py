@@ -82,14 +82,14 @@ class Wave:
         watched = {
             prompt
             for prompt, sequence in zip(self.owner, sequences, strict=True)
-            if sequence.watcher is not None and not sequence.prompt.media
+            if sequence.watcher is not None
         }
         ended = []
         for prompt, row in self.seated.items():
-            tokens = self.prompts[prompt].token_ids
+            tokens, media = self.prompts[prompt]
             if prompt in watched:
                 own = self.pages[row - self.first_row]
-                ended.append(Ended(tokens, own[: pages_of(len(tokens))], row))
+                ended.append(Ended(tokens, own[: pages_of(len(tokens))], row, media))
         return ended
 
     def writer(
