@@ -112,7 +112,7 @@ class NamedShaper:
         self.shaper.load_state_dict(state)
 
 
-def plain_state(who: str, state: object) -> Any:
+def plain_state(who: str, state: object) -> dict[str, Any]:
     """Return a component's state as a checkpoint gives it back: a copy, of JSON types.
 
     Raises:
@@ -120,7 +120,7 @@ def plain_state(who: str, state: object) -> Any:
     """
     told = "" if _has_text_keys(state) else "a dict with a key that is no text"
     try:
-        plain = json.loads(json.dumps(state, allow_nan=False))
+        plain: dict[str, Any] = json.loads(json.dumps(state, allow_nan=False))
     except (TypeError, ValueError) as error:
         told = " ".join(str(error).split())
     if told:
