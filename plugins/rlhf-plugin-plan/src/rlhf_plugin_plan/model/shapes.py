@@ -306,10 +306,8 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
             "may still work.",
             code="plan/unknown-model",
         )
-
     if family in SEEING:
         return _seeing_shape(config, source)
-
     number = partial(_number, config, source)
     hidden, heads = number("hidden_size"), number("num_attention_heads")
     kv_heads = number("num_key_value_heads") if config.get("num_key_value_heads") else heads
