@@ -30,7 +30,8 @@ Usage: rlhf {command} [-c FILE.toml]... [--OPTION VALUE]...
 {purpose}
 Options come from the files in order, then from the command line. Both use the same names.
 A list takes several words. 'none' unsets an optional value. A flag without a value means true.
-This text has the options of the selected components. To see those of another: rlhf {command} {example} --help
+This text has the options of the selected components. To see those of another:
+  rlhf {command} {example} --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --gpus N|all       train on several GPUs of this machine: one rank of each role and one engine on each

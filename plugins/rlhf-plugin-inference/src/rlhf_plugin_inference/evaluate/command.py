@@ -35,7 +35,8 @@ The report has mean rewards and pass@k with confidence intervals, numbers of tok
 MODEL is a folder or hub name, the folder of a run, or a PEFT folder.
 The same command continues an interrupted evaluation. In a finished folder it prints the table again.
 Options come from the files in order, then from the command line. Both use the same names.
-This text has the options of the selected components. To see those of another: rlhf eval --env NAME --help
+This text has the options of the selected components. To see those of another:
+  rlhf eval --env NAME --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --url URL          evaluate an OpenAI-compatible server, with the key in OPENAI_API_KEY (--remote.url)

@@ -208,7 +208,8 @@ Usage: rlhf generate [-c FILE.toml]... [--OPTION VALUE]...
 
 Writes completions of prompts, with their scores, and chooses rows for rlhf sft or rlhf dpo from them.
 Options come from the files in order, then from the command line. Both use the same names.
-This text has the options of the selected components. To see those of another: rlhf generate --reward NAME --help
+This text has the options of the selected components. To see those of another:
+  rlhf generate --reward NAME --help
 
   -c FILE            a TOML file with options; may be given several times, later ones win
   --check            check whether the configuration is valid, and stop
