@@ -190,3 +190,11 @@ def test_a_given_value_counts_whatever_the_script_assigns():
 
     assert command.words == ("trl", "mine")
     assert command.unresolved == ()
+
+
+def test_the_working_directory_is_known():
+    (command,) = commands("trl $PWD/out ${PWD} $(pwd)", {}, Path("/"))
+
+    here = str(Path.cwd())
+    assert command.words == ("trl", f"{here}/out", here, here)
+    assert command.unresolved == ()

@@ -74,8 +74,8 @@ def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[Shel
     Raises:
         ConfigError: a quote, bracket or here-document does not end.
     """
-    values = {name: [value] for name, value in variables.items()}
-    return list(_Reader(text, _Shell(values, folder, given=frozenset(values))).read())
+    values = {"PWD": [os.getcwd()]} | {name: [value] for name, value in variables.items()}
+    return list(_Reader(text, _Shell(values, folder, given=frozenset(variables))).read())
 
 
 @dataclass(slots=True)

@@ -22,7 +22,9 @@ def advice_on(part: str) -> str:
         return "all arguments of the shell script, which are not known here: add those that you start it with"
     if _VARIABLE.match(part):
         return "only a shell could work it out: replace it, or give --set"
-    return "only a shell could work it out: replace it, or give --set for the variable that it is in"
+    return (
+        "only a shell could work it out: replace it, or give --set for the variable that it is in"
+    )
 
 
 def without_arguments(words: Sequence[str]) -> tuple[str, ...]:
