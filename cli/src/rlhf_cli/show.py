@@ -171,7 +171,9 @@ def read_samples(
                 code="run/not-evaluated",
             )
         raise ConfigError(
-            f"{path} is empty: the run has not finished its first step yet", code="run/no-step-yet"
+            f"{path} is empty: no step of the run has finished yet; {RunFolder(run).log} says how far it is, or why it "
+            "failed",
+            code="run/no-step-yet",
         )
     if not kept:
         raise ConfigError(
