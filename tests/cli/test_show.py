@@ -50,6 +50,14 @@ def test_prompt_response_and_each_reward_are_shown(run_of, capsys):
     assert "prompt:\nprompt 0\nresponse:\nresponse 0 of step 3\n" in text
 
 
+def test_how_an_episode_ended_is_shown_unless_it_finished(run_of, capsys):
+    show(run_of(sample(3, 0, end="context"), sample(3, 1, end="finished")), step=3)
+
+    text = capsys.readouterr().out
+    assert "ended by context" in text
+    assert "finished" not in text
+
+
 def test_each_part_of_a_conversation_has_its_speaker(run_of, capsys):
     parts = [["policy", "is it 4?"], ["environment", "higher"], ["policy", "5"]]
 

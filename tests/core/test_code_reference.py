@@ -208,6 +208,13 @@ def test_nothing_is_imported_where_the_source_says_enough(file, name):
     empty().get(ESTIMATORS, name)
 
 
+@pytest.mark.parametrize("name", ["mine.py:first", "mine.py:second"])
+def test_names_that_are_assigned_together_are_each_found(file, name):
+    file.write_text(SOURCE + "\n\nfirst, second = described, described\n")
+
+    assert empty().get(ENVIRONMENTS, name).build().config.size == 3
+
+
 def test_the_qualified_name_round_trips(file):
     """Another process gets the reference by the name that a run records."""
     entry = empty().get(ENVIRONMENTS, "mine.py:GridWorld")

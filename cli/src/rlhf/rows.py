@@ -109,9 +109,16 @@ class GivenRows:
         try:
             return json.dumps(columns, ensure_ascii=True, allow_nan=False, default=_as_json)
         except (TypeError, ValueError, RecursionError, RuntimeError) as error:
+            is_not_finite = "not JSON compliant" in str(error)
+            problem = "it has NaN or an infinite number" if is_not_finite else error
+            fix = (
+                "Write None for what is missing; of a data frame: frame.astype(object).where(frame.notna(), None)."
+                if is_not_finite
+                else "Save such a set with datasets' save_to_disk and give the folder."
+            )
             raise DataError(
-                f"{self._label}[{index}]: its column {self._culprit(columns)!r} cannot be written as JSON: {error}. "
-                "Save such a set with datasets' save_to_disk and give the folder.",
+                f"{self._label}[{index}]: its column {self._culprit(columns)!r} cannot be written as JSON: {problem}. "
+                f"{fix}",
                 code="data/column-not-json",
             ) from error
 

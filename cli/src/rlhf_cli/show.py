@@ -171,7 +171,9 @@ def read_samples(
                 code="run/not-evaluated",
             )
         raise ConfigError(
-            f"{path} is empty: the run has not finished its first step yet", code="run/no-step-yet"
+            f"{path} is empty: no step of the run has finished yet; {RunFolder(run).log} says how far it is, or why it "
+            "failed",
+            code="run/no-step-yet",
         )
     if not kept:
         raise ConfigError(
@@ -313,10 +315,11 @@ def _texts(sample: Sample) -> Iterator[tuple[str, str]]:
 
 
 def _scores(sample: Sample) -> str:
-    """Return the scores as text: ``reward 0.75 (exact 1, length -0.25)  unshaped 0.5  truncated``.
+    """Return the scores as text: ``reward 0.75 (exact 1, length -0.25)  unshaped 0.5  truncated  ended by context``.
 
-    The scores of single rewards are left out if there is only one and it equals the sum. A row that was trained on has
-    numbers in their place: ``rejected  score -0.31  loss 0.81, margin -0.2, wrong``.
+    An episode that finished does not say how it ended. The scores of single rewards are left out if there is only one
+    and it equals the sum. A row that was trained on has numbers in their place: ``rejected  score -0.31  loss 0.81,
+    margin -0.2, wrong``.
     """
     if "example" in sample:
         return _learned(sample)
@@ -324,7 +327,9 @@ def _scores(sample: Sample) -> str:
     is_sum = list(sample["rewards"].values()) == [sample["reward"]]
     text = f"reward {sample['reward']:g}" + (f" ({named})" if named and not is_sum else "")
     text += f"  unshaped {sample['unshaped']:g}" if "unshaped" in sample else ""
-    return text + ("  truncated" if sample["truncated"] else "")
+    text += "  truncated" if sample["truncated"] else ""
+    end = sample.get("end", "finished")
+    return text + (f"  ended by {end}" if end != "finished" else "")
 
 
 def _learned(sample: Sample) -> str:

@@ -193,12 +193,12 @@ def _names(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Assign):
-        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+        parts = (part for target in node.targets for part in getattr(target, "elts", [target]))
+        return [part.id for part in parts if isinstance(part, ast.Name)]
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
         return [node.target.id]
-    if isinstance(node, ast.ImportFrom):
-        return [alias.asname or alias.name for alias in node.names]
-    return []
+    aliases = node.names if isinstance(node, ast.ImportFrom) else []
+    return [alias.asname or alias.name for alias in aliases]
 
 
 def _takes_nothing(node: ast.ClassDef) -> bool:

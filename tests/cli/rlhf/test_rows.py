@@ -107,7 +107,7 @@ class Stream:
         ),
         (
             [{"prompt": "a", "x": float("nan")}],
-            r"data\[0\]: its column 'x' cannot be written",
+            r"data\[0\]: its column 'x' .* NaN or an infinite number. Write None for what is missing",
             "data/column-not-json",
         ),
         (

@@ -138,6 +138,11 @@ async def _nan():
     return StepResult(rewards={"style": float("nan")})
 
 
+async def _bytes_in_message():
+    message = {"role": "user", "content": b"output"}
+    return StepResult(observation=Observation(messages=[message]))
+
+
 async def _too_much():
     return StepResult(rewards={"a": 9e34, "b": 9e34})
 
@@ -163,6 +168,11 @@ async def _too_much():
         (
             _bad_text,
             "the observation Observation.* cannot be made tokens: TypeError",
+            "environment/unreadable-observation",
+        ),
+        (
+            _bytes_in_message,
+            "the observation Observation.* expected text, got bytes; decode them",
             "environment/unreadable-observation",
         ),
         (

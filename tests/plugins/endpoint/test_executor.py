@@ -209,6 +209,30 @@ def test_a_conversation_without_room_is_refused_and_ends(play):
     assert len(row.token_ids) <= 120
 
 
+def test_an_agent_that_a_limit_kept_from_its_outcome_is_told_of_once(play, caplog):
+    def agent(context):
+        talk(context, turns=50)
+        return 1.0
+
+    rows = play(agent, samples=(0, 1), context=play.context(max_length=120))
+
+    assert [row.total_reward for row in rows] == [0.0, 0.0]
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "ended by context before its agent had an outcome" in warning
+    assert "context_length_exceeded" in warning
+    assert "rollout/end/context" in warning
+
+
+def test_an_episode_that_rewards_judge_needs_no_outcome(play, caplog):
+    play(
+        lambda context: talk(context, turns=50),
+        reward_from="rewards",
+        context=play.context(max_length=120),
+    )
+
+    assert "outcome" not in caplog.text
+
+
 def test_an_agent_out_of_time_keeps_what_it_did(play):
     def agent(context):
         talk(context, turns=1)

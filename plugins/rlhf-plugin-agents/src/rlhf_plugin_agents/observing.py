@@ -161,6 +161,8 @@ def _made(
     most = MOST_CHARACTERS_PER_TOKEN * context.max_length
     try:
         texts = [observation.text or "", *(m.get("content") for m in observation.messages)]
+        if any(isinstance(text, bytes) for text in texts):
+            raise TypeError("expected text, got bytes; decode them")
         if sum(len(text) for text in texts if isinstance(text, str)) > most:
             return too_long
         return make()

@@ -56,6 +56,7 @@ class Endpoint:
         self._agent: FunctionAgent | CommandAgent
         self._num_groups = 0
         self._forks = ForkWatch()
+        self._has_told_unrewarded = False
         self._opening = asyncio.Lock()
         self._slots: asyncio.Semaphore
 
@@ -111,6 +112,7 @@ class Endpoint:
         async with self._slots:
             session = EpisodeSession(uid, task, context, session_limits(self._config))
             failure: AgentFailure | None = None
+            raised = ""
             outcome = AgentOutcome()
             try:
                 with host.hosting(session) as address:
@@ -121,7 +123,7 @@ class Endpoint:
                     self._check(outcome)
             except AgentFailure as error:
                 end = session.limit_hit or EpisodeEnd.ENVIRONMENT_ERROR
-                failure = error if session.limit_hit is None else None
+                failure, raised = (error, "") if session.limit_hit is None else (None, str(error))
             except TimeoutError:
                 end = EpisodeEnd.TIMEOUT
             finally:
@@ -147,6 +149,8 @@ class Endpoint:
                 context.drop(uid, DROPPED)
                 return []
             outcome = AgentOutcome(rewards={"agent": self._config.error_reward})
+        elif end is not EpisodeEnd.FINISHED:
+            self._tell_unrewarded(uid, end, raised, session)
         if self._config.trace_folder is not None:
             write_traces(self._config.trace_folder / f"{uid}.jsonl", [trace_from_graph(graph)])
         metrics = {
@@ -184,6 +188,26 @@ class Endpoint:
                 "returned no reward; expected a number, or a mapping with reward or rewards. If --reward judges its "
                 "episodes, set --rollout.endpoint.reward_from rewards"
             )
+
+    def _tell_unrewarded(
+        self, uid: Uid, end: EpisodeEnd, raised: str, session: EpisodeSession
+    ) -> None:
+        """Warn once of an agent that returned no outcome because its episode was out of requests, context or time."""
+        if self._config.reward_from != "agent" or self._has_told_unrewarded:
+            return
+        self._has_told_unrewarded = True
+        what = f"the agent {raised}" if raised else "the agent did not return"
+        refused = str(session.refusals)
+        log.warning(
+            "endpoint: episode %s ended by %s before its agent had an outcome (%s%s). Such episodes train with the "
+            "reward 0; rollout/end/%s is their share. To reward them, have the agent catch what its client raises, and "
+            "return an outcome; or raise the limit.",
+            uid,
+            end,
+            what,
+            refused and f"; {refused}",
+            end,
+        )
 
     def _error(self, uid: Uid, error: AgentFailure, session: EpisodeSession) -> EnvironmentFailure:
         command = self._config.command

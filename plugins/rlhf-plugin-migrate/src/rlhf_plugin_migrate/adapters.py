@@ -92,6 +92,7 @@ _VERL = '''\
 import functools
 import importlib.util
 import inspect
+import numbers
 
 REWARD_FILE = {path!r}
 KWARGS = {kwargs!r}
@@ -115,7 +116,7 @@ async def {name}(response, row):
     if not isinstance(result, dict):
         return float(result)
     # What is no number, such as an answer that was found, has no mean.
-    others = {{key: float(value) for key, value in result.items() if isinstance(value, (int, float))}}
+    others = {{key: float(value) for key, value in result.items() if isinstance(value, numbers.Real)}}
     others.pop("score", None)
     return {{**others, "reward": float(result["score"])}}
 '''

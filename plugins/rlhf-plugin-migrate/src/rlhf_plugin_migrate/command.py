@@ -19,7 +19,7 @@ from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
 from .shell.launchers import launch_of, launches_of
 from .shell.script import ShellCommand, commands
-from .shell.unresolved import remarks_on_assumptions, remarks_on_loops
+from .shell.unresolved import remarks_on_script, remarks_on_values
 from .table.outcome import Outcome
 from .table.source import Written
 from .trl import scripts
@@ -92,7 +92,7 @@ def parser() -> FlagParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="value of a shell variable that the script does not set",
+        help="value of a shell variable, whatever the script assigns to it",
     )
     own.add_argument(
         "--processes",
@@ -175,7 +175,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _script(path: str, variables: dict[str, str]) -> list[ShellCommand]:
     folder = Path.cwd() if path == _STDIN else Path(os.path.abspath(path)).parent
-    return commands(_read(path), variables, folder)
+    text = _read(path)
+    for remark in remarks_on_values(variables, text):
+        print(remark, file=sys.stderr)
+    return commands(text, variables, folder)
 
 
 def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
@@ -232,8 +235,7 @@ def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
                 f"warning: line {command.line}: {' '.join(command.words)} belongs to no command: a comment or a "
                 "missing backslash ends the command before it, for bash as well"
             )
-    yield from remarks_on_loops(found)
-    yield from remarks_on_assumptions(found)
+    yield from remarks_on_script(found)
     names = dict.fromkeys(
         command.words[0] for command in others if not command.words[0].startswith("--")
     )

@@ -266,6 +266,16 @@ def test_a_run_that_fails_saves_its_last_whole_step_and_goes_on_as_if_nothing_ha
     assert json.loads((tmp_path / "run/model/total.json").read_text()) == 10
 
 
+def test_the_log_says_why_a_run_failed(add, tmp_path):
+    with pytest.raises(ValueError, match="broken at 1"):
+        add(on_step=failing_at(1))
+
+    text = (tmp_path / "run/run.log").read_text()
+    assert "the run failed: " in text
+    assert "ValueError: broken at 1" in text
+    assert "Traceback" in text
+
+
 def test_a_run_whose_evaluation_fails_keeps_the_step_that_was_evaluated(add, tmp_path, monkeypatch):
     evaluate = AddCourse.evaluate
 

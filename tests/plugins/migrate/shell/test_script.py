@@ -183,3 +183,18 @@ def test_all_branches_of_an_undecided_if_count():
 @pytest.mark.parametrize("text", ["$((2 ** 3))", "$((X + 1))", "$((1 / 0))", "$((1 +))"])
 def test_what_is_not_computed_stays(text):
     assert words(f"show {text}") == [["show", text]]
+
+
+def test_a_given_value_counts_whatever_the_script_assigns():
+    (command,) = commands('NAME="run_$(date +%m)"\nNAME+=x\ntrl $NAME', {"NAME": "mine"}, Path("/"))
+
+    assert command.words == ("trl", "mine")
+    assert command.unresolved == ()
+
+
+def test_the_working_directory_is_known():
+    (command,) = commands("trl $PWD/out ${PWD} $(pwd)", {}, Path("/"))
+
+    here = str(Path.cwd())
+    assert command.words == ("trl", f"{here}/out", here, here)
+    assert command.unresolved == ()

@@ -6,7 +6,12 @@ import pytest
 
 from rlhf_plugin_migrate.shell.launchers import launch_of
 from rlhf_plugin_migrate.shell.script import commands
-from rlhf_plugin_migrate.shell.unresolved import advice_on, remarks_on_loops
+from rlhf_plugin_migrate.shell.unresolved import (
+    advice_on,
+    remark_on_exports,
+    remarks_on_loops,
+    remarks_on_values,
+)
 from rlhf_plugin_migrate.trl.launched import trl_launch_of
 
 
@@ -38,9 +43,14 @@ def test_arguments_behind_a_flag_are_not_its_value(quoted, start, launch):
     assert len(found.unresolved) == 1
 
 
-@pytest.mark.parametrize("part", ["$HOME", "$(date)", "${A%b}", "`pwd`"])
-def test_any_other_expansion_may_be_given_as_a_variable(part):
+@pytest.mark.parametrize("part", ["$HOME", "${A%b}"])
+def test_a_variable_may_be_given(part):
     assert advice_on(part) == "only a shell could work it out: replace it, or give --set"
+
+
+@pytest.mark.parametrize("part", ["$(date)", "`pwd`"])
+def test_a_substitution_may_be_given_as_the_variable_that_it_is_in(part):
+    assert advice_on(part).endswith("or give --set for the variable that it is in")
 
 
 def _remarks(text: str, **variables: str) -> list[str]:
@@ -61,3 +71,21 @@ def test_a_loop_whose_variable_a_command_uses_is_named_with_its_values(use):
 def test_a_loop_is_not_named_where_its_variable_is_unused_or_given():
     assert _remarks(LOOP % "0.1") == []
     assert _remarks(LOOP % "$BETA", BETA="0.2") == []
+
+
+def test_exported_variables_are_named_without_their_values():
+    script = "export WANDB_MODE=offline KEY=secret\nexport -n OTHER\nLOCAL=1\ntrl sft --a b\n"
+
+    (remark,) = remark_on_exports(commands(script, {}, Path("/")))
+
+    assert "WANDB_MODE, KEY" in remark
+    assert "secret" not in remark
+    assert "LOCAL" not in remark
+
+
+def test_a_value_for_a_variable_that_the_script_has_not_is_said_to_change_nothing():
+    script = "python $HOME/train.py ${N:-1}"
+
+    assert list(remarks_on_values(["HOME", "N"], script)) == []
+    (remark,) = remarks_on_values(["HOM"], script)
+    assert "--set HOM=... changes nothing" in remark

@@ -198,3 +198,14 @@ def test_a_script_of_another_algorithm_is_refused(run, tmp_path):
 
     assert migrated.code == 2
     assert "recipe.prime.main_prime" in migrated.report
+
+
+def test_an_estimator_of_ones_own_has_no_equivalent_and_a_stand_in_that_is_named(run, workspace):
+    words = ["python3", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=my_median"]
+
+    migrated = run("--", *words)
+
+    assert "algo.advantage.estimator" in migrated.report
+    assert "--estimator FILE.py:NAME" in " ".join(migrated.report.split())
+    assert "in the place of my_median; see the report" in Path("run.toml").read_text()
+    assert run("--strict", "--", *words, output="strict.toml").code == 1

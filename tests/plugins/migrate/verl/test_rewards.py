@@ -66,6 +66,14 @@ def test_numbers_of_a_dict_are_kept_and_texts_left_out(scored):
     assert scored(DICT, "It is 2", "score", bonus=0.5) == {"acc": 1.0, "reward": 1.5}
 
 
+def test_numbers_of_numpy_are_kept(scored):
+    text = DICT.replace('"acc": True', '"acc": np.float32(0.5), "found": np.int64(1)')
+
+    found = scored(f"import numpy as np\n{text}", "It is 2", "score", bonus=0.5)
+
+    assert found == {"acc": 0.5, "found": 1.0, "reward": 1.5}
+
+
 def test_a_function_of_the_manager_batch_gets_lists(scored):
     assert scored(LISTS, "2", takes_lists=True) == {"reward": 1.0}
 

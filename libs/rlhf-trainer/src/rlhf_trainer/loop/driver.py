@@ -140,6 +140,7 @@ class _Run(Generic[RunT, StateT]):
             if owner := name_component(error, chosen):
                 message = f"{message} ({owner})"
             result = self._result("failed", message)
+            log.info("the run failed: %s", message, exc_info=True)
             raise
         finally:
             if result is not None:
@@ -160,8 +161,7 @@ class _Run(Generic[RunT, StateT]):
             # Who started the run has printed the choices before anything was built.
             notes=tuple(n for n in self.notes.taken() if n not in self.resolved.choices),
         )
-        keeping = self.config.checkpoint.described(evaluates=headline_of(course) is not None)
-        log.info("%s", keeping)  # no note, so in the log alone
+        log.info(self.config.checkpoint.described(evaluates=headline_of(course) is not None))
         self._tell("run_start", run=info)
         self.loggers.start(info)
         self.whole = self._whole_step(course)

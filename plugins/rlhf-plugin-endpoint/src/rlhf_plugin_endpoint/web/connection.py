@@ -248,7 +248,10 @@ class HttpConnection(asyncio.Protocol):
         self._deadline = self._clock() + self._limits.send_timeout_s
 
     def _too_large(self) -> str:
-        return f"the request has more than the {self._limits.max_body_bytes} bytes that are allowed"
+        return (
+            f"the request has more than the {self._limits.max_body_bytes} bytes that are allowed. Send less, or raise "
+            "--rollout.endpoint.max_body_mib in the run"
+        )
 
 
 class _Refused(Exception):

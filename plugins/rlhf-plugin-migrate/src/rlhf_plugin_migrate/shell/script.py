@@ -51,6 +51,8 @@ class ShellCommand:
     """Expansions that were left in the words, such as ``$HOME``."""
     assumed: tuple[tuple[str, str], ...] = ()
     """Assumptions in the script so far: subject of each, and how it was taken."""
+    exported: tuple[str, ...] = ()
+    """Names of the variables that the script has exported so far."""
 
 
 @dataclass(slots=True)
@@ -66,14 +68,14 @@ def commands(text: str, variables: Mapping[str, str], folder: Path) -> list[Shel
     """Return the commands of a script in order, those of ``bash -c`` in place of it.
 
     Args:
-        variables: values of variables before the first line.
+        variables: values of variables, whatever the script assigns to them.
         folder: folder of the script, for ``dirname "$0"``.
 
     Raises:
         ConfigError: a quote, bracket or here-document does not end.
     """
-    values = {name: [value] for name, value in variables.items()}
-    return list(_Reader(text, _Shell(values, folder)).read())
+    values = {"PWD": [os.getcwd()]} | {name: [value] for name, value in variables.items()}
+    return list(_Reader(text, _Shell(values, folder, given=frozenset(variables))).read())
 
 
 @dataclass(slots=True)
@@ -82,6 +84,9 @@ class _Shell:
 
     variables: dict[str, list[str]]
     folder: Path
+    given: frozenset[str]
+    """Names of variables that keep the value which they have before the first line."""
+    exported: dict[str, None] = field(default_factory=dict)
     unresolved: dict[str, None] = field(default_factory=dict)
     """Expansions that were left as they are written, in order."""
     assumed: dict[str, str] = field(default_factory=dict)
@@ -290,7 +295,9 @@ class _Reader:
         assigned: list[str] = []
         declares = bool(words) and words[0] in _DECLARES
         if declares:
-            words = [word for word in words[1:] if not word.startswith("-")]
+            by, words = words[0], [word for word in words[1:] if not word.startswith("-")]
+            if by == "export":
+                self.shell.exported |= dict.fromkeys(word.partition("=")[0] for word in words)
         while words and (found := _ASSIGNMENT.fullmatch(words[0])):
             assigned.append(words[0])
             before = "".join(self.variables.get(found[1], [])) if found[2] else ""
@@ -306,11 +313,15 @@ class _Reader:
         else:
             left = (part for part in self.shell.unresolved if any(part in word for word in words))
             assumed = tuple((self.shell.assumed | self.branches.assumed).items())
-            yield ShellCommand(tuple(words), done.line, tuple(assigned), tuple(left), assumed)
+            every = tuple(self.shell.exported)
+            yield ShellCommand(
+                tuple(words), done.line, tuple(assigned), tuple(left), assumed, every
+            )
 
     def _assign(self, name: str, words: list[str]) -> None:
         self.branches.note_change()
-        self.variables[name] = words
+        if name not in self.shell.given:
+            self.variables[name] = words
 
     @staticmethod
     def _script_of(words: list[str]) -> str | None:

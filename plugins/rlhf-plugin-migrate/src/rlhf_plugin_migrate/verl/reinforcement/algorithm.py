@@ -78,11 +78,14 @@ def set_advantage(source: SourceOptions, out: Outcome) -> None:
             f"with one sample of each prompt verl's {theirs} has no baseline: the reward counts",
         )
         name = "reinforce"
-    out.set("algo.advantage.estimator", name, _ESTIMATOR, _NORM)
-    if theirs not in _ESTIMATORS:
+    is_known = theirs in _ESTIMATORS
+    comment = "" if is_known else f"in the place of {theirs}; see the report"
+    out.set("algo.advantage.estimator", name, _ESTIMATOR, _NORM, comment=comment)
+    if not is_known:
         out.missing(
             _ESTIMATOR,
-            f"{theirs} is no estimator of verl's own; write it as a plugin. group_norm is taken",
+            f"{theirs} is no estimator of verl's own, and {name} stands in its place: write yours into a file "
+            "(docs/first-algorithm.md), and start the run with --estimator FILE.py:NAME",
         )
     if name == "group_norm":
         out.differs(
