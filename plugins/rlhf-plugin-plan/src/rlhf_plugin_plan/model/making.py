@@ -98,15 +98,23 @@ def refused(error: Exception, expected: str) -> ConfigError:
 
 
 def _require_whole_sections(text: nn.Module) -> None:
-    """Refuse sections of rotary embeddings, one for each axis of positions, that a head's frequencies do not fill: the
-    model would be made, and could compute nothing."""
+    """Refuse sections of rotary embeddings, one for each axis of positions, that a head's frequencies do not fill.
+
+    Where the family cuts the frequencies by them the model would be made, and could compute nothing.
+    """
+    import torch
+
     for module in text.modules():
         sections, frequencies = (
             getattr(module, name, None) for name in ("mrope_section", "inv_freq")
         )
-        if sections is not None and frequencies is not None and sum(sections) != len(frequencies):
+        if sections is None or frequencies is None or sum(sections) == len(frequencies):
+            continue
+        try:
+            module(torch.empty(1, 1, 1), torch.zeros(3, 1, 1, dtype=torch.int64))
+        except Exception as error:  # others, such as Qwen3.5, take as many as there are
             raise ValueError(
                 f"mrope_section {list(sections)} divides {sum(sections)} frequencies of rotary embeddings, and a head "
                 f"has {len(frequencies)}: head_dim in text_config, or partial_rotary_factor in its rope_parameters, is "
                 "missing or another model's"
-            )
+            ) from error
