@@ -141,6 +141,12 @@ def test_numbers_that_are_not_finite_arrive_for_the_executor_to_refuse(hosted, t
 
 
 @pytest.fixture
+def patient(monkeypatch):
+    """A worker has the time of a hang to say that it gave a request up."""
+    monkeypatch.setattr(connection, "CANCEL_LIMIT_S", HANG_S)
+
+
+@pytest.fixture
 def hurried(monkeypatch):
     """Requests that hang have a second; all others have the time of a hang."""
     whole = connection.Connection.call
@@ -153,7 +159,7 @@ def hurried(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
+@pytest.mark.usefixtures("hurried", "patient")
 def test_an_episode_that_hangs_does_not_hold_the_others(hosted, task, say, within):
     async def run():
         async with hosted() as host:
@@ -204,6 +210,7 @@ def test_a_worker_that_cannot_be_interrupted_is_ended_and_started_again(
     within(run())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_step_that_is_cancelled_is_cancelled_where_it_runs(hosted, task, say, within):
     async def run():
         async with hosted() as host:
