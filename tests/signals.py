@@ -2,16 +2,21 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.deadlines import HANG_S
 
 
-def send_and_wait(pid: int, number: int) -> None:
+def send_and_wait(pid: int, number: int, send: Callable[[int, int], None] = os.kill) -> None:
     """Send a signal to a process whose main thread waits for something, and wait until that thread has taken it and
-    waits again."""
+    waits again.
+
+    Args:
+        send: ``os.kill``, or ``os.killpg`` for all of the process's group.
+    """
     naps = _fact(pid, "voluntary_ctxt_switches", 10)
-    os.kill(pid, number)
+    send(pid, number)
     give_up = time.monotonic() + HANG_S
     while (
         _fact(pid, "ShdPnd", 16) >> number - 1 & 1
