@@ -39,7 +39,7 @@ MAX_CORE_LINES = 12_000
 """Lines of what a plugin is written against, which fit in an afternoon's reading."""
 MAX_TRAINER_LINES = 7_500
 """Lines of the loop, rollouts, learning and the files of a run together."""
-MAX_SLEEPS_IN_TESTS = 53
+MAX_SLEEPS_IN_TESTS = 47
 """Places in tests that sleep by the clock: slow code that a test stands in for, and waits for what nobody can ask. It
 may only fall."""
 ERRORS = {

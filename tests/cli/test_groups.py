@@ -16,5 +16,7 @@ def test_summaries_are_whole(group, rlhf, monkeypatch):
     assert max(map(len, lines)) <= 80
 
 
-def test_a_group_says_what_to_start_with(rlhf):
+def test_a_group_says_what_to_start_with(rlhf, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
     assert "rlhf quickstart" in rlhf("--help")[1].rpartition("Commands:")[2].splitlines()[-1]

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.deadlines import PATIENT_S
 
-from rlhf_guard.rewards import host
+from rlhf_guard.rewards.process import WorkerProcess
 
 BAD = """
 def score(response, row, uid):
@@ -35,29 +36,32 @@ def test_fail_stops_the_run_and_names_the_sample(train, bad_reward, capfd, body)
     assert "score" in message
 
 
+async def hurried(worker, requests, limit_s, *, whole=WorkerProcess.score):
+    """Score samples with the bad one, which hangs, in a second, and all others in their time."""
+    guilty = any(request.row["prompt"].startswith("037") for request in requests)
+    return await whole(worker, requests, 1.0 if guilty else limit_s)
+
+
 @pytest.mark.parametrize(
     "body",
     [
         "raise KeyError('x')",
         "return None",
         "return float('inf')",
-        pytest.param("import time; time.sleep(60)", marks=pytest.mark.slow),
+        pytest.param("import time; time.sleep(3600)", marks=pytest.mark.slow),
     ],
 )
 def test_drop_leaves_the_other_groups_as_they_were(train, monkeypatch, bad_reward, body):
     """Bit for bit: the ledger trains on the same groups as a run whose data lacks the bad row."""
-    flags, timeout_s = bad_reward(body), 24
     if "sleep" in body:
-        # A batch with it cannot end well, so it may take little, and leaves more to each sample.
-        monkeypatch.setattr(host, "BATCH_SHARE", 0.1)
-        timeout_s = 8
+        monkeypatch.setattr(WorkerProcess, "score", hurried)
     train(
         "with",
-        *flags,
+        *bad_reward(body),
         "--reward.score.on_error",
         "drop",
         "--reward.score.timeout_s",
-        str(timeout_s),
+        str(PATIENT_S),
         "--steps",
         "1",
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.deadlines import PATIENT_S
-from tests.integration.test_scale_learning import GONE_WITHIN_S, started_with
+from tests.deadlines import HANG_S, PATIENT_S
+from tests.integration.test_scale_learning import started_with
 
 from rlhf_trainer.durable.ledger import replay
 
@@ -90,7 +90,7 @@ def run(folder: Path, flags: dict[str, object]) -> list[dict[str, float]]:
     command = [sys.executable, "-m", "rlhf_cli", "train", *words]
     subprocess.run(command, cwd=folder, env=env, check=True, timeout=PATIENT_S)
 
-    give_up = time.monotonic() + GONE_WITHIN_S
+    give_up = time.monotonic() + HANG_S
     while (left := started_with(mark)) and time.monotonic() < give_up:
         time.sleep(0.1)
     assert not left

@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.deadlines import PATIENT_S
+from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_trainer.durable.ledger import replay
 
@@ -21,7 +21,6 @@ pytest.importorskip("vllm")
 pytest.importorskip("deepspeed")
 
 ROOT = Path(__file__).resolve().parents[2]
-GONE_WITHIN_S = 45
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 
@@ -186,7 +185,7 @@ def run(folder: Path, mode: Mode, steps: int) -> list[dict]:
     command = [sys.executable, "-m", "rlhf_cli", "train", "-c", "examples/reverse_digits/run.toml"]
     subprocess.run([*command, *words], cwd=ROOT, env=env, check=True, timeout=PATIENT_S)
 
-    give_up = time.monotonic() + GONE_WITHIN_S
+    give_up = time.monotonic() + HANG_S
     while (left := started_with(mark)) and time.monotonic() < give_up:
         time.sleep(0.1)
     assert not left

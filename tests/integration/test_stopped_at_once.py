@@ -9,10 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.deadlines import HANG_S
-
-SECONDS = 15
-"""The process has 5 s for its own end; the rest is for a machine that is busy."""
+from tests.deadlines import HANG_S, PATIENT_S
+from tests.signals import send_and_wait
 
 RUN = [
     *(sys.executable, "-m", "rlhf_cli.main", "train", "--model", "model", "--data", "mine.jsonl"),
@@ -24,11 +22,11 @@ STUBBORN = """
 import pathlib, signal, subprocess, time
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
-subprocess.Popen(["sleep", "611"], start_new_session=True)
+subprocess.Popen(["sleep", "3611"], start_new_session=True)
 pathlib.Path({held!r}).touch()
-time.sleep(600)
+time.sleep(3600)
 """
-"""Code that ends by itself in ten minutes, hears no signal, and has a child that left its session."""
+"""Code that ends long after a hang, hears no signal, and has a child that left its session."""
 
 ENVIRONMENT = """
 from rlhf_core.contracts import Observation
@@ -73,12 +71,12 @@ def alive(processes):
 
 def embedded(workspace, stubborn):
     (workspace / "my_reward.py").write_text(f"def score(response):\n    exec({stubborn!r})\n")
-    return ["--reward", "my_reward.py:score"]
+    return ["--reward", "my_reward.py:score", "--reward.score.timeout_s", str(PATIENT_S)]
 
 
 def embedded_without_a_worker(workspace, stubborn):
     hold = (
-        f"import pathlib, time\npathlib.Path({str(workspace / 'held')!r}).touch()\ntime.sleep(600)"
+        f"import pathlib, time\npathlib.Path({str(workspace / 'held')!r}).touch()\ntime.sleep(3600)"
     )
     return [*embedded(workspace, hold), "--reward.score.isolate", "false"]
 
@@ -95,6 +93,8 @@ def an_environment_in_a_worker(workspace, stubborn):
     return [
         *("--executor", "multi_turn", "--rollout.max_length", "24"),
         *("--env", "holding.py:Holding", "--env.holding.isolation", "process"),
+        *("--env.holding.step_timeout_s", str(PATIENT_S)),
+        *("--rollout.multi_turn.environment_timeout_s", str(PATIENT_S)),
     ]
 
 
@@ -123,12 +123,11 @@ def test_a_second_signal_ends_a_run_and_all_that_it_started(workspace, kind, num
             time.sleep(0.05)
         started = descendants(process.pid)
 
+        send_and_wait(process.pid, number)
         process.send_signal(number)
-        time.sleep(0.3)
-        process.send_signal(number)
-        process.wait(SECONDS)
+        process.wait(HANG_S)
 
-        give_up = time.monotonic() + SECONDS
+        give_up = time.monotonic() + HANG_S
         while left := list(alive(started)):
             assert time.monotonic() < give_up, left
             time.sleep(0.05)

@@ -1,6 +1,8 @@
 import pytest
+from tests.deadlines import HANG_S
 
 from rlhf_cli.main import main
+from rlhf_testing.conformance.environments import lifetime
 
 SUMS = '''
 import asyncio
@@ -63,6 +65,8 @@ def sums(tmp_path, monkeypatch):
     """The environment ``sums`` in a file of the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RLHF_PLUGINS", raising=False)
+    # A machine that stands still holds the event loop as long.
+    monkeypatch.setattr(lifetime, "MAX_BLOCKED_S", HANG_S)
     (tmp_path / "sums.py").write_text(SUMS)
     return tmp_path / "sums.py"
 

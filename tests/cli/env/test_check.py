@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.deadlines import HANG_S
 
 
 def test_a_sound_environment_passes_with_the_ids_of_its_checks(env, sums):
@@ -157,7 +158,6 @@ def checks(monkeypatch):
 
 def test_a_pattern_that_backtracks_without_an_end_has_a_result_with_its_place(env, sums, checks):
     """It holds the interpreter, so that no other thread of its process runs."""
-    checks(steps_do_not_block=60.0, malformed_actions=2.0, there_is_something_to_play=60.0)
     pattern = "re.match('(a+)+$', action.text); called = "
     sums.write_text(
         sums.read_text()
@@ -165,13 +165,19 @@ def test_a_pattern_that_backtracks_without_an_end_has_a_result_with_its_place(en
         .replace("import asyncio", "import asyncio, re", 1)
     )
 
-    code, out, _ = env("check", "sums.py:SUMS", "--json")
+    # On a busy machine the check may not come to the pattern within the shorter time.
+    for seconds in (2.0, HANG_S / 10):
+        checks(steps_do_not_block=60.0, malformed_actions=seconds, there_is_something_to_play=60.0)
+        code, out, _ = env("check", "sums.py:SUMS", "--json")
+        report = json.loads(out)
+        reason = report["checks"][1]["reason"]
+        if "in step (" in reason:
+            break
 
-    report = json.loads(out)
     assert code == 1
     assert [each["status"] for each in report["checks"]] == ["ok", "FAILED", "ok"]
-    reason = report["checks"][1]["reason"]
-    assert "no result within 2 s: a call computes or waits without an end, in step (" in reason
+    waits = "a call computes or waits without an end, in step ("
+    assert f"no result within {seconds:g} s: {waits}" in reason
     assert "sums.py, line" in reason
     assert report["not_run"] == []
 

@@ -10,6 +10,7 @@ import httpx2
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
+from tests.deadlines import HANG_S
 
 FAULTS = {
     "text": b"<html>",
@@ -114,7 +115,7 @@ async def run(request):
     params = dict(row["responses_create_params"])
     if row.get("by_path"):
         params.pop("metadata")
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=HANG_S) as client:
         reply = await client.post(f"{row['model_url']}{prefix}/v1/responses", json=params)
     seen["model"] = reply.json()
     answer = {**row, "response": reply.json(), "reward": 0.25, "truncated": False}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from tests.contrib.bridges import nemo_gym_server
 from tests.contrib.bridges.judged_episode import judged_episode
+from tests.deadlines import HANG_S
 
 from rlhf_bridge_nemo_gym.agent import nemo_gym_agent
 from rlhf_bridge_nemo_gym.config import NemoGymConfig
@@ -177,7 +178,7 @@ def test_a_broken_answer_is_an_error_that_names_the_environment(
 )
 def test_a_server_that_breaks_off_is_an_error(nonsense, raw, close, message, code):
     with pytest.raises(RolloutError, match=message, check=has_code(code)):
-        play(nonsense(raw, close), "", row(), [], answer_s=0.5)
+        play(nonsense(raw, close), "", row(), [], answer_s=HANG_S if close else 0.5)
 
 
 def test_a_server_that_is_down_is_an_error():
@@ -258,7 +259,9 @@ def test_the_relay_refuses_requests_that_name_no_episode():
     async def asked():
         port = free_port()
         await relay_at(port)
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=HANG_S
+        ) as client:
             replies = [
                 await client.post("/v1/responses", json={"metadata": {"rlhf_episode": "e0"}}),
                 await client.post("/ng-rollout/e0/v1/responses", json={}),

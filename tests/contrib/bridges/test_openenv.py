@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_an_answer_that_is_no_action_ends_the_episode_with_the_least_that_an_opt
 @pytest.mark.parametrize(
     ("fault", "message", "code"),
     [
-        ("silence", "did not answer (reset|step) within 0.5 s", "environment/too-slow"),
+        ("silence", "did not answer (reset|step) within (0.5|30) s", "environment/too-slow"),
         ("huge", "with more than 1 MiB", "environment/closed"),
         ("text", "with what is no JSON", "environment/no-json"),
         ("deep", "with what is no JSON", "environment/no-json"),
@@ -133,15 +134,16 @@ def test_an_answer_that_is_no_action_ends_the_episode_with_the_least_that_an_opt
 def test_a_broken_answer_is_an_error_that_names_environment_and_version(
     bridge, played, fault, message, at, code
 ):
-    environment = bridge(
-        reset={"fault": fault, "at": at},
-        answer_s=0.5 if fault == "silence" else HANG_S,
-        max_message_mib=1,
-    )
+    # On a busy machine the session may take longer to open than the shorter time.
+    for seconds in (0.5, HANG_S / 10) if fault == "silence" else (HANG_S,):
+        options = {"answer_s": seconds, "max_message_mib": 1}
+        with pytest.raises(RolloutError) as caught:
+            played(bridge(reset={"fault": fault, "at": at}, **options), ["3"])
+        if caught.value.code == code:
+            break
 
-    with pytest.raises(RolloutError, match=message, check=has_code(code)) as caught:
-        played(environment, ["3"])
-
+    assert caught.value.code == code
+    assert re.search(message, str(caught.value))
     assert "OpenEnv environment Guess 2.1 at 127.0.0.1:" in str(caught.value)
 
 

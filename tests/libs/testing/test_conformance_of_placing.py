@@ -170,9 +170,8 @@ def test_a_right_runtime_passes(here):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder for the files by which roles speak; and no patience, since nothing takes long here."""
+    """A folder for the files by which roles speak."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(any_runtime, "PATIENCE_S", 0.3)
 
 
 class Crossed(Handle):
@@ -283,7 +282,8 @@ class QuietStart(Right):
         (ClosesAgain, "check_nothing_is_left_behind"),
     ],
 )
-def test_a_broken_runtime_of_any_kind_is_caught(here, runtime, check):
+def test_a_broken_runtime_of_any_kind_is_caught(here, monkeypatch, runtime, check):
+    monkeypatch.setattr(any_runtime, "PATIENCE_S", 0.3)
     checks = {one.name: one for one in any_runtime.CHECKS}
     made = []
 

@@ -288,6 +288,7 @@ def test_one_episodes_key_opens_no_other(play):
             f"{other.base_url}/chat/completions",
             json={"model": "policy", "messages": [{"role": "user", "content": "hi"}]},
             headers={"authorization": f"Bearer {context.api_key}"},
+            timeout=HANG_S,
         )
         replies.append(reply.status_code)
         talk(context, turns=1)

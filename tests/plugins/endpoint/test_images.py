@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from tests.deadlines import HANG_S
 from tests.images import noisy, refused, saved
 from tests.plugins.vlm.vlm_material import OBJECTIVE, SGD, VLM, Stage
 
@@ -341,7 +342,7 @@ def test_an_agent_that_gives_up_for_too_many_images_is_truncated(play, tmp_path)
 
     def agent(context):
         key = {"authorization": f"Bearer {context.api_key}"}
-        with httpx.Client(base_url=context.base_url, headers=key) as client:
+        with httpx.Client(base_url=context.base_url, headers=key, timeout=HANG_S) as client:
             client.post("completions", json={"model": context.model, "prompt": "good"})
             said = [{"role": "user", "content": [of_chat(ONE)] * 3}]
             reply = client.post("chat/completions", json={"model": context.model, "messages": said})
@@ -367,7 +368,7 @@ def told(play, folder, content, *, role="user", route="chat/completions", **aske
             **asked,
         }
         key = {"authorization": f"Bearer {context.api_key}"}
-        with httpx.Client(base_url=context.base_url, headers=key) as client:
+        with httpx.Client(base_url=context.base_url, headers=key, timeout=HANG_S) as client:
             reply = client.post(route, json=body)
             found.update(reply.json()["error"], status=reply.status_code)
             assert reply.headers["x-should-retry"] == "false"

@@ -224,8 +224,6 @@ ON_RAY = [
 ]
 PATIENCE_S = HANG_S
 LOOK_EVERY_S = 2
-GONE_WITHIN_S = 45
-"""After a run's end, also by kill -9; Ray's own agents would take 60."""
 
 
 @pytest.fixture
@@ -293,7 +291,7 @@ class StartedRun:
 
     def assert_no_folder(self) -> None:
         """No temporary folder is left of a run that was killed; one that failed keeps its logs."""
-        give_up = time.monotonic() + GONE_WITHIN_S
+        give_up = time.monotonic() + HANG_S
         while list(self.temporary.glob("rlhf-*")) and time.monotonic() < give_up:
             time.sleep(0.1)
         assert not list(self.temporary.glob("rlhf-*"))
@@ -303,7 +301,7 @@ class StartedRun:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        give_up = time.monotonic() + GONE_WITHIN_S
+        give_up = time.monotonic() + HANG_S
         while any(self._left()) and time.monotonic() < give_up:
             time.sleep(0.1)
         processes, sockets, files = self._left()

@@ -2,9 +2,10 @@
 
 import os
 import signal
-import time
 
 import pytest
+from tests.deadlines import HANG_S, PATIENT_S
+from tests.signals import send_and_wait
 
 pytestmark = [pytest.mark.scale, pytest.mark.slow]
 pytest.importorskip("ray")
@@ -96,8 +97,7 @@ def test_two_ctrl_c_stop_at_once(start, folder):
     run = start("--steps", "100000")
     wait_for_a_step(run, folder)
 
-    os.killpg(run.process.pid, signal.SIGINT)
-    time.sleep(0.01)
+    send_and_wait(run.process.pid, signal.SIGINT, os.killpg)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.end() != 0
 
@@ -106,18 +106,16 @@ STUBBORN = """
 import pathlib, signal, subprocess, time
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
-subprocess.Popen(["sleep", "611"], start_new_session=True)
+subprocess.Popen(["sleep", "3611"], start_new_session=True)
 pathlib.Path("held").touch()
-time.sleep(600)
+time.sleep(3600)
 """
-"""Code that ends by itself in ten minutes, hears no signal, and has a child that left its session."""
+"""Code that ends long after a hang, hears no signal, and has a child that left its session."""
 PLACES = {
     "driver": (),
     "worker": ("--runtime.ray.rollout_workers", "1"),
 }
 """Who starts the process of the reward."""
-AT_ONCE_S = 15
-"""The driver has 5 s for its own end; the rest is for a machine that is busy."""
 
 
 @pytest.mark.parametrize(
@@ -133,14 +131,13 @@ def test_a_second_signal_ends_a_run_whose_reward_hangs(start, folder, number, pl
     held = folder / "held"
     code = STUBBORN.replace('"held"', repr(str(held)))
     (folder / "my_reward.py").write_text(f"def score(response):\n    exec({code!r})\n")
-    run = start("--steps", "2", *PLACES[place])
+    run = start("--steps", "2", "--reward.score.timeout_s", str(PATIENT_S), *PLACES[place])
     run.until(held.exists)
 
-    run.process.send_signal(number)
-    time.sleep(0.3)
+    send_and_wait(run.process.pid, number)
     run.process.send_signal(number)
 
-    assert run.process.wait(AT_ONCE_S) == 128 + number, run.output
+    assert run.process.wait(HANG_S) == 128 + number, run.output
     run.assert_no_folder()
 
 
@@ -156,11 +153,10 @@ def test_a_second_signal_ends_a_run_with_vllm_below_an_actor(start, folder, numb
     run = start("--steps", "100000", *VLLM)
     wait_for_a_step(run, folder)
 
-    send(run.process.pid, number)
-    time.sleep(0.01)  # the step that the first one waits for is not over
-    send(run.process.pid, number)
+    send_and_wait(run.process.pid, number, send)
+    send(run.process.pid, number)  # the step that the first one waits for is not over
 
-    assert run.process.wait(AT_ONCE_S) == 128 + number, run.output
+    assert run.process.wait(HANG_S) == 128 + number, run.output
     run.assert_no_folder()
 
 
@@ -170,11 +166,10 @@ def test_a_second_signal_ends_a_run_whose_vllm_is_starting(start):
     run = start("--steps", "2", *VLLM)
     run.until(lambda: run.has_process(b"VLLM"))
 
-    os.killpg(run.process.pid, signal.SIGINT)
-    time.sleep(0.3)
+    send_and_wait(run.process.pid, signal.SIGINT, os.killpg)
     os.killpg(run.process.pid, signal.SIGINT)
 
-    assert run.process.wait(AT_ONCE_S) == 128 + signal.SIGINT, run.output
+    assert run.process.wait(HANG_S) == 128 + signal.SIGINT, run.output
     run.assert_no_folder()
 
 

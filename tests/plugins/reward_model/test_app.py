@@ -34,7 +34,7 @@ def ask(*bodies, headers=TOKEN, score=lengths, then=lambda: None, **options):
         settings = {
             "token": "secret",
             "max_body_bytes": 1000,
-            "request_timeout_s": 5.0,
+            "request_timeout_s": HANG_S,
             "stop": ServerEnd(1.0),
             **options,
         }

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.deadlines import HANG_S
 from tests.plugins.reward_model.conftest import CLOSE
 
 from rlhf_core import ConfigError, RewardError
@@ -272,7 +273,7 @@ def test_a_server_of_steps_answers_over_http(serve, served, process_model):
         headers = {"Authorization": "Bearer the-tests-token"}
 
         async def ask():
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=HANG_S) as client:
                 return await client.post(server.url, json=body, headers=headers)
 
         answer = asyncio.run(ask())

@@ -17,7 +17,7 @@ from rlhf_core.contracts import RewardRequest, Turn
 from rlhf_core.plugins import load
 from rlhf_guard.rewards.panel import RewardPanel
 
-FAST = {"backoff_s": 0.01, "max_backoff_s": 0.05, "deadline_s": 10.0, "breaker_pause_s": 0.2}
+FAST = {"backoff_s": 0.01, "max_backoff_s": 0.05, "deadline_s": HANG_S, "breaker_pause_s": 0.2}
 REQUEST = RewardRequest(
     uid="0.0.0.0",
     row={},

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.deadlines import HANG_S
+from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RewardError
-from rlhf_guard.rewards import host
+from rlhf_guard.rewards.process import WorkerProcess
 
 FILE = Path(__file__).with_name("bad_functions.py")
 
@@ -49,7 +49,7 @@ STOPPED = {
 """Function -> what is said of it; these need a process of their own."""
 
 HANGING = {"sleeps", "loops_in_c", "ignores_signals"}
-"""Of these a batch cannot end well, so that it is given little of the time; the samples beside the bad one keep it."""
+"""Of these a call with the bad sample cannot end well, so it has a second; calls without it have their time."""
 
 HARMLESS = [
     "forks_and_returns_twice",
@@ -72,15 +72,19 @@ def four(request_for):
 
 @pytest.fixture
 def limits(monkeypatch):
-    """``limits(function)``: options with which a process is given its time, of which hanging takes two seconds."""
+    """``limits(function)``: options by which a process has the time of a hang, but for calls that do hang."""
 
     def of(function):
-        if function not in HANGING:
-            return {"timeout_s": 12.0}
-        monkeypatch.setattr(host, "BATCH_SHARE", 0.1)
-        return {"timeout_s": 8.0}
+        if function in HANGING:
+            monkeypatch.setattr(WorkerProcess, "score", hurried)
+        return {"timeout_s": PATIENT_S}
 
     return of
+
+
+async def hurried(worker, requests, limit_s, *, whole=WorkerProcess.score):
+    guilty = any(request.row["bad"] for request in requests)
+    return await whole(worker, requests, 1.0 if guilty else limit_s)
 
 
 def check_policies(panel_scores, request_for, function, text, policies, **options):

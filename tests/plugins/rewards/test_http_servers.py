@@ -57,7 +57,7 @@ def test_retry_after_is_kept_and_one_beyond_the_deadline_ends_it(serve, ask):
 
     (found,) = ask([server.url], ["r"])
 
-    assert "status 503: later (deadline_s = 10 allows no further try)" in str(found)
+    assert f"status 503: later (deadline_s = {HANG_S:g} allows no further try)" in str(found)
     assert len(server.messages) == 1
 
 
@@ -88,7 +88,12 @@ def test_a_slow_server_is_left_for_another(serve, ask):
     quick = serve()
 
     try:
-        found = ask([slow.url, quick.url], ["r"], choose="round_robin", request_timeout_s=3.0)
+        # A quick answer that comes too late on a busy machine is asked for again.
+        found = ask(
+            *([slow.url, quick.url], ["r"]),
+            **{"choose": "round_robin", "request_timeout_s": 1.0},
+            **{"max_tries": 100, "breaker_failures": 100},
+        )
     finally:
         release.set()
 
@@ -118,7 +123,7 @@ def test_a_server_that_is_still_starting_is_waited_for(reward):
 
 def test_a_server_that_goes_is_a_clear_error_within_the_deadline(fast, serve, reward, request_for):
     server = serve()
-    options = {"deadline_s": 10.0, "breaker_pause_s": HANG_S, "max_tries": 100}
+    options = {"breaker_pause_s": 2 * HANG_S, "max_tries": 100}
     component = reward("http", urls=[server.url], **{**fast, **options})
     server.stop()
     started = time.monotonic()
@@ -127,7 +132,9 @@ def test_a_server_that_goes_is_a_clear_error_within_the_deadline(fast, serve, re
 
     assert time.monotonic() - started < HANG_S
     for error in found:
-        assert "no reward server answers (deadline_s = 10 allows no further try)" in str(error)
+        assert f"no reward server answers (deadline_s = {HANG_S:g} allows no further try)" in str(
+            error
+        )
         assert server.url in str(error)
         assert "3 in a row, left alone for another" in str(error)
 
@@ -140,7 +147,7 @@ def test_the_breaker_opens_and_closes_again(
     monkeypatch.setattr(module, "_now", lambda: time.monotonic() + passed_s)
     broken = True
     server = serve(lambda message: (503, "broken") if broken else length_of(message))
-    options = {"max_tries": 2, "breaker_failures": 2, "deadline_s": HANG_S}
+    options = {"max_tries": 2, "breaker_failures": 2}
     component = reward("http", urls=[server.url], **{**fast, **options, "breaker_pause_s": 3600.0})
 
     def score():

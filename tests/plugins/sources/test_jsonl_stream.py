@@ -1,10 +1,11 @@
 """The source `jsonl_stream`: a file that grows, lines that are not whole yet, and lines that are none."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from rlhf_core import ConfigError, DataError
+from rlhf_plugin_sources import jsonl_stream
 from rlhf_plugin_sources.jsonl_stream import COMPONENT, JsonlStream, JsonlStreamConfig
 from rlhf_testing.conformance import run_checks
 from rlhf_testing.errors import has_code
@@ -48,19 +49,20 @@ def test_a_line_that_is_not_whole_at_the_end_is_named_with_the_way_out(file):
 
 
 def test_rows_that_are_appended_while_it_waits_are_read(file, monkeypatch):
-    """Another program writes a part of a row each time the source waits."""
-    parts, wait = ['{"n": ', "3}\n"], time.sleep
+    """Another program writes a part of a row each time the source waits; its clock goes on while it waits, only."""
+    parts, now = ['{"n": ', "3}\n"], 0.0
 
     def append(seconds):
+        nonlocal now
         if parts:
             with open(file, "a") as out:
                 out.write(parts.pop(0))
-        wait(seconds)
+        now += seconds
 
-    monkeypatch.setattr(time, "sleep", append)
+    monkeypatch.setattr(jsonl_stream, "time", SimpleNamespace(monotonic=lambda: now, sleep=append))
 
-    # Long enough for a row on a machine that computes for others.
     assert read(file, wait_s=2.0) == [0, 1, 2, 3]
+    assert now >= 2.0
     assert parts == []
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.deadlines import HANG_S
 
 from rlhf_core.contracts import EngineSpec, GenerationRequest, SamplingParams, Uid
 from rlhf_testing.tiny import write_tiny_model
@@ -180,7 +181,7 @@ def link_to(run) -> Iterator[Callable]:
             num_receivers=len(places),
             device=torch.device("cpu"),
             host="127.0.0.1",
-            timeout_s=20.0,
+            timeout_s=HANG_S,
         )
         made.append(sender)
         await asyncio.gather(asyncio.to_thread(sender.connect), engine.join(sender.invitation))

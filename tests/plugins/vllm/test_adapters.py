@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.deadlines import HANG_S
 
 pytest.importorskip("vllm")
 
@@ -78,7 +79,7 @@ async def until_running(engine, number):
     """Wait until vLLM has written a token for as many requests."""
     from rlhf_plugin_vllm import compat
 
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(HANG_S):
         while sum(count > 0 for count in compat.tokens_so_far(engine._llm).values()) < number:
             await asyncio.sleep(0.02)
 

@@ -199,6 +199,8 @@ def test_a_tied_head_that_was_changed_alone_is_refused(engine, run, state, sourc
 def test_weights_change_under_paused_requests_and_every_token_says_which(
     engine, run, make_request, plain, state, source_of
 ):
+    from rlhf_plugin_vllm import compat
+
     changed = perturbed(state)
     prompt = (5, 9)
 
@@ -206,7 +208,8 @@ def test_weights_change_under_paused_requests_and_every_token_says_which(
         call = asyncio.ensure_future(
             engine.generate(make_request(prompt, seeds=tuple(range(16)), max_new_tokens=900))
         )
-        await asyncio.sleep(0.3)
+        while not any(compat.tokens_so_far(engine._llm).values()):
+            await asyncio.sleep(0.01)
         with pytest.raises(RolloutError, match="call pause", check=has_code("engine/wrong-state")):
             await engine.update_weights(1, source_of(changed))
         await engine.pause()

@@ -74,7 +74,7 @@ async def main(folder, victim, shards):
     else:
         next(child for child in below if victim in child.name()).kill()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(300):
             await call
     except RolloutError as error:
         print(json.dumps(str(error)), flush=True)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+from pathlib import Path
 
 from rlhf_core import Component, Config, hookimpl
 from rlhf_core.contracts import Observation, StepResult, ToolCall
@@ -75,6 +76,11 @@ class Probe:
                 os.environ[value]
             case "wait":
                 await asyncio.sleep(float(value))
+            case "until":
+                with open(f"{value}.begun", "a") as begun:
+                    begun.write(".")
+                while not Path(value).exists():
+                    await asyncio.sleep(0.01)
             case "block":
                 time.sleep(float(value))
             case "none":

@@ -140,10 +140,29 @@ def test_numbers_that_are_not_finite_arrive_for_the_executor_to_refuse(hosted, t
     assert str(within(run()).reward) == "nan"
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """A worker has the time of a hang to say that it gave a request up."""
+    monkeypatch.setattr(connection, "CANCEL_LIMIT_S", HANG_S)
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Requests that hang have a second; all others have the time of a hang."""
+    whole = connection.Connection.call
+
+    async def call(self, op, limit_s, **fields):
+        hangs = op == "step" and fields["action"]["text"].endswith(" 3600")
+        return await whole(self, op, 1.0 if hangs else limit_s, **fields)
+
+    monkeypatch.setattr(connection.Connection, "call", call)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("hurried", "patient")
 def test_an_episode_that_hangs_does_not_hold_the_others(hosted, task, say, within):
     async def run():
-        async with hosted(step_timeout_s=2.0) as host:
+        async with hosted() as host:
             first, second = host.make(), host.make()
             await first.reset(task(1), 0)
             await second.reset(task(2), 0)
@@ -151,7 +170,7 @@ def test_an_episode_that_hangs_does_not_hold_the_others(hosted, task, say, withi
             assert (await second.step(say("a"))).observation.text == "a"
             with pytest.raises(
                 RolloutError,
-                match=r"task 0\.1\.0\.0.*did not answer step within 2 s",
+                match=r"task 0\.1\.0\.0.*did not answer step within 1 s",
                 check=has_code("environment/too-slow"),
             ):
                 await hanging
@@ -163,13 +182,14 @@ def test_an_episode_that_hangs_does_not_hold_the_others(hosted, task, say, withi
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hurried")
 def test_a_worker_that_cannot_be_interrupted_is_ended_and_started_again(
     hosted, task, say, within, monkeypatch
 ):
     monkeypatch.setattr(connection, "CANCEL_LIMIT_S", 0.2)
 
     async def run():
-        async with hosted(step_timeout_s=1.0) as host:
+        async with hosted() as host:
             first, second = host.make(), host.make()
             await first.reset(task(1), 0)
             await second.reset(task(2), 0)
@@ -190,6 +210,7 @@ def test_a_worker_that_cannot_be_interrupted_is_ended_and_started_again(
     within(run())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_step_that_is_cancelled_is_cancelled_where_it_runs(hosted, task, say, within):
     async def run():
         async with hosted() as host:
@@ -208,7 +229,7 @@ def test_a_step_that_is_cancelled_is_cancelled_where_it_runs(hosted, task, say, 
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_its_episodes_alone_and_is_started_within_the_budget(
-    hosted, task, say, within
+    hosted, task, say, within, tmp_path
 ):
     """100 episodes are under way in two workers when one of them is killed; it may start again once."""
 
@@ -216,9 +237,12 @@ def test_a_killed_worker_costs_its_episodes_alone_and_is_started_within_the_budg
         async with hosted(workers=2, restarts=1) as host:
             episodes = [host.make() for _ in range(100)]
             await asyncio.gather(*(one.reset(task(i), i) for i, one in enumerate(episodes)))
-            steps = [asyncio.create_task(one.step(say("wait 0.5"))) for one in episodes]
-            await asyncio.sleep(0.1)
+            go_on, begun = tmp_path / "on", tmp_path / "on.begun"
+            steps = [asyncio.create_task(one.step(say(f"until {go_on}"))) for one in episodes]
+            while not (begun.exists() and begun.stat().st_size == len(episodes)):
+                await asyncio.sleep(0.01)
             kill_a_worker(host, 0)
+            go_on.touch()
             results = await asyncio.gather(*steps, return_exceptions=True)
             assert [isinstance(one, RolloutError) for one in results] == [True, False] * 50
             assert all("0.4.0.0" not in str(one) or i == 4 for i, one in enumerate(results))

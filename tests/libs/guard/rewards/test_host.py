@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.deadlines import HANG_S, PATIENT_S
@@ -14,7 +15,8 @@ from rlhf_core import RewardError
 from rlhf_core.problem import ProblemKind
 from rlhf_guard.rewards import host as host_module
 from rlhf_guard.rewards.host import RewardHost
-from rlhf_guard.rewards.process import SAMPLES_AT_ONCE
+from rlhf_guard.rewards.process import SAMPLES_AT_ONCE, WorkerProcess
+from rlhf_guard.rewards.thread import WorkerThread
 from rlhf_testing.errors import has_code
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -30,6 +32,16 @@ def score(selection, requests, **options):
             await host.close()
 
     return asyncio.run(all_of_it())
+
+
+def hurry(monkeypatch, worker):
+    whole = worker.score
+
+    async def hurried(self, requests, limit_s):
+        guilty = any(request.row.get("bad") for request in requests)
+        return await whole(self, requests, 1.0 if guilty else limit_s)
+
+    monkeypatch.setattr(worker, "score", hurried)
 
 
 @pytest.mark.parametrize(
@@ -50,11 +62,12 @@ def score(selection, requests, **options):
 def test_only_the_guilty_sample_has_no_score(
     probe, requests_for, monkeypatch, behavior, isolate, kind, text
 ):
-    # The batch cannot end well, so it may take little; a sample that can has seconds.
-    monkeypatch.setattr(host_module, "BATCH_SHARE", 0.1)
+    # Calls that do hang have a second, and all others the time that only a hang takes.
+    if kind is ProblemKind.TIMED_OUT:
+        hurry(monkeypatch, WorkerProcess if isolate else WorkerThread)
     requests = requests_for([{}, {}, {"bad": True}, {}, {}])
 
-    outcomes = score(probe(behavior, isolate=isolate, timeout_s=8.0), requests)
+    outcomes = score(probe(behavior, isolate=isolate, timeout_s=PATIENT_S), requests)
 
     assert [one.reward for one in outcomes] == [0.0, 1.0, None, 3.0, 4.0]
     assert outcomes[2].problem.kind is kind
@@ -83,18 +96,29 @@ def test_the_last_words_of_a_dead_process_are_kept(probe, requests_for):
     assert outcome.problem.where == ("printed: last words",)
 
 
-def test_a_batch_that_hangs_costs_no_more_than_its_time_and_the_restarts(probe, requests_for):
-    """Every sample hangs. The calls share 1 s; at most 16 processes are started, about half a second each."""
+def test_a_batch_that_hangs_costs_no_more_than_its_time_and_the_restarts(
+    probe, requests_for, monkeypatch
+):
+    """Every sample hangs, and every call takes a hundredth of a second more than its share of the one second."""
+    now = 0.0
+
+    class Hanging(WorkerThread):
+        async def score(self, requests, limit_s):
+            nonlocal now
+            now += limit_s + 0.01
+            return await super().score(requests, 0.001)
+
+    monkeypatch.setattr(host_module, "WorkerThread", Hanging)
+    monkeypatch.setattr(host_module, "time", SimpleNamespace(monotonic=lambda: now))
+
     outcomes = score(
         probe("awaits_forever", timeout_s=1.0, isolate=False), requests_for([{"bad": True}] * 40)
     )
 
+    # The batch leaves 0.24 s, and each sample three quarters of what it finds, less 0.01 s: the seventh the last.
     kinds = [one.problem.kind for one in outcomes]
-    num_tried = kinds.count(ProblemKind.TIMED_OUT)
-    assert 1 <= num_tried < host_module.MAX_ENDED
-    assert kinds == [ProblemKind.TIMED_OUT] * num_tried + [ProblemKind.NOT_REACHED] * (
-        40 - num_tried
-    )
+    assert kinds == [ProblemKind.TIMED_OUT] * 7 + [ProblemKind.NOT_REACHED] * 33
+    assert now < 1.0 + 0.01
 
 
 def test_restarts_are_bounded(probe, requests_for, monkeypatch):

@@ -20,6 +20,7 @@ from tests.deadlines import HANG_S
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_cli.main import main
+from rlhf_plugin_inference.chat import terminal
 
 GREEDY = ["--rollout.temperature", "0", "--rollout.max_new_tokens", "8"]
 
@@ -206,9 +207,15 @@ def test_a_conversation_on_a_terminal(base):
     assert session.end() == 0
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_program(base, tmp_path):
-    """The answer would have 900 tokens, in as many pieces."""
-    path = tmp_path / "chats.jsonl"
+def test_ctrl_c_stops_the_answer_and_not_the_program(base, tmp_path, monkeypatch):
+    """The answer would have 900 tokens, in as many pieces, which take longer than a hang."""
+    path, show = tmp_path / "chats.jsonl", terminal.Terminal.show
+
+    def show_slowly(self, piece):
+        show(self, piece)
+        time.sleep(2 * HANG_S / 900)
+
+    monkeypatch.setattr(terminal.Terminal, "show", show_slowly)
     long = ["--rollout.min_new_tokens", "900", "--rollout.max_new_tokens", "900"]
     session = Session(base, *long, "--chat.stream_tokens", "1", "--seed", "5")
     session.expect("> ")

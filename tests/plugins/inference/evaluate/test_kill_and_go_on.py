@@ -63,14 +63,17 @@ def test_a_file_cut_anywhere_is_completed_to_the_same_bytes(folder, whole, size)
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_folder_to_go_on_with_and_says_so(folder, whole):
+    path = folder / "stopped" / "episodes.jsonl"
+    # Rewards answer until the file has a task, so that it never has all.
     slow = (
-        "import time\ndef ones(response):\n    time.sleep(0.2)\n    return float('1' in response)\n"
+        f"import pathlib, time\nfile = pathlib.Path({str(path)!r})\ndef ones(response):\n"
+        "    while file.exists() and file.stat().st_size:\n        time.sleep(0.01)\n"
+        "    return float('1' in response)\n"
     )
     fast = (folder / "rewards.py").read_text()
     (folder / "rewards.py").write_text(slow)
     command = [sys.executable, "-m", "rlhf_cli", *WORDS, "--output", "stopped"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    path = folder / "stopped" / "episodes.jsonl"
     give_up = time.monotonic() + HANG_S
     while not (path.exists() and path.stat().st_size) and time.monotonic() < give_up:
         time.sleep(0.02)

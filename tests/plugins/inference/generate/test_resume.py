@@ -149,12 +149,17 @@ def test_other_data_under_the_same_name_are_refused(folder, whole):
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_file_to_go_on_with_and_says_so(folder, whole):
-    slow = "import time\ndef ones(response):\n    time.sleep(0.2)\n    return float(response.count('1'))\n"
+    path = folder / "stopped" / "completions.jsonl"
+    # Rewards answer until the file has a prompt, so that it never has all.
+    slow = (
+        f"import pathlib, time\nfile = pathlib.Path({str(path)!r})\ndef ones(response):\n"
+        "    while file.exists() and file.stat().st_size:\n        time.sleep(0.01)\n"
+        "    return float(response.count('1'))\n"
+    )
     fast = (folder / "rewards.py").read_text()
     (folder / "rewards.py").write_text(slow)
     command = [sys.executable, "-m", "rlhf_cli", *WORDS, *CONCURRENCY, *BEST, "--output", "stopped"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    path = folder / "stopped" / "completions.jsonl"
     give_up = time.monotonic() + HANG_S
     while not (path.exists() and path.stat().st_size) and time.monotonic() < give_up:
         time.sleep(0.02)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.deadlines import HANG_S
 from tests.open_places import promised
 
 from rlhf_core import ConfigError
@@ -71,7 +72,7 @@ def test_all_sockets_are_on_the_loopback_and_its_files_below_a_folder_of_its_own
     cluster = RayCluster(RayRuntimeConfig(cpus=2, object_store_mib=100, show_output=False))
     try:
         cluster.open()
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + HANG_S
         while len(found := sockets_of([os.getpid(), *descendants(os.getpid())])) < 9:
             assert time.monotonic() < give_up, found
             time.sleep(0.5)
@@ -119,7 +120,7 @@ def test_what_a_failed_start_left_running_is_ended(temporary):
     )
     try:
         folder.end_processes()
-        assert process.wait(30) == -9
+        assert process.wait(HANG_S) == -9
     finally:
         process.kill()
         folder.remove()

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.deadlines import HANG_S, PATIENT_S
 
 from rlhf_core import RLHFError
 from rlhf_plugin_ray.weights.rank_links import Offer, RankLinks, require_planned
@@ -48,12 +49,12 @@ def threads():
         yield pool
 
 
-def connected(links, threads, name, path="collective", timeout_s=20.0):
+def connected(links, threads, name, path="collective", timeout_s=HANG_S):
     """Make a link with one receiver, and return the receiver."""
     receiver = ReceivingLink(links.open(name, path, 1, "127.0.0.1", timeout_s), 0, CPU)
     joining = threads.submit(receiver.connect)
     asyncio.run(links.connect(name))
-    joining.result(20)
+    joining.result(HANG_S)
     return receiver
 
 
@@ -74,7 +75,7 @@ def test_weights_go_by_all_links_at_once(links, threads, gathered, paths):
         gathered.weights["w3"] += 1
         taking = [threads.submit(take, receiver, version) for receiver in receivers]
         assert asyncio.run(links.send(version, ["0", "1"], gathered)) == {}
-        for received in (each.result(20) for each in taking):
+        for received in (each.result(HANG_S) for each in taking):
             torch.testing.assert_close(received, gathered.weights, rtol=0, atol=0)
 
 
@@ -88,20 +89,20 @@ def test_a_broken_link_is_told_and_the_rest_goes_on(links, threads, gathered):
     assert list(broken) == ["ill"]
     assert "does not fit" in broken["ill"]
     assert gathered.num_parts == len(gathered.weights)
-    torch.testing.assert_close(taking[0].result(20), gathered.weights, rtol=0, atol=0)
-    assert isinstance(taking[1].exception(20), ValueError)
+    torch.testing.assert_close(taking[0].result(HANG_S), gathered.weights, rtol=0, atol=0)
+    assert isinstance(taking[1].exception(HANG_S), ValueError)
 
 
 def test_a_link_that_is_given_up_from_outside_ends_soon(links, threads, gathered):
     """The driver learns of a death that a broadcast does not show, such as one that NCCL waits for."""
-    silent = connected(links, threads, "silent", "memory", timeout_s=300.0)
+    silent = connected(links, threads, "silent", "memory", timeout_s=PATIENT_S)
 
     async def play():
         sending = asyncio.create_task(links.send(1, ["silent"], gathered))
         await asyncio.sleep(0.3)
         assert not sending.done()
         links.give_up("silent", "engine 1 died")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             return await sending
 
     assert "engine 1 died" in asyncio.run(play())["silent"]
@@ -117,7 +118,7 @@ def test_weights_of_other_shapes_than_planned_end_the_update_for_the_receiver(
 
     with pytest.raises(RLHFError, match="the plan has w2", check=has_code("weights/other-plan")):
         asyncio.run(links.send(1, ["0"], gathered))
-    assert "the plan has w2" in str(taking.exception(20))
+    assert "the plan has w2" in str(taking.exception(HANG_S))
 
 
 def test_ranks_that_do_not_give_all_weights_are_refused():

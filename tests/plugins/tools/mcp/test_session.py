@@ -237,7 +237,7 @@ def test_tools_can_be_chosen_and_prefixed():
     ],
 )
 def test_a_server_that_cannot_be_used_is_an_error_of_the_environment(server, said):
-    given = McpServer(**{"name": "tiny", "start_s": 20.0, **server})
+    given = McpServer(**{"name": "tiny", "start_s": HANG_S, **server})
 
     with pytest.raises(RolloutError, match=said, check=has_code("tool/server-failed")):
         asyncio.run(episode(given))

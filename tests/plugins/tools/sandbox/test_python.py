@@ -28,6 +28,13 @@ pytestmark = [
     pytest.mark.skipif(files.version() == 0 or not calls.known(), reason="no Landlock or seccomp"),
 ]
 
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A supervisor has the time of a hang to report."""
+    monkeypatch.setattr(module, "_GRACE_S", HANG_S)
+
+
 # Only a test of the clock itself may be ended by the clock.
 PATIENT = {"wall_s": HANG_S}
 
@@ -237,9 +244,11 @@ def _several_processes():
 def test_children_that_left_the_session_end_with_the_program(end):
     """Six processes, each in a session of its own, all of them orphans but two."""
     mark = f"family-{os.getpid()}-{time.monotonic_ns()}"
-    program = run(
-        FAMILY.format(mark=mark, end=end), processes=20, wall_s=2.0 if "sleep" in end else HANG_S
-    )
+    # The program has to come to its end before the clock does, on a busy machine, too.
+    for seconds in (2.0, HANG_S / 10) if "sleep" in end else (HANG_S,):
+        program = run(FAMILY.format(mark=mark, end=end), processes=20, wall_s=seconds)
+        if program.output:
+            break
 
     assert program.output == "begun\n"
     assert program.why == ("clock" if "sleep" in end else "itself")

@@ -30,6 +30,8 @@ from .adapter import CapturedRow, CapturedTrace
 from .chat_format import KitRenderer
 from .policy import ScriptedPolicy
 
+POLL_S = 0.01
+"""Seconds between two looks at an event that answers wait for."""
 CLOSE_S = 30.0
 """Seconds for one thing that the loop is asked to do."""
 
@@ -125,6 +127,8 @@ class _PolicyEngine:
     async def generate(self, request: GenerationRequest) -> list[Completion]:
         """Return one completion per seed, after the policy's delay."""
         self._policy.started.set()
+        while not self._policy.let_go.is_set():
+            await asyncio.sleep(POLL_S)
         await asyncio.sleep(self._policy.delay_s)
         return [self._sample(request) for _ in request.seeds]
 

@@ -31,6 +31,12 @@ class SampledAnswer:
     temperature: float
 
 
+def _happened() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True)
 class ScriptedPolicy:
     """A policy that writes by a script. It is safe to use from several threads."""
@@ -43,11 +49,14 @@ class ScriptedPolicy:
     record: list[SampledAnswer] = field(default_factory=list)
     started: threading.Event = field(default_factory=threading.Event)
     """Set once a request has come."""
+    let_go: threading.Event = field(default_factory=_happened)
+    """Answers wait until it is set, and then for ``delay_s``. It is set at first."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _num_asked: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def wait(self) -> None:
         """Take as long as an answer takes; for servers that have a thread for each request."""
+        self.let_go.wait()
         time.sleep(self.delay_s)
 
     def sample(

@@ -7,10 +7,10 @@ from ..chat_format import KitRenderer
 from ..checks import check_exact, expect
 from ..client import TIMEOUT_S
 from ..policy import SampledAnswer
-from .scene import promise, scene, user
+from .scene import held_scene, promise, scene, user
 
 WORK_S = 0.5
-"""Seconds in which a client goes away while the policy works."""
+"""Seconds for an endpoint to find that a client has gone, before the policy answers."""
 
 
 @promise("a repeated key gets the same answer, which trains once")
@@ -25,11 +25,12 @@ def idempotency_key(endpoint: EndpointUnderTest) -> None:
 
 @promise("of a lost request and its retry, the answer that was read trains alone")
 def retry_after_disconnect(endpoint: EndpointUnderTest) -> None:
-    with scene(endpoint, lambda prompt, index: f"draw {index}", delay_s=WORK_S) as play:
+    with held_scene(endpoint, lambda prompt, index: f"draw {index}", delay_s=WORK_S) as play:
         body = {"model": play.client.model, "messages": [user("draw")]}
         lost = play.client.send("/v1/chat/completions", body)
         play.policy.started.wait(TIMEOUT_S)
         lost.close()
+        play.policy.let_go.set()
         again = play.client.chat([user("draw")], {"x-stainless-retry-count": "1"})
         trace = play.episode.finish()
         trained = [each for each in play.policy.record if again["content"] in _text(each)]
@@ -39,11 +40,12 @@ def retry_after_disconnect(endpoint: EndpointUnderTest) -> None:
 
 @promise("an answer that nobody read does not train")
 def abandoned(endpoint: EndpointUnderTest) -> None:
-    with scene(endpoint, lambda prompt, index: "an answer", delay_s=WORK_S) as play:
+    with held_scene(endpoint, lambda prompt, index: "an answer", delay_s=WORK_S) as play:
         body = {"model": play.client.model, "messages": [user("never mind")]}
         lost = play.client.send("/v1/chat/completions", body)
         play.policy.started.wait(TIMEOUT_S)
         lost.close()
+        play.policy.let_go.set()
         play.client.chat([user("something else")])
         trace = play.episode.finish()
         read = [each for each in play.policy.record if "else" in _text(each)]

@@ -73,6 +73,17 @@ def scene(
         yield Scene(client=EpisodeClient(episode), policy=policy, episode=episode)
 
 
+@contextmanager
+def held_scene(endpoint: EndpointUnderTest, script: Script, *, delay_s: float) -> Iterator[Scene]:
+    """Open an episode whose policy answers ``delay_s`` after ``policy.let_go`` is set."""
+    with scene(endpoint, script, delay_s=delay_s) as play:
+        play.policy.let_go.clear()
+        try:
+            yield play
+        finally:
+            play.policy.let_go.set()
+
+
 def user(text: str) -> dict[str, Any]:
     """Return a user's message."""
     return {"role": "user", "content": text}
