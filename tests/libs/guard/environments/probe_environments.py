@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from rlhf_core import Component, Config, hookimpl
+from rlhf_core import Component, Config, DataError, hookimpl
 from rlhf_core.contracts import Observation, StepResult, ToolCall
 
 
@@ -61,6 +61,8 @@ class Probe:
         match word:
             case "raise":
                 raise ValueError(value)
+            case "ours":
+                raise DataError(value, code="data/no-rows")
             case "exit":
                 sys.exit(5)
             case "task":
