@@ -216,6 +216,29 @@ def test_a_function_with_the_name_of_a_hook_needs_its_mark(install):
     assert has_code("plugin/unmarked-hook")(error)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("rlhf_reward", "rlhf_rewards"),
+        ("rlhf_policy_loss", "rlhf_policy_losses"),
+        ("rlhf_on_step_end", "rlhf_step_end"),
+    ],
+)
+def test_for_a_misspelled_hook_the_nearest_one_is_named(install, written, meant):
+    imports = "from rlhf_core import hookimpl\n"
+    install("rlhf-plugin-bad", f"{imports}@hookimpl\ndef {written}(): return []")
+    optional = "@hookimpl(optionalhook=True)\ndef rlhf_of_a_later_core(): return []\n"
+    renamed = "@hookimpl(specname='rlhf_rewards')\ndef rewards(): return []\n"
+    install("rlhf-plugin-acme", imports + optional + renamed)
+
+    loaded = load()
+
+    (error,) = [failed.error for failed in loaded.failed if failed.name == "bad"]
+    assert has_code("plugin/unknown-hook")(error)
+    assert f"Did you mean {meant}?" in str(error)
+    assert "acme" in loaded.loaded
+
+
 def test_the_declaration_of_a_hook_may_be_imported_by_its_name(install):
     imports = "from rlhf_core.hookspecs import rlhf_step_end\n"
     install("rlhf-plugin-acme", imports + GOOD.format(name="acme"))

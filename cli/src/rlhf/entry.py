@@ -15,6 +15,7 @@ from rlhf_cli.train import COMMAND
 from rlhf_cli.training import (
     TrainingCommand,
     check_columns,
+    check_hub,
     check_outside,
     function_of,
     say_choices,
@@ -265,6 +266,7 @@ class _Prepared:
         check_paths(self._resolved, given.layers, command.options)
         check_columns(self._resolved, given.layers)
         say_choices(self._resolved)
+        check_hub(self._resolved, command)
         self.view = NotebookView() if given.wants_view else None
 
     @property

@@ -16,6 +16,7 @@ from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Plugins
 
 from .kit import require_kit
+from .other_core import tell_of_another_core
 from .plugins_command import failure_of, kind_word
 
 _COMMANDS = "rlhf_commands"
@@ -46,6 +47,7 @@ def command(plugins: Plugins) -> Callable[..., None]:
         outcomes: list[CheckOutcome] = []
         unchecked: list[str] = []
         found = find(plugins, name, kind)
+        tell_of_another_core(plugins, {entry.plugin for _, entry in found})
         for hook, entry in found:
             if len(found) > 1 and (missing := _cannot_be_made(hook, entry)):
                 unchecked.append(f"{entry.qualified} cannot be made here: {missing}")

@@ -20,6 +20,7 @@ from rlhf_core.hookspecs import COMPONENT_HOOKS, OBSERVER_HOOKS
 from rlhf_core.plugins import FailedPlugin, Plugins, unregistered
 
 from .groups import CommandGroup
+from .other_core import tell_of_another_core
 
 Row = dict[str, str]
 """Cells of one line of the list, by column."""
@@ -107,6 +108,7 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
     ) -> None:
         if context.invoked_subcommand is not None:
             return
+        tell_of_another_core(plugins)
         rows = rows_of(plugins, kind, text)
         if as_json:
             typer.echo(json.dumps(rows, indent=2))

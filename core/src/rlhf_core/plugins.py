@@ -249,8 +249,8 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
     """Import a plugin and add its components: all of them or none.
 
     Raises:
-        PluginError: the plugin has another hook API version, a name that does not fit its distribution, two components
-            of one name, or a hook that returned something else than components.
+        PluginError: the plugin has another hook API version, a name that does not fit its distribution, a hook that
+            there is not, two components of one name, or a hook that returned something else than components.
         Exception: any error that importing the plugin raises.
     """
     entry_point = candidate.entry_point
@@ -261,21 +261,21 @@ def register(plugins: Plugins, candidate: Candidate) -> None:
             code="plugin/other-api",
         )
     if candidate.distribution is not None and entry_point.name != candidate.name:
-        raise PluginError(
-            f"its entry point is called {entry_point.name!r}; the name that fits the distribution is "
-            f"{candidate.name!r}",
-            code="plugin/wrong-entry-point",
-        )
+        problem = f"its entry point is {entry_point.name!r}; the name that fits the distribution is {candidate.name!r}"
+        raise PluginError(problem, code="plugin/wrong-entry-point")
     module = entry_point.load()
-    for hook in vars(plugins.manager.hook):
-        made = getattr(module, hook, None)
+    hooks = vars(plugins.manager.hook)
+    for name, made in inspect.getmembers(module, inspect.isfunction):
+        mark = vars(made).get("rlhf_impl")
         # The core's own declaration of a hook, imported by its name, has the mark rlhf_spec.
-        if inspect.isfunction(made) and not (vars(made).keys() & {"rlhf_impl", "rlhf_spec"}):
-            problem = f"its function {hook} has the name of a hook but no @hookimpl; write @hookimpl above it"
+        if name in hooks and not mark and not hasattr(made, "rlhf_spec"):
+            problem = f"its function {name} has the name of a hook but no @hookimpl; write @hookimpl above it"
             raise PluginError(problem, code="plugin/unmarked-hook")
+        if mark and (mark["specname"] or name) not in hooks and not mark["optionalhook"]:
+            near = "".join(f" Did you mean {each}?" for each in get_close_matches(name, hooks, n=1))
+            raise PluginError(f"unknown hook {name!r}.{near}", code="plugin/unknown-hook")
     try:
         plugins.manager.register(module, name=candidate.name)
-        plugins.manager.check_pending()
         entries = _components_of(plugins, candidate)
     except BaseException:
         if plugins.manager.has_plugin(candidate.name):
@@ -344,8 +344,7 @@ def _checked(hook: str, returned: Iterable[Any]) -> list[Component[Any]]:
             problem = f"{hook} returned a {type(item).__name__} in its list; expected Component"
             raise PluginError(problem, code="plugin/no-components")
         if not (isinstance(item.config, type) and issubclass(item.config, Config)):
-            wanted = "a subclass of rlhf_core.Config as config"
-            problem = f"component {item.name!r}: expected {wanted}, got {item.config!r}"
+            problem = f"component {item.name!r}: expected a subclass of rlhf_core.Config as config, got {item.config!r}"
             raise PluginError(problem, code="plugin/no-config")
         capabilities.check_words(item)
     return list(returned)

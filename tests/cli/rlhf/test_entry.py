@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 import rlhf
 from rlhf.entry import CallableCommand
 from rlhf_cli.training import TrainingCommand
 from rlhf_config import TRAIN
 from rlhf_core import ConfigError, UnknownComponent
+from rlhf_data import hub
 from rlhf_testing.errors import has_code
 
 
@@ -77,3 +79,17 @@ def test_a_parameter_of_a_function_that_no_row_has_as_a_column_is_named_before_t
         ConfigError, match=r"'answr'.*'answer'", check=has_code("data/missing-column")
     ):
         rlhf.train(model="model", data=[{"prompt": "a", "answer": "b"}], reward=score, steps=1)
+
+
+def test_a_hub_that_cannot_be_reached_is_told_before_the_run(tmp_path, monkeypatch):
+    def refuse(endpoint):
+        raise ConnectionError("refused")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub, "_ask", refuse)
+    monkeypatch.setattr(rlhf.entry, "function_of", lambda path: pytest.fail("a run starts"))
+
+    with pytest.raises(ConfigError, check=has_code("model/hub-unreachable")):
+        rlhf.train(model="nobody/nothing", data=[{"prompt": "a"}], reward=len, steps=1)

@@ -80,6 +80,21 @@ def test_several_functions_are_several_rewards(resolved, file):
     assert sections == ["reward.score", "reward.other", "reward.pattern"]
 
 
+def test_of_names_that_differ_in_case_alone_each_is_found_and_both_are_told(resolved, tmp_path):
+    path = tmp_path / "both.py"
+    path.write_text(
+        "class Ada:\n    def score(self, requests): return [1.0]\n\n\ndef ada(response): return 0.0\n"
+    )
+
+    for name in ("Ada", "ada"):
+        chosen = resolved("--reward", f"{path}:{name}").selections["reward.use"][-1]
+        assert chosen.options.path == f"{path}:{name}"
+    with pytest.raises(ConfigError, check=has_code("config/section-taken")) as caught:
+        resolved("--reward", f"{path}:ada", f"{path}:Ada")
+
+    assert "Choose one of them, or rename one in its file" in str(caught.value)
+
+
 def test_functions_of_one_name_cannot_share_a_section(resolved, file):
     (file.parent / "more.py").write_text("def score(response): return 1")
 

@@ -131,6 +131,76 @@ def test_what_is_not_there_is_named(check, tmp_path, flag, value, part):
     assert part in str(caught.value)
 
 
+@pytest.fixture
+def run_folder(tmp_path):
+    """A run that was stopped at step 20, with two checkpoints and no model."""
+    root = tmp_path / "runs" / "mine"
+    for step in (10, 20):
+        (root / "checkpoints" / f"step-{step:08}" / "policy").mkdir(parents=True)
+    (root / "metrics.jsonl").touch()
+    (root / "config.toml").write_text(
+        "# A run's whole configuration, by rlhf-core 0.1.0. Repeat it: rlhf sft -c THIS_FILE\n"
+    )
+    return root
+
+
+@pytest.mark.parametrize(
+    ("given", "step"),
+    [
+        ("", 20),
+        ("checkpoints", 20),
+        ("checkpoints/step-00000010", 10),
+        ("checkpoints/step-00000010/policy", 10),
+    ],
+)
+def test_for_a_checkpoint_the_command_that_writes_its_model_is_named(
+    check, run_folder, tmp_path, given, step
+):
+    command = (
+        f"rlhf sft -c runs/mine/config.toml --resume runs/mine/checkpoints/step-{step:08} --train.steps {step} "
+        f"--output runs/mine-step-{step}"
+    )
+    for path in (run_folder / given, os.path.relpath(run_folder / given, tmp_path)):
+        with pytest.raises(ConfigError, check=has_code("config/unusable-path")) as caught:
+            check(model=path)
+        assert str(caught.value).endswith(command)
+
+
+def test_for_a_finished_run_the_folder_of_its_model_is_named(check, run_folder):
+    (run_folder / "model").mkdir()
+    (run_folder / "model" / "adapter_config.json").touch()
+
+    for given in ("", "checkpoints"):
+        with pytest.raises(ConfigError, check=has_code("config/unusable-path")) as caught:
+            check(model=run_folder / given)
+        assert "whose model is in runs/mine/model; give that" in str(caught.value)
+    with pytest.raises(ConfigError, check=has_code("config/unusable-path")) as caught:
+        check(model=run_folder / "checkpoints" / "step-00000010")
+    assert "last step is in runs/mine/model." in str(caught.value)
+    assert "--output runs/mine-step-10" in str(caught.value)
+
+
+def test_a_checkpoint_of_a_python_program_is_written_by_its_program(check, run_folder):
+    (run_folder / "config.toml").write_text('[reward]\nuse = ["python:length"]\n')
+
+    with pytest.raises(ConfigError, check=has_code("config/unusable-path")) as caught:
+        check(model=run_folder)
+
+    assert "The run's own command with train.steps 20" in str(caught.value)
+
+
+def test_the_base_of_an_adapter_is_named(check, tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}'
+    )
+
+    with pytest.raises(ConfigError, check=has_code("config/unusable-path")) as caught:
+        check(model="adapter")
+
+    assert "rlhf merge Qwen/Qwen3-0.6B adapter OUT" in str(caught.value)
+
+
 def test_a_file_may_have_an_equals_sign_in_its_name(check, tmp_path):
     (tmp_path / "a=b.jsonl").write_text("{}")
 

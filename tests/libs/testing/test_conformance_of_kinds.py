@@ -11,6 +11,7 @@ import torch
 
 from rlhf_core import Component, Config
 from rlhf_core.contracts import Metric, ParameterGroup, RewardResult
+from rlhf_core.contracts.preset import Preset
 from rlhf_testing.conformance import run_checks
 
 SHAPERS, FILTERS = "rlhf_reward_shapers", "rlhf_sample_filters"
@@ -466,3 +467,16 @@ def eats_its_words(words):
 )
 def test_commands_that_break_a_promise_are_caught(command, caught):
     assert caught_by(COMMANDS, Component(name="it", factory=command)) == caught
+
+
+def test_a_preset_that_selects_what_is_not_installed_fails_its_check(tmp_path):
+    (tmp_path / "mine.toml").write_text('[algo.loss]\npolicy = "papo"  # equation 3\n')
+
+    failed = [
+        outcome
+        for outcome in run_checks("rlhf_presets", lambda: Preset(tmp_path / "mine.toml"))
+        if outcome.failed
+    ]
+
+    assert [outcome.check for outcome in failed] == ["check_every_component_is_installed"]
+    assert "papo" in str(failed[0])

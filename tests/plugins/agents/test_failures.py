@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.deadlines import HANG_S
 
-from rlhf_core import RolloutError
+from rlhf_core import DataError, RolloutError
 from rlhf_core.contracts import EpisodeEnd, Observation, StepResult
 from rlhf_plugin_agents.config import MultiTurnConfig
 from rlhf_plugin_agents.multi_turn import SHOWN_FAILURES, MultiTurn
@@ -143,6 +143,10 @@ async def _bytes_in_message():
     return StepResult(observation=Observation(messages=[message]))
 
 
+async def _ours():
+    raise DataError("the table is empty", code="data/no-rows")
+
+
 async def _too_much():
     return StepResult(rewards={"a": 9e34, "b": 9e34})
 
@@ -152,6 +156,7 @@ async def _too_much():
     [
         (_cancel_itself, "step of FailingEnvironment raised CancelledError", "environment/raised"),
         (_exit, "step of FailingEnvironment raised SystemExit: 3", "environment/raised"),
+        (_ours, "raised DataError: the table is empty", "data/no-rows"),
         (
             _hang,
             "step of FailingEnvironment did not return within 1 s",

@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 from tests.libs.trainer.loop.small_run import SmallRun, write_small_run
 from tests.plugins.loggers.places import ENVIRONMENT, NAMES, UNSET, Place

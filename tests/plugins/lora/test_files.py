@@ -1,6 +1,8 @@
 """Checkpoints and exports: what is trained, to the bit, and PEFT folders that other tools load to the same outputs."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
+from tests.deadlines import HANG_S
 from tests.plugins.lora.conftest import (
     ADAPTERS,
     logits_of,
@@ -184,3 +187,16 @@ def test_the_average_is_exported_and_the_weights_come_back(start, spec_of, train
         key = "base_model.model." + name.replace(".default.", ".")
         torch.testing.assert_close(found[key], average, atol=0, rtol=0)
     assert backend.checksum() == digest
+
+
+def test_importing_peft_says_nothing_of_kernels_that_are_not_used():
+    """On CPUs with bfloat16 instructions bitsandbytes warns of one at each import."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import rlhf_plugin_lora.adapter"],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "gemm_4bit" not in done.stdout + done.stderr

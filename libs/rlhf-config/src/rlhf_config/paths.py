@@ -4,7 +4,6 @@ from __future__ import annotations
 
 # os.path, not Path, asks whether something exists: it answers no, instead of raising, for names that cannot exist.
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rlhf_core.storage.run_folder import AUTO, RESTART, RunFolder
 
 from .automatic.choosing import model_config
 from .checks.data_files import SUFFIXES, files_of, is_pattern, suffix_of
+from .checks.model_folders import ADAPTER, base_of, model_below
 from .checks.output_folder import folder_problem
 from .common import RunOptions
 from .layers import Layer, Words, lookup, merge
@@ -21,8 +21,6 @@ from .option_tree import NamedPaths, OptionTree
 from .problems import Labels
 from .resolved import OptionsT, ResolvedOptions
 from .train import TRAIN
-
-_ADAPTER = "adapter_config.json"
 
 
 def check_paths(
@@ -83,9 +81,9 @@ def looks_like_path(name: str) -> bool:
 def _models(run: OptionsT, options: OptionTree[OptionsT]) -> Iterator[tuple[str, str, str]]:
     """Yield the option, the value, and the file that such a folder has, of each model and tokenizer."""
     for option, name in options.models(run):
-        is_read = option in options.adapters and os.path.isfile(os.path.join(name, _ADAPTER))
+        is_read = option in options.adapters and os.path.isfile(os.path.join(name, ADAPTER))
         is_adapter = is_read or option in options.peft
-        yield option, name, _ADAPTER if is_adapter else "config.json"
+        yield option, name, ADAPTER if is_adapter else "config.json"
     tokenizer = run.model.tokenizer
     if tokenizer is not None:
         yield "model.tokenizer", tokenizer, "tokenizer_config.json"
@@ -106,39 +104,16 @@ def _model_problems(
             yield f"{label}: expected a {form} folder; this is a file"
         elif not os.access(folder, os.R_OK | os.X_OK):
             yield f"{label}: the folder cannot be read (permissions)"
-        elif needed == "config.json" and os.path.isfile(folder / _ADAPTER):
+        elif needed == "config.json" and os.path.isfile(folder / ADAPTER):
+            base = base_of(folder)
+            beside = "".join(f"Use both: --model {base} --{one} {name}. Or make" for one in peft)
             yield (
-                f"{label}: expected a whole model; it is an adapter (adapter_config.json). Make a plain model of it "
-                f"and its base: rlhf merge BASE {name} OUT; or train it on: give its base, and {name} as the option "
-                "init_from of an adapter"
+                f"{label}: expected a whole model; it is an adapter (adapter_config.json). {beside or 'Make'} a plain "
+                f"model of it and its base: rlhf merge {base} {name} OUT; or train it on: give its base, and {name} as "
+                "the option init_from of an adapter"
             )
         elif not os.path.isfile(folder / needed):
-            yield f"{label}: expected a {form} folder; it has no {needed}{_model_below(folder, needed)}"
-
-
-def _model_below(folder: Path, needed: str) -> str:
-    """Return where a model is in the folder: of a run, or among the checkpoints of another trainer; else what it
-    holds."""
-    model = RunFolder(folder).model
-    if os.path.isfile(model / needed):
-        return f". It is the folder of a run, whose model is in {model}; give that"
-    found = (folder.glob(f"{depth}/{needed}") for depth in ("*", "*/*"))
-    below = [str(one.parent) for paths in found for one in sorted(paths, key=_newest_first)]
-    if len(below) == 1:
-        return f". There is one in {below[0]}; give that"
-    if below:
-        more = f" (and {len(below) - 2} more)" if len(below) > 2 else ""
-        return f". There are models in {', '.join(below[:2])}{more}; give one of them"
-    held = sorted(one.name for one in folder.iterdir())
-    return (
-        f", but {', '.join(held[:8])}. Give the folder that save_pretrained wrote" if held else ""
-    )
-
-
-def _newest_first(path: Path) -> tuple[int, str]:
-    """Return what sorts the last step of a trainer's checkpoints first."""
-    step = re.search(r"(\d+)$", path.parent.name)
-    return (-int(step[1]) if step else 0, str(path))
+            yield f"{label}: expected a {form} folder; it has no {needed}{model_below(folder, needed)}"
 
 
 def _expert_problems(run: Any, labels: Labels) -> Iterator[str]:

@@ -259,7 +259,7 @@ def written_names(slot: Selector, layers: Sequence[Layer]) -> Iterator[str]:
 
 
 _WAYS_OUT = {
-    False: "Choose it once, or give one of the two functions another name.",
+    False: "Choose one of them, or rename one in its file; a section has the name in snake_case.",
     True: "Choose it once, or give it a label of its own: LABEL=NAME.",
 }
 """Ways out of two components with one section, by whether the selector is labeled."""

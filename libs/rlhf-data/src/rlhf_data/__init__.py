@@ -15,7 +15,7 @@ from .arrow_rows import WrittenRows, rows_as_written
 from .chat.renderer import TokenizerRenderer
 from .checked.lacking_examples import check_example_columns
 from .held_out.sides import Side
-from .hub import reach_hub
+from .hub import reach_hub, reaching_hub
 from .learned.conversations import load_conversations
 from .learned.images import used_images
 from .learned.labeled import load_labeled_answers
@@ -75,6 +75,7 @@ __all__ = [
     "model_rows",
     "note_other_template",
     "reach_hub",
+    "reaching_hub",
     "rows_as_written",
     "set_names",
     "token_difference",

@@ -4,3 +4,8 @@ A training backend of a third party builds on this library, as ``rlhf-plugin-loc
 The modules below are its public API; a name that begins with an underscore is not. docs/writing-a-backend.md shows the
 way through it.
 """
+
+import logging
+
+# bitsandbytes, which PEFT imports, warns on some CPUs of a kernel that it would download, whether or not it is used.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

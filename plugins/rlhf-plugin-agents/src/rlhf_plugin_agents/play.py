@@ -9,7 +9,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, TypeVar
 
-from rlhf_core import EnvironmentFailure
+from rlhf_core import EnvironmentFailure, RLHFError
 from rlhf_core.contracts import (
     Action,
     Environment,
@@ -144,7 +144,8 @@ class Play:
 
     def _error(self, call: str, error: BaseException) -> EnvironmentFailure:
         return EnvironmentFailure(
-            f"{self._where(call)} raised {type(error).__name__}: {error}", code="environment/raised"
+            f"{self._where(call)} raised {type(error).__name__}: {error}",
+            code=(isinstance(error, RLHFError) and error.code) or "environment/raised",
         )
 
     def _where(self, call: str) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import rlhf_torch  # noqa: F401 -- it silences bitsandbytes, which PEFT imports
 from rlhf_core import Component, hookimpl
 
 from . import dora, lora, qlora

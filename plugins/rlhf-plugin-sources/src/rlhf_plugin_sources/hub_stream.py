@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from pydantic import Field
@@ -35,30 +37,48 @@ class HubStream:
         """Yield the rows from ``start`` on; those before it are skipped, by files where the format allows it.
 
         Raises:
-            DataError: there is no such set, or it cannot be read.
+            DataError: there is no such set, it cannot be read, or the hub cannot be reached and nothing of that name
+                was downloaded earlier.
         """
-        config = self.config
         try:
-            from datasets import load_dataset
-
             from rlhf_data import WrittenRows
 
-            found = load_dataset(
-                config.path,
-                config.config,
-                data_files=list(config.files) or None,
-                split=config.split,
-                revision=config.revision,
-                streaming=True,
-            )
+            found = self._opened()
             # Where the types are not known yet, every object may be filled up.
             yield from map(WrittenRows(found.features).row, found.skip(start))
+        except DataError:
+            raise
         except Exception as error:  # datasets raises whatever its readers and the network raise
-            raise DataError(
-                f"{self._name}: streaming it failed with {type(error).__name__}: {error}. Check path, config and split "
-                "in data.hub_stream; without a network, give files.",
-                code="data/stream-failed",
-            ) from error
+            raise self._failure(error) from error
+
+    def _opened(self) -> Any:
+        """Return the set; where the hub cannot be reached, one that was downloaded earlier."""
+        from datasets import load_dataset
+
+        from rlhf_data import reaching_hub
+
+        config = self.config
+        is_here = bool(config.files) or os.path.exists(config.path)
+        name = ":".join(filter(None, (config.path, config.config)))
+        with nullcontext() if is_here else reaching_hub(name):
+            try:
+                return load_dataset(
+                    config.path,
+                    config.config,
+                    data_files=list(config.files) or None,
+                    split=config.split,
+                    revision=config.revision,
+                    streaming=True,
+                )
+            except Exception as error:
+                raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> DataError:
+        return DataError(
+            f"{self._name}: streaming it failed with {type(error).__name__}: {error}. Check path, config and split "
+            "in data.hub_stream; without a network, give files.",
+            code="data/stream-failed",
+        )
 
     def where(self, number: int) -> str:
         return f"{self._name}:row {number + 1}"

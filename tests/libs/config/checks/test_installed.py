@@ -4,9 +4,14 @@ import sys
 
 import pytest
 
-from rlhf_config.checks.installed import check_installed, missing_imports, missing_of
+from rlhf_config.checks.installed import (
+    check_factory,
+    check_installed,
+    missing_imports,
+    missing_of,
+)
 from rlhf_config.resolved import EnvironmentOptions, ResolvedOptions, Selection
-from rlhf_core import Component, Config, MissingDependency
+from rlhf_core import Component, Config, MissingDependency, PluginError
 from rlhf_core.code_reference import parse
 from rlhf_core.component import Registered
 from rlhf_testing.errors import has_code
@@ -153,3 +158,62 @@ def test_an_environment_that_runs_elsewhere_may_have_its_own_packages(package):
         check_installed(resolved_with())
 
     check_installed(resolved_with(isolation="venv", python="/elsewhere/bin/python"))
+
+
+NAMES = """
+from somewhere import Imported as Renamed
+
+
+class Heavy:
+    pass
+
+
+if Renamed:
+    Made = Heavy
+"""
+
+
+def test_a_misspelled_factory_is_found_without_importing_its_module(package):
+    (package / "names.py").write_text(NAMES)
+
+    for right in ("Heavy", "Renamed", "Made"):
+        check_factory(registered(f"some_plugin_of_mine.names:{right}"))
+    with pytest.raises(PluginError, check=has_code("plugin/no-factory")) as caught:
+        check_factory(registered("some_plugin_of_mine.names:Hevy"))
+
+    assert "Did you mean 'Heavy'?" in str(caught.value)
+    assert "some_plugin_of_mine.names" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from .heavy import *\n",
+        "def __getattr__(name):\n    return int\n",
+        "globals()['Hevy'] = int\n",
+        "",
+    ],
+)
+def test_a_module_that_may_make_names_is_believed(package, source):
+    (package / "names.py").write_text(source)
+
+    check_factory(registered("some_plugin_of_mine.names:Hevy"))
+
+
+def test_a_factory_in_no_module_is_not_ready(package):
+    (said,) = missing_of(registered("some_plugin_of_mine.hevy:Heavy"), "--loss mine")
+
+    assert "the factory some_plugin_of_mine.hevy:Heavy, whose module is not there" in said
+
+
+def test_a_configuration_with_a_misspelled_factory_is_not_valid(package):
+    (package / "names.py").write_text(NAMES)
+    selection = Selection(
+        slot="reward.use",
+        section="reward.mine",
+        registered=registered("some_plugin_of_mine.names:Hevy"),
+        options=Config(),
+    )
+
+    with pytest.raises(PluginError, check=has_code("plugin/no-factory")):
+        check_installed(ResolvedOptions(run=None, selections={"reward.use": (selection,)}, tree={}))

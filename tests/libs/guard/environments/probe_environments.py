@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from rlhf_core import Component, Config, hookimpl
+from rlhf_core import Component, Config, DataError, hookimpl
 from rlhf_core.contracts import Observation, StepResult, ToolCall
 
 
@@ -62,6 +62,8 @@ class Probe:
         match word:
             case "raise":
                 raise ValueError(value)
+            case "ours":
+                raise DataError(value, code="data/no-rows")
             case "exit":
                 sys.exit(5)
             case "task":

@@ -15,7 +15,7 @@ import pytest
 from tests.deadlines import HANG_S
 
 from rlhf_config.isolation import IsolationOptions
-from rlhf_core import ConfigError, PluginError, RolloutError
+from rlhf_core import ConfigError, EnvironmentFailure, PluginError, RolloutError
 from rlhf_core.contracts.external import ExternalConfig, refuse_here
 from rlhf_guard.environments import connection
 from rlhf_guard.environments.host import EnvironmentHost
@@ -88,6 +88,20 @@ def test_what_goes_wrong_in_a_step_names_environment_version_task_and_reason(
                 with pytest.raises(RolloutError, match=WHERE + text, check=has_code(code)):
                     await environment.step(say(word))
                 await environment.close()
+
+    within(run())
+
+
+def test_an_error_of_the_framework_that_an_environment_raises_keeps_its_code(
+    hosted, task, say, within
+):
+    async def run():
+        async with hosted(restarts=0) as host:
+            environment = host.make()
+            await environment.reset(task(), 0)
+            with pytest.raises(EnvironmentFailure, check=has_code("data/no-rows")) as caught:
+                await environment.step(say("ours the table is empty"))
+            assert "raised DataError: the table is empty" in str(caught.value)
 
     within(run())
 

@@ -103,6 +103,15 @@ def test_smoothing_that_trl_ignores_is_reported_as_a_difference(dpo, loss, is_ig
     assert (row.status is Status.DIFFERS) == is_ignored
 
 
+def test_the_smoothing_of_supervised_losses_which_trl_does_not_read_here_is_dropped(dpo):
+    """TRL's trainers for DPO compute their loss without the label smoother of Transformers."""
+    plain, _ = dpo("beta: 0.1")
+    smoothed, rows = dpo("beta: 0.1\nlabel_smoothing_factor: 0.1")
+
+    assert smoothed == plain
+    assert rows["label_smoothing_factor: 0.1"].status is Status.NOTHING
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [

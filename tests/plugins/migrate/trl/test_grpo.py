@@ -54,6 +54,15 @@ def written(run, workspace, tmp_path):
     return run("grpo.yaml", "--from", "trl", "--processes", "4")
 
 
+def test_the_smoothing_of_supervised_losses_which_trl_does_not_read_here_is_dropped(grpo):
+    """TRL's trainers for GRPO compute their loss without the label smoother of Transformers."""
+    plain, _ = grpo("beta: 0.1")
+    smoothed, rows = grpo("beta: 0.1\nlabel_smoothing_factor: 0.1")
+
+    assert smoothed == plain
+    assert rows["label_smoothing_factor: 0.1"].status is Status.NOTHING
+
+
 def test_rlhf_train_accepts_the_result(written, capsys):
     assert written.code == 0, written.report
     assert main(["train", "-c", "run.toml", "--check"]) == 0, capsys.readouterr().err

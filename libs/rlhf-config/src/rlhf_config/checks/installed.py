@@ -3,7 +3,7 @@
 An extra of a component is looked up in the metadata of its distribution. Of a factory in a module that is not imported
 yet, or in a user's file, the source is read: what it imports at its top level has to be there, and so has what modules
 of the same package import that it imports in turn. Imports within functions, in ``try`` and under ``TYPE_CHECKING`` may
-be missing for good reasons and are left out.
+be missing for good reasons and are left out. A name that a factory's module nowhere binds is found in the same way.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution
 from importlib.util import find_spec
@@ -20,29 +21,78 @@ from typing import Any
 
 from rlhf_core.code_reference import CodeReference
 from rlhf_core.component import Registered, missing_requirements
-from rlhf_core.errors import MissingDependency
+from rlhf_core.errors import MissingDependency, PluginError
 
-from ..resolved import ResolvedOptions
+from ..resolved import ResolvedOptions, Selection
+
+_MAKERS_OF_NAMES = {"*", "__getattr__", "globals", "vars", "setattr", "exec"}
+"""Names in a source by which its module may have others than it shows."""
 
 
 def check_installed(resolved: ResolvedOptions[Any]) -> None:
-    """Check that what the run's components import is installed.
+    """Check that what the run's components import is installed, and that their factories' modules have the factories.
 
     Raises:
+        PluginError: the module of a factory lacks it.
         MissingDependency: something is missing; it names every component that lacks something, what, and how to
             install it.
     """
-    missing = list(dict.fromkeys(_missing(resolved)))
+    here = list(_made_here(resolved))
+    for selection in here:
+        check_factory(selection.registered)
+    options = ((one.registered, f"--{one.slot} {one.name}") for one in here)
+    missing = list(dict.fromkeys(text for one in options for text in missing_of(*one)))
     if missing:
         raise MissingDependency("\n".join(missing))
 
 
-def _missing(resolved: ResolvedOptions[Any]) -> Iterator[str]:
+def _made_here(resolved: ResolvedOptions[Any]) -> Iterator[Selection]:
+    """Yield what is chosen, but for environments whose workers may have packages of their own."""
     for chosen in resolved.selections.values():
         for selection in chosen:
-            if selection.environment is not None and selection.environment.isolation != "none":
-                continue  # its worker may have an environment of its own
-            yield from missing_of(selection.registered, f"--{selection.slot} {selection.name}")
+            if selection.environment is None or selection.environment.isolation == "none":
+                yield selection
+
+
+def check_factory(registered: Registered[Any]) -> None:
+    """Check that the module of a component's factory has it; of a module that is not imported, the source is read.
+
+    Raises:
+        PluginError: the module lacks it.
+    """
+    factory = registered.component.factory
+    if not isinstance(factory, str):
+        return
+    module, _, attribute = factory.partition(":")
+    names = _names_of(module)
+    if names is None or attribute in names:
+        return
+    near = "".join(f" Did you mean {name!r}?" for name in get_close_matches(attribute, names, n=1))
+    raise PluginError(
+        f"{registered.label}: module {module!r} has no {attribute!r}, which its factory names.{near}",
+        code="plugin/no-factory",
+    )
+
+
+def _names_of(module: str) -> set[str] | None:
+    """Return all names that a module binds, in any scope; None where its source does not show them all."""
+    if module in sys.modules:
+        return None  # it may make names at any time, and asking it costs nothing once it is needed
+    source = _source(module)
+    try:
+        tree = None if source is None else ast.parse(source.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    names: set[str] = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.alias():
+                names.add(node.asname or node.name.partition(".")[0])
+            case ast.Name():
+                names.add(node.id)
+    return names if names and names.isdisjoint(_MAKERS_OF_NAMES) else None
 
 
 def missing_of(registered: Registered[Any], option: str) -> Iterator[str]:
@@ -61,7 +111,11 @@ def missing_of(registered: Registered[Any], option: str) -> Iterator[str]:
             f"  pip install '{distribution.metadata['Name']}[{extra}]'"
         )
         return
-    for module, place in missing_imports(registered.component.factory):
+    factory = registered.component.factory
+    if isinstance(factory, str) and not _is_there(factory.partition(":")[0]):
+        yield f"{who} has the factory {factory}, whose module is not there. Correct it, or install what has it."
+        return
+    for module, place in missing_imports(factory):
         yield (
             f"{who} imports {module}, not installed here ({place}).\n"
             f"  pip install {_requirement(module, distribution)}"
@@ -99,7 +153,7 @@ def _look(source: Path, name: str, found: dict[str, str], seen: set[Path]) -> No
         top = imported.partition(".")[0]
         if name and top == name.partition(".")[0]:
             _look_at(imported, found, seen)
-        elif not relative and not _can_be_found(top):
+        elif not relative and not _is_there(top):
             found.setdefault(top, f"{source}:{line}")
 
 
@@ -119,7 +173,7 @@ def _imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str, bool]]:
             yield from ((node.lineno, f"{base}.{alias.name}", True) for alias in node.names)
 
 
-def _can_be_found(module: str) -> bool:
+def _is_there(module: str) -> bool:
     return module in sys.modules or _spec(module) is not None
 
 

@@ -34,7 +34,7 @@ _CODES = {
     ProblemKind.DIED: "environment/died",
     ProblemKind.NOT_REACHED: "environment/failed",
 }
-"""Kind of a failure of an environment's code -> the error's code."""
+"""Kind of a failure of an environment's code -> the error's code, unless it raised one of ours, which has its own."""
 
 _episodes = itertools.count()
 
@@ -126,7 +126,7 @@ class IsolatedEnvironment:
             problem = with_hint(problem, worker_variables(options.pass_env))
         lines = "".join(f"\n    {line}" for line in problem.where)
         return EnvironmentFailure(
-            f"{self._where(op)} {problem.text}{lines}", code=_CODES[problem.kind]
+            f"{self._where(op)} {problem.text}{lines}", code=problem.code or _CODES[problem.kind]
         )
 
     def _where(self, op: str) -> str:

@@ -1,7 +1,7 @@
 """Messages of the wire, and what an episode sends in them: tasks, actions, observations and results as plain values.
 
 A request is ``{"op", "id", ...}``; its answer is ``{"id", "ok": {...}}``, or ``{"id", "problem": {"kind", "text",
-"where"}}``. Answers come in any order. The first request is ``hello`` with the version of the protocol.
+"where", "code"}}``. Answers come in any order. The first request is ``hello`` with the version of the protocol.
 docs/isolation.md has a table of all of them.
 
 Both sides check what arrives: code of users runs on one of them, and can write anything.
@@ -194,7 +194,12 @@ def plain_number(value: Any) -> Any:
 
 def problem_fields(problem: Problem) -> Plain:
     """Return a problem as plain values; ``reported`` inverts it."""
-    return {"kind": problem.kind, "text": problem.text, "where": list(problem.where)}
+    return {
+        "kind": problem.kind,
+        "text": problem.text,
+        "where": list(problem.where),
+        "code": problem.code,
+    }
 
 
 def reported(fields: Any) -> Problem:
@@ -212,6 +217,7 @@ def reported(fields: Any) -> Problem:
         kind=kind,
         text=_check(fields.get("text"), str, "a problem's text"),
         where=tuple(_each(fields.get("where"), str, "where")),
+        code=_optional(fields, "code", str),
     )
 
 

@@ -30,6 +30,7 @@ _LINES: tuple[Line, ...] = (
     ("beta", NUMBER, 0.1, Rule(*(f"preference.{loss}.beta" for loss in _LOSSES))),
     ("label_smoothing", NUMBER, 0.0,
      Rule("preference.loss", *(f"preference.{loss}.label_smoothing" for loss in _SMOOTHED))),
+    ("label_smoothing_factor", NUMBER, 0.0, Nothing("TRL's trainer does not read it; its losses read label_smoothing")),
     ("f_divergence_type", choice("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"), "reverse_kl",
      Rule("preference.dpo.f_divergence")),
     ("f_alpha_divergence_coef", NUMBER, 0.5, Rule("preference.dpo.alpha")),

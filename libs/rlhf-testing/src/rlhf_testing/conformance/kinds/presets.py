@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 from rlhf_config import leaves
+from rlhf_config.layers import lookup
 from rlhf_config.sections import options_of
+from rlhf_config.selection import SelectorEntry
 from rlhf_config.train import TRAIN
 from rlhf_core.plugins import Plugins, load
 
@@ -32,6 +34,16 @@ def check_every_option_exists(subject: Subject) -> None:
     assert not unknown, f"no such options: {', '.join(unknown)}"
 
 
+def check_every_component_is_installed(subject: Subject) -> None:
+    """Every component that the file selects is of an installed plugin."""
+    plugins, values = load(), subject.make().options()
+    for slot in TRAIN.selectors:
+        named = lookup(values, slot.path)
+        for name in named if isinstance(named, list) else [named]:
+            if isinstance(name, str) and name not in ("auto", "none"):
+                plugins.get(slot.hook, SelectorEntry.of(slot, name).name)
+
+
 def check_every_value_has_a_source(subject: Subject) -> None:
     """Every value has a comment in its line, which says where the method's paper has it."""
     bare = [
@@ -51,6 +63,7 @@ def check_the_machine_is_left_to_the_user(subject: Subject) -> None:
 
 CHECKS = (
     Check(check_every_option_exists),
+    Check(check_every_component_is_installed),
     Check(check_every_value_has_a_source),
     Check(check_the_machine_is_left_to_the_user),
 )

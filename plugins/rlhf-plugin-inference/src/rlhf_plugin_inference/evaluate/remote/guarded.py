@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Mapping
 from typing import TypeVar
 
-from rlhf_core import ConfigError, EnvironmentFailure
+from rlhf_core import ConfigError, EnvironmentFailure, RLHFError
 from rlhf_core.contracts import (
     Action,
     Environment,
@@ -89,7 +89,7 @@ class GuardedEnvironment:
                 ) from error
             raise EnvironmentFailure(
                 f"{self._where}: {call} raised {type(error).__name__}: {error}",
-                code="environment/raised",
+                code=(isinstance(error, RLHFError) and error.code) or "environment/raised",
             ) from error
 
     def _of_kind(self, call: str, value: object, kind: type[ResultT]) -> ResultT:

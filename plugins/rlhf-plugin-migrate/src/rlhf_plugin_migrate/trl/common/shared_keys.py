@@ -87,7 +87,7 @@ _LINES: tuple[Line, ...] = (
      Missing('choose backend.name = "fsdp"; its options are backend.fsdp', off=(None, "", False))),
     ("push_to_hub", SWITCH, False, _HUB),
     ("neftune_noise_alpha", NUMBER, None, Missing("no noise is added to embeddings", off=(None,))),
-    ("label_smoothing_factor", NUMBER, 0.0, Missing("the losses do not smooth labels", off=(0.0,))),
+    ("label_smoothing_factor", NUMBER, 0.0, Nothing("TRL's trainer does not read it")),
     ("use_peft", SWITCH, False, Rule("actor.adapter")),
     ("use_dora", SWITCH, False, Rule("actor.adapter")),
     ("load_in_4bit", SWITCH, False, Rule("actor.adapter", "backend.deepspeed.zero_stage")),
