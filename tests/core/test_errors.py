@@ -54,3 +54,12 @@ def test_another_text_keeps_class_and_code():
         "a.jsonl: why",
         "data/no-rows",
     )
+
+
+def test_a_code_is_an_errors_own_unless_it_is_that_of_a_class_of_the_framework():
+    class Mine(errors.RewardError, code="reward/mine"):
+        pass
+
+    assert errors.RewardError("why").own_code is None
+    assert errors.RewardError("why", code="reward/gone").own_code == "reward/gone"
+    assert Mine("why").own_code == "reward/mine"

@@ -37,6 +37,12 @@ class RLHFError(Exception):
         super().__init__(message)
         self.code = code or self.default_code
 
+    @property
+    def own_code(self) -> str | None:
+        """``code``, unless it is that of a class of this file, which says less than the place that raised it."""
+        is_general = self.code == self.default_code and type(self).__module__ == __name__
+        return None if is_general else self.code
+
     def with_text(self, text: str) -> Self:
         """Return an error of the same class and code with another text, such as one that names whose error it is."""
         other = type(self)(text)  # A class of its own may take no code.

@@ -55,7 +55,7 @@ class Problem:
     """Lines ``file:line in function: code`` of the innermost frames of the user's code, outermost first; or the last
     lines that a dead process printed."""
     code: str | None = None
-    """Code of the exception, if it is one of the framework's."""
+    """Code of the exception, if it is one of the framework's and has a code of its own."""
 
 
 def problem_of(error: BaseException) -> Problem:
@@ -63,14 +63,13 @@ def problem_of(error: BaseException) -> Problem:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     where = _frames(error)
-    cause = error.__cause__
-    while cause is not None:
+    cause: BaseException | None = None
+    while (cause := (cause or error).__cause__) is not None:
         where = _frames(cause) or where
-        cause = cause.__cause__
     text = f"raised {type(error).__name__}"
     if message := _safe_text(error):
         text += f": {message}"
-    code = error.code if isinstance(error, RLHFError) else None
+    code = error.own_code if isinstance(error, RLHFError) else None
     return Problem(kind=ProblemKind.RAISED, text=text, where=where, code=code)
 
 

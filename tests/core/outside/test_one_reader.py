@@ -16,7 +16,7 @@ WRITTEN_HERE = {
     # A round trip of a value, which says that JSON holds it.
     "rlhf_trainer/learning/roles.py": 1,
     "rlhf_trainer/loop/driver.py": 1,
-    "rlhf_trainer/loop/hearers.py": 1,
+    "rlhf_guard/parts.py": 1,
     # Arguments and options that this process wrote as text a moment before.
     "rlhf_bridge_reasoning_gym/environment.py": 1,
     "rlhf_bridge_verifiers/rollouts.py": 2,
@@ -26,7 +26,6 @@ WRITTEN_HERE = {
     "rlhf_data/chat/spelling.py": 1,
     "rlhf_plugin_endpoint/episode/forms.py": 2,
     "rlhf_plugin_inference/evaluate/run.py": 1,
-    "rlhf_plugin_plan/model/shapes.py": 1,
     "rlhf_plugin_vllm/worker/four_bits.py": 1,
     # Between this process and one that it started, with errors of its own and without the package.
     "rlhf_bridge_harbor/inside.py": 1,

@@ -145,7 +145,7 @@ class Play:
     def _error(self, call: str, error: BaseException) -> EnvironmentFailure:
         return EnvironmentFailure(
             f"{self._where(call)} raised {type(error).__name__}: {error}",
-            code=(isinstance(error, RLHFError) and error.code) or "environment/raised",
+            code=(isinstance(error, RLHFError) and error.own_code) or "environment/raised",
         )
 
     def _where(self, call: str) -> str:

@@ -89,7 +89,7 @@ class GuardedEnvironment:
                 ) from error
             raise EnvironmentFailure(
                 f"{self._where}: {call} raised {type(error).__name__}: {error}",
-                code=(isinstance(error, RLHFError) and error.code) or "environment/raised",
+                code=(isinstance(error, RLHFError) and error.own_code) or "environment/raised",
             ) from error
 
     def _of_kind(self, call: str, value: object, kind: type[ResultT]) -> ResultT:
