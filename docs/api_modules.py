@@ -21,6 +21,7 @@ LIBRARIES = ("rlhf_testing", "rlhf_torch", "rlhf_tools")
 """Libraries of which every module is public."""
 HOOKS = "rlhf_core.hookspecs"
 SHADOWED = {
+    "rlhf_config.described": "rlhf_config.described.described",
     "rlhf_config.resolve": "rlhf_config.resolve.resolve",
     "rlhf_core.storage.writing": "rlhf_core.storage.writing.writing",
 }
