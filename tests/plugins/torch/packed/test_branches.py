@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlhf_torch.packed.branches import COST_OF_A_BRANCH, branches_are_cheaper
+from rlhf_torch.rows.prompt_sharing import COST_OF_A_BRANCH, branches_are_cheaper
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from rlhf_core.contracts import (
     ValueObjective,
 )
 from rlhf_testing.tiny import FAMILIES
-from rlhf_torch.packed import branches
 from rlhf_torch.packed.branches import BranchLayout
 from rlhf_torch.packed.shared_starts import SharedLayout
+from rlhf_torch.rows import prompt_sharing
 from rlhf_torch.rows.packed_rows import pack_rows
 from rlhf_torch.rows.prompt_sharing import sharing_micro_batches
 
@@ -320,7 +320,7 @@ def test_the_limit_of_a_micro_batch_counts_nodes(max_tokens):
 
 def test_samples_of_a_prompt_go_by_whole_sequences(monkeypatch):
     """That they did so before is what keeps their numbers."""
-    monkeypatch.setattr(branches, "COST_OF_A_BRANCH", 0)
+    monkeypatch.setattr(prompt_sharing, "COST_OF_A_BRANCH", 0)
     mask = np.arange(20) >= 10
     rows = [
         row_of(Uid(0, 0, sample), [*range(5, 15), *[20 + sample] * 10], mask) for sample in range(4)

@@ -28,24 +28,6 @@ from .score_matrix import (
 )
 from .shared_starts import Copies, lengths_of_kept
 
-COST_OF_A_BRANCH = 4096
-"""Pairs of a query and a key that take as long as a call does: 0.2 ms, backward pass included, with 4 heads of 64."""
-
-
-def branches_are_cheaper(lengths: NDArray[np.int64], starts: NDArray[np.int64]) -> bool:
-    """Return whether attention branch by branch takes less time on a CPU than that of whole, padded sequences.
-
-    Args:
-        lengths: (b,) tokens of each sequence.
-        starts: (b,) leading tokens that each of them shares with an earlier one.
-    """
-    own = lengths - starts
-    pairs = np.where(
-        starts > 0, own * lengths, own * own / 2
-    ).sum()  # a mask hides pairs, but saves no time
-    calls = COST_OF_A_BRANCH * np.count_nonzero(own)
-    return bool(pairs + calls < len(lengths) * int(lengths.max()) ** 2 / 2)
-
 
 class BranchLayout:
     """Attention of a row of ``N`` tokens that has each node of a prefix tree once, one branch after the other.

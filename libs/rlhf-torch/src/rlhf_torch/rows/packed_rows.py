@@ -16,11 +16,11 @@ from rlhf_core.contracts import TrajectoryColumns
 from rlhf_core.objective import ActionGrid, on_device
 
 from ..packed.attention import Layout
-from ..packed.branches import BranchLayout, branches_are_cheaper
+from ..packed.branches import BranchLayout
 from ..packed.packing import Blocks, PackedLayout
 from ..packed.shared_starts import SharedLayout, places_of
 from ..vision.pictures import PackedImages, PictureReader, kept_images, packed_images
-from .prompt_sharing import is_worth_it, shared_starts
+from .prompt_sharing import branches_are_cheaper, is_worth_it, shared_starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,4 @@
-"""Weights on their way to the engine; and engine and roles on the same accelerators, one after the other: whether they
-are (``runtime.sleep``), and the moves.
+"""Weights on their way to the engine; engine and roles in turn on the same accelerators (``runtime.sleep``).
 
 While roles compute the engine sleeps; while it generates they are in host memory, as far as it needs the room. Between
 the two the new weights are delivered to the sleeping engine: the roles keep their weights alone, if state leaves at

@@ -61,7 +61,8 @@ class TrainingCourse:
         # Reference and teacher never change and are loaded anew.
         roles = self._session.roles.items()
         saved = {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
-        return self._session.sleeping.saved(saved, self.state.step)
+        sleeping = self._session.sleeping
+        return sleeping.saved(saved, self.state.step) if sleeping.moves else saved
 
     @property
     def records(self) -> Mapping[str, OwnRecord]:
