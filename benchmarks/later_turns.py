@@ -51,8 +51,9 @@ def main() -> None:
         write_model(arguments.shape, model)
         said = asyncio.run(measured(arguments, model))
         report(arguments, said)
+        plain = plain_model(model)
         for way, rounds in said.items():
-            gaps = distances(model, rounds[-1], arguments.compared)
+            gaps = distances(plain, rounds[-1], arguments.compared)
             print(
                 f"{way}: {gaps.mean():.4f} nats a token from float32, {gaps.max():.3f} in the worst"
             )
@@ -151,16 +152,20 @@ def report(arguments: argparse.Namespace, said: dict[str, list[Said]]) -> None:
         print(f"{turn + 1:>5} {best[KEPT]:>8.3f} {best[ANEW]:>8.3f}")
 
 
-@torch.no_grad()
-def distances(model: Path, said: Said, count: int) -> np.ndarray:
-    """Return how far the log-probs of the last answers are from one pass in float32, (tokens,)."""
+def plain_model(model: Path) -> Any:
+    """Return Transformers' own model in float32, on the GPU if there is one."""
     from transformers import AutoModelForCausalLM
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device).eval()
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).to(device).eval()
+
+
+@torch.no_grad()
+def distances(plain: Any, said: Said, count: int) -> np.ndarray:
+    """Return how far the log-probs of the last answers are from one pass of the plain model, (tokens,)."""
     gaps = []
     for prompt, answer, logprobs in said.answers[-count:]:
-        ids = torch.tensor([[*prompt, *answer]], device=device)
+        ids = torch.tensor([[*prompt, *answer]], device=plain.device)
         logits = plain(ids, logits_to_keep=len(answer) + 1).logits[0, :-1]
         logits[:, EOS] = -torch.inf  # as the engine draws where a length is forced
         own = logits.log_softmax(-1).gather(1, ids[0, -len(answer) :, None])[:, 0]

@@ -23,10 +23,9 @@ def tell_of_another_core(plugins: Plugins, names: Collection[str] | None = None)
     # The parser of whole requirements would take longer to import than to list all plugins.
     from packaging.specifiers import SpecifierSet
 
-    here = version(_CORE)
+    here, looked_at = version(_CORE), plugins.loaded if names is None else names
     for candidate in find():
-        wanted = plugins.loaded if names is None else names
-        if candidate.name not in wanted or candidate.distribution is None:
+        if candidate.name not in looked_at or candidate.distribution is None:
             continue
         for found in map(_REQUIRED.fullmatch, candidate.distribution.requires or ()):
             if found and not SpecifierSet(found[1]).contains(here, prereleases=True):
