@@ -16,8 +16,9 @@ ALGORITHMS = ROOT / "docs/algorithms"
 HEAD = """\
 # Gallery
 
-This page shows every learning curve that was measured, each with a link to the page that has its command. Look here to see what a method can learn, and how
-fast. Recipes with tables in place of figures, and recipes that nobody has run yet, are in [examples](../examples/README.md). `make generated` writes this page.
+This page shows every learning curve that was measured, each with a link to the page that has its command. Look here
+to see what a method can learn, and how fast. Recipes with tables in place of figures, and recipes that nobody has run
+yet, are in [examples](../examples/README.md). `make generated` writes this page.
 
 ## A pretrained model
 
