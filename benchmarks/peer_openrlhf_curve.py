@@ -24,17 +24,22 @@ from typing import Any
 from peer_trl_curve import RECIPE, command_line, judge
 
 REWARD = """\
+from functools import lru_cache
+
+import torch
 from math_verify import parse, verify
+
+
+@lru_cache(maxsize=None)
+def gold_of(label):
+    return parse(f"\\\\boxed{{{label}}}", parsing_timeout=None)
 
 
 def reward_func(queries, prompts, labels, **_):
     scores = []
     for query, prompt, label in zip(queries, prompts, labels, strict=True):
-        gold = parse(f"\\\\boxed{{{label}}}", parsing_timeout=None)
         given = parse(query[len(prompt):], parsing_timeout=None)
-        scores.append(float(verify(gold, given, timeout_seconds=None)))
-    import torch
-
+        scores.append(float(verify(gold_of(label), given, timeout_seconds=None)))
     rewards = torch.tensor(scores)
     return {"rewards": rewards, "scores": rewards, "extra_logs": {}}
 """

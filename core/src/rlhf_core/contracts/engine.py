@@ -237,16 +237,14 @@ class EngineSpec:
     trust_remote_code: bool = False
     """True: Python code that comes with the model may run."""
     adapter_rank: int | None = None
-    """Rank of the low-rank adapter that is served beside the base's weights. The engine reads the base from
-    ``model_path``, and each update of its weights is a set of factors that replaces the one before for new requests.
-    None: updates are whole weights."""
+    """Rank of the low-rank adapter that is served beside the base's weights; None: updates are whole weights. The base
+    is that of ``model_path``, and each update is a set of factors that replaces the one before for new requests."""
     vision: VisionSpec | None = None
     """Reading of the requests' images; None: requests have none."""
     quantization: Mapping[str, Any] | None = None
-    """Settings by which the trainer quantizes the base as it loads it, as ``quantization_config`` of a config.json has
-    them; None: it does not. An engine with an ``adapter_rank`` serves what that base computes with, in ``dtype``.
-    Unless it shares the trainer's tensors, its ``checksum`` has those weights (``ModelAdapter.unpacked_weights``)
-    beside the factors."""
+    """The ``quantization_config`` by which the trainer quantizes the base as it loads it; None: it does not. An engine
+    with an ``adapter_rank`` serves what that base computes with, in ``dtype``. Unless it shares the trainer's tensors,
+    its ``checksum`` has those weights (``ModelAdapter.unpacked_weights``) beside the factors."""
     sleeps: bool = False
     """True: the loop calls ``sleep`` in each step to have memory for its roles, so the engine has to be started in the
     way that lets it give memory back."""
@@ -254,6 +252,8 @@ class EngineSpec:
     """True: the run generates while its roles compute, unless the engine says that it ``shares_weights``."""
     returns_routes: bool = False
     """True: completions have ``expert_routes``. The model is a mixture of experts then."""
+    several_turns: bool = True
+    """False: no request begins with an earlier one and its answer, so keeping either is of no use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

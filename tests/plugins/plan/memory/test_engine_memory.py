@@ -110,8 +110,32 @@ def test_sequences_that_stay_on_the_gpu_have_pages_and_joined_weights(pencil):
     assert memory().parts["KV cache"] == 4 * 128 * 8
     assert memory().parts["joined weights"] == 2 * joined
     assert "joined weights" not in memory(joins=False).parts
+    # Six conversations of two pages, of which four are decoded together.
+    assert memory(conversations=6).parts["histories between turns"] == 2 * 128 * 8
+    assert memory(conversations=6).kv_tokens == memory().kv_tokens == 4 * 128
+    assert (
+        memory(conversations=6, cache_bytes=9 * 64 * 8).parts["histories between turns"] == 64 * 8
+    )
     # Three pages and a bit: what does not hold waits.
     assert memory(cache_bytes=3.5 * 64 * 8).kv_tokens == 3 * 64
+
+
+def test_the_state_of_each_conversation_waits_with_its_keys(shape):
+    """Qwen3.5-0.8B: 6 layers of 2 heads with keys and values of 256; 18 with 16 matrices of 128 x 128 and 3 inputs of
+    6144 channels."""
+    page = 64 * 6 * 2 * 2 * 256 * 2
+    state = 18 * (4 * 16 * 128 * 128 + 2 * 3 * 6144)
+
+    def histories(conversations):
+        resident = ResidentMemoryOptions(cache_bytes=1e12, joins=True, conversations=conversations)
+        sizes = {"slots": 4, "length": 128, "copies_weights": False}
+        return embedded_memory(
+            shape("qwen3.5-0.8b-vision"), "bfloat16", "bfloat16", **sizes, resident=resident
+        ).parts.get("histories between turns", 0.0)
+
+    assert histories(0) == 0
+    assert histories(4) == 4 * -(-state // page) * page
+    assert histories(6) == 6 * -(-state // page) * page + 2 * 2 * page
 
 
 @pytest.mark.parametrize(

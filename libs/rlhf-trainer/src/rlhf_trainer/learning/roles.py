@@ -11,6 +11,7 @@ from rlhf_config.checks.features import aggregation_of, has_entropy_bonus, promp
 from rlhf_config.files import writable
 from rlhf_config.resolved import Resolved, Selection, TermOptions
 from rlhf_core.batch.vocabulary import Vocabulary
+from rlhf_core.capabilities import SEVERAL_TURNS
 from rlhf_core.component import ComponentRef
 from rlhf_core.contracts.backend import LossTerm, PolicyObjective, RoleSpec, ValueObjective
 from rlhf_core.contracts.engine import EngineSpec
@@ -71,6 +72,7 @@ def runtime_spec(
         name: replace(role, vocabulary=vocabulary, embedding_rows=rows)
         for name, role in roles.items()
     }
+    completions = prompts_in_flight(run.rollout) * run.rollout.n_samples_per_prompt
     return RuntimeSpec(
         roles=roles,
         backend=_ref(resolved, "backend.name", "rlhf_train_backends"),
@@ -79,10 +81,7 @@ def runtime_spec(
             model_path=run.model.path,
             dtype=run.model.dtype,
             max_length=run.longest_sequence,
-            max_concurrency=max(
-                prompts_in_flight(run.rollout) * run.rollout.n_samples_per_prompt,
-                run.eval.n_samples,
-            ),
+            max_concurrency=max(completions, run.eval.n_samples),
             eos_token_ids=eos_token_ids,
             vocabulary=vocabulary,
             embedding_rows=rows,
@@ -92,6 +91,7 @@ def runtime_spec(
             quantization=_quantization(adapter),
             overlaps=run.rollout.max_staleness > 0,
             returns_routes=run.algo.correction.replay_routes,
+            several_turns=resolved.provides("rollout.executor", SEVERAL_TURNS),
         ),
         overlaps=run.rollout.max_staleness > 0,
         config=writable(resolved.tree),

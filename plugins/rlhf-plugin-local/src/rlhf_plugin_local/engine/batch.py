@@ -94,7 +94,7 @@ class Batch:
     def num_free(self) -> int:
         return self.num_slots - len(self.active)
 
-    def most_pages(self, sequence: Sequence) -> int:
+    def pages_to_take(self, sequence: Sequence, *, is_first: bool) -> int:
         """Return 0: the cache has rows, no pages."""
         return 0
 

@@ -46,7 +46,8 @@ class EmbeddedEngineConfig(Config):
         None,
         gt=0,
         description="GiB of keys and values with resident decoding, also of histories that wait for a later turn; if "
-        "they do not suffice for `slots` sequences, sequences wait; unset: what `slots` need, at most 0.3 of the GPU",
+        "they do not suffice, histories give way and then sequences wait; unset: what `slots` need, and with several "
+        "turns all conversations in flight, at most 0.3 of the GPU",
     )
     compile: bool = Field(
         True,

@@ -124,8 +124,9 @@ class EmbeddedEngine:
             spec.eos_token_ids,
             num_slots=num_slots,
             max_length=spec.max_length,
-            num_pages=cache_pages(lm, num_slots, spec.max_length, config.kv_cache_gib),
+            num_pages=cache_pages(lm, spec, num_slots, config.kv_cache_gib),
             share_prefixes=config.share_prefixes,
+            keeps_ends=config.share_prefixes and (spec.several_turns or not lm.recurrent),
             compile=config.compile,
             choices=choices_for(lm, spec),
         )
@@ -293,6 +294,8 @@ class EmbeddedEngine:
         if self._state is not EmbeddedState.SERVING:
             return False
         try:
+            if not self._batch.active:
+                await self._lane.call(self._catch_up)
             finished = await self._lane.call(partial(self._step, self._next_wave()))
         except Exception as error:
             # Whatever the model raises belongs to the requests that caused it.
@@ -306,13 +309,16 @@ class EmbeddedEngine:
         self._drop_unwanted()
         return True
 
+    def _catch_up(self) -> None:
+        """Take over weights that nobody announced, before a wave counts on histories."""
+        if self._weights.catch_up():
+            self._batch.forget_histories()
+
     def _step(self, wave: list[Sequence]) -> list[Finished]:
         if self._batch.lm.training:
             self._batch.lm.eval()
         if self._batch.active:
             self._weights.check_unchanged()
-        elif self._weights.catch_up():
-            self._batch.forget_histories()
         if wave:
             # No token is drawn yet: a step for a part of the sequences takes about as long as one for all of them, and
             # the next wave may follow.
@@ -331,15 +337,20 @@ class EmbeddedEngine:
         num_new = num_read = pages = 0
         while self._queue and len(wave) < free:
             prompt = self._queue[0].prompt
-            if prompt not in prompts or not self._config.share_prefixes:
+            is_first = prompt not in prompts or not self._config.share_prefixes
+            if is_first:
                 num_new += self._batch.num_new(prompt)
                 num_read += len(prompt.token_ids)
                 if wave and (num_new > most or num_read > MOST_READ * most):
                     break
                 prompts.add(prompt)
-            pages += self._batch.most_pages(self._queue[0])
+            pages += self._batch.pages_to_take(self._queue[0], is_first=is_first)
             if not self._batch.has_room(pages):
-                break
+                if wave or self._batch.active:
+                    break
+                # Not even one sequence fits beside the history that it goes on from.
+                self._batch.forget_histories()
+                return self._next_wave()
             wave.append(self._queue.popleft())
         return wave
 
@@ -385,6 +396,5 @@ class EmbeddedEngine:
 
     def _uids(self, most: int = 8) -> str:
         uids = [str(sequences[0].request.uid) for sequences in self._calls.values()]
-        return ", ".join(uids[:most]) + (
-            f" and {len(uids) - most} more" if len(uids) > most else ""
-        )
+        more = f" and {len(uids) - most} more" if len(uids) > most else ""
+        return ", ".join(uids[:most]) + more

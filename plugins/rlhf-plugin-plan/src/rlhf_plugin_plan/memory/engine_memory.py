@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,6 +57,9 @@ class ResidentMemoryOptions:
     """Largest size of the KV cache in bytes."""
     joins: bool
     """Whether layers that read the same input have a joined copy of their weights."""
+    conversations: int = 0
+    """Number of conversations of several turns in flight. Those that wait for their next turn keep their pages, and the
+    state behind them. 0: episodes have one turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,10 +206,14 @@ def embedded_memory(
     width = BYTES[compute]
     token = kv_bytes(shape, width)
     tokens = slots * length * assumed.CACHE_GROWTH
-    joined = graphs = 0.0
+    joined = graphs = waiting = 0.0
     if resident is not None:
-        room = resident.cache_bytes // (assumed.CACHE_PAGE * token) * assumed.CACHE_PAGE
-        tokens = min(slots * -(-length // assumed.CACHE_PAGE) * assumed.CACHE_PAGE, room)
+        page = assumed.CACHE_PAGE * token
+        pages, room = -(-length // assumed.CACHE_PAGE), resident.cache_bytes // page
+        state = math.ceil(shape.state_bytes(width) / page)
+        served = min(slots * pages, room)
+        tokens = served * assumed.CACHE_PAGE
+        waiting = max(0, min(resident.conversations * (pages + state), room) - served) * page
         graphs = assumed.EMBEDDED_GRAPHS
         if resident.joins and compute == dtype:
             joined = float(width * shape.joined_weights)
@@ -222,6 +230,7 @@ def embedded_memory(
             rest = BYTES[dtype] * (shape.parameters - (cast if casts else 0)) - joined
     parts = {
         "KV cache": tokens * token,
+        "histories between turns": waiting,
         "states of linear attention": float(slots * shape.state_bytes(width)),
         "weights cast to bfloat16": casts,
         "joined weights": joined,

@@ -65,6 +65,8 @@ class PlannedEngine:
     """Option of the embedded engine in a run whose engine and trainer share a process and may compute at once."""
     prefill_tokens: int = 0
     """Tokens of one prefill pass of the embedded engine."""
+    conversations: int = 0
+    """Number of conversations of several turns in flight; 0: episodes have one turn."""
 
     @property
     def embedded(self) -> bool:
@@ -132,7 +134,9 @@ class PlannedEngine:
     def _resident_options(self, gpu: GpuSpec) -> ResidentMemoryOptions:
         share = assumed.EMBEDDED_CACHE_SHARE * gpu.memory
         limit = share if self.kv_cache_gib is None else self.kv_cache_gib * GIB
-        return ResidentMemoryOptions(cache_bytes=limit, joins=self.joins)
+        return ResidentMemoryOptions(
+            cache_bytes=limit, joins=self.joins, conversations=self.conversations
+        )
 
 
 def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> PlannedEngine:
@@ -166,6 +170,7 @@ def planned_engine(planned: PlannedRun, length: int, notes: list[str]) -> Planne
             joins=spec.adapter_rank is None,
             overlap=options["overlap"] if _may_overlap(planned) else "never",
             prefill_tokens=options["prefill_tokens"],
+            conversations=spec.max_concurrency if spec.several_turns else 0,
         )
     vllm = None
     if ref.name == VLLM:

@@ -73,8 +73,31 @@ def test_the_least_recently_used_gives_way(pool, histories):
     assert histories.find([*LONG, 1]).length == 3 * PAGE
 
 
+def test_a_history_gives_way_from_its_end(pool, histories):
+    assert histories.make_room(6)
+    assert histories.find([*LONG, 1]).length == 2 * PAGE
+    histories.spare_none()
+
+    assert histories.make_room(7)
+    assert histories.find([*LONG, 1]).length == PAGE
+
+
+def test_what_the_next_wave_goes_on_from_does_not_give_way(pool, histories):
+    other = pool.take(1)
+    histories.keep([Ended([9] * PAGE, other, row=0)])
+    pool.release(other)
+    histories.find([*LONG[: 2 * PAGE], 1])
+
+    # Free are 4 of 8, and 2 more: the other history, and the last page of this one.
+    assert not histories.make_room(7)
+    assert pool.num_free == 6
+    histories.spare_none()
+    assert histories.make_room(8)
+
+
 def test_pages_in_use_do_not_become_free(pool, histories):
     pool.hold(list(histories.find([*LONG, 1]).pages))
+    histories.spare_none()
 
     assert not histories.make_room(6)
     assert pool.num_free == 5

@@ -12,6 +12,7 @@ import torch
 from rlhf_plugin_local.engine.cache import round_up
 from rlhf_plugin_local.engine.prefill import PackedPrompts
 from rlhf_plugin_local.engine.resident import bursts
+from rlhf_plugin_local.engine.resident.pages import PAGE
 from rlhf_plugin_local.engine.resident.sizing import GIB, page_bytes
 from rlhf_testing.tiny import tiny_tokenizer
 from rlhf_torch.models.loading import load_causal_lm
@@ -125,6 +126,42 @@ def test_a_later_turn_computes_only_what_is_new(
                 one.logprobs, own_logprobs(lm, prompt, one), atol=OF_ANOTHER_PASS
             )
     assert no_page_is_lost(batch)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "lfm2"])
+def test_no_history_gives_way_where_every_slot_has_a_conversation(
+    family, carrying, run, start, make_request, sizes
+):
+    """Each of six conversations has two samples and fills its slots to the last page."""
+    turns, long = 4, tuple(4 + place % 90 for place in range(2 * PAGE - 20))
+
+    async def conversations():
+        engine = await start(
+            carrying(family),
+            family=family,
+            max_length=len(long) + 1 + turns * 40,
+            slots=12,
+            max_concurrency=12,
+        )
+        prompts, computed = [(*long, number + 4) for number in range(6)], []
+        for turn in range(turns):
+            sizes.clear()
+            requests = [
+                make_request(prompt, seeds=(turn, 7), max_new_tokens=37, number=10 * turn + number)
+                for number, prompt in enumerate(prompts)
+            ]
+            answers = await asyncio.gather(*map(engine.generate, requests))
+            computed.append(sum(size for size in sizes if size > round_up(12, WAVE)))
+            prompts = [
+                went_on(prompt, completions[turn % 2])
+                for prompt, completions in zip(prompts, answers, strict=True)
+            ]
+        return computed
+
+    first, *later = run(conversations())
+
+    assert first == 6 * round_up(len(long) + 1, WAVE)
+    assert later == 3 * [6 * round_up(4, WAVE)]
 
 
 @pytest.mark.parametrize(

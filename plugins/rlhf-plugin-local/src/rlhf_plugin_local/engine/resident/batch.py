@@ -65,6 +65,7 @@ class ResidentBatch:
             none has to be thrown out.
         share_prefixes: compute equal prompts that are admitted together once, keep their full pages once, and compute
             of a prompt only what follows the longest history that is still in the cache.
+        keeps_ends: sequences that have ended are histories.
         compile: compile the model's layers, on a GPU.
         choices: of the model's routers, which completions tell; None: they do not.
     """
@@ -78,6 +79,7 @@ class ResidentBatch:
         max_length: int,
         num_pages: int,
         share_prefixes: bool,
+        keeps_ends: bool,
         compile: bool,
         choices: ExpertChoices | None = None,
     ) -> None:
@@ -85,6 +87,7 @@ class ResidentBatch:
         self.num_slots = num_slots
         self.version = 0
         self._share_prefixes = share_prefixes
+        self._keeps_ends = keeps_ends
         device = lm.device
         num_rows = round_up(num_slots, ROW_MULTIPLE)
         dtype = storage_dtype(lm.compute_dtype, device)
@@ -123,16 +126,24 @@ class ResidentBatch:
     def num_free(self) -> int:
         return self.num_slots - len(self._seats)
 
-    def most_pages(self, sequence: Sequence) -> int:
-        """Return the pages of a sequence that writes all that it may and shares nothing."""
-        return pages_of(len(sequence.prompt_ids) + sequence.limit)
-
     def num_new(self, prompt: Prompt) -> int:
-        """Return the number of a prompt's tokens that no history has, and that have to be computed."""
+        """Return the number of a prompt's tokens that no history has, and that have to be computed.
+
+        The history does not give way until the next wave is admitted.
+        """
         return len(prompt.token_ids) - self._known(prompt).length
 
+    def pages_to_take(self, sequence: Sequence, *, is_first: bool) -> int:
+        """Return the pages that a sequence of the next wave takes from the pool if it writes all that it may.
+
+        Args:
+            is_first: of the sequences of its prompt in the wave; the others share the prompt's full pages with it.
+        """
+        tokens = self._known(sequence.prompt).length if is_first else len(sequence.prompt_ids)
+        return _most_pages(sequence) - tokens // PAGE
+
     def has_room(self, pages: int) -> bool:
-        """Return whether so many pages are free, histories given up for them."""
+        """Return whether so many pages are free, histories given up for them that the next wave does not go on from."""
         return self._histories.make_room(pages)
 
     def set_version(self, version: int) -> None:
@@ -154,6 +165,7 @@ class ResidentBatch:
         first = len(self._seats)
         prompts, owner = distinct([s.prompt for s in sequences], share=self._share_prefixes)
         wave = self._seat(sequences, prompts, owner)
+        self._histories.spare_none()
         packed = PackedPrompts.pack(prompts, self.lm.device, self._reader, wave.known_lengths)
         self._cache.seat(first, wave.pages)
         self._rows.seat(first, sequences, [packed.shifts[prompt] for prompt in owner])
@@ -170,13 +182,14 @@ class ResidentBatch:
         ends = hidden[torch.tensor(wave.ends(packed), device=self.lm.device)]
         rows = slice(first, len(self._seats))
         self._step.draw(ends, rows, DrawKind.of(self._kinds))
-        if self._states and self._share_prefixes:
+        if self._states and self._keeps_ends:
             self._histories.keep(wave.stopped_by_text(sequences))
         return self._collect()
 
     @torch.no_grad()
     def step(self) -> list[Finished]:
         """Sample a burst of tokens for every active row and return the sequences that this finished."""
+        self._histories.spare_none()
         rows = round_up(len(self._seats), ROW_MULTIPLE)
         longest = max(seat.sequence.limit - seat.count for seat in self._seats)
         self._steps.run(rows, DrawKind.of(self._kinds), self._bursts.next(longest))
@@ -219,7 +232,7 @@ class ResidentBatch:
         for sequence, prompt in zip(sequences, owner, strict=True):
             shared = filled[prompt]
             self._pool.hold(shared)
-            pages = shared + self._pool.take(self.most_pages(sequence) - len(shared))
+            pages = shared + self._pool.take(_most_pages(sequence) - len(shared))
             if self._share_prefixes:
                 filled[prompt] = pages[: len(sequence.prompt_ids) // PAGE]
             sequence.versions.append((0, self.version))
@@ -312,7 +325,7 @@ class ResidentBatch:
             is_history = len(seat.sequence.versions) == 1 and not (
                 self._states and count < look.counts[row]
             )
-            if self._share_prefixes and is_history and not seat.is_broken:
+            if self._keeps_ends and is_history and not seat.is_broken:
                 ended.append(self._left(row, [*seat.sequence.prompt_ids, *own_tokens[:-1]]))
             finished.append((seat.sequence, outcome))
         self._histories.keep(ended)
@@ -354,6 +367,11 @@ class ResidentBatch:
                 self._states.move(*places)
         self._rows.leave(kept)
         self._cache.leave(kept)
+
+
+def _most_pages(sequence: Sequence) -> int:
+    """Return the pages of a sequence that writes all that it may and shares nothing."""
+    return pages_of(len(sequence.prompt_ids) + sequence.limit)
 
 
 def _stop(seat: _Seat, tokens: list[int]) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from rlhf_core.media import MediaSpan
 
-from .histories import Beginning, Ended, digests
+from .histories import Beginning, Ended, digests, may_give_way
 from .paged_cache import PagedCache
 from .pages import PagePool
 from .state_pages import StatePages
@@ -27,6 +27,8 @@ class KeptEnds:
         self._states = states
         self._ends: OrderedDict[bytes, Beginning] = OrderedDict()
         """By digest, the first to be given up first. The pages of each are held once for being here."""
+        self._spared: set[bytes] = set()
+        """What has been found since ``spare_none``. Nothing else has been used since, so it is at the end."""
         self._lengths: Counter[int] = Counter()
         """Number of histories of each length."""
 
@@ -39,11 +41,12 @@ class KeptEnds:
         return len({page for end in self._ends.values() for page in (*end.pages, *end.state)})
 
     def find(self, token_ids: Sequence[int], media: Sequence[MediaSpan] = ()) -> Beginning:
-        """Return the longest known beginning of a prompt; at least one token is left to compute."""
+        """Return the longest known beginning of a prompt, and spare it; at least one token is left to compute."""
         digest = self._longest(digests(token_ids, media, self._shorter_than(len(token_ids))))
         if digest is None:
             return Beginning()
         self._ends.move_to_end(digest)
+        self._spared.add(digest)
         return self._ends[digest]
 
     def keep(self, ended: Iterable[Ended]) -> None:
@@ -74,9 +77,9 @@ class KeptEnds:
             self._states.save([row for row, _ in saved], [pages for _, pages in saved])
 
     def make_room(self, pages: int) -> bool:
-        """Give up histories until so many pages are free; False if they never are."""
+        """Give up histories that are not spared until so many pages are free; False if they never are."""
         freed: list[int] = []
-        while self._pool.num_free < pages and self._ends:
+        while self._pool.num_free < pages and may_give_way(self._ends, self._spared):
             _, end = self._ends.popitem(last=False)
             self._lengths -= Counter([end.length])
             freed += self._pool.release([*end.pages, *end.state])
@@ -85,8 +88,13 @@ class KeptEnds:
             self._cache.erase(freed)
         return self._pool.num_free >= pages
 
+    def spare_none(self) -> None:
+        """Let all histories give way from now on."""
+        self._spared.clear()
+
     def clear(self) -> None:
         """Give up all of them."""
+        self.spare_none()
         self.make_room(self._pool.num_pages)
 
     def _shorter_than(self, length: int) -> list[int]:

@@ -56,43 +56,63 @@ class CachedHistories:
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self._pages: OrderedDict[bytes, int] = OrderedDict()
-        """By digest, the least recently used first. Each page is held once for being here."""
+        """By digest, the least recently used first, and of one history the last page first: without a page those behind
+        it are of no use. Each page is held once for being here."""
+        self._spared: set[bytes] = set()
+        """What has been found since ``spare_none``. Nothing else has been used since, so it is at the end."""
 
     def __len__(self) -> int:
         return len(self._pages)
 
     def find(self, token_ids: Sequence[int], media: Sequence[MediaSpan] = ()) -> Beginning:
-        """Return the longest known beginning of a prompt; at least one token is left to compute."""
-        found = []
+        """Return the longest known beginning of a prompt, and spare it; at least one token is left to compute."""
+        found: dict[bytes, int] = {}
         for digest in digests(token_ids, media, _page_ends(len(token_ids) - 1)):
             if (page := self._pages.get(digest)) is None:
                 break
-            found.append(page)
-            self._pages.move_to_end(digest)
-        return Beginning(len(found) * PAGE, found)
+            found[digest] = page
+        self._used(found)
+        self._spared.update(found)
+        return Beginning(len(found) * PAGE, [*found.values()])
 
     def keep(self, ended: Iterable[Ended]) -> None:
         """Hold the full pages of sequences."""
         for one in ended:
-            ends = _page_ends(len(one.token_ids))
-            for digest, page in zip(
-                digests(one.token_ids, one.media, ends), one.pages, strict=False
-            ):
+            full = digests(one.token_ids, one.media, _page_ends(len(one.token_ids)))
+            pages = dict(zip(full, one.pages, strict=False))
+            for digest, page in pages.items():
                 if digest not in self._pages:
                     self._pool.hold([page])
                     self._pages[digest] = page
-                self._pages.move_to_end(digest)
+            self._used(pages)
 
     def make_room(self, pages: int) -> bool:
-        """Give up histories, the least recently used first, until so many pages are free; False if they never are."""
-        while self._pool.num_free < pages and self._pages:
+        """Give up histories that are not spared, the least recently used first, until so many pages are free; False if
+        they never are."""
+        while self._pool.num_free < pages and may_give_way(self._pages, self._spared):
             _, page = self._pages.popitem(last=False)
             self._pool.release([page])
         return self._pool.num_free >= pages
 
+    def spare_none(self) -> None:
+        """Let all histories give way from now on."""
+        self._spared.clear()
+
     def clear(self) -> None:
         """Give up all of them."""
+        self.spare_none()
         self.make_room(self._pool.num_pages)
+
+    def _used(self, pages: Iterable[bytes]) -> None:
+        """Note that the pages of a history, in its order, have been used."""
+        for digest in reversed([*pages]):
+            self._pages.move_to_end(digest)
+
+
+def may_give_way(kept: Iterable[bytes], spared: set[bytes]) -> bool:
+    """Return whether the first of what is kept is there and not spared."""
+    first = next(iter(kept), None)
+    return first is not None and first not in spared
 
 
 def _page_ends(num_tokens: int) -> range:
