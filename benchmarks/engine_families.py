@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,6 +56,8 @@ SEEDS = (1, 2, 3, 4)
 NOISE = 0.02
 """Standard deviation of what the update adds to each weight, on a CPU's width."""
 FOUND = "FOUND "
+WITHOUT_WINDOWS = ("qwen2",)
+"""Families whose windows in some layers vLLM refuses; it is compared without them, as most published models have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,10 @@ async def compared(family: str, folder: Path, options: argparse.Namespace) -> Re
     else:
         write_tiny_text_model(folder, family, width=width)
     if options.window:
-        set_window(folder / "config.json", options.window)
+        change_config(folder / "config.json", {"sliding_window": options.window})
+    if options.engine == "vllm" and family in WITHOUT_WINDOWS:
+        plain = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
+        change_config(folder / "config.json", plain)
     trainer = Trainer(folder, family, device=options.device, dtype=options.dtype)
     prompts = trainer.prompts()
     engine = make_engine(options.engine, options.device)
@@ -180,10 +185,10 @@ async def compared(family: str, folder: Path, options: argparse.Namespace) -> Re
     )
 
 
-def set_window(file: Path, tokens: int) -> None:
-    """Change the sliding window of a model's text."""
+def change_config(file: Path, options: Mapping[str, object]) -> None:
+    """Change options of a model's text."""
     config = json.loads(file.read_text())
-    config.get("text_config", config)["sliding_window"] = tokens
+    config.get("text_config", config).update(options)
     file.write_text(json.dumps(config))
 
 

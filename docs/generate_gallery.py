@@ -16,8 +16,9 @@ ALGORITHMS = ROOT / "docs/algorithms"
 HEAD = """\
 # Gallery
 
-Written by `make generated`: what was measured and drawn, each figure with the page that has its command. Recipes with
-tables in place of figures, and those that nobody has run yet, are in [examples](../examples/README.md).
+This page shows every learning curve that was measured, each with a link to the page that has its command. Look here
+to see what a method can learn, and how fast. Recipes with tables in place of figures, and recipes that nobody has run
+yet, are in [examples](../examples/README.md). `make generated` writes this page.
 
 ## A pretrained model
 

@@ -72,7 +72,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             }
             section["Reference"] += [{"API": [f"{REFERENCE}/README.md", *_navigation()]}]
         if "Algorithms" in section:
-            written = set(section["Algorithms"])
+            named = [each for each in section["Algorithms"] if isinstance(each, dict)]
+            written = {each for each in section["Algorithms"] if isinstance(each, str)}
+            written |= {path for each in named for path in each.values()}
             pages = _paths("docs/algorithms/*.md")
             section["Algorithms"] += [page for page in pages if page not in written]
     return config

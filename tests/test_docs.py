@@ -152,4 +152,63 @@ def test_the_index_lists_every_page():
     listed = set(re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "README.md").read_text()))
 
     pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
-    assert listed == pages | {"algorithms/README.md"}
+    algorithms = {path for path in listed if path.startswith("algorithms/")}
+    assert listed - algorithms == pages
+    assert "algorithms/README.md" in algorithms
+
+
+OPTION = re.compile(r"`(?:--)?((?:[a-z_0-9]+\.)+[a-z_0-9]+)[ `=]")
+"""An option by its whole path, in the words of a page."""
+OF_OTHERS = {
+    "algo.dynamic_filtering_enable": "OpenRLHF's",
+    "model.adapter": "of rlhf generate, as are the next two",
+    "model.generation_config": "an attribute of a model in Python",
+    "model.quantize": "of rlhf generate",
+    "model.serve": "of rlhf generate",
+    "reward.clip_range": "OpenRLHF's",
+    "reward.normalize_enable": "OpenRLHF's",
+    "reward.stop_properly_penalty_coef": "OpenRLHF's",
+    "run.start_step": "an attribute in Python",
+    "train.jsonl.gz": "a file",
+}
+"""Names on pages that look like an option's path -> what they are."""
+AS_GIVEN = ("data.chat_template_kwargs.", "engine.vllm.args.", "env.")
+"""Sections whose options have names that others gave them, or that are those of an installed environment."""
+BY_ROLE = ("runtime.ray.cpus_per.", "runtime.ray.gpus_per.", "runtime.ray.ranks.")
+
+
+def options_of_the_reference() -> set[str]:
+    found = set()
+    for page in (DOCS / "options").glob("*.md"):
+        section = ""
+        for line in page.read_text().splitlines():
+            if line.startswith("#"):
+                section = line.strip("# ")
+                found.add(section)
+            elif line.startswith("| `"):
+                names = re.findall(r"`([^`]+)`", line.split(" | ")[0])
+                found |= {name if "." in name else f"{section}.{name}" for name in names}
+    return found
+
+
+def test_options_that_pages_name_are_in_the_reference():
+    known = options_of_the_reference()
+    sections = {name.partition(".")[0] for name in known if not name.startswith("--")}
+    of_a_term = {"weight", "aggregation"}
+    missing = []
+    pages = [ROOT / "README.md", *DOCS.glob("*.md"), *(DOCS / "algorithms").glob("*.md")]
+    for page in pages:
+        if page.name in ("compared_with_peers.md", "migrating.md"):  # names of other frameworks
+            continue
+        for name in OPTION.findall(page.read_text()):
+            if name.partition(".")[0] not in sections or name.startswith((*AS_GIVEN, *BY_ROLE)):
+                continue
+            like_the_actors = "actor" + name.removeprefix("critic")
+            is_a_terms = name.startswith("algo.terms.") and name.rpartition(".")[2] in of_a_term
+            is_a_file = re.search(r"\.(json|jsonl|log|md|png|py|toml|txt)$", name)
+            if name in known or like_the_actors in known or is_a_terms or is_a_file:
+                continue
+            if name not in OF_OTHERS:
+                missing.append(f"{page.name}: {name}")
+
+    assert missing == []

@@ -17,7 +17,9 @@ from .plugins.vlm import test_adapters as seeing_adapters
 from .plugins.vlm import test_more_families as seeing
 from .plugins.vlm.vlm_material import EVERY_FAMILY
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "models.md"
+README = ROOT / "README.md"
 COLUMNS = ("reads", "packed rows", "`embedded`", "`vllm`", "`lora`")
 
 
@@ -39,13 +41,19 @@ SEEN = ran(seeing.test_what_is_sampled_has_the_numbers_of_transformers_and_sees)
 """Families of tests/plugins/vlm: one quick test of some, and the fixture of all, which test_agreement.py has."""
 
 
+def rows_below(page: Path, heading: str) -> list[dict[str, str]]:
+    """The rows of the table below a heading, by column."""
+    section = page.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
 def table() -> dict[str, dict[str, str]]:
     """The cells of each row by column, by family."""
-    section = PAGE.read_text().split("## Families\n")[1].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    found = {row[0].strip("`"): dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
-    assert len(found) == len(rows) - 2, "each family has one row"
+    rows = rows_below(PAGE, "Families")
+    found = {row["`model_type`"].strip("`"): row for row in rows}
+    assert len(found) == len(rows), "each family has one row"
     return found
 
 
@@ -96,3 +104,26 @@ def test_what_is_refused_is_named():
     named = set(re.findall(r"`(\w+)`", refused.split(". ")[0]))
 
     assert named == set(text.REFUSED)
+
+
+def test_the_readme_says_of_models_what_the_table_of_families_says():
+    families = table()
+    named = []
+    for row in rows_below(README, "Which models can I train?"):
+        of_row = [families[name] for name in re.findall(r"`(\w+)`", row["`model_type`"])]
+        names = row["models"].split(", ")
+        published = [set(family["published as"].split(", ")) for family in of_row]
+        named += names
+
+        assert set(names) <= set.union(*published)
+        assert all(known & set(names) for known in published), f"{names}: one of each family"
+        for shown, column in {
+            "read": "reads",
+            "`--actor.adapter lora`": "`lora`",
+            "`--engine vllm`": "`vllm`",
+        }.items():
+            assert {family[column] for family in of_row} == {row[shown]}, names
+
+    assert len(named) == len(set(named)) >= 20
+    assert all(family["`embedded`"] == "yes" for family in families.values())
+    assert f"has all {len(families)}," in README.read_text()

@@ -414,3 +414,15 @@ def test_the_examples_of_the_page_on_python_run(small_run, folder):
     assert len(means) == 10
     assert (result.status, result.steps) == ("finished", 2)
     assert result.metrics()[-1]["policy/lr"] == 1e-6
+
+
+def test_the_line_of_facts_is_what_the_package_declares():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    python = project["requires-python"].removeprefix(">=")
+    major_and_minor = project["version"].rpartition(".")[0]
+
+    facts = (
+        f"Python {python} or later · [{project['license']}](LICENSE) · version {major_and_minor}"
+    )
+    assert f"\n{facts}\n" in README.read_text()
+    assert "Apache License" in (ROOT / "LICENSE").read_text()

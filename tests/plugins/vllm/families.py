@@ -10,9 +10,11 @@ SERVED = (
         "glm",
         "gpt_oss",
         "granite",
+        "mistral",
         "mixtral",
         "olmo3",
         "phi3",
+        "qwen2",
         "qwen2_moe",
     ),
     *(
