@@ -21,6 +21,8 @@ ROWS = {
     "larger-42": "1.5B, GRPO (`larger.toml`)",
 }
 """File of each run, and its row on the recipe's page."""
+SHORTER = {"openrlhf-42": "0.5B, GRPO by OpenRLHF"}
+"""File of a run with a table of its own, and what begins it."""
 
 
 def write_run(file, *, values):
@@ -37,6 +39,10 @@ def test_a_run_is_a_folder_or_a_file_of_its_records(tmp_path):
 
     expected = Curve(steps=[2, 4], minutes=[2.0, 4.0], values=[0.25, 0.5])
     assert curve_of(folder, METRIC) == curve_of(folder / "metrics.jsonl", METRIC) == expected
+
+
+def test_every_published_run_is_on_the_page():
+    assert {path.stem for path in (RECIPE / "curves").glob("*.jsonl")} == {*ROWS, *SHORTER}
 
 
 def test_seeds_of_one_label_have_one_color_and_one_entry_of_the_legend(tmp_path, monkeypatch):
@@ -56,7 +62,21 @@ def test_seeds_of_one_label_have_one_color_and_one_entry_of_the_legend(tmp_path,
     assert labels == ["ours", "theirs"]
 
 
-@pytest.mark.parametrize("file", sorted(path.stem for path in (RECIPE / "curves").glob("*.jsonl")))
+def test_the_points_of_a_shorter_run_are_those_of_its_table():
+    page = (RECIPE / "README.md").read_text()
+    table = page.split(f"| {SHORTER['openrlhf-42']} |")[1]
+    [shares], [seconds] = (
+        re.findall(rf"\| {name} \|(.*)\|\n", table)[:1] for name in ("held out", "seconds in steps")
+    )
+
+    curve = curve_of(RECIPE / "curves" / "openrlhf-42.jsonl", METRIC)
+
+    assert curve.steps == [10, 20, 30]
+    assert [round(value, 3) for value in curve.values] == _numbers(shares)
+    assert [round(60 * minutes) for minutes in curve.minutes] == _numbers(seconds)
+
+
+@pytest.mark.parametrize("file", sorted(ROWS))
 def test_the_published_points_are_those_of_the_page(file):
     page = (RECIPE / "README.md").read_text()
     [row] = re.findall(rf"(?m)^\| {re.escape(ROWS[file])} \|(.*)\|$", page)

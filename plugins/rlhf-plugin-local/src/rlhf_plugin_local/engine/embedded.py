@@ -1,11 +1,10 @@
 """The engine as the loop sees it: coroutines that wait for one synchronous batch to be stepped.
 
-The step runs in the thread of the event loop, not in a worker: the model is the trainer's own, and the run holds
-generation before a pass or an update computes with it. Between two steps the loop runs whatever else is ready
-(rewards, environments, executors), which therefore waits for at most one step.
-
-Where the engine generates beside training, with weights of its own, the step runs in its ``OwnLane``. What changes the
-batch then waits for its turn, which comes between two steps; the queue and the calls belong to the event loop alone.
+The model is the trainer's own, and the run holds generation before a pass or an update computes with it.
+``beside.lanes`` says where the step runs: on a CPU in the thread of the event loop, which between two steps runs
+whatever else is ready (rewards, environments, executors); on a GPU in a thread, and beside training, with weights of
+its own, in a stream too. What changes the batch then waits for its turn, which comes between two steps; the queue and
+the calls belong to the event loop alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from rlhf_torch.models.vision_lm import VisionLM
 
 from .batch import Batch
 from .beside.decision import is_beside_training
-from .beside.lanes import EventLoopLane, OwnLane, driving
+from .beside.lanes import EventLoopLane, driving, lane_of
 from .config import EmbeddedEngineConfig
 from .memory import keep_freed_memory
 from .next_token.guides import Guide, GuideMaker
@@ -91,8 +90,7 @@ class EmbeddedEngine:
         self._spec = spec
         device = device_of(self._config, source.module())
         beside = is_beside_training(self._config, spec, source.module(), device)
-        if beside:
-            self._lane = OwnLane(device)
+        self._lane = lane_of(device, beside=beside)
         with self._lane.taking_over():
             self._weights = ServedWeights(spec, self._config, source, beside_training=beside)
         lm = self._weights.computing

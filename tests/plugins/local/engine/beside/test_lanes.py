@@ -15,7 +15,14 @@ import torch
 from tests.deadlines import HANG_S
 
 from rlhf_core import RolloutError
-from rlhf_plugin_local.engine.beside.lanes import driving
+from rlhf_plugin_local.engine import embedded
+from rlhf_plugin_local.engine.beside.lanes import (
+    EventLoopLane,
+    OwnLane,
+    ThreadLane,
+    driving,
+    lane_of,
+)
 from rlhf_testing.errors import has_code
 from rlhf_weights import weights_digest
 
@@ -27,6 +34,15 @@ BESIDE = {"overlap": "always", "overlaps": True}
 def own(lm):
     """A model that the test may train."""
     return copy.deepcopy(lm)
+
+
+@pytest.fixture(params=["beside training", "on the trainer's weights"])
+def threaded(request, monkeypatch):
+    """Options of an engine that computes in a thread: with weights of its own, or as on a GPU."""
+    if request.param == "beside training":
+        return BESIDE
+    monkeypatch.setattr(embedded, "lane_of", lambda device, beside: ThreadLane(device))
+    return {}
 
 
 class Trainer:
@@ -197,12 +213,12 @@ def test_an_engine_beside_training_shares_no_weights(own, run, start):
     assert run(shares()) == (True, False)
 
 
-def test_the_event_loop_goes_on_while_tokens_are_computed(lm, run, start, make_request):
+def test_the_event_loop_goes_on_while_tokens_are_computed(lm, run, start, make_request, threaded):
     """The step waits for something that only the event loop does."""
     went_on = threading.Event()
 
     async def serve():
-        engine = await start(lm, **BESIDE)
+        engine = await start(lm, **threaded)
         step = engine._batch.step
 
         def held():
@@ -239,10 +255,10 @@ async def until(event):
 
 
 def test_what_changes_the_batch_waits_for_the_step_that_is_under_way(
-    own, run, start, make_request, source_of
+    own, run, start, make_request, source_of, threaded
 ):
     async def change():
-        engine = await start(own, **BESIDE)
+        engine = await start(own, **threaded)
         waits, go_on = held_step(engine)
         kept = asyncio.create_task(engine.generate(make_request(PROMPTS[0], max_new_tokens=40)))
         canceled = asyncio.create_task(engine.generate(make_request(PROMPTS[1], number=1)))
@@ -266,10 +282,10 @@ def test_what_changes_the_batch_waits_for_the_step_that_is_under_way(
 
 
 def test_closing_waits_for_the_step_that_is_under_way_and_leaves_no_thread(
-    lm, run, start, make_request
+    lm, run, start, make_request, threaded
 ):
     async def close():
-        engine = await start(lm, **BESIDE)
+        engine = await start(lm, **threaded)
         waits, go_on = held_step(engine)
         task = asyncio.create_task(engine.generate(make_request(PROMPTS[0])))
         await until(waits)
@@ -290,10 +306,10 @@ def test_closing_waits_for_the_step_that_is_under_way_and_leaves_no_thread(
 
 
 def test_an_error_of_the_thread_is_the_requests_and_the_engine_goes_on(
-    lm, run, start, make_request
+    lm, run, start, make_request, threaded
 ):
     async def fail():
-        engine = await start(lm, **BESIDE)
+        engine = await start(lm, **threaded)
         step = engine._batch.step
 
         def broken():
@@ -332,3 +348,9 @@ def test_an_interrupt_in_work_that_nobody_awaits_is_not_said_twice(caplog, error
     gc.collect()
 
     assert bool([one for one in caplog.records if one.name == "asyncio"]) is is_said
+
+
+def test_on_a_gpu_the_event_loop_never_waits_for_a_burst():
+    assert type(lane_of(torch.device("cpu"), beside=False)) is EventLoopLane
+    assert type(lane_of(torch.device("cuda"), beside=False)) is ThreadLane
+    assert type(lane_of(torch.device("cpu"), beside=True)) is OwnLane

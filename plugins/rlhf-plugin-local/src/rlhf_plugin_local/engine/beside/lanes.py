@@ -1,4 +1,4 @@
-"""The thread and the stream in which the engine computes: the event loop's, or its own beside training."""
+"""The thread and the stream in which the engine computes: the event loop's and the trainer's, or its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ alike. A token has hundreds of small kernels, each of which would wait for a lar
 class EventLoopLane:
     """The thread of the event loop and the trainer's stream.
 
-    A call blocks the event loop. Where roles compute in a thread of their own (``RuntimeSpec.overlaps``), the run holds
-    generation before they do.
+    A call blocks the event loop, for one token on a CPU. Where roles compute in a thread of their own
+    (``RuntimeSpec.overlaps``), the run holds generation before they do.
     """
 
     async def call(self, function: Callable[[], Result]) -> Result:
@@ -40,19 +40,16 @@ class EventLoopLane:
         """Return when no call is under way."""
 
 
-class OwnLane(EventLoopLane):
-    """A thread and, on a GPU, a stream of the engine's own.
+class ThreadLane(EventLoopLane):
+    """A thread of the engine's own, and the trainer's stream.
 
-    All memory of the engine is allocated for this stream, which alone reads and writes it. So the only tensors that
-    cross are the trainer's weights, in ``taking_over``.
+    A call is a burst of many tokens. The answer of a reward or an environment takes several turns of the event loop,
+    and would wait for a burst at each of them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._device = device
-        self._stream = (
-            torch.cuda.Stream(device, priority=STREAM_PRIORITY) if device.type == "cuda" else None
-        )
 
     async def call(self, function: Callable[[], Result]) -> Result:
         """Return what ``function`` returns, computed in the thread; the event loop goes on meanwhile."""
@@ -62,6 +59,28 @@ class OwnLane(EventLoopLane):
                 return function()
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, compute)
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Return a context whose kernels are queued on the engine's device: each thread begins with the first one."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+    def close(self) -> None:
+        """End the thread after the call that is under way."""
+        self._thread.shutdown(cancel_futures=True)
+
+
+class OwnLane(ThreadLane):
+    """A thread and, on a GPU, a stream of the engine's own.
+
+    All memory of the engine is allocated for this stream, which alone reads and writes it. So the only tensors that
+    cross are the trainer's weights, in ``taking_over``.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._stream = (
+            torch.cuda.Stream(device, priority=STREAM_PRIORITY) if device.type == "cuda" else None
+        )
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -83,9 +102,16 @@ class OwnLane(EventLoopLane):
             finally:
                 trainers.wait_stream(self._stream)
 
-    def close(self) -> None:
-        """End the thread after the call that is under way."""
-        self._thread.shutdown(cancel_futures=True)
+
+def lane_of(device: torch.device, *, beside: bool) -> EventLoopLane:
+    """Return the lane of an engine.
+
+    Args:
+        beside: whether it generates while the trainer of the process computes.
+    """
+    if beside:
+        return OwnLane(device)
+    return ThreadLane(device) if device.type == "cuda" else EventLoopLane()
 
 
 def driving(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
