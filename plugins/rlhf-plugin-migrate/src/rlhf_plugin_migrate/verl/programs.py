@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..shell.launchers import hidden, processes_of
 from ..shell.script import ShellCommand
 from ..shell.unresolved import advice_on, without_arguments
+from ..table.option_table import tables_of
 from ..table.outcome import Outcome, ReportRow, Status
 from ..table.source import SourceOptions
 from .common.config_file import as_engine, pairs_of_config, set_config
 from .common.hydra import Pair, options_of, pairs_of, pairs_of_text
-from .common.key_table import KeyTable
-from .reinforcement import keys, main_ppo
-from .supervised import keys as supervised_keys
+from .reinforcement import main_ppo
+from .reinforcement.engine_keys import vllm_argument
 from .supervised import sft
 
 _MODULE = re.compile(
@@ -157,11 +158,10 @@ def launched(launch: VerlLaunch, processes: int | None, adapter: str) -> Outcome
     return outcome
 
 
-TABLES: dict[str, KeyTable] = {
-    "main_ppo": keys.KEYS,
-    "sft_trainer": supervised_keys.KEYS,
-    "fsdp_sft_trainer": supervised_keys.OLD_KEYS,
-}
+TABLES = tables_of(
+    Path(__file__).with_name("options.toml"),
+    {"VLLM_ARGUMENT": vllm_argument},
+)
 """The tables, by program."""
 _MIGRATE: dict[str, Callable[[SourceOptions, int | None, str], Outcome]] = {
     "main_ppo": lambda source, processes, adapter: main_ppo.migrate(source, adapter),

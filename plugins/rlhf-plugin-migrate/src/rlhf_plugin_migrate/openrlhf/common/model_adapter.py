@@ -10,8 +10,6 @@ from ...table.source import SourceOptions
 _RANK, _FOUR_BITS, _STAGE = "ds.lora.rank", "ds.load_in_4bit", "ds.zero_stage"
 _DETAILS = ("alpha", "dropout", "target_modules")
 _ALL_LINEAR = "all-linear"
-OPTIONS = ("rank", "alpha", "dropout", "target")
-"""Options of an adapter that the flags may set."""
 
 
 def has_adapter(source: SourceOptions) -> bool:
