@@ -270,7 +270,7 @@ EPISODES = {
         "train --executor multi_turn --rollout.max_length 20 --eval.max_samples 1 --env frozen_lake"
     ],
     "rlhf_plugin_agents/observing.py:first_tokens": [f"{PLAYED} played.py:Silent"],
-    "rlhf_plugin_agents/play.py:_guard": [
+    "rlhf_episodes/guarded.py:_guard": [
         f"{PLAYED} played.py:Slow --rollout.multi_turn.environment_timeout_s 0.1"
     ],
     "rlhf_plugin_algorithms/shapers/overlong.py:shape": [
