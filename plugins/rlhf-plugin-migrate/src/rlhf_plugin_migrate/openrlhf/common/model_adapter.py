@@ -25,8 +25,9 @@ def set_adapter(source: SourceOptions, out: Outcome, roles: Sequence[str]) -> No
     """
     if not has_adapter(source):
         out.nothing(_RANK, "0: all weights are trained, as here")
-        for name in _DETAILS:
-            out.nothing(f"ds.lora.{name}", f"OpenRLHF makes no adapter with --{_RANK} 0")
+        out.nothing(
+            (f"ds.lora.{name}" for name in _DETAILS), f"OpenRLHF makes no adapter with --{_RANK} 0"
+        )
         if source.flag(_FOUR_BITS):
             out.missing(
                 _FOUR_BITS,

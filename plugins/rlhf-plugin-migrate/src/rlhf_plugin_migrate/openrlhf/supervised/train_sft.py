@@ -41,8 +41,10 @@ def _set_text(source: SourceOptions, out: Outcome) -> None:
         "a text that is too long is cut into pieces that are all learned, and ends with an end of sequence; OpenRLHF "
         "learns its beginning, without an end",
     )
-    for name in (_OUTPUT, _MULTITURN, _CHAT, "data.input_template"):
-        out.nothing(name, "OpenRLHF does not use it on plain text")
+    out.nothing(
+        (_OUTPUT, _MULTITURN, _CHAT, "data.input_template"),
+        "OpenRLHF does not use it on plain text",
+    )
 
 
 def _set_conversations(source: SourceOptions, out: Outcome) -> None:
