@@ -327,7 +327,7 @@ def without(package: str):
 def test_an_encoder_of_a_package_that_is_missing_is_left_out_and_named(seeing_run, monkeypatch):
     whole = seeing_run("--image-tokens", "64")
     monkeypatch.setattr(AutoModelForImageTextToText, "from_config", without("timm"))
-    monkeypatch.setattr(counted, "_model", counted._model.__wrapped__)  # not the kept one
+    monkeypatch.setattr(counted, "_counted", counted._counted.__wrapped__)  # not the kept one
 
     text = seeing_run("--image-tokens", "64")
 

@@ -12,7 +12,7 @@ from rlhf_core import ConfigError
 from rlhf_core.outside.json_reader import read_object
 
 from . import experts, measured, recurrent
-from .counted import counted_model, counted_tower
+from .counted import counted
 from .experts import ExpertsShape
 from .measured import CountedTower, Measured
 from .measured_towers import MeasuredTower
@@ -248,8 +248,8 @@ class ModelShape:
     def vision(self) -> TowerShape | MeasuredTower | None:
         """The tower whose passes are predicted, by closed forms or counted; None: there is none, or no form of its
         images is known."""
-        counted = self.measured or self.counted_tower
-        return self.tower if counted is None else counted.tower
+        found = self.measured or self.counted_tower
+        return self.tower if found is None else found.tower
 
     @property
     def missing(self) -> str | None:
@@ -350,7 +350,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
 
 def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape of a family without closed forms, whose numbers are counted in Transformers' model."""
-    model = counted_model(config, source)
+    model = counted(Measured, config, source)
     text = model.text
     width = text.get("intermediate_size") or text.get("ffn_dim") or 4 * text["hidden_size"]
     heads = text["num_attention_heads"]
@@ -377,8 +377,8 @@ def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
         )
     family = config["model_type"]
     if family in COUNTED_TOWERS:
-        counted = counted_tower(config, source)
-        return replace(shape_of(counted.text, source), counted_tower=counted)
+        found = counted(CountedTower, config, source)
+        return replace(shape_of(found.text, source), counted_tower=found)
     number = partial(_number, vision, f"{source}: vision_config")
     tower = tower_of(vision, number, family=family)
     return replace(shape_of(text_config(config), source), tower=tower)
