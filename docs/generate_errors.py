@@ -87,6 +87,7 @@ MEANINGS = {
     "data/repeated-id": "two rows have one id",
     "environment/died": "the process of an environment ended, or its connection broke, within an episode",
     "environment/failed": "an environment failed in a way that has no code of its own",
+    "environment/raised": "a call of an environment raised; the message has the exception",
     "image/several": "a sequence has several images, and no option says how they are seen",
     "image/unusable": "an image of a sample cannot be used; the message has the sample and the reason",
     "lab/no-checkpoint": "the run has no checkpoint from which these steps could be computed again",

@@ -270,9 +270,6 @@ EPISODES = {
         "train --executor multi_turn --rollout.max_length 20 --eval.max_samples 1 --env frozen_lake"
     ],
     "rlhf_plugin_agents/observing.py:first_tokens": [f"{PLAYED} played.py:Silent"],
-    "rlhf_plugin_agents/play.py:_guard": [
-        f"{PLAYED} played.py:Slow --rollout.multi_turn.environment_timeout_s 0.1"
-    ],
     "rlhf_plugin_algorithms/shapers/overlong.py:shape": [
         "train --reward.shapers overlong --reward.overlong.buffer 1000"
     ],
@@ -338,7 +335,6 @@ VALUES = {
     "--reward.overlong.max_tokens": "2000",
     "--rollout.max_length": "2048",
     "--rollout.max_mismatch": "1",
-    "--rollout.multi_turn.environment_timeout_s": "60",
     "--rollout.multi_turn.turn_timeout_s": "60",
     "--steps": "1",
     "--supervised.response_key": "answer",

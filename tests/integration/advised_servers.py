@@ -1,6 +1,5 @@
 """Chats, and servers of models: those that are evaluated, and those that score for a run."""
 
-import asyncio
 import contextlib
 import socket
 import sys
@@ -13,12 +12,10 @@ from tests.plugins.endpoint.test_images import ONE
 from tests.plugins.inference.evaluate.remote.conftest import FakeServer
 from tests.plugins.inference.evaluate.remote.test_client import answers
 
-from rlhf_core.contracts import Observation, Task, Uid
 from rlhf_core.media import ImageReader, MediaDesk, MediaOptions
 from rlhf_plugin_inference.chat.conversation import ChatHistory
 from rlhf_plugin_inference.chat.slash_commands import apply
 from rlhf_plugin_inference.chat.speaker import Speaker
-from rlhf_plugin_inference.evaluate.remote.guarded import GuardedEnvironment
 from rlhf_plugin_reward_model.config import ServeConfig
 from rlhf_plugin_reward_model.ends import SequenceEnd
 from rlhf_plugin_reward_model.serving.command import serve_rm, tokenize_function
@@ -58,15 +55,6 @@ async def talk(max_length, reset):
     history.ask("?")
     async for _ in speaker(False, max_length).answer(history.messages, turn=1, attempt=0):
         pass
-
-
-async def guarded(limit_s):
-    class Slow:
-        async def reset(self, task, seed):
-            await asyncio.sleep(0.1)
-            return Observation()
-
-    await GuardedEnvironment(Slow(), "0.3.0.0: slow", limit_s).reset(Task(uid=Uid(0, 3)), 0)
 
 
 def remote(url=None, model="m", key=None, retries=2, faults=0, installed=True):
@@ -179,13 +167,6 @@ SERVERS_ASKED = {
             call=remote,
             wrong={"faults": 3, "retries": 2},
             told={"For more attempts raise --remote.retries": {"retries": 3}},
-        )
-    ],
-    "rlhf_plugin_inference/evaluate/remote/guarded.py:_guard": [
-        Advised(
-            call=guarded,
-            wrong={"limit_s": 0.001},
-            told={"raise --remote.environment_timeout_s": {"limit_s": 60.0}},
         )
     ],
     "rlhf_plugin_reward_model/serving/command.py:tokenize": [

@@ -25,7 +25,7 @@ from rlhf_core.contracts import (
     Uid,
 )
 from rlhf_core.media import Expanded, MediaRef, references_in
-from rlhf_episodes import EpisodeGraph, RequestNode
+from rlhf_episodes import EpisodeGraph, GuardedEnvironment, RequestNode
 
 from .budgets import Clock, OutOfTime, limited
 from .config import MultiTurnConfig
@@ -40,7 +40,6 @@ from .observing import (
     next_prompt,
     unreadable,
 )
-from .play import Play
 
 
 class Episode:
@@ -70,7 +69,7 @@ class Episode:
         self._turn_rewards: Counter[str] = Counter()
         self._episode_rewards: dict[str, float] = {}
 
-    async def play(self, play: Play, task: Task) -> EpisodeEnd:
+    async def play(self, play: GuardedEnvironment, task: Task) -> EpisodeEnd:
         """Play the episode, and return why it ended.
 
         Raises:
@@ -104,7 +103,7 @@ class Episode:
             metrics |= self._graph.metrics()
         return self._graph.trajectories(metrics=metrics, rewards=self._episode_rewards)
 
-    async def _play(self, play: Play, task: Task) -> EpisodeEnd:
+    async def _play(self, play: GuardedEnvironment, task: Task) -> EpisodeEnd:
         uid, context = self._graph.uid, self._context
         self._clock.begin_turn()
         observation = await self._clock.bounded(play.reset(task, context.seed(0, -1)))

@@ -24,11 +24,11 @@ from functools import partial
 
 from rlhf_core import EnvironmentFailure, RolloutError, first_error
 from rlhf_core.contracts import EpisodeEnd, RolloutContext, Task, Trajectory, Uid
+from rlhf_episodes import GuardedEnvironment
 
 from .budgets import OutOfTime
 from .config import MultiTurnConfig
 from .episode import Episode
-from .play import Play
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class MultiTurn:
     @asynccontextmanager
     async def _environment(
         self, uid: Uid, task: Task, context: RolloutContext
-    ) -> AsyncIterator[Play]:
+    ) -> AsyncIterator[GuardedEnvironment]:
         if context.environment is None:
             raise RolloutError(
                 f"{uid}: multi_turn needs an environment; choose one with --env",
@@ -97,7 +97,8 @@ class MultiTurn:
             )
         make = partial(context.environment, task)
         label = partial(context.environment_label, task)
-        play = Play(uid, make, self._config.environment_timeout_s, label)
+        limit, option = self._config.environment_timeout_s, "environment_timeout_s"
+        play = GuardedEnvironment(uid, make, limit, f"--rollout.multi_turn.{option}", label)
         try:
             yield play
         except BaseException:

@@ -17,9 +17,9 @@ from rlhf_core import plugins as plugin_loader
 from .document import MigrationReport, report_of
 from .migration import Migrate, Migration, migrated
 from .openrlhf import programs
-from .shell.launchers import launch_of, launches_of
+from .shell.launchers import Launch, launch_of, launches_of
 from .shell.script import ShellCommand, commands
-from .shell.unresolved import remarks_on_script, remarks_on_values
+from .shell.unresolved import advice_on, remarks_on_script, remarks_on_values
 from .table.outcome import Outcome
 from .table.source import Written
 from .trl import scripts
@@ -259,7 +259,8 @@ def _jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) ->
         origin = f"{name}, line {launch.line}"
         number = launch.processes or processes or 1
         text = yaml_of(launch, _read)
-        jobs.runs.append(_trl_job(text, origin, launch.program, number, launch.unresolved))
+        left_out = [Written(part, (), advice_on(part)) for part in launch.unresolved]
+        jobs.runs.append(_trl_job(text, origin, launch.program, number, left_out))
     return jobs
 
 
@@ -271,7 +272,7 @@ def _launches_other(line: ShellCommand) -> bool:
 
 def _verl_jobs(
     found: Sequence[ShellCommand],
-    launches: Sequence[verl.VerlLaunch],
+    launches: Sequence[Launch],
     name: str,
     processes: int | None,
 ) -> Jobs:

@@ -8,28 +8,18 @@ import pytest
 from rlhf_cli.runs import training_command
 from rlhf_config.sections import options_of
 from rlhf_core import plugins as plugin_loader
-from rlhf_plugin_migrate.openrlhf.printed import lora_combiner, serve_rm
+from rlhf_plugin_migrate.openrlhf.common.command_line import FLAGS as TABLES
 from rlhf_plugin_migrate.openrlhf.programs import NOT_MIGRATED
-from rlhf_plugin_migrate.openrlhf.reinforcement import rl
-from rlhf_plugin_migrate.openrlhf.supervised import flags
 from rlhf_plugin_migrate.table.entries import Rule, To
 from rlhf_plugin_migrate.trl.scripts import SCRIPTS
 from rlhf_plugin_migrate.verl.programs import TABLES as VERL
 
 RELEASED = tomllib.loads((Path(__file__).parent / "openrlhf_flags.toml").read_text())
-TABLES = {
-    "train_ppo_ray": rl.FLAGS,
-    "train_sft": flags.SFT,
-    "train_rm": flags.RM,
-    "train_dpo": flags.DPO,
-    "serve_rm": serve_rm.FLAGS,
-    "lora_combiner": lora_combiner.FLAGS,
-}
 CONFIGURED = {
-    "train_ppo_ray": ("train", rl.FLAGS),
-    "train_sft": ("sft", flags.SFT),
-    "train_rm": ("rm", flags.RM),
-    "train_dpo": ("dpo", flags.DPO),
+    "train_ppo_ray": ("train", TABLES["train_ppo_ray"]),
+    "train_sft": ("sft", TABLES["train_sft"]),
+    "train_rm": ("rm", TABLES["train_rm"]),
+    "train_dpo": ("dpo", TABLES["train_dpo"]),
     "grpo": ("train", SCRIPTS["grpo"].keys),
     "sft": ("sft", SCRIPTS["sft"].keys),
     "dpo": ("dpo", SCRIPTS["dpo"].keys),

@@ -66,7 +66,7 @@ def test_a_variable_without_a_value_behind_another_word_is_not_its_value():
     launch = trl_launch_of(command)
 
     assert yaml.safe_load(yaml_of(launch, no_file)) == {"learning_rate": "1e-6", "seed": "$SEED"}
-    assert [one.text for one in launch.unresolved] == ["$MORE", "$SEED"]
+    assert launch.unresolved == ("$MORE", "$SEED")
 
 
 def test_flags_win_over_the_file_of_config():
@@ -91,7 +91,6 @@ def test_a_script_without_a_table_has_its_counterpart_named():
 def test_what_only_a_shell_could_work_out_is_named():
     words = ("trl", "sft", "--output_dir", "out-$(date)")
 
-    (written,) = trl_launch_of(ShellCommand(words, line=1, unresolved=("$(date)", "$X"))).unresolved
+    launch = trl_launch_of(ShellCommand(words, line=1, unresolved=("$(date)", "$X")))
 
-    assert written.text == "$(date)"
-    assert "give --set" in written.problem
+    assert launch.unresolved == ("$(date)",)

@@ -20,7 +20,7 @@ LACKS = {
 """What the defaults of a family lack, so that its own code cannot compute with them."""
 
 
-@pytest.mark.parametrize("family", [*seeing.SEEING, *measured.SEEING])
+@pytest.mark.parametrize("family", [*seeing.QWEN, *seeing.COUNTED_TOWERS, *measured.SEEING])
 def test_defaults_of_a_family_that_sees_are_planned_or_refused_with_what_they_lack(family):
     config = AutoConfig.for_model(family).to_dict()
 

@@ -8,8 +8,8 @@ from typing import Any
 from rlhf_core.contracts import Message
 from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
-from .chat_messages import as_function, in_order_of_calls, written_call
-from .fields import array_of, integer, kind_of, object_of, strings, text_of
+from .chat_messages import in_order_of_calls, read_tools, written_call
+from .fields import integer, object_of, objects_of, role_of, strings, text_of, wrong
 from .model_request import ModelRequest
 from .openai_chat import MAX_STOPS
 from .problems import RequestProblem
@@ -40,15 +40,14 @@ def read_anthropic(
     messages: list[Message] = []
     if body.get("system"):
         messages.append({"role": "system", "content": _text(body["system"], "system")})
-    found = array_of(body.get("messages"), "messages")
+    found = objects_of(body.get("messages"), "messages")
     if not found:
         raise RequestProblem("messages is empty; expected at least one", parameter="messages")
-    for index, each in enumerate(found):
-        where = f"messages[{index}]"
-        messages += _messages(object_of(each, where), where, images)
+    for place, each in found:
+        messages += _messages(each, place, images)
     return ModelRequest(
         messages=in_order_of_calls(messages, "messages"),
-        tools=_tools(body.get("tools"), body.get("tool_choice")),
+        tools=read_tools(body, kind="custom", schema="input_schema"),
         max_new_tokens=limit,
         stop=strings(body, "stop_sequences", most=MAX_STOPS),
         template_kwargs=template_kwargs(body),
@@ -57,26 +56,16 @@ def read_anthropic(
 
 def _messages(message: Mapping[str, Any], where: str, images: RequestImages) -> list[Message]:
     """Return the messages that one of Anthropic's is: tool results are messages of their own, before what is said."""
-    role = message.get("role")
-    if role not in ("user", "assistant", "system"):
-        raise RequestProblem(
-            f"{where}.role is {role!r}; expected user or assistant",
-            code="unknown_role",
-            parameter=f"{where}.role",
-        )
+    role = role_of(message, where, ("system", "user", "assistant"))
     content = message.get("content")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
-    blocks = [
-        object_of(each, f"{where}.content[{index}]")
-        for index, each in enumerate(array_of(content, f"{where}.content"))
-    ]
+    blocks = objects_of(content, f"{where}.content")
     if role == "assistant":
-        return [_assistant(blocks, f"{where}.content")]
+        return [_assistant(blocks)]
     results: list[Message] = []
     parts: list[str | Mapping[str, Any]] = []
-    for index, block in enumerate(blocks):
-        place = f"{where}.content[{index}]"
+    for place, block in blocks:
         if block.get("type") == "tool_result":
             results.append(_result(block, place, images))
         else:
@@ -85,12 +74,11 @@ def _messages(message: Mapping[str, Any], where: str, images: RequestImages) -> 
     return [*results, *said] or [{"role": role, "content": ""}]
 
 
-def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
+def _assistant(blocks: Sequence[tuple[str, Mapping[str, Any]]]) -> Message:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
-    for index, block in enumerate(blocks):
-        place = f"{where}[{index}]"
+    for place, block in blocks:
         kind = block.get("type")
         if kind == "thinking":
             thoughts.append(text_of(block.get("thinking"), f"{place}.thinking"))
@@ -115,16 +103,8 @@ def _assistant(blocks: Sequence[Mapping[str, Any]], where: str) -> Message:
 def _result(block: Mapping[str, Any], where: str, images: RequestImages) -> Message:
     content = block.get("content")
     if isinstance(content, list):
-        content = joined(
-            [
-                _block(
-                    object_of(each, f"{where}.content[{index}]"),
-                    f"{where}.content[{index}]",
-                    images,
-                )
-                for index, each in enumerate(content)
-            ]
-        )
+        blocks = objects_of(content, f"{where}.content")
+        content = joined([_block(each, place, images) for place, each in blocks])
     else:
         content = "" if content is None else _text(content, f"{where}.content")
     return {
@@ -139,15 +119,8 @@ def _text(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise RequestProblem(
-            f"{where}: expected a string or an array of blocks, got {kind_of(value)}",
-            code="invalid_type",
-            parameter=where,
-        )
-    return "".join(
-        _block_text(object_of(each, f"{where}[{index}]"), f"{where}[{index}]")
-        for index, each in enumerate(value)
-    )
+        raise wrong(where, "a string or an array of blocks", value)
+    return "".join(_block_text(each, place) for place, each in objects_of(value, where))
 
 
 def _block(
@@ -162,27 +135,6 @@ def _block_text(block: Mapping[str, Any], where: str) -> str:
     if block.get("type") != "text":
         raise refuse_kind(block.get("type"), where)
     return text_of(block.get("text"), f"{where}.text")
-
-
-def _tools(value: object, choice: object) -> tuple[Mapping[str, Any], ...]:
-    tools = []
-    for index, each in enumerate(array_of(value, "tools") if value is not None else ()):
-        tool = object_of(each, f"tools[{index}]")
-        if tool.get("type", "custom") != "custom":
-            raise RequestProblem(
-                f"tools[{index}] is of type {tool['type']!r}; expected custom, since nothing here runs other tools",
-                code="unsupported_tool",
-                parameter=f"tools[{index}].type",
-            )
-        tools.append(
-            as_function(
-                text_of(tool.get("name"), f"tools[{index}].name"),
-                tool.get("description"),
-                tool.get("input_schema"),
-            )
-        )
-    is_off = isinstance(choice, dict) and choice.get("type") == "none"
-    return () if is_off else tuple(tools)
 
 
 def call_input(arguments: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.contracts import Message
 from rlhf_core.outside.json_reader import BrokenJson, parse_json
 
-from .fields import array_of, kind_of, object_of, text_of
+from .fields import object_of, objects_of, role_of, text_of, wrong
 from .problems import RequestProblem
 from .request_images import IMAGE_KINDS, RequestImages, joined, refuse_kind
 
@@ -31,7 +31,7 @@ def read_messages(
     Raises:
         RequestProblem: one is malformed, or holds something that is neither text nor an image that can be used.
     """
-    found = array_of(value, where)
+    found = objects_of(value, where)
     if not found:
         raise RequestProblem(
             f"{where} is empty; expected at least one message", code="empty", parameter=where
@@ -40,15 +40,11 @@ def read_messages(
         raise RequestProblem(
             f"{where} has {len(found)} messages; expected at most {MAX_MESSAGES}", parameter=where
         )
-    messages = [
-        _message(object_of(each, f"{where}[{index}]"), f"{where}[{index}]", images)
-        for index, each in enumerate(found)
-    ]
-    return in_order_of_calls(messages, where)
+    return in_order_of_calls([_message(each, place, images) for place, each in found], where)
 
 
 def _message(message: Mapping[str, Any], where: str, images: RequestImages) -> Message:
-    role = text_of(message.get("role"), f"{where}.role")
+    role = role_of(message, where, (*ROLES, "tool"))
     if role == "tool":
         name = f"{where}.tool_call_id"
         if message.get("tool_call_id") is None:
@@ -63,12 +59,6 @@ def _message(message: Mapping[str, Any], where: str, images: RequestImages) -> M
             "content": read_content(message.get("content"), f"{where}.content", images),
             **({"name": message["name"]} if isinstance(message.get("name"), str) else {}),
         }
-    if role not in ROLES:
-        raise RequestProblem(
-            f"{where}.role is {role!r}; expected system, developer, user, assistant or tool",
-            code="unknown_role",
-            parameter=f"{where}.role",
-        )
     content = message.get("content")
     read: dict[str, Any] = {
         "role": ROLES[role],
@@ -87,10 +77,8 @@ def _message(message: Mapping[str, Any], where: str, images: RequestImages) -> M
             read["reasoning_content"] = thought
         calls = message.get("tool_calls")
         if calls:
-            read["tool_calls"] = [
-                tool_call(object_of(call, f"{where}.tool_calls"), f"{where}.tool_calls[{index}]")
-                for index, call in enumerate(array_of(calls, f"{where}.tool_calls"))
-            ]
+            found = objects_of(calls, f"{where}.tool_calls")
+            read["tool_calls"] = [tool_call(call, place) for place, call in found]
     return read
 
 
@@ -135,15 +123,9 @@ def read_content(
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise RequestProblem(
-            f"{where}: expected a string or an array of parts, got {kind_of(value)}",
-            code="invalid_type",
-            parameter=where,
-        )
+        raise wrong(where, "a string or an array of parts", value)
     parts: list[str | Mapping[str, Any]] = []
-    for index, each in enumerate(value):
-        place = f"{where}[{index}]"
-        part = object_of(each, place)
+    for place, part in objects_of(value, where):
         kind = part.get("type")
         if kind in ("text", "input_text", "output_text"):
             parts.append(text_of(part.get("text"), f"{place}.text"))
@@ -205,39 +187,38 @@ def _sort_run(messages: list[Message], start: int, place: Mapping[str, int]) -> 
         )
 
 
-def read_tools(value: object, choice: object) -> tuple[Mapping[str, Any], ...]:
-    """Return the functions that the policy may call; none with the choice ``none``.
+def read_tools(
+    body: Mapping[str, Any], kind: str = "function", schema: str = "parameters"
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the functions that the policy may call, in OpenAI's form for chats; none with the choice ``none``.
+
+    Args:
+        kind: the dialect's type of a tool that the client runs.
+        schema: field of a tool with the schema of its arguments.
 
     Raises:
-        RequestProblem: a tool is no function, or has no name.
+        RequestProblem: a tool is of another type, or has no name.
     """
-    tools = [
-        _function(object_of(each, f"tools[{index}]"), f"tools[{index}]")
-        for index, each in enumerate(array_of(value, "tools") if value is not None else ())
-    ]
-    return () if choice == "none" else tuple(tools)
+    tools = objects_of(body["tools"] if body.get("tools") is not None else [], "tools")
+    read = tuple(_function(tool, place, kind, schema) for place, tool in tools)
+    choice = body.get("tool_choice")
+    is_off = (choice.get("type") if isinstance(choice, dict) else choice) == "none"
+    return () if is_off else read
 
 
-def _function(tool: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    if tool.get("type", "function") != "function":
+def _function(tool: Mapping[str, Any], where: str, kind: str, schema: str) -> Mapping[str, Any]:
+    if tool.get("type", kind) != kind:
         raise RequestProblem(
-            f"{where} is of type {tool.get('type')!r}; expected function, since nothing here runs other tools",
+            f"{where} is of type {tool['type']!r}; expected {kind}, since nothing here runs other tools",
             code="unsupported_tool",
             parameter=f"{where}.type",
         )
-    function = object_of(tool.get("function", tool), f"{where}.function")
-    return as_function(
-        text_of(function.get("name"), f"{where}.function.name"),
-        function.get("description"),
-        function.get("parameters"),
-    )
-
-
-def as_function(name: str, description: object, parameters: object) -> Mapping[str, Any]:
-    """Return a tool in OpenAI's form for chats."""
-    function: dict[str, Any] = {"name": name}
-    if isinstance(description, str):
-        function["description"] = description
+    where += ".function" if "function" in tool else ""
+    told = object_of(tool.get("function", tool), where)
+    function: dict[str, Any] = {"name": text_of(told.get("name"), f"{where}.name")}
+    if isinstance(told.get("description"), str):
+        function["description"] = told["description"]
+    parameters = told.get(schema)
     function["parameters"] = (
         parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
     )

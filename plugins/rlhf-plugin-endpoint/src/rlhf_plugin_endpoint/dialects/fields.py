@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -68,6 +68,43 @@ def array_of(value: object, where: str) -> Sequence[Any]:
     if not isinstance(value, list):
         raise wrong(where, "an array", value)
     return value
+
+
+def objects_of(value: object, where: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the objects of an array, each behind its place in the request."""
+    places = ((f"{where}[{index}]", each) for index, each in enumerate(array_of(value, where)))
+    return [(place, object_of(each, place)) for place, each in places]
+
+
+def role_of(message: Mapping[str, Any], where: str, roles: Collection[str]) -> str:
+    """Return the role of a message.
+
+    Raises:
+        RequestProblem: it is none of ``roles``.
+    """
+    role = text_of(message.get("role"), f"{where}.role")
+    if role not in roles:
+        *others, last = roles
+        raise RequestProblem(
+            f"{where}.role is {role!r}; expected {', '.join(others)} or {last}",
+            code="unknown_role",
+            parameter=f"{where}.role",
+        )
+    return role
+
+
+def refuse(body: Mapping[str, Any], names: Sequence[str], why: str) -> None:
+    """Refuse a body that has one of some fields.
+
+    Args:
+        why: the sentence that begins with the field's name.
+
+    Raises:
+        RequestProblem: it has.
+    """
+    for name in names:
+        if body.get(name):
+            raise RequestProblem(f"{name} {why}", code="unsupported", parameter=name)
 
 
 def integer(body: Mapping[str, Any], name: str, *, low: int, high: int | None = None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from .chat_messages import read_messages, read_tools
-from .fields import flag, integer, object_of, strings
+from .fields import flag, integer, object_of, refuse, strings
 from .model_request import ModelAnswer, ModelRequest
 from .problems import RequestProblem
 from .request_fields import template_kwargs
@@ -46,16 +46,11 @@ def read_chat(body: Mapping[str, Any], images: RequestImages, *, max_n: int) -> 
         RequestProblem: a field is missing or wrong, or of the older form of tools.
     """
     for older, newer in (("functions", "tools"), ("function_call", "tool_choice")):
-        if body.get(older):
-            raise RequestProblem(
-                f"{older} is the older form of {newer}, which is not read; send {newer}",
-                code="unsupported",
-                parameter=older,
-            )
+        refuse(body, (older,), f"is the older form of {newer}, which is not read; send {newer}")
     limit = integer(body, "max_completion_tokens", low=1)
     return ModelRequest(
         messages=read_messages(body.get("messages"), images),
-        tools=read_tools(body.get("tools"), body.get("tool_choice")),
+        tools=read_tools(body),
         max_new_tokens=limit if limit is not None else integer(body, "max_tokens", low=1),
         stop=strings(body, "stop", most=MAX_STOPS),
         n=integer(body, "n", low=1, high=max_n) or 1,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .fields import array_of, flag, integer, strings, wrong
+from .fields import array_of, flag, integer, refuse, strings, wrong
 from .model_request import ModelAnswer, ModelRequest
 from .openai_chat import MAX_STOPS, ShownFields, pieces, usage_of
 from .problems import RequestProblem
@@ -26,19 +26,9 @@ def read_completion(body: Mapping[str, Any], *, max_n: int) -> ModelRequest:
     Raises:
         RequestProblem: a field is missing or wrong, or asks for several prompts, an echo or a suffix.
     """
-    for name in ("echo", "suffix"):
-        if body.get(name):
-            raise RequestProblem(
-                f"{name} is not supported; expected a prompt to go on with",
-                code="unsupported",
-                parameter=name,
-            )
-    if body.get(KWARGS):
-        raise RequestProblem(
-            f"{KWARGS} is for messages; a prompt is read as it stands, and no chat template renders it",
-            code="unsupported",
-            parameter=KWARGS,
-        )
+    refuse(body, ("echo", "suffix"), "is not supported; expected a prompt to go on with")
+    why = "is for messages; a prompt is read as it stands, and no chat template renders it"
+    refuse(body, (KWARGS,), why)
     return ModelRequest(
         prompt=_prompt(body.get("prompt")),
         max_new_tokens=integer(body, "max_tokens", low=1),

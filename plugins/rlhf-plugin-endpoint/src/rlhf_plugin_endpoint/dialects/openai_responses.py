@@ -10,8 +10,8 @@ from typing import Any
 
 from rlhf_core.contracts import Message
 
-from .chat_messages import ROLES, as_function, in_order_of_calls, read_content, written_call
-from .fields import array_of, integer, object_of, text_of
+from .chat_messages import ROLES, in_order_of_calls, read_content, read_tools, written_call
+from .fields import array_of, integer, object_of, objects_of, refuse, role_of, text_of
 from .model_request import ModelRequest
 from .problems import RequestProblem
 from .request_fields import template_kwargs
@@ -39,13 +39,9 @@ def read_response_request(
     Raises:
         RequestProblem: a field is missing or wrong, or names a response that is not this episode's.
     """
-    for name in ("background", "conversation", "prompt"):
-        if body.get(name):
-            raise RequestProblem(
-                f"{name} is not supported; send the input itself",
-                code="unsupported",
-                parameter=name,
-            )
+    refuse(
+        body, ("background", "conversation", "prompt"), "is not supported; send the input itself"
+    )
     if body.get("top_logprobs"):
         raise RequestProblem(
             "top_logprobs: expected 0, since a response shows no log-probs; ask /v1/chat/completions for them",
@@ -67,7 +63,7 @@ def read_response_request(
     messages += _input(body.get("input"), images)
     return ModelRequest(
         messages=in_order_of_calls(messages, "input"),
-        tools=_tools(body.get("tools"), body.get("tool_choice")),
+        tools=read_tools(body),
         max_new_tokens=integer(body, "max_output_tokens", low=1),
         template_kwargs=template_kwargs(body),
     )
@@ -90,11 +86,11 @@ def _input(value: object, images: RequestImages) -> list[Message]:
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     messages: list[Message] = []
-    found = array_of(value, "input")
+    found = objects_of(value, "input")
     if not found:
         raise RequestProblem("input is empty", code="empty", parameter="input")
-    for index, each in enumerate(found):
-        _add_item(messages, object_of(each, f"input[{index}]"), f"input[{index}]", images)
+    for place, each in found:
+        _add_item(messages, each, place, images)
     return messages
 
 
@@ -104,13 +100,7 @@ def _add_item(
     """Append an item to the conversation. What the assistant thought, said and called in one answer is one message."""
     kind = item.get("type") or "message"
     if kind == "message":
-        role = text_of(item.get("role"), f"{where}.role")
-        if role not in ROLES:
-            raise RequestProblem(
-                f"{where}.role is {role!r}; expected system, developer, user or assistant",
-                code="unknown_role",
-                parameter=f"{where}.role",
-            )
+        role = role_of(item, where, ROLES)
         content = read_content(
             item.get("content"), f"{where}.content", images if role == "user" else None
         )
@@ -168,19 +158,3 @@ def _thought(item: Mapping[str, Any], where: str) -> str:
     for part in item.get("content") or item.get("summary") or ():
         texts.append(text_of(object_of(part, where).get("text"), f"{where}.text"))
     return "".join(texts)
-
-
-def _tools(value: object, choice: object) -> tuple[Mapping[str, Any], ...]:
-    tools = []
-    for index, each in enumerate(array_of(value, "tools") if value is not None else ()):
-        tool = object_of(each, f"tools[{index}]")
-        if tool.get("type") != "function":
-            raise RequestProblem(
-                f"tools[{index}] is of type {tool.get('type')!r}; expected function, since nothing here runs other "
-                "tools",
-                code="unsupported_tool",
-                parameter=f"tools[{index}].type",
-            )
-        name = text_of(tool.get("name"), f"tools[{index}].name")
-        tools.append(as_function(name, tool.get("description"), tool.get("parameters")))
-    return () if choice == "none" else tuple(tools)

@@ -32,8 +32,7 @@ def cut_off(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"{100 * share:.0f} % of the answers were cut off at their limit, so the reward judges "
-        f"unfinished ones, "
-        "and it has not risen",
+        "unfinished ones, and it has not risen",
         evidence={
             "response/truncated": share,
             "response/length_mean": record.last("response/length_mean"),
@@ -59,8 +58,7 @@ def empty_answers(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"answers of the last {LAST} steps had {length:.3g} tokens on average: they end at once, and the "
-        f"reward "
-        "has not risen. The prompt's format likely tells the model to say nothing",
+        "reward has not risen. The prompt's format likely tells the model to say nothing",
         evidence={"response/length_mean": length, "rise of reward/mean": record.rise},
         change=("data.template", "data.chat", "rollout.min_new_tokens"),
         step=record.series("response/length_mean").steps[-1],
@@ -76,8 +74,7 @@ def length_drift(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"answers have grown from {before:.3g} to {now:.3g} tokens and {100 * share:.0f} % are cut off, "
-        f"while the "
-        "reward has not risen: length itself is what the policy is moved by",
+        "while the reward has not risen: length itself is what the policy is moved by",
         evidence={
             "response/length_mean at first": before,
             "response/length_mean at last": now,

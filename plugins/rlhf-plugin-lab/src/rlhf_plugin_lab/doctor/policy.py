@@ -53,8 +53,7 @@ def entropy_gone(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"the entropy went from {before:.3g} to {now:.2g} nats per token and the task is not solved: the "
-        f"policy "
-        "has stopped trying other answers",
+        "policy has stopped trying other answers",
         evidence={
             "policy/entropy at first": before,
             "policy/entropy at last": now,
@@ -73,8 +72,7 @@ def kl_far(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"the KL to the reference is {kl:.3g} nats per token or more in each of the last {KL_STEPS} "
-        f"steps: the "
-        "policy writes what the reference would never write",
+        "steps: the policy writes what the reference would never write",
         evidence={"kl/ref at first": record.first("kl/ref"), "kl/ref at last": kl},
         change=("algo.kl.coef", "actor.adam.lr"),
         step=record.series("kl/ref").steps[-1],
@@ -89,8 +87,7 @@ def all_clipped(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"{100 * share:.0f} % of the tokens are clipped, which takes their gradient, and the reward has "
-        f"not risen: "
-        "updates leave the bounds of the loss at once",
+        "not risen: updates leave the bounds of the loss at once",
         evidence={"clipped tokens": share, "policy/approx_kl": record.last("policy/approx_kl")},
         change=("actor.adam.lr", "train.inner_epochs", "train.batch_size"),
         step=record.series("clip/fraction_high").steps[-1],
@@ -116,8 +113,7 @@ def only_negative(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"every advantage of the last {len(sizes)} steps is negative: tokens are pushed down and none is "
-        f"pulled up. "
-        "The reward is never above its baseline",
+        "pulled up. The reward is never above its baseline",
         evidence={
             "loss/policy by advantage/abs_mean": min(shares),
             "rise of reward/mean": record.rise,
@@ -198,7 +194,7 @@ def not_finite(record: Record) -> Finding | None:
         if watched and len(tail) == NOT_FINITE and all(value is None for value in tail):
             return Finding(
                 sentence=f"{name} is NaN or infinite in each of the last {NOT_FINITE} steps: nothing is "
-                f"learned from them",
+                "learned from them",
                 evidence={"steps": float(sum(value is None for value in series.values))},
                 change=(*LR, "model.dtype"),
                 step=series.steps[-NOT_FINITE],

@@ -91,8 +91,7 @@ def _lost_in_training(record: Record) -> Finding | None:
         return None
     return Finding(
         sentence=f"the mean reward was {best:.3g} and has fallen to {now:.3g} (it began at {start:.3g}): the "
-        f"policy has "
-        "lost what it could"
+        "policy has lost what it could"
         + (
             ", unless it is back, for held-out prompts asked since are paid the most"
             if is_back

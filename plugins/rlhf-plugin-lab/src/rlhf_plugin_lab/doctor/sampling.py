@@ -43,8 +43,7 @@ def other_weights(record: Record) -> Finding | None:
     first = ("rollout.max_staleness",) if age > 0.0 else ("engine.name", "rollout.top_p")
     return Finding(
         sentence=f"only {100 * left:.2g} % of the data are left once tokens are weighted by trainer against "
-        f"sampler, and the "
-        f"reward has not risen: {cause}",
+        f"sampler, and the reward has not risen: {cause}",
         evidence={
             "mismatch/ess": left,
             "mismatch/logprob_diff_mean": record.last("mismatch/logprob_diff_mean"),
@@ -138,8 +137,7 @@ def nearly_all_dropped(record: Record) -> Finding | None:
     idle = sum(not record.fates[step]["trained"] for step in steps)
     return Finding(
         sentence=f"{100 * dropped_in_all / total:.0f} % of the episodes of the last {FEWEST} steps were dropped, "
-        f"most of them "
-        f"for {reason[:60]!a}, and the reward has not risen. {idle} steps had nothing left to train on",
+        f"most of them for {reason[:60]!a}, and the reward has not risen. {idle} steps had nothing left to train on",
         evidence={
             "dropped episodes": dropped_in_all,
             "trained episodes": trained,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..shell.launchers import Launch
-from ..shell.unresolved import advice_on
-from ..table.outcome import Outcome, ReportRow, Status
+from ..shell.launchers import Launch, note_launch
+from ..table.outcome import Outcome
 from .printed import lora_combiner, serve_rm
 from .reinforcement import train_ppo_ray
 from .supervised import train_dpo, train_rm, train_sft
@@ -26,25 +25,14 @@ class CommandLine:
 
 def _reinforcement(launch: Launch, adapter: str) -> Outcome:
     outcome = train_ppo_ray.migrate(launch.words, adapter)
-    return _launched(launch, outcome)
+    return note_launch(launch, outcome, "; on a Ray cluster examples/cluster/submit.sh -c FILE")
 
 
 def _supervised(migrate: Callable[[Sequence[str], int | None], Outcome]) -> Program:
     def program(launch: Launch, adapter: str) -> Outcome:
-        return _launched(launch, migrate(launch.words, launch.processes))
+        return note_launch(launch, migrate(launch.words, launch.processes))
 
     return program
-
-
-def _launched(launch: Launch, outcome: Outcome) -> Outcome:
-    """Return the outcome with what is to be said of its launch."""
-    outcome.warnings += [f"{part}: {advice_on(part)}" for part in launch.unresolved]
-    if launch.launcher:
-        text = f"rlhf {outcome.command} -c FILE"
-        if outcome.command == "train":
-            text += "; on a Ray cluster examples/cluster/submit.sh -c FILE"
-        outcome.others.append(ReportRow(f"{launch.launcher} ...", Status.NOTHING, text))
-    return outcome
 
 
 _PROGRAMS: dict[str, Program] = {

@@ -1,4 +1,4 @@
-"""The module of OpenRLHF that a command starts, whatever launches it: python, deepspeed, torchrun, ray job submit."""
+"""Programs of the other frameworks that a command starts, whatever launches it: python, deepspeed, ray job submit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..table.outcome import Outcome, ReportRow, Status
 from .script import ShellCommand
-from .unresolved import without_arguments
+from .unresolved import advice_on, without_arguments
 
 _MODULE = re.compile(r"openrlhf\.cli\.(\w+)")
 _SECRETS = re.compile(r"(--runtime-env-json|[A-Za-z_]\w*)=.*", re.DOTALL)
@@ -23,17 +24,19 @@ _COUNTS = {
 _FILE = re.compile(r"(?:.*/)?openrlhf/cli/(\w+)\.py")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One start of a program of OpenRLHF."""
+    """One start of a program."""
 
     program: str
     """Its name, such as ``train_ppo_ray``."""
+    title: str = ""
+    """The program as it was written."""
     words: tuple[str, ...]
-    """The words after it: its flags."""
-    launcher: str
+    """The words after it: its flags, or what it has in their place."""
+    launcher: str = ""
     """The words before it as one line, without the values of variables."""
-    line: int
+    line: int = 1
     """Line of the script on which the command begins."""
     processes: int | None = None
     """Number of processes that the launcher starts; None: it does not say."""
@@ -46,20 +49,36 @@ def launch_of(command: ShellCommand) -> Launch | None:
     for index, word in enumerate(command.words):
         found = _MODULE.fullmatch(word) or _FILE.fullmatch(word)
         if found:
-            before = hidden((*command.environment, *command.words[:index]))
-            return Launch(
-                program=found[1],
-                words=without_arguments(command.words[index + 1 :]),
-                launcher=" ".join(before),
-                line=command.line,
-                processes=processes_of(command.words[:index]),
-                unresolved=tuple(
-                    part
-                    for part in dict.fromkeys(command.unresolved)
-                    if any(part in word for word in command.words[index + 1 :])
-                ),
-            )
+            return launch_at(command, index, found[1])
     return None
+
+
+def launch_at(command: ShellCommand, index: int, program: str) -> Launch:
+    """Return the start of a program, of which the word at ``index`` is the last one before its flags."""
+    before, rest = command.words[:index], command.words[index + 1 :]
+    left = (part for part in command.unresolved if any(part in word for word in rest))
+    return Launch(
+        program=program,
+        title=command.words[index],
+        words=without_arguments(rest),
+        launcher=" ".join(hidden((*command.environment, *before))),
+        line=command.line,
+        processes=processes_of(before),
+        unresolved=tuple(dict.fromkeys(left)),
+    )
+
+
+def note_launch(launch: Launch, outcome: Outcome, further: str = "") -> Outcome:
+    """Return the outcome with what is to be said of its launch.
+
+    Args:
+        further: another way to start the result, behind the usual one.
+    """
+    outcome.warnings += [f"{part}: {advice_on(part)}" for part in launch.unresolved]
+    if launch.launcher:
+        text = f"rlhf {outcome.command} -c FILE{further}"
+        outcome.others.append(ReportRow(f"{launch.launcher} ...", Status.NOTHING, text))
+    return outcome
 
 
 def hidden(words: Sequence[str]) -> list[str]:

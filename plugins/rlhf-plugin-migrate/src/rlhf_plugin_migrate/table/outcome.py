@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
@@ -69,17 +69,21 @@ class Outcome:
         """Set an option of the configuration. Where two rules set the same, the later one wins."""
         self.settings[path] = OptionSetting(value, sources, comment)
 
-    def nothing(self, name: str, why: str) -> None:
-        """Note that an option needs no counterpart."""
-        self.notes.setdefault(name, []).append((Status.NOTHING, why))
+    def nothing(self, names: str | Iterable[str], why: str) -> None:
+        """Note that an option, or each of several, needs no counterpart."""
+        self._note(names, Status.NOTHING, why)
 
-    def differs(self, name: str, how: str) -> None:
-        """Note that an option's counterpart differs."""
-        self.notes.setdefault(name, []).append((Status.DIFFERS, how))
+    def differs(self, names: str | Iterable[str], how: str) -> None:
+        """Note that an option's counterpart differs, or that of each of several."""
+        self._note(names, Status.DIFFERS, how)
 
-    def missing(self, name: str, why: str) -> None:
-        """Note that an option has no counterpart."""
-        self.notes.setdefault(name, []).append((Status.MISSING, why))
+    def missing(self, names: str | Iterable[str], why: str) -> None:
+        """Note that an option, or each of several, has no counterpart."""
+        self._note(names, Status.MISSING, why)
+
+    def _note(self, names: str | Iterable[str], status: Status, text: str) -> None:
+        for name in [names] if isinstance(names, str) else names:
+            self.notes.setdefault(name, []).append((status, text))
 
     def apply_plain_entries(self) -> None:
         """Do what the entries of the table say by themselves: those with a counterpart, and those without one."""

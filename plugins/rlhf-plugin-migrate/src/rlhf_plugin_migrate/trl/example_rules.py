@@ -82,8 +82,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome) -> None:
     strategy = source.text("eval_strategy")
     sets = list(names_of_sets(source))
     if strategy == "no" or not sets:
-        for key in keys:
-            out.nothing(key, "TRL evaluates only with eval_strategy")
+        out.nothing(keys, "TRL evaluates only with eval_strategy")
         return
     if any(name.endswith(_FILES) for name in sets):
         out.missing(

@@ -52,8 +52,7 @@ def set_loss(source: SourceOptions, out: Outcome) -> None:
             "loss_type", "a token counts the same in all micro-batches of an update, as in dapo"
         )
     if kind == "vespo" or kind == "sapo":
-        for key in ("epsilon", "epsilon_high"):
-            out.nothing(key, f"{kind} does not clip")
+        out.nothing(("epsilon", "epsilon_high"), f"{kind} does not clip")
     else:
         _set_bounds(source, out, loss)
     delta = source.value("delta")
@@ -122,8 +121,10 @@ def set_entropy(source: SourceOptions, out: Outcome) -> None:
         )
         out.set("algo.loss.entropy_step", source.number("entropy_coef_delta"), "entropy_coef_delta")
     else:
-        for key in ("use_adaptive_entropy", "entropy_target", "entropy_coef_delta"):
-            out.nothing(key, "the entropy bonus is fixed")
+        out.nothing(
+            ("use_adaptive_entropy", "entropy_target", "entropy_coef_delta"),
+            "the entropy bonus is fixed",
+        )
 
 
 def set_correction(source: SourceOptions, out: Outcome) -> None:
@@ -131,8 +132,7 @@ def set_correction(source: SourceOptions, out: Outcome) -> None:
     prefix = "vllm_importance_sampling"
     keys = [f"{prefix}_{name}" for name in ("correction", "mode", "clip_max", "clip_min", "cap")]
     if not (source.flag("use_vllm") and source.flag(keys[0])):
-        for key in keys:
-            out.nothing(key, "TRL corrects only with use_vllm and the correction on")
+        out.nothing(keys, "TRL corrects only with use_vllm and the correction on")
         return
     by, _, mode = source.text(keys[1]).partition("_")
     cap = keys[4] if source.given(keys[4]) else keys[2]
@@ -151,5 +151,4 @@ def set_correction(source: SourceOptions, out: Outcome) -> None:
             out.set("algo.correction.importance.weight", "sequence", keys[1])
     out.set(f"algo.correction.{kind}.high", high, cap)
     out.set(f"algo.correction.{kind}.low", low if low else "none", keys[3])
-    for key in {keys[2], keys[4]} - {cap}:
-        out.nothing(key, f"{cap} is read")
+    out.nothing({keys[2], keys[4]} - {cap}, f"{cap} is read")

@@ -27,11 +27,13 @@ def set_components(source: SourceOptions, out: Outcome, processes: int) -> str:
             out.set("runtime.ray.ranks.reference", processes, "beta")
     if not source.flag("use_vllm"):
         out.set("engine.name", "embedded", "use_vllm")  # on the trainer's own weights, as TRL does
-        for name in (
-            *("vllm_mode", "vllm_gpu_memory_utilization"),
-            *("vllm_tensor_parallel_size", "vllm_enable_sleep_mode"),
-        ):
-            out.nothing(name, "TRL reads it only with use_vllm")
+        out.nothing(
+            (
+                *("vllm_mode", "vllm_gpu_memory_utilization"),
+                *("vllm_tensor_parallel_size", "vllm_enable_sleep_mode"),
+            ),
+            "TRL reads it only with use_vllm",
+        )
         return backend
     out.set("engine.name", "vllm", "use_vllm")
     out.set(
@@ -140,8 +142,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
     )
     sets = list(names_of_sets(source))
     if source.text("eval_strategy") == "no" or not sets:
-        for name in keys:
-            out.nothing(name, "TRL evaluates only with eval_strategy")
+        out.nothing(keys, "TRL evaluates only with eval_strategy")
         if source.given("test_split_size"):
             out.nothing("test_split_size", "TRL evaluates only with eval_strategy")
         return

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import yaml
 
 from rlhf_core import ConfigError
 
-from ..shell.launchers import processes_of
+from ..shell.launchers import Launch, launch_at, processes_of
 from ..shell.script import ShellCommand
-from ..shell.unresolved import advice_on, without_arguments
-from ..table.source import Written
 from .common.yaml_file import read_table
 
 _FILE = re.compile(r"(?:.*/)?(grpo|gspo|sft|dpo)(?:_\w+)?\.py|trl\.scripts\.(grpo|sft|dpo)")
@@ -30,44 +28,21 @@ _LISTS = {"reward_weights"}
 """Keys whose value is a list even of one word."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrlLaunch:
-    """One start of a script of TRL."""
-
-    program: str
-    """Its name on TRL's command line: ``grpo``, ``sft``, ``dpo``, or one without a table."""
-    words: tuple[str, ...]
-    """Its flags."""
-    processes: int | None
-    """Number of processes that the launcher starts; None: it does not say."""
-    line: int
-    """Line on which the command begins."""
-    unresolved: tuple[Written, ...] = ()
-    """Expansions that only the shell could work out, which stay in the values."""
-
-
-def trl_launch_of(command: ShellCommand) -> TrlLaunch | None:
+def trl_launch_of(command: ShellCommand) -> Launch | None:
     """Return the start of a script of TRL in a command, or None if there is none."""
     words = command.words
     for index, word in enumerate(words):
         # A script's file is an argument of what launches it; the command ``trl`` has its script as its argument.
-        found = _FILE.fullmatch(word) if index > 0 else None
-        program = (found[1] or found[2]) if found else ""
-        rest = words[index + 1 :]
-        if word.rpartition("/")[2] == "trl" and rest and rest[0].isidentifier():
-            program, rest = rest[0], rest[1:]
-        if program:
-            return TrlLaunch(
-                program=_AS.get(program, program),
-                words=without_arguments(rest),
-                processes=processes_of(words),
-                line=command.line,
-                unresolved=tuple(
-                    Written(part, (), advice_on(part))
-                    for part in dict.fromkeys(command.unresolved)
-                    if any(part in one for one in rest)
-                ),
-            )
+        if index > 0 and (found := _FILE.fullmatch(word)):
+            program = found[1] or found[2]
+            return launch_at(command, index, _AS.get(program, program))
+        if (
+            word.rpartition("/")[2] == "trl"
+            and "".join(words[index + 1 : index + 2]).isidentifier()
+        ):
+            # What the script is started with is among its own flags, too.
+            launch = launch_at(command, index + 1, words[index + 1])
+            return replace(launch, processes=processes_of(words))
     return None
 
 
@@ -78,7 +53,7 @@ def refusal_of(program: str) -> str:
     return f"trl {program}: expected grpo, sft or dpo{advice}"
 
 
-def yaml_of(launch: TrlLaunch, read: Callable[[str], str]) -> str:
+def yaml_of(launch: Launch, read: Callable[[str], str]) -> str:
     """Return the text of the YAML file that sets the same keys: those of ``--config``, and the flags, which win.
 
     Args:
@@ -88,7 +63,7 @@ def yaml_of(launch: TrlLaunch, read: Callable[[str], str]) -> str:
         ConfigError: a word belongs to no flag, or the file of ``--config`` is none.
     """
     keys: dict[str, object] = {}
-    unknown = {one.text for one in launch.unresolved}
+    unknown = {*launch.unresolved}
     for flag, words in _flags(launch.words):
         # Behind a value a variable without one holds further flags, or nothing.
         values = [*words[:1], *(word for word in words[1:] if word not in unknown)]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlhf_core import ConfigError
 
 from ..table.entries import OptionEntry
+from ..table.option_table import tables_of
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from . import dpo, dpo_keys, grpo, grpo_keys, sft, sft_keys
+from . import dpo, grpo, sft
 from .common.yaml_file import read_keys, read_table
 
 
@@ -36,10 +38,11 @@ class Script:
         return read_keys(text, name, self.title, self.keys)
 
 
+_TABLES = tables_of(Path(__file__).with_name("options.toml"))
 SCRIPTS = {
-    "grpo": Script(title="GRPO", keys=grpo_keys.KEYS, migrate=grpo.migrate),
-    "sft": Script(title="SFT", keys=sft_keys.KEYS, migrate=sft.migrate),
-    "dpo": Script(title="DPO", keys=dpo_keys.KEYS, migrate=dpo.migrate),
+    "grpo": Script(title="GRPO", keys=_TABLES["grpo"].entries, migrate=grpo.migrate),
+    "sft": Script(title="SFT", keys=_TABLES["sft"].entries, migrate=sft.migrate),
+    "dpo": Script(title="DPO", keys=_TABLES["dpo"].entries, migrate=dpo.migrate),
 }
 """The scripts, by their names on TRL's command line."""
 

@@ -62,8 +62,7 @@ def _set_columns(source: SourceOptions, out: Outcome) -> None:
             )
         form = "conversations in the column messages"
         others.remove(assistant)
-    for key in others:
-        out.nothing(key, f"rows are taken for {form}")
+    out.nothing(others, f"rows are taken for {form}")
     out.warnings.append(
         f"TRL goes by the columns of the data, which is not read here; {form} are assumed. Otherwise set "
         "data.messages_key, data.text_key, or data.response_key with data.prompt_key"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
-from ..shell.launchers import hidden, processes_of
+from ..shell.launchers import Launch, launch_at, note_launch
 from ..shell.script import ShellCommand
-from ..shell.unresolved import advice_on, without_arguments
-from ..table.outcome import Outcome, ReportRow, Status
+from ..table.option_table import tables_of
+from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 from .common.config_file import as_engine, pairs_of_config, set_config
 from .common.hydra import Pair, options_of, pairs_of, pairs_of_text
-from .common.key_table import KeyTable
-from .reinforcement import keys, main_ppo
-from .supervised import keys as supervised_keys
+from .reinforcement import main_ppo
+from .reinforcement.engine_keys import vllm_argument
 from .supervised import sft
 
 _MODULE = re.compile(
@@ -35,46 +34,11 @@ _ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerlLaunch:
-    """One start of a program of verl."""
-
-    program: str
-    """``main_ppo``, ``sft_trainer``, ``fsdp_sft_trainer``, or one without a table."""
-    title: str
-    """The module as it was written."""
-    words: tuple[str, ...]
-    """The words behind it: overrides."""
-    launcher: str = ""
-    """The words before it, without the values of variables."""
-    line: int = 1
-    """Line of the script on which the command begins."""
-    processes: int | None = None
-    """Number of processes that the launcher starts; None: it does not say."""
-    unresolved: tuple[str, ...] = ()
-    """Expansions that only the shell could work out."""
-
-
-def verl_launch_of(command: ShellCommand) -> VerlLaunch | None:
+def verl_launch_of(command: ShellCommand) -> Launch | None:
     """Return the start of a program of verl in a command, or None if there is none."""
     for index, word in enumerate(command.words):
-        found = _MODULE.fullmatch(word) or _FILE.fullmatch(word)
-        if found is None:
-            continue
-        rest = command.words[index + 1 :]
-        return VerlLaunch(
-            program=_program(found[1], found[2], found[3]),
-            title=word,
-            words=without_arguments(rest),
-            launcher=" ".join(hidden((*command.environment, *command.words[:index]))),
-            line=command.line,
-            processes=processes_of(command.words[:index]),
-            unresolved=tuple(
-                part
-                for part in dict.fromkeys(command.unresolved)
-                if any(part in word for word in rest)
-            ),
-        )
+        if found := _MODULE.fullmatch(word) or _FILE.fullmatch(word):
+            return launch_at(command, index, _program(found[1], found[2], found[3]))
     return None
 
 
@@ -92,14 +56,14 @@ def _program(package: str, folders: str, name: str) -> str:
     )
 
 
-def refusal_of(launch: VerlLaunch) -> str:
+def refusal_of(launch: Launch) -> str:
     """Return why a program has no table, with what does the same here."""
     instead = _ELSEWHERE.get(launch.program.rpartition(".")[2])
     advice = f"; here: {instead}" if instead else "; its algorithm is its own"
     return f"line {launch.line}: {launch.title}: expected verl.trainer.main_ppo or a trainer of given answers{advice}"
 
 
-def options(launch: VerlLaunch) -> SourceOptions:
+def options(launch: Launch) -> SourceOptions:
     """Return the options of a launch: its overrides, before those the keys of a file of its own."""
     pairs, others = pairs_of(launch.words)
     pairs = [as_engine(pair) for pair in pairs]
@@ -147,21 +111,16 @@ def migrate(program: str, source: SourceOptions, processes: int | None, adapter:
     return outcome
 
 
-def launched(launch: VerlLaunch, processes: int | None, adapter: str) -> Outcome:
+def launched(launch: Launch, processes: int | None, adapter: str) -> Outcome:
     """Return the configuration of a launch, with what is to be said of it; the arguments are those of ``migrate``."""
     outcome = migrate(launch.program, options(launch), launch.processes or processes, adapter)
-    outcome.warnings += [f"{part}: {advice_on(part)}" for part in launch.unresolved]
-    if launch.launcher:
-        text = f"rlhf {outcome.command} -c FILE"
-        outcome.others.append(ReportRow(f"{launch.launcher} ...", Status.NOTHING, text))
-    return outcome
+    return note_launch(launch, outcome)
 
 
-TABLES: dict[str, KeyTable] = {
-    "main_ppo": keys.KEYS,
-    "sft_trainer": supervised_keys.KEYS,
-    "fsdp_sft_trainer": supervised_keys.OLD_KEYS,
-}
+TABLES = tables_of(
+    Path(__file__).with_name("options.toml"),
+    {"VLLM_ARGUMENT": vllm_argument},
+)
 """The tables, by program."""
 _MIGRATE: dict[str, Callable[[SourceOptions, int | None, str], Outcome]] = {
     "main_ppo": lambda source, processes, adapter: main_ppo.migrate(source, adapter),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlhf_core import ConfigError
 
@@ -47,67 +49,11 @@ class GpuSpec:
         return 1e12 * self.memory_tb_s
 
 
-_STATED = "the maker's data sheet, at the share of its peak that an H200 reaches (80 %, 90 %)"
-
 GPUS: Mapping[str, GpuSpec] = {
-    gpu.name: gpu
-    for gpu in (
-        GpuSpec(
-            name="h200",
-            memory_gib=139.8,
-            bf16_tflops=790.0,
-            fp32_tflops=50.0,
-            memory_tb_s=4.3,
-            link_gb_s=400.0,
-            host_gb_s=50.0,
-            network_gb_s=45.0,
-            source="matmul and memory rates measured on one H200, 2026-11-21; links assumed",
-        ),
-        GpuSpec(
-            name="h100",
-            memory_gib=79.1,
-            bf16_tflops=790.0,
-            fp32_tflops=50.0,
-            memory_tb_s=3.0,
-            link_gb_s=400.0,
-            host_gb_s=50.0,
-            network_gb_s=45.0,
-            source=_STATED,
-        ),
-        GpuSpec(
-            name="a100-80",
-            memory_gib=79.2,
-            bf16_tflops=250.0,
-            fp32_tflops=15.0,
-            memory_tb_s=1.8,
-            link_gb_s=240.0,
-            host_gb_s=25.0,
-            network_gb_s=22.0,
-            source=_STATED,
-        ),
-        GpuSpec(
-            name="a100-40",
-            memory_gib=39.4,
-            bf16_tflops=250.0,
-            fp32_tflops=15.0,
-            memory_tb_s=1.4,
-            link_gb_s=240.0,
-            host_gb_s=25.0,
-            network_gb_s=22.0,
-            source=_STATED,
-        ),
-        GpuSpec(
-            name="l40s",
-            memory_gib=44.4,
-            bf16_tflops=290.0,
-            fp32_tflops=70.0,
-            memory_tb_s=0.78,
-            link_gb_s=25.0,
-            host_gb_s=25.0,
-            network_gb_s=11.0,
-            source=_STATED + "; no link but PCIe",
-        ),
-    )
+    name: GpuSpec(name=name, **numbers)
+    for name, numbers in tomllib.loads(
+        Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8")
+    ).items()
 }
 
 

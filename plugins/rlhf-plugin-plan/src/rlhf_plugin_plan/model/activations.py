@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .measured_towers import MeasuredTower
-from .plain_towers import PlainTowerShape
 from .precision import Precision
 from .shapes import ModelShape
 from .towers import TowerShape
@@ -184,14 +183,14 @@ def _statistics(shape: ModelShape) -> int:
 
 
 def tower_bytes(
-    tower: TowerShape | PlainTowerShape | MeasuredTower | None,
+    tower: TowerShape | MeasuredTower | None,
     image_tokens: int,
     precision: Precision,
 ) -> float:
     """Return the bytes that a trained vision tower keeps of images with this many features for its backward pass.
 
     Counted as a decoder layer with kv_heads = heads, minus up to two casts of a norm's output, and minus two
-    feed-forward arrays where there is no gate; a merger or projector keeps its normalized input and what its matmuls
+    feed-forward arrays where there is no gate; a merger keeps its normalized input and what its matmuls
     and GELU read. A counted tower keeps what its own code does. It is not recomputed. Not measured.
     """
     if tower is None or not image_tokens:
@@ -216,7 +215,7 @@ def tower_bytes(
 
 
 def tower_scoring_bytes(
-    tower: TowerShape | PlainTowerShape | MeasuredTower, image_tokens: int, precision: Precision
+    tower: TowerShape | MeasuredTower, image_tokens: int, precision: Precision
 ) -> float:
     """Return the bytes of images with this many features at the widest point of a pass without gradients."""
     if isinstance(tower, MeasuredTower):

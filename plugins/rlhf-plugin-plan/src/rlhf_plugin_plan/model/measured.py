@@ -141,9 +141,7 @@ class Measured:
             made = self._made("bfloat16")
             model, self.missing = _without_memory(made.model), made.missing
             self.text = _by_common_names(model.config.get_text_config())
-            self.is_tied = (
-                model.get_input_embeddings().weight is model.get_output_embeddings().weight
-            )
+            self.is_tied = _is_tied(model)
             self.vocab = int(model.get_output_embeddings().weight.shape[0])
             _, layers = layers_of(model)
             named = self.text.get("layer_types") or ()
@@ -233,6 +231,36 @@ class Measured:
         )
 
 
+class CountedTower:
+    """The part of an image-text model that reads pixels, counted beside a text model with closed forms.
+
+    Args:
+        values: of the config.json.
+        source: name of the config.json for messages.
+
+    Raises:
+        ConfigError: as from ``Measured``.
+    """
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        def make(dtype: str) -> Any:
+            register_attention()
+            return meta_model(values, source, dtype, ATTENTION).model
+
+        with without_numbers(Precision(parameters="bfloat16", compute="bfloat16")):
+            model = _without_memory(make("bfloat16"))
+            text = model.config.get_text_config().to_dict()
+            self.text: dict[str, Any] = {**text, "tie_word_embeddings": _is_tied(model)}
+            """The whole configuration of the text model."""
+            self.tower = tower_of(model, make, source)
+            sizes = _beside_text(model)
+        self.parameters, self.projector_parameters = sizes["tower"], sizes["projector"]
+
+
+def _is_tied(model: Any) -> bool:
+    return bool(model.get_input_embeddings().weight is model.get_output_embeddings().weight)
+
+
 def _without_memory(model: Any) -> Any:
     """Return the model on a CPU, within ``without_numbers``: the meta device knows no autocast."""
     model.to_empty(device="cpu").tie_weights()
@@ -307,10 +335,6 @@ def _grown(few: Pass, many: Pass, stands_for: Sequence[int]) -> Kept:
 
 def _counted(model: Any, layers: nn.ModuleList) -> dict[str, Any]:
     """Return the entries of ``Counts`` that follow from parameters alone."""
-    text = {id(p) for p in text_of(model).parameters()}
-    text |= {id(p) for p in model.get_output_embeddings().parameters()}
-    beside = [(name, p) for name, p in model.named_parameters() if id(p) not in text]
-    projector = [p for name, p in beside if set(name.split(".")) & set(PROJECTORS)]
     stacks = [[p for p in layer.parameters() if _is_stack(p, layer)] for layer in layers]
     linear = [p for layer in layers for p in _matrices(layer)]
     return {
@@ -320,11 +344,19 @@ def _counted(model: Any, layers: nn.ModuleList) -> dict[str, Any]:
         "joined_weights": sum(_joined(layers)),
         "stacked": sum(p.numel() for each in stacks for p in each),
         "stacked_layers": tuple(number for number, each in enumerate(stacks) if each),
-        "tower": sum(p.numel() for _, p in beside),
-        "projector": sum(p.numel() for p in projector),
+        **_beside_text(model),
         "largest_matrix": max(p.numel() for p in linear),
         "largest_stack": max((p.numel() for each in stacks for p in each), default=0),
     }
+
+
+def _beside_text(model: Any) -> dict[str, int]:
+    """Return the numbers of parameters of parts that read pixels or sounds, and of projectors among them."""
+    text = {id(p) for p in text_of(model).parameters()}
+    text |= {id(p) for p in model.get_output_embeddings().parameters()}
+    beside = [(name, p.numel()) for name, p in model.named_parameters() if id(p) not in text]
+    projector = (size for name, size in beside if set(name.split(".")) & set(PROJECTORS))
+    return {"tower": sum(size for _, size in beside), "projector": sum(projector)}
 
 
 def _is_stack(parameter: nn.Parameter, layer: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Vision tower of a family without closed forms: a pass of Transformers' own code over images without numbers.
+"""Vision tower without closed forms: a pass of Transformers' own code over images without numbers.
 
 Operations and bytes of small images tell those of every size, since they grow with the features and, within an
 image that is read whole, with their pairs. Tiles have one size, and cost the same whatever they show.
@@ -21,6 +21,8 @@ SIDES = (8, 16, 24)
 """Features of a side of the images that are passed, where a tower reads images of every size."""
 IMAGES = (1, 2)
 """Numbers of images that are passed where a tower reads tiles. What the second adds is without casts of weights."""
+INTERNVL_TILES = 13
+"""Tiles of InternVL's largest image: 12, the ``max_patches`` of its image processor, and the whole image."""
 _BFLOAT16 = Precision(parameters="bfloat16", compute="bfloat16")
 
 
@@ -49,6 +51,7 @@ class MeasuredTower:
         model: returns the model on the meta device for a type of its parameters.
         form: returns an image of so many features a side; of tiles so many equal images.
         tiles: number of tiles of one of these; 0: images are read whole.
+        most: number of these that the largest image is as large as; 0: it is not known.
         masks_pairs: all images of a pass stand in one sequence, with a mask of all its pairs.
         largest: returns the features of the largest image for an area in pixels; None where it is not known.
         source: name of the config.json for messages.
@@ -60,11 +63,13 @@ class MeasuredTower:
         form: Callable[[int], Inputs],
         *,
         tiles: int = 0,
+        most: int = 0,
         masks_pairs: bool = False,
         largest: Callable[[int | None], int | None] = lambda _: None,
         source: str,
     ) -> None:
         self._model, self._form, self._tiles, self._largest = model, form, tiles, largest
+        self._most = most
         self._source = source
         self._masks_pairs = masks_pairs
         self._seen: dict[Precision, list[Seen]] = {}
@@ -95,8 +100,8 @@ class MeasuredTower:
         Args:
             pixels: largest area of an image; None: any.
         """
-        if self._tiles > 1:
-            return self._images(_BFLOAT16)[0].features
+        if self._most:
+            return self._most * self._images(_BFLOAT16)[0].features
         return self._largest(pixels)
 
     def _tiles_of(self, image_tokens: int) -> int:
@@ -165,7 +170,7 @@ def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTow
     if "image_position_ids" in takes:
         return of(lambda side: _with_positions(vision, side))
     if hasattr(config, "image_grid_pinpoints"):
-        return of(lambda number: _of_tiles(config, number), tiles=_tiles(config))
+        return of(lambda number: _of_tiles(config, number), tiles=_tiles(config), most=1)
     if hasattr(config, "spatial_merge_size"):
         edge = patch * config.spatial_merge_size
         most = (vision.image_size // edge) ** 2
@@ -173,7 +178,8 @@ def tower_of(model: Any, make: Callable[[str], Any], source: str) -> MeasuredTow
     if getattr(vision, "image_size", None) is None:
         return None
     several = "pixel_attention_mask" in takes
-    return of(lambda number: _of_one_tile(vision, number, several=several), tiles=1)
+    most = INTERNVL_TILES if config.model_type == "internvl" else int(not several)
+    return of(lambda number: _of_one_tile(vision, number, several=several), tiles=1, most=most)
 
 
 def _of_timm(base: Any, tokens: int, of: Callable[..., MeasuredTower]) -> MeasuredTower | None:

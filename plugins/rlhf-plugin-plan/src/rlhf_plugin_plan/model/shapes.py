@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ from rlhf_core import ConfigError
 from rlhf_core.outside.json_reader import read_object
 
 from . import experts, measured, recurrent
+from .counted import counted
 from .experts import ExpertsShape
-from .measured import Measured
+from .measured import CountedTower, Measured
 from .measured_towers import MeasuredTower
-from .plain_towers import PlainTowerShape
 from .recurrent import RecurrentShape
-from .seeing import SEEING, text_config, tower_of_config
-from .towers import TowerShape
+from .seeing import COUNTED_TOWERS, QWEN, text_config
+from .towers import TowerShape, tower_of
 
 FAMILIES = (
     "llama",
@@ -28,7 +27,8 @@ FAMILIES = (
     "qwen3",
     "gemma3_text",
     *dict.fromkeys((*experts.FAMILIES, *recurrent.FAMILIES)),
-    *SEEING,
+    *QWEN,
+    *COUNTED_TOWERS,
 )
 """Values of ``model_type`` that are modeled: decoders with attention, a gated feed-forward part and two norms, or four;
 some of them with experts, with linear attention in most layers, or behind a vision tower."""
@@ -76,8 +76,10 @@ class ModelShape:
     """The experts of the feed-forward parts; None: the model is dense."""
     recurrent: RecurrentShape | None = None
     """Layers of linear attention; None: all layers have attention."""
-    tower: TowerShape | PlainTowerShape | None = None
-    """The part that reads pixels, in closed form; None: the model reads text alone, or is counted."""
+    tower: TowerShape | None = None
+    """The part that reads pixels, in closed form; None: the model reads text alone, or the part is counted."""
+    counted_tower: CountedTower | None = field(default=None, compare=False)
+    """The part that reads pixels, without numbers; None: there is none, or it has closed forms."""
     measured: Measured | None = field(default=None, compare=False)
     """The model without numbers, of a family without closed forms; None: numbers follow from those above."""
 
@@ -239,13 +241,15 @@ class ModelShape:
         """Number of parameters of the vision tower and of a projector beside it, if there is one."""
         if self.measured is not None:
             return self.measured.counts.tower
-        return self.tower.parameters if self.tower is not None else 0
+        tower = self.tower or self.counted_tower
+        return tower.parameters if tower is not None else 0
 
     @property
-    def vision(self) -> TowerShape | PlainTowerShape | MeasuredTower | None:
+    def vision(self) -> TowerShape | MeasuredTower | None:
         """The tower whose passes are predicted, by closed forms or counted; None: there is none, or no form of its
         images is known."""
-        return self.tower if self.measured is None else self.measured.tower
+        found = self.measured or self.counted_tower
+        return self.tower if found is None else found.tower
 
     @property
     def missing(self) -> str | None:
@@ -257,7 +261,7 @@ class ModelShape:
         """Number of parameters of a projector beside the vision tower, which is trained with the text model."""
         if self.measured is not None:
             return self.measured.counts.projector
-        return self.tower.projector_parameters if self.tower is not None else 0
+        return self.counted_tower.projector_parameters if self.counted_tower is not None else 0
 
     def part(self, ranks: int) -> ModelShape:
         """Return the shape of one rank's part of the model when ``ranks`` ranks share every matrix.
@@ -306,7 +310,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
             "may still work.",
             code="plan/unknown-model",
         )
-    if family in SEEING:
+    if family in (*QWEN, *COUNTED_TOWERS):
         return _seeing_shape(config, source)
     number = partial(_number, config, source)
     hidden, heads = number("hidden_size"), number("num_attention_heads")
@@ -346,7 +350,7 @@ def shape_of(config: Mapping[str, Any], source: str) -> ModelShape:
 
 def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     """Return the shape of a family without closed forms, whose numbers are counted in Transformers' model."""
-    model = _measured_model(_Values(json.dumps(config, sort_keys=True), config), source)
+    model = counted(Measured, config, source)
     text = model.text
     width = text.get("intermediate_size") or text.get("ffn_dim") or 4 * text["hidden_size"]
     heads = text["num_attention_heads"]
@@ -364,30 +368,20 @@ def _measured_shape(config: Mapping[str, Any], source: str) -> ModelShape:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Values of a config.json, told from others by their text: a mapping has no hash."""
-
-    text: str
-    values: Mapping[str, Any] = field(compare=False)
-
-
-@lru_cache(maxsize=8)
-def _measured_model(config: _Values, source: str) -> Measured:
-    """Return a model that is counted once, however many predictions compare choices of the run's options."""
-    return Measured(config.values, source)
-
-
 def _seeing_shape(config: Mapping[str, Any], source: str) -> ModelShape:
-    """Return the shape of an image-text model; its text model is in ``text_config``, or beside ``vision_config``."""
+    """Return the shape of an image-text model whose text model has closed forms."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         raise ConfigError(
             f"{source}: vision_config is {vision!r}; expected an object", code="plan/vision-config"
         )
-    text = shape_of(text_config(config), source)
+    family = config["model_type"]
+    if family in COUNTED_TOWERS:
+        found = counted(CountedTower, config, source)
+        return replace(shape_of(found.text, source), counted_tower=found)
     number = partial(_number, vision, f"{source}: vision_config")
-    return replace(text, tower=tower_of_config(config, number, text.hidden, source))
+    tower = tower_of(vision, number, family=family)
+    return replace(shape_of(text_config(config), source), tower=tower)
 
 
 def _number(config: Mapping[str, Any], source: str, key: str) -> int:

@@ -52,11 +52,6 @@ class TowerShape:
     """Number of mergers behind earlier layers."""
 
     @property
-    def projector_parameters(self) -> int:
-        """Number of parameters of a projector beside the tower: 0, since mergers belong to it."""
-        return 0
-
-    @property
     def ffn_matrices(self) -> int:
         """Number of matrices of a feed-forward part."""
         return 3 if self.gated else 2

@@ -155,8 +155,8 @@ def test_a_server_without_usage_is_said_to_have_none(evaluate, server):
     ("name", "code", "said"),
     [
         ("Tokens", 2, "its observation is token ids, which no chat server reads"),
-        ("Broken", 1, "-1.0.0.0: environment Broken: step raised ValueError: out of order"),
-        ("Nan", 1, "step gave reward = nan; expected one finite number"),
+        ("Broken", 1, "-1.0.0.0, turn 0: step of Broken raised ValueError: out of order"),
+        ("Nan", 1, "step of Nan gave reward = nan; expected one finite number"),
     ],
 )
 def test_an_environment_that_cannot_be_played_is_named(evaluate, capsys, name, code, said):

@@ -2,12 +2,11 @@
 
 import pytest
 
-from rlhf_plugin_migrate.openrlhf.common.command_line import read_flags
-from rlhf_plugin_migrate.openrlhf.reinforcement.rl import FLAGS
+from rlhf_plugin_migrate.openrlhf.common.command_line import FLAGS, read_flags
 
 
 def read(text):
-    return read_flags(text.split(), FLAGS)
+    return read_flags(text.split(), FLAGS["train_ppo_ray"])
 
 
 @pytest.mark.parametrize(

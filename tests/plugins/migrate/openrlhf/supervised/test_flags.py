@@ -2,7 +2,8 @@
 
 import pytest
 
-from rlhf_plugin_migrate.openrlhf.supervised import flags, train_dpo, train_rm, train_sft
+from rlhf_plugin_migrate.openrlhf.common.command_line import FLAGS
+from rlhf_plugin_migrate.openrlhf.supervised import train_dpo, train_rm, train_sft
 from rlhf_plugin_migrate.table.entries import Rule
 from rlhf_plugin_migrate.table.kinds import NUMBER, PAIR, SHARES, SWITCH, TEXT, TEXTS, WHOLE
 
@@ -16,9 +17,9 @@ WORDS = {
     TEXTS: "q k",
 }
 PROGRAMS = {
-    "sft": (train_sft.migrate, flags.SFT),
-    "rm": (train_rm.migrate, flags.RM),
-    "dpo": (train_dpo.migrate, flags.DPO),
+    "sft": (train_sft.migrate, FLAGS["train_sft"]),
+    "rm": (train_rm.migrate, FLAGS["train_rm"]),
+    "dpo": (train_dpo.migrate, FLAGS["train_dpo"]),
 }
 COMMON = "--model.model_name_or_path m --data.dataset d"
 BASES = {

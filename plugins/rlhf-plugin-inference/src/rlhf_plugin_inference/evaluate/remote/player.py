@@ -6,17 +6,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rlhf_core import EnvironmentFailure, first_error
 from rlhf_core.contracts import Environment, Message, RewardRequest, Task
+from rlhf_episodes import GuardedEnvironment
 from rlhf_trainer.inference import PromptFormat, SampleScore, fault_point
 
 from ..jobs import EvalJob
 from ..options import EvalOptions
 from ..records import EpisodeRecord, left_out
 from .client import ChatClient
-from .guarded import GuardedEnvironment
 from .talking import RemoteEpisode, ServerTalk
 from .texts import as_text
 
@@ -104,12 +105,10 @@ class ServerPlayer:
         """Return an episode; None where its environment failed, and such ones are left out."""
         if self._environment is None:
             return await talk.answer_once(sample)
-        environment = self._environment(talk.task)
-        where = (
-            f"{talk.task.uid._replace(sample=sample)}: environment {type(environment).__qualname__}"
-        )
-        guarded = GuardedEnvironment(environment, where, self._options.remote.environment_timeout_s)
+        uid, make = talk.task.uid._replace(sample=sample), partial(self._environment, talk.task)
+        limit_s = self._options.remote.environment_timeout_s
         try:
+            guarded = GuardedEnvironment(uid, make, limit_s, "--remote.environment_timeout_s")
             return await talk.play(sample, guarded)
         except EnvironmentFailure as trouble:
             if self._options.remote.on_error == "fail":

@@ -7,21 +7,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_core import RLHFError
+from rlhf_core import ConfigError, RLHFError
 from rlhf_core.contracts import (
     Action,
     EpisodeEnd,
     Message,
+    Observation,
     SamplingParams,
     Stop,
     Task,
     Uid,
 )
+from rlhf_episodes import GuardedEnvironment
 from rlhf_trainer.inference import eval_seed
 
 from .answers import ChatAnswer
 from .client import ChatClient, ChatRequest
-from .guarded import GuardedEnvironment
 from .texts import content_of
 
 
@@ -94,7 +95,7 @@ class ServerTalk:
     async def _play(self, sample: int, environment: GuardedEnvironment) -> RemoteEpisode:
         # As multi_turn: all episodes of a task face the same problem.
         observation = await environment.reset(self.task, self._seed(0, -1))
-        episode = self._begin(sample, environment.messages(observation) or self.prompt)
+        episode = self._begin(sample, self._messages(observation) or self.prompt)
         episode.tools = observation.tools
         episode.end = EpisodeEnd.TURNS
         for turn in range(self.max_turns):
@@ -109,10 +110,26 @@ class ServerTalk:
                 episode.end = EpisodeEnd.FINISHED
                 break
             if turn < self.max_turns - 1:
-                episode.messages += environment.messages(result.observation)
+                episode.messages += self._messages(result.observation)
         episode.rewards = await environment.episode_rewards()
         episode.reward += sum(episode.rewards.values())
         return episode
+
+    def _messages(self, observation: Observation) -> tuple[Message, ...]:
+        """Return an observation as messages.
+
+        Raises:
+            ConfigError: it is token ids, which no server reads.
+        """
+        if observation.token_ids is not None:
+            raise ConfigError(
+                f"{self.task.uid}: its observation is token ids, which no chat server reads. Evaluate the model's "
+                "folder with an engine, or have the environment give text or messages.",
+                code="eval/tokens-for-a-server",
+            )
+        if observation.text is not None:
+            return ({"role": "user", "content": observation.text},)
+        return observation.messages
 
     def _begin(self, sample: int, messages: Sequence[Message]) -> RemoteEpisode:
         uid = self.task.uid._replace(sample=sample)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ...table.entries import OptionEntry
 from ...table.kinds import Value
+from ...table.option_table import tables_of
 from ...table.outcome import nearest
 from ...table.source import SourceOptions, Written
 
 _FLAG = re.compile(r"--[A-Za-z_]")
 _SECRET = {"logger.wandb.key"}
+
+FLAGS = {
+    program: table.entries
+    for program, table in tables_of(Path(__file__).parents[1] / "options.toml").items()
+}
+"""Program -> its flags by the names of 0.11.2."""
 
 
 def read_flags(words: Sequence[str], entries: Mapping[str, OptionEntry]) -> SourceOptions:

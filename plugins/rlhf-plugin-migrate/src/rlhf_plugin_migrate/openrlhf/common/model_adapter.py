@@ -10,8 +10,6 @@ from ...table.source import SourceOptions
 _RANK, _FOUR_BITS, _STAGE = "ds.lora.rank", "ds.load_in_4bit", "ds.zero_stage"
 _DETAILS = ("alpha", "dropout", "target_modules")
 _ALL_LINEAR = "all-linear"
-OPTIONS = ("rank", "alpha", "dropout", "target")
-"""Options of an adapter that the flags may set."""
 
 
 def has_adapter(source: SourceOptions) -> bool:
@@ -27,8 +25,9 @@ def set_adapter(source: SourceOptions, out: Outcome, roles: Sequence[str]) -> No
     """
     if not has_adapter(source):
         out.nothing(_RANK, "0: all weights are trained, as here")
-        for name in _DETAILS:
-            out.nothing(f"ds.lora.{name}", f"OpenRLHF makes no adapter with --{_RANK} 0")
+        out.nothing(
+            (f"ds.lora.{name}" for name in _DETAILS), f"OpenRLHF makes no adapter with --{_RANK} 0"
+        )
         if source.flag(_FOUR_BITS):
             out.missing(
                 _FOUR_BITS,

@@ -36,8 +36,9 @@ def set_optimizer(source: SourceOptions, out: Outcome, role: str, prefix: str) -
         for option in ("lr", "betas", "eps", "weight_decay"):
             flag = f"{prefix}adam.{option}"
             out.set(f"{role}.adam.{option}", source.value(flag), flag)
-        for option in ("lr", "momentum"):
-            out.nothing(f"{prefix}muon.{option}", "the optimizer is adam")
+        out.nothing(
+            (f"{prefix}muon.{option}" for option in ("lr", "momentum")), "the optimizer is adam"
+        )
     else:
         for option in ("lr", "momentum"):
             flag = f"{prefix}muon.{option}"

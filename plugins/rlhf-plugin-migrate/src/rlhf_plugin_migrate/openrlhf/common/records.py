@@ -45,8 +45,9 @@ def _set_wandb(source: SourceOptions, out: Outcome) -> None:
     """Set Weights & Biases, whose key has no place in a configuration. OpenRLHF uses it when a key is given."""
     key = "logger.wandb.key"
     if not source.given(key):
-        for name in _WANDB:
-            out.nothing(f"logger.wandb.{name}", f"OpenRLHF reads it only with --{key}")
+        out.nothing(
+            (f"logger.wandb.{name}" for name in _WANDB), f"OpenRLHF reads it only with --{key}"
+        )
         return
     out.set("log.to", ["wandb"], key)
     out.differs(key, "the key is read from WANDB_API_KEY, or from where wandb login put it")

@@ -107,8 +107,9 @@ def set_kl(source: SourceOptions, out: Outcome) -> None:
     out.set("algo.kl.coef", coef, "algo.kl.init_coef")
     others = ("use_loss", "estimator", "unbiased_gradient", "target", "horizon")
     if not coef:
-        for name in others:
-            out.nothing(f"algo.kl.{name}", "there is no KL with a coefficient of 0")
+        out.nothing(
+            (f"algo.kl.{name}" for name in others), "there is no KL with a coefficient of 0"
+        )
         return
     in_loss, estimator = source.flag("algo.kl.use_loss"), source.text("algo.kl.estimator")
     unbiased = source.flag("algo.kl.unbiased_gradient")
@@ -142,19 +143,17 @@ def set_correction(source: SourceOptions, out: Outcome) -> None:
     if source.flag(_ENABLE):
         level, mode = _OLD_TYPES[source.text(_TYPE)]
         gate, deciding = "ratio", [_ENABLE, _TYPE]
-    for name in {_LEVEL, _MODE, _GATE, _TYPE} - set(deciding):
-        out.nothing(
-            name, f"{' and '.join(f'--{other}' for other in deciding)} say which correction it is"
-        )
+    out.nothing(
+        {_LEVEL, _MODE, _GATE, _TYPE} - set(deciding),
+        f"{' and '.join(f'--{other}' for other in deciding)} say which correction it is",
+    )
     if level == "off":
-        for name in (*deciding, _THRESHOLD):
-            out.nothing(name, "the correction is off")
+        out.nothing((*deciding, _THRESHOLD), "the correction is off")
         return
     if source.text("actor.policy_loss_type") == "gspo":
         out.set("algo.loss.old_logprobs", "rollout", *deciding)
         comment = "with gspo OpenRLHF applies no weight or mask; the sampler takes the old policy's place in the ratio"
-        for name in deciding:
-            out.differs(name, comment)
+        out.differs(deciding, comment)
         out.nothing(_THRESHOLD, "with gspo OpenRLHF applies no threshold")
         return
     threshold = source.numbers(_THRESHOLD)

@@ -66,8 +66,10 @@ def set_micro_batches(source: SourceOptions, out: Outcome) -> None:
                 f"a micro-batch holds at least one sequence of rollout.max_length = {whole} tokens",
             )
         out.set(_MICRO_BATCH, max(budget, whole), *flags)
-        for name in ("train.micro_batch_size", "rollout.micro_batch_size"):
-            out.nothing(name, "OpenRLHF does not read it with --train.dynamic_batch_enable")
+        out.nothing(
+            ("train.micro_batch_size", "rollout.micro_batch_size"),
+            "OpenRLHF does not read it with --train.dynamic_batch_enable",
+        )
         scoring = source.value("rollout.max_tokens_per_gpu")
         note = out.nothing if scoring in (None, budget) else out.differs
         note(
@@ -80,8 +82,10 @@ def set_micro_batches(source: SourceOptions, out: Outcome) -> None:
         out.set(_MICRO_BATCH, size * whole, "train.micro_batch_size", comment=comment)
         why = f"passes without gradients have the same limit, {_MICRO_BATCH}"
         out.nothing("rollout.micro_batch_size", why)
-        for name in ("train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu"):
-            out.nothing(name, "OpenRLHF reads it only with --train.dynamic_batch_enable")
+        out.nothing(
+            ("train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu"),
+            "OpenRLHF reads it only with --train.dynamic_batch_enable",
+        )
 
 
 def set_batch(source: SourceOptions, out: Outcome) -> None:

@@ -37,8 +37,7 @@ def set_ranks(source: SourceOptions, out: Outcome) -> None:
             why = "no reference model is built with a KL coefficient of 0"
             if has_reference(source):
                 why = "the reference is the policy without its adapter, not a model of its own"
-            for name in (nodes, gpus):
-                out.nothing(name, why)
+            out.nothing((nodes, gpus), why)
     local_model = source.given("reward.model_name_or_path") and not source.given(
         "reward.remote_url", "train.agent_func_path"
     )
@@ -90,8 +89,7 @@ def _set_sleep(source: SourceOptions, out: Outcome, *, hybrid: bool) -> None:
     """Have engine and trainer sleep in turn if either did; here both do, or neither."""
     asked = [flag for flag in SLEEP_FLAGS if source.flag(flag)]
     if not hybrid:
-        for flag in asked:
-            out.nothing(flag, "engines share no GPU with the trainer, so sleep would gain nothing")
+        out.nothing(asked, "engines share no GPU with the trainer, so sleep would gain nothing")
     elif asked:
         out.set("runtime.sleep", "always", *asked)
         if asked == ["vllm.enable_sleep"]:

@@ -28,8 +28,10 @@ def _set_images(source: SourceOptions, out: Outcome) -> None:
     """Set the reading of images, if prompts may have some: OpenRLHF's number of them is its switch."""
     most = source.whole("data.max_images_per_prompt")
     if most == 0:
-        for name in ("data.image_key", "data.max_images_per_prompt", "actor.freeze_visual_encoder"):
-            out.nothing(name, "there are no images in the prompts")
+        out.nothing(
+            ("data.image_key", "data.max_images_per_prompt", "actor.freeze_visual_encoder"),
+            "there are no images in the prompts",
+        )
         return
     out.set("model.vision", "vlm", "data.max_images_per_prompt")
     out.set("data.max_images", most, "data.max_images_per_prompt")

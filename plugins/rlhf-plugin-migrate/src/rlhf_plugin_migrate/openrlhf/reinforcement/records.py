@@ -13,8 +13,7 @@ def set_evaluation(source: SourceOptions, out: Outcome) -> None:
     every = source.whole("eval.steps")
     if not source.given("eval.dataset") or every <= 0:
         why = "OpenRLHF evaluates only with both --eval.dataset and --eval.steps"
-        for name in (*(f"eval.{name}" for name in _EVAL), "ckpt.best_metric_key"):
-            out.nothing(name, why)
+        out.nothing((*(f"eval.{name}" for name in _EVAL), "ckpt.best_metric_key"), why)
         return
     sets = [name.strip() for name in source.text("eval.dataset").split(",")]
     out.set("eval.data", [f"{set_name(name)}={name}" for name in sets], "eval.dataset")

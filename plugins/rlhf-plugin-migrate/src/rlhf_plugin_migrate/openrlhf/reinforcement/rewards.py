@@ -53,8 +53,7 @@ def _set_agent(source: SourceOptions, out: Outcome) -> None:
         "step, in which each turn keeps its own reward",
     )
     out.nothing("data.label_key", "an environment gets the whole row of its task")
-    for name in (_REMOTE, _MODEL):
-        out.nothing(name, "OpenRLHF does not use it with --train.agent_func_path")
+    out.nothing((_REMOTE, _MODEL), "OpenRLHF does not use it with --train.agent_func_path")
 
 
 def _set_function(source: SourceOptions, out: Outcome, path: str, adapter: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...table.outcome import Outcome
-from ..common.command_line import read_flags
+from ..common.command_line import FLAGS, read_flags
 from ..common.records import set_files, set_logs
 from . import algorithm, lengths, optimization, placement, prompts, records, rewards
-from .rl import FLAGS
 
 
 def migrate(words: Sequence[str], adapter: str) -> Outcome:
@@ -17,7 +16,7 @@ def migrate(words: Sequence[str], adapter: str) -> Outcome:
     Args:
         adapter: path of the file that calls the user's reward function, if it is needed.
     """
-    source = read_flags(words, FLAGS)
+    source = read_flags(words, FLAGS["train_ppo_ray"])
     out = Outcome(source)
     out.apply_plain_entries()
     if not source.given("actor.model_name_or_path"):

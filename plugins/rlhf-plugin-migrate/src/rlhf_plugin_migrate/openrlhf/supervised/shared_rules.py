@@ -75,8 +75,10 @@ def _set_lengths(source: SourceOptions, out: Outcome, sequences_per_row: int) ->
 def _set_evaluation(source: SourceOptions, out: Outcome) -> None:
     sets = names_of_sets(source, "eval.dataset")
     if not sets:
-        for name in ("eval.dataset", "eval.steps", "eval.split"):
-            out.nothing(name, "OpenRLHF evaluates only with --eval.dataset")
+        out.nothing(
+            ("eval.dataset", "eval.steps", "eval.split"),
+            "OpenRLHF evaluates only with --eval.dataset",
+        )
         return
     out.set("eval.data", list(sets), "eval.dataset")
     note_unread_sets(out, "eval.dataset", sets)

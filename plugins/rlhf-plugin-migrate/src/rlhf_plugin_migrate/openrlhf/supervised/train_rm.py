@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
-from ..common.command_line import read_flags
-from .flags import RM
+from ..common.command_line import FLAGS, read_flags
 from .shared_rules import set_pairs, set_run
 
 
@@ -17,7 +16,7 @@ def migrate(words: Sequence[str], processes: int | None) -> Outcome:
     Args:
         processes: number of processes that the launcher starts; None: it does not say.
     """
-    source = read_flags(words, RM)
+    source = read_flags(words, FLAGS["train_rm"])
     out = Outcome(source, command="rm")
     set_run(source, out, processes, sequences_per_row=2, role="reward_model")
     set_pairs(source, out)

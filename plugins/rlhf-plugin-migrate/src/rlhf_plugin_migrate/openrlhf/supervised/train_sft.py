@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
-from ..common.command_line import read_flags
+from ..common.command_line import FLAGS, read_flags
 from ..common.sets import set_template
-from .flags import SFT
 from .shared_rules import set_run
 
 _INPUT, _OUTPUT = "data.input_key", "data.output_key"
@@ -21,7 +20,7 @@ def migrate(words: Sequence[str], processes: int | None) -> Outcome:
     Args:
         processes: number of processes that the launcher starts; None: it does not say.
     """
-    source = read_flags(words, SFT)
+    source = read_flags(words, FLAGS["train_sft"])
     out = Outcome(source, command="sft")
     set_run(source, out, processes, sequences_per_row=1)
     if source.flag("model.pretrain_mode_enable"):
@@ -42,8 +41,10 @@ def _set_text(source: SourceOptions, out: Outcome) -> None:
         "a text that is too long is cut into pieces that are all learned, and ends with an end of sequence; OpenRLHF "
         "learns its beginning, without an end",
     )
-    for name in (_OUTPUT, _MULTITURN, _CHAT, "data.input_template"):
-        out.nothing(name, "OpenRLHF does not use it on plain text")
+    out.nothing(
+        (_OUTPUT, _MULTITURN, _CHAT, "data.input_template"),
+        "OpenRLHF does not use it on plain text",
+    )
 
 
 def _set_conversations(source: SourceOptions, out: Outcome) -> None:

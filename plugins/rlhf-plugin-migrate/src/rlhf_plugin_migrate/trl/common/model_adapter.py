@@ -24,8 +24,7 @@ def set_adapter(source: SourceOptions, out: Outcome, *, backend: str) -> None:
     """
     if not source.flag("use_peft"):
         out.nothing("use_peft", "all weights are trained, as here")
-        for key in _DETAILS:
-            out.nothing(key, "TRL reads it only with use_peft")
+        out.nothing(_DETAILS, "TRL reads it only with use_peft")
         out.nothing(_NESTED, "nothing is quantized")
         if source.flag(_FOUR_BITS):
             out.missing(

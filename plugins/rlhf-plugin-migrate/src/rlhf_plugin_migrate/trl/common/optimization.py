@@ -57,8 +57,7 @@ def _set_optimizer(source: SourceOptions, out: Outcome) -> None:
     out.set(f"actor.{ours}.lr", source.number("learning_rate"), "learning_rate")
     out.set(f"actor.{ours}.weight_decay", source.number("weight_decay"), "weight_decay")
     if ours == "sgd":
-        for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
-            out.nothing(key, "the optimizer is sgd")
+        out.nothing(("adam_beta1", "adam_beta2", "adam_epsilon"), "the optimizer is sgd")
         return
     betas = [source.number("adam_beta1"), source.number("adam_beta2")]
     out.set(f"actor.{ours}.betas", betas, "adam_beta1", "adam_beta2")

@@ -41,8 +41,7 @@ def set_adapter(source: SourceOptions, out: Outcome, prefix: str, role: str) -> 
     out.set(f"{role}.adapter", "lora", rank, start)
     if source.text(start):
         out.set(f"{section}.init_from", source.text(start), start)
-        for key in (rank, alpha, target, exclude, dropout):
-            out.nothing(key, "the folder of the adapter says it")
+        out.nothing((rank, alpha, target, exclude, dropout), "the folder of the adapter says it")
         return
     out.nothing(start, "unset")
     out.set(f"{section}.rank", source.whole(rank), rank)

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...table.entries import Nothing, Rule
-from ...table.kinds import TEXT
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
 from .hydra import Pair, pairs_of_text
-from .key_table import Line
 
 _NAME, _PATH = "config-name", "config-path"
-CONFIG: tuple[Line, ...] = (
-    (_NAME, TEXT, None, Rule()),
-    (_PATH, TEXT, None, Rule()),
-    ("hydra.searchpath", TEXT, None, Nothing("where hydra looks for files")),
-    ("hydra.run.dir", TEXT, None, Nothing("the run folder is output")),
-)
 _OF_VERL = (
     "ppo_trainer",
     "sft_trainer",

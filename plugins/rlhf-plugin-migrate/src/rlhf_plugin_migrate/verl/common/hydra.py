@@ -12,9 +12,9 @@ from rlhf_core import ConfigError
 
 from ...table.entries import Missing, Nothing, OptionEntry, To
 from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Value
+from ...table.option_table import OptionTable
 from ...table.outcome import nearest
 from ...table.source import SourceOptions, Written
-from .key_table import KeyTable
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([\w.\-/@]+)(?:=(.*))?", re.DOTALL)
 _INTERPOLATION = re.compile(r"\$\{([\w.]+)\}")
@@ -74,7 +74,7 @@ def pairs_of_text(text: str, name: str) -> tuple[list[Pair], list[Written]]:
 
 
 def options_of(
-    pairs: Sequence[Pair], others: Sequence[Written], table: KeyTable, *, is_whole: bool = False
+    pairs: Sequence[Pair], others: Sequence[Written], table: OptionTable, *, is_whole: bool = False
 ) -> SourceOptions:
     """Return keys with their values as options. What cannot be read is kept with the reason.
 
@@ -133,7 +133,9 @@ def _value(text: str) -> object:
         return text
 
 
-def _filled(value: object, values: Mapping[str, object], table: KeyTable, depth: int = 0) -> object:
+def _filled(
+    value: object, values: Mapping[str, object], table: OptionTable, depth: int = 0
+) -> object:
     """Return a text in which the keys that it names have their values."""
     if not isinstance(value, str) or depth > 8:
         return value
@@ -172,7 +174,7 @@ def _read(value: object, entry: OptionEntry) -> Value:
     return entry.kind.read([str(value)])
 
 
-def _is_everyones(name: str, value: object, entry: OptionEntry | None, table: KeyTable) -> bool:
+def _is_everyones(name: str, value: object, entry: OptionEntry | None, table: OptionTable) -> bool:
     """Return whether a key of a whole configuration is one of those that all have: one without a default that is known
     here, of engines, profilers and the like, or one with another key's value."""
     if entry is None or "${" in str(value):

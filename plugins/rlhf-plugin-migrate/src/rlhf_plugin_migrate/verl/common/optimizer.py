@@ -83,8 +83,7 @@ def set_schedule(
 def _set_floor(source: SourceOptions, out: Outcome, prefix: str, role: str, schedule: str) -> None:
     ratio, lowest = f"{prefix}.min_lr_ratio", f"{prefix}.min_lr"
     if schedule == "constant":
-        for key in (ratio, lowest):
-            out.nothing(key, "the learning rate is constant")
+        out.nothing((ratio, lowest), "the learning rate is constant")
     elif source.number(lowest):
         share = source.number(lowest) / source.number(f"{prefix}.lr")
         out.set(f"{role}.min_lr_ratio", round(share, 6), lowest)

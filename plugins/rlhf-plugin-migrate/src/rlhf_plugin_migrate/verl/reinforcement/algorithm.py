@@ -166,8 +166,7 @@ def _set_bounds(source: SourceOptions, out: Outcome, loss: str, theirs: str) -> 
         if source.number(low) != source.number(high):
             out.differs(low, "there is one threshold for both directions")
     else:
-        for key in (low, high):
-            out.nothing(key, f"{loss} does not clip")
+        out.nothing((low, high), f"{loss} does not clip")
     if loss == "ppo":
         out.set("algo.loss.ppo.dual_clip", source.number(dual), dual)
     elif loss == "dppo":
@@ -203,14 +202,13 @@ def set_kl(source: SourceOptions, out: Outcome) -> None:
     in_loss, in_reward = source.flag(_IN_LOSS), source.flag(_IN_REWARD)
     if in_loss and in_reward:
         out.missing(_IN_REWARD, "there is one KL: that of the loss is taken")
-    for key in () if in_loss else (*loss_keys, _IN_LOSS):
-        out.nothing(key, "there is no KL in the loss")
-    for key in (
+    out.nothing(() if in_loss else (*loss_keys, _IN_LOSS), "there is no KL in the loss")
+    out.nothing(
         ()
         if in_reward and not in_loss
-        else (*reward_keys, *adapted, "algorithm.kl_ctrl.type", _IN_REWARD)
-    ):
-        out.nothing(key, "there is no KL in the reward")
+        else (*reward_keys, *adapted, "algorithm.kl_ctrl.type", _IN_REWARD),
+        "there is no KL in the reward",
+    )
     if not has_reference(source):
         out.set("algo.kl.coef", 0.0, _IN_LOSS, _IN_REWARD)
         return
@@ -225,8 +223,7 @@ def set_kl(source: SourceOptions, out: Outcome) -> None:
         out.set("algo.kl.target", source.number(adapted[0]), adapted[0], "algorithm.kl_ctrl.type")
         out.set("algo.kl.horizon", int(source.number(adapted[1])), adapted[1])
     else:
-        for key in (*adapted, "algorithm.kl_ctrl.type"):
-            out.nothing(key, "the coefficient is fixed")
+        out.nothing((*adapted, "algorithm.kl_ctrl.type"), "the coefficient is fixed")
 
 
 def _set_kl_estimator(source: SourceOptions, out: Outcome, key: str, *, in_loss: bool) -> None:

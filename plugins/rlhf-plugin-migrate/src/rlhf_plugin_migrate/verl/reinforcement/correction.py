@@ -91,8 +91,7 @@ def _set_drops(source: SourceOptions, out: Outcome, drops: str, weights: str) ->
         out.missing(
             _RS, f"{names[0]}: what is dropped is told by a token, a sum or a mean over a sequence"
         )
-        for key in (_RS_LIMIT, _RS_LOW):
-            out.nothing(key, "see rollout_rs")
+        out.nothing((_RS_LIMIT, _RS_LOW), "see rollout_rs")
         if weights:
             _set_weights(source, out, weights)
         return
@@ -135,8 +134,7 @@ def set_filter(source: SourceOptions, out: Outcome) -> None:
         f"{_FILTER}.{name}" for name in ("enable", "metric", "max_num_gen_batches")
     )
     if not source.flag(enable):
-        for key in (metric, batches):
-            out.nothing(key, "the filter is off")
+        out.nothing((metric, batches), "the filter is off")
         out.nothing(enable, "off, as here")
         return
     out.set("rollout.filters", ["zero_variance"], enable, metric)

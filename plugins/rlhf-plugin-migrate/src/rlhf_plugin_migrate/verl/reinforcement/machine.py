@@ -81,8 +81,7 @@ def set_gpus(source: SourceOptions, out: Outcome) -> None:
     if has_own_engines(source):
         _set_engines_apart(source, out, number)
         return
-    for key in (_ENGINE_NODES, _ENGINE_GPUS):
-        out.nothing(key, "engines share GPUs with the trainer")
+    out.nothing((_ENGINE_NODES, _ENGINE_GPUS), "engines share GPUs with the trainer")
     if number == 1:
         out.set("runtime.name", "local", _NODES, _PER_NODE)
     else:
@@ -116,8 +115,7 @@ def set_engine(source: SourceOptions, out: Outcome) -> None:
         *(f"{_ROLLOUT}.{name}" for name in ("enforce_eager", "enable_prefix_caching", *_VLLM)),
     ]
     if engine != "vllm":
-        for name in (*options, _WIDTH):
-            out.nothing(name, "the trainer's own weights generate")
+        out.nothing((*options, _WIDTH), "the trainer's own weights generate")
         return
     out.set("engine.vllm.memory_share", source.number(_SHARE), _SHARE)
     eager, caching = f"{_ROLLOUT}.enforce_eager", f"{_ROLLOUT}.enable_prefix_caching"
@@ -152,8 +150,7 @@ def set_sleep(source: SourceOptions, out: Outcome) -> None:
     """Set what leaves the GPU while the other side works: verl moves each part by a key of its own."""
     keys = (_PARAMS, _STATE, _FREE)
     if has_own_engines(source):
-        for key in keys:
-            out.nothing(key, "engines share no GPU with the trainer, so sleep would gain nothing")
+        out.nothing(keys, "engines share no GPU with the trainer, so sleep would gain nothing")
         return
     params, state, engine = (source.flag(key) for key in keys)
     if not source.given(*keys):

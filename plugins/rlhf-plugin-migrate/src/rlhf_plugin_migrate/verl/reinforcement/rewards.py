@@ -46,8 +46,7 @@ def set_reward(source: SourceOptions, out: Outcome, adapter: str) -> None:
             "Geometry3K. For other rows (code, search) write a function",
         )
     if source.text(_PATH) or not source.flag(_MODEL):
-        for key in (_MODEL_PATH, _TOKENIZER):
-            out.nothing(key, "no model scores")
+        out.nothing((_MODEL_PATH, _TOKENIZER), "no model scores")
     if source.text(_PATH) and source.flag(_MODEL):
         out.missing(
             _MODEL,
@@ -55,8 +54,7 @@ def set_reward(source: SourceOptions, out: Outcome, adapter: str) -> None:
         )
     elif not source.flag(_MODEL):
         out.nothing(_MODEL, "no model scores")
-    for key in (_PATH, _NAME, _KEY):
-        out.nothing(key, "rewards get the whole row")
+    out.nothing((_PATH, _NAME, _KEY), "rewards get the whole row")
     if source.text(_SOURCE) != "register" or manager not in (*_LISTS, *_SINGLE):
         out.missing(_MANAGER, f"the reward manager {manager} is not known: it is taken for naive")
     out.nothing(_MANAGER, "each sample is scored by itself")
@@ -100,8 +98,10 @@ def _set_model(source: SourceOptions, out: Outcome) -> None:
 def _set_overlong(source: SourceOptions, out: Outcome) -> None:
     enable, length, factor = (f"{_BUFFER}.{name}" for name in ("enable", "len", "penalty_factor"))
     if not source.flag(enable) or source.text(_MANAGER) != "dapo":
-        for key in (enable, length, factor, _LIMIT):
-            out.nothing(key, "there is no penalty for length, of which verl's manager dapo has one")
+        out.nothing(
+            (enable, length, factor, _LIMIT),
+            "there is no penalty for length, of which verl's manager dapo has one",
+        )
         return
     out.set("reward.shapers", ["overlong"], enable)
     out.set("reward.overlong.buffer", source.whole(length), length)

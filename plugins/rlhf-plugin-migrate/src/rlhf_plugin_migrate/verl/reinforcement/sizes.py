@@ -85,8 +85,9 @@ def set_lengths(source: SourceOptions, out: Outcome) -> None:
 def set_micro_batches(source: SourceOptions, out: Outcome) -> None:
     """Set the packed tokens of a micro-batch, on which memory depends and no result."""
     whole, ranks = longest(source), ulysses(source)
-    for key in (_PER_GPU, _ALL_GPUS, _BUDGET, _DYNAMIC):
-        out.nothing(key, "a matter of memory, which other keys say")
+    out.nothing(
+        (_PER_GPU, _ALL_GPUS, _BUDGET, _DYNAMIC), "a matter of memory, which other keys say"
+    )
     if source.flag(_DYNAMIC):
         budget = max(source.whole(_BUDGET), whole)
         out.set(_MICRO_BATCH, budget, _BUDGET, _DYNAMIC)
@@ -109,16 +110,14 @@ def set_async(source: SourceOptions, out: Outcome) -> None:
     ]
     partial, total = "async_training.partial_rollout", "rollout.total_rollout_steps"
     if not has_own_engines(source):
-        for key in (*keys, partial, total):
-            out.nothing(key, "engines share GPUs with the trainer")
+        out.nothing((*keys, partial, total), "engines share GPUs with the trainer")
         return
     out.set("rollout.max_staleness", 1, *keys)
     if source.given(*keys):
-        for key in keys:
-            out.differs(
-                key,
-                "rollout.max_staleness counts versions, of which each step makes one; verl's a share of samples",
-            )
+        out.differs(
+            keys,
+            "rollout.max_staleness counts versions, of which each step makes one; verl's a share of samples",
+        )
     if source.given(partial):
         out.set("rollout.in_flight_updates", source.flag(partial), partial)
     count = source.value(total)

@@ -50,8 +50,7 @@ def _set_machine(source: SourceOptions, out: Outcome, processes: int | None) -> 
     nodes, gpus = "trainer.nnodes", "trainer.n_gpus_per_node"
     if processes is None and source.given(nodes, gpus):
         processes = source.whole(nodes) * source.whole(gpus)
-    for key in (nodes, gpus):
-        out.nothing(key, "the launcher says how many processes there are")
+    out.nothing((nodes, gpus), "the launcher says how many processes there are")
     if processes is None:
         out.warnings.append("one process is assumed; --processes says how many the launcher starts")
     number, width = processes or 1, max(source.whole(_ULYSSES), 1)
@@ -90,11 +89,12 @@ def _set_columns(source: SourceOptions, out: Outcome) -> None:
     """Set where rows have their texts: conversations, or a question and an answer."""
     if _PROMPT not in source.entries or source.flag(_TURNS):
         out.set("data.messages_key", source.text(_MESSAGES), _MESSAGES, _TURNS)
-        for key in (_PROMPT, _RESPONSE, "data.prompt_dict_keys", "data.response_dict_keys"):
-            out.nothing(key, "rows are conversations")
+        out.nothing(
+            (_PROMPT, _RESPONSE, "data.prompt_dict_keys", "data.response_dict_keys"),
+            "rows are conversations",
+        )
         return
-    for key in (_MESSAGES, _TURNS):
-        out.nothing(key, "rows are questions with answers")
+    out.nothing((_MESSAGES, _TURNS), "rows are questions with answers")
     inner = {}
     for name in ("prompt", "response"):
         key = f"data.{name}_dict_keys"
@@ -113,11 +113,10 @@ def _set_columns(source: SourceOptions, out: Outcome) -> None:
     }:
         out.set("data.form", "verl", _PROMPT, _RESPONSE, *dict_keys)
     else:
-        for key in (_PROMPT, _RESPONSE, *dict_keys):
-            out.missing(
-                key,
-                "an entry of a column is read with --data.form verl alone: extra_info.question and .answer",
-            )
+        out.missing(
+            (_PROMPT, _RESPONSE, *dict_keys),
+            "an entry of a column is read with --data.form verl alone: extra_info.question and .answer",
+        )
 
 
 def _set_sizes(source: SourceOptions, out: Outcome) -> None:
@@ -127,8 +126,7 @@ def _set_sizes(source: SourceOptions, out: Outcome) -> None:
     if source.text(cut) == "left":
         out.differs(cut, "a longer row loses its end, not its beginning")
     length, width = source.whole("data.max_length"), max(source.whole(_ULYSSES), 1)
-    for key in (_ROWS, _ALL_ROWS, _BUDGET, _DYNAMIC):
-        out.nothing(key, "a matter of memory, which other keys say")
+    out.nothing((_ROWS, _ALL_ROWS, _BUDGET, _DYNAMIC), "a matter of memory, which other keys say")
     if source.flag(_DYNAMIC) and not source.given(_ROWS):
         budget = max(source.whole(_BUDGET), length)
         out.set(_MICRO_BATCH, budget, _BUDGET, _DYNAMIC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_plugin_migrate.openrlhf.reinforcement.rl import FLAGS
+from rlhf_plugin_migrate.openrlhf.common.command_line import FLAGS
 from rlhf_plugin_migrate.openrlhf.reinforcement.train_ppo_ray import migrate
 from rlhf_plugin_migrate.table.entries import Rule
 from rlhf_plugin_migrate.table.kinds import (
@@ -43,7 +43,7 @@ BASES = {
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 def test_every_flag_gets_a_row_in_any_company_and_sets_no_undeclared_option(base):
-    for entry in FLAGS.values():
+    for entry in FLAGS["train_ppo_ray"].values():
         value = WORDS.get(entry.kind, entry.kind.name.removeprefix("one of ").partition(",")[0])
         common = "--actor.model_name_or_path m --data.prompt_dataset d --vllm.num_engines 2"
         words = f"{common} {base} --{entry.name} {value}".split()

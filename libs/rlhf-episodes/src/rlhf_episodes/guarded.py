@@ -26,15 +26,16 @@ MAX_REWARD = 1e35
 ResultT = TypeVar("ResultT")
 
 
-class Play:
+class GuardedEnvironment:
     """The environment of one episode.
 
     Every method raises an EnvironmentFailure if the environment raises an exception, returns a result of a type other
-    than the contract's, gives a number that is not finite, or takes longer than ``timeout_s`` seconds. An environment
+    than the contract's, gives a number that is not finite, or takes longer than ``limit_s`` seconds. An environment
     that waits is cancelled then. One that computes without waiting holds up all episodes and cannot be interrupted.
 
     Args:
         make: builds the environment.
+        limit_option: the option that is the limit, for messages.
         label: returns name and version of the environment, for messages; empty: its class's name stands for it.
 
     Raises:
@@ -42,10 +43,16 @@ class Play:
     """
 
     def __init__(
-        self, uid: Uid, make: Callable[[], Environment], timeout_s: float, label: Callable[[], str]
+        self,
+        uid: Uid,
+        make: Callable[[], Environment],
+        limit_s: float,
+        limit_option: str,
+        label: Callable[[], str] = str,
     ) -> None:
         self._uid = uid
-        self._timeout_s = timeout_s
+        self._limit_s = limit_s
+        self._limit_option = limit_option
         self._turn = 0
         self._label = label
         self._class = "the environment"
@@ -92,7 +99,7 @@ class Play:
     async def _guard(
         self, call: str, method: Callable[..., Awaitable[ResultT]], *arguments: object
     ) -> ResultT:
-        limit = asyncio.timeout(self._timeout_s)
+        limit = asyncio.timeout(self._limit_s)
         try:
             async with limit:
                 return await method(*arguments)
@@ -105,8 +112,8 @@ class Play:
             if not limit.expired():
                 raise self._error(call, error) from error
             raise EnvironmentFailure(
-                f"{self._where(call)} did not return within {self._timeout_s:g} s; if it needs longer, raise "
-                "--rollout.multi_turn.environment_timeout_s",
+                f"{self._where(call)} did not return within {self._limit_s:g} s; if it needs longer, raise "
+                f"{self._limit_option}",
                 code="environment/too-slow",
             ) from error
 

@@ -1,7 +1,6 @@
-"""Towers of LLaVA, Gemma 3 and InternVL: parameters as Transformers counts them, operations and bytes by hand."""
+"""Towers that are counted beside a text model with closed forms: those of LLaVA, Gemma 3 and InternVL."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -10,29 +9,12 @@ from rlhf_plugin_lora import rlhf_model_adapters
 from rlhf_plugin_plan.memory.role import MicroBatch, Role, trained_parameters
 from rlhf_plugin_plan.memory.sharing import Sharing
 from rlhf_plugin_plan.memory.training_memory import moments
-from rlhf_plugin_plan.model.activations import Precision, tower_bytes
+from rlhf_plugin_plan.model.activations import Precision
 from rlhf_plugin_plan.model.adapters import count
-from rlhf_plugin_plan.model.plain_towers import PlainTowerShape
 from rlhf_plugin_plan.model.shapes import shape_of
 from rlhf_testing.errors import has_code
 
 BF16 = Precision(parameters="bfloat16", compute="bfloat16")
-TOWER = PlainTowerShape(
-    hidden=2,
-    layers=3,
-    heads=1,
-    ffn=5,
-    patch_inputs=6,
-    side=4,
-    more_tokens=1,
-    tile_tokens=4,
-    tiles=3,
-    small_parameters=7,
-    projector_weights=12,
-    projector_parameters=14,
-    normed=8,
-    projected=11,
-)
 CLIP = {
     "model_type": "clip_vision_model",
     "hidden_size": 1024,
@@ -125,56 +107,57 @@ def test_parameters_are_those_of_transformers(name):
     saved = json.loads(json.dumps(config.to_dict()))
 
     for shape in (shape_of(CONFIGS[name], name), shape_of(saved, name)):
+        assert shape.measured is None
         beside = sum(p.numel() for p in model.model.multi_modal_projector.parameters())
         tower = sum(p.numel() for p in model.model.vision_tower.parameters())
         assert shape.projector_parameters == beside
-        assert shape.tower.parameters == tower + beside
+        assert shape.tower_parameters == tower + beside
         assert shape.parameters == sum(p.numel() for p in model.parameters())
 
 
 def test_features_of_the_largest_image():
     """LLaVA 336 x 336 in patches of 14: 24 x 24; InternVL 448 x 448, halved: 16 x 16 for each of 13 tiles."""
-    assert shape_of(LLAVA_7B, "").tower.image_tokens(None) == 576
-    assert shape_of(CONFIGS["llava, whole images"], "").tower.image_tokens(None) == 577
-    assert shape_of(GEMMA_4B, "").tower.image_tokens(None) == 256
-    large = INTERNVL | {"vision_config": INTERN | {"image_size": [448, 448]}}
-    assert shape_of(large, "").tower.image_tokens(None) == 13 * 256
+
+    def features(name, **changes):
+        vision = CONFIGS[name]["vision_config"] | {"num_hidden_layers": 2} | changes
+        shape = shape_of(CONFIGS[name] | {"vision_config": vision}, name)
+        return shape.vision.image_tokens(None)
+
+    assert features("llava 7b") == 576
+    assert features("llava, whole images") == 577
+    assert features("gemma 4b") == 256
+    assert features("internvl", image_size=[448, 448]) == 13 * 256
 
 
-def test_operations_of_tiles_by_hand():
-    # 5 features are 2 tiles, of 4 features and 17 hidden states each. Weights: 3 (4 x 4 + 2 x 2 x 5) = 108 for 34
-    # states, 6 x 2 for 32 patches, 12 for 8 features. Attention: 4 x 2 for 17 x 17 pairs, 3 layers, 2 tiles.
-    assert TOWER.flops(5) == 2 * (108 * 34 + 12 * 32 + 12 * 8) + 4 * 2 * 3 * 2 * 17 * 17
-    assert TOWER.flops(4) == TOWER.flops(8) / 2
-    assert TOWER.flops(0) == 0
-
-
-def test_bytes_of_a_tile_by_hand():
-    # A layer: norms 2 x (4 + 2 + 2) x 2, attention 2 x 4 x 2, feed-forward 2 x 2 x 5, statistics 4 + 8. The projector:
-    # a norm of 8, and 11 values of 2 bytes, for 4 features.
-    assert tower_bytes(TOWER, 1, BF16) == 17 * 3 * (32 + 16 + 20 + 12) + 4 * (64 + 22)
-
-
-def test_a_projector_is_trained_beside_a_frozen_tower(pencil):
-    shape = replace(pencil, tower=TOWER)
+def test_a_projector_is_trained_beside_a_frozen_tower():
+    shape = shape_of(INTERNVL, "internvl")
 
     whole, frozen = (_policy(shape, frozen_tower=it) for it in (False, True))
 
-    assert trained_parameters(frozen) == pencil.parameters + 14
-    assert trained_parameters(whole) == pencil.parameters + TOWER.parameters
+    text = shape.parameters - shape.tower_parameters
+    assert trained_parameters(whole) == shape.parameters
+    assert trained_parameters(frozen) == text + shape.projector_parameters
 
 
-def test_a_frozen_tower_has_no_gradients_on_their_way(pencil):
-    """Outside of layers are 5 x 2 embeddings, a norm of 2, and a tower with its projector of 14; both types at once."""
+def test_a_frozen_tower_has_no_gradients_on_their_way():
+    """Outside of layers are 500 x 48 embeddings, a norm of 48, and a tower with its projector; both types at once."""
+    shape = shape_of(INTERNVL, "internvl")
     sharing = Sharing(stage=3, ranks=2, live_parameters=0, layerwise=True)
     batch = MicroBatch(tokens=6, actions=4, several=True)
 
     def on_their_way(*, frozen):
-        role = _policy(replace(pencil, tower=TOWER), frozen_tower=frozen)
+        role = _policy(shape, frozen_tower=frozen)
         return moments(role, sharing, batch)["end of a micro-batch"]["gradients on their way"]
 
-    assert on_their_way(frozen=False) == (2 + 4) * (12 + TOWER.parameters)
-    assert on_their_way(frozen=True) == (2 + 4) * (12 + 14)
+    text = 500 * 48 + 48
+    assert on_their_way(frozen=False) == (2 + 4) * (text + shape.tower_parameters)
+    assert on_their_way(frozen=True) == (2 + 4) * (text + shape.projector_parameters)
+
+
+def test_a_tower_is_counted_once_for_all_predictions():
+    first, second = (shape_of(INTERNVL, "internvl") for _ in range(2))
+
+    assert first.counted_tower is second.counted_tower
 
 
 def _policy(shape, *, frozen_tower):
@@ -197,19 +180,14 @@ def _policy(shape, *, frozen_tower):
             "plan/vision-config",
         ),
         (
-            {"vision_config": CLIP | {"hidden_size": 0}},
-            "vision_config: hidden_size is 0",
-            "plan/not-positive",
+            {"vision_config": CLIP | {"hidden_size": 100}},
+            "The hidden size .100. is not a multiple of the number of attention heads",
+            "plan/refused-config",
         ),
         (
             {"vision_config": CLIP | {"patch_size": None}},
-            "patch_size is None; expected a size",
-            "plan/vision-size",
-        ),
-        (
-            {"vision_feature_layer": [-2, -1]},
-            "vision_feature_layer names several layers",
-            "plan/several-feature-layers",
+            "expected the config.json of a model of the family llava; Transformers cannot",
+            "plan/refused-config",
         ),
         (
             {"text_config": {"model_type": "phimoe"}},
