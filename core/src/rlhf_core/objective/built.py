@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..called.answers import Checked
+from ..called import Checked
 from ..contracts.backend import (
     Objective,
     PolicyObjective,

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ..batch.metric import Metrics
-from ..called.answers import Checked
+from ..called import Checked
 from ..capabilities import APPLIES_IS_WEIGHTS, NO_ADVANTAGES
 from ..component import ComponentRef
 from ..contracts.backend import LossTerm, Normalizers, PolicyObjective, StepPlan
