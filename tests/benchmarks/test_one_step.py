@@ -9,8 +9,8 @@ import pytest
 from tests.deadlines import PATIENT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_FILES = 84
-MAX_CONTAINERS = 38
+MAX_FILES = 79
+MAX_CONTAINERS = 37
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from rlhf_core import Config, ConfigError
-from rlhf_core.called.signatures import CALLED_KINDS
+from rlhf_core.called import CALLED_KINDS
 from rlhf_core.code_reference import is_reference, parse
 from rlhf_core.contracts import ComponentRef
 from rlhf_core.plugins import empty

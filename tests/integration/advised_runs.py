@@ -27,9 +27,8 @@ from rlhf_plugin_supervised.training.drawn import with_drawn_rows
 from rlhf_plugin_supervised.training.imitation.sft_options import SFT
 from rlhf_trainer.durable import checkpoint
 from rlhf_trainer.learning.checks import check_served_weights
-from rlhf_trainer.loop.restore import restore_roles
+from rlhf_trainer.loop.restore import check_epoch, restore_roles
 from rlhf_trainer.loop.state import LoopState
-from rlhf_trainer.loop.training import check_epoch
 from rlhf_trainer.rollouts.episodes import PlayedGroup, rewarded
 from rlhf_trainer.rollouts.reports import staleness_metrics
 
@@ -164,7 +163,7 @@ RUNS_GOING_ON = {
             },
         )
     ],
-    "rlhf_trainer/loop/training.py:check_epoch": [
+    "rlhf_trainer/loop/restore.py:check_epoch": [
         Advised(
             call=epoch,
             wrong={"was": 8, "now": 9},

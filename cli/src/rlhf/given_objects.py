@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from rlhf_core.called.signatures import CALLED_KINDS, refused
+from rlhf_core.called import CALLED_KINDS, refused
 from rlhf_core.capabilities import IN_PROCESS, WRAPS_CODE, check_words
 from rlhf_core.code_reference import config_of, made, snake_case
 from rlhf_core.component import Component, Config, Registered

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .called.signatures import CALLED_KINDS, check_definition
+from .called import CALLED_KINDS, check_definition
 from .component import Component, Config, Registered
 from .errors import ConfigError
 

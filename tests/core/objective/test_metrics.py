@@ -2,6 +2,7 @@
 
 import torch
 
+from rlhf_core.batch.metric import loss_metric
 from rlhf_core.contracts import Metric
 from rlhf_core.objective import mean_metric, read_metrics
 
@@ -41,3 +42,10 @@ def test_parts_are_merged_into_plain_numbers():
 
 def test_no_parts_give_no_metrics():
     assert read_metrics([]) == {}
+
+
+def test_a_metric_keeps_no_graph():
+    metric = loss_metric(torch.tensor(3.0, requires_grad=True) * 2)
+
+    assert not metric.total.requires_grad
+    assert metric.reduction == "share"

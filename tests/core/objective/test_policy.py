@@ -107,6 +107,24 @@ def test_it_is_the_sum_over_tokens(
     torch.testing.assert_close(leaf[1].grad, same[1].grad, atol=1e-7, rtol=1e-6)
 
 
+@pytest.mark.parametrize("coef", [0.0, 0.5])
+def test_parts_are_logged_without_their_coefficients(
+    built, batch, plan, leaves, part, refs, term, coef
+):
+    """A coefficient of 0 keeps the metric."""
+    given, plan = part(batch, ALL, *leaves()), replace(plan, kl_coef=coef, entropy_coef=coef)
+    objective = built(kl_estimator=refs.k3, entropy_bonus=True, terms=(term(weight=coef),))
+
+    loss, metrics = objective.rollouts(*given, plan)
+    parts = {
+        name: metrics[f"loss/{name}"].value() for name in ("policy", "kl", "entropy", "square")
+    }
+
+    assert all(parts.values())
+    expected = parts["policy"] + coef * (parts["kl"] - parts["entropy"] + parts["square"])
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("cut", [[[0], [1], [2]], [[1, 2], [0]], [[0, 2], [1]], [[2, 1, 0]]])
 def test_it_does_not_depend_on_the_micro_batches(

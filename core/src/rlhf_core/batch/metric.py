@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from ..lazy import Bool, Float, torch
 
 Reduction = Literal["mean", "share", "sum", "max", "min", "last"]
 
@@ -81,3 +83,44 @@ def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """Return the plain numbers; means over nothing are left out."""
     values = ((name, metric.value()) for name, metric in metrics.items())
     return {name: value for name, value in values if value is not None}
+
+
+def loss_metric(part: Float[torch.Tensor, ""]) -> Metric:
+    """Return a part of the step's loss as a metric: the parts of all micro-batches and ranks add up to the loss."""
+    return Metric(part.detach(), reduction="share")
+
+
+def mean_metric(values: Float[torch.Tensor, "b a"], mask: Bool[torch.Tensor, "b a"]) -> Metric:
+    """Return the mean of ``values``, which have no gradient, over action tokens; it merges over micro-batches."""
+    return Metric(torch.where(mask, values, 0.0).sum(), mask.sum())
+
+
+def read_metrics(parts: Sequence[Mapping[str, Metric]]) -> Metrics:
+    """Merge the metrics of a step's micro-batches into plain numbers, waiting for the device once.
+
+    A read per metric and micro-batch would stop the host from running ahead of the device each time.
+    """
+    numbers = [
+        number
+        for part in parts
+        for metric in part.values()
+        for number in (metric.total, metric.count)
+    ]
+    remote = [number for number in numbers if _is_remote(number)]
+    read = iter(
+        torch.stack([number.detach().double() for number in remote]).tolist() if remote else ()
+    )
+    plain = iter([next(read) if _is_remote(number) else _plain(number) for number in numbers])
+    return merge_metrics(
+        {name: Metric(next(plain), next(plain), metric.reduction) for name, metric in part.items()}
+        for part in parts
+    )
+
+
+# Any: a metric may hold a number of Python, NumPy or torch.
+def _is_remote(number: Any) -> bool:
+    return isinstance(number, torch.Tensor) and number.device.type != "cpu"
+
+
+def _plain(number: Any) -> Any:
+    return number.item() if isinstance(number, torch.Tensor) else number

@@ -15,9 +15,17 @@ from ..lazy import NDArray, np
 from ..media.reference import MediaRef
 from ..media.spans import MediaSpan, seen_together
 from .media_columns import MEDIA, media_rows, media_spans
-from .ragged import offsets_of, packed, ragged_index
 from .task import Uid
-from .token_columns import Rows, TokenColumns, Tokens, joined_routes, joined_tokens
+from .token_columns import (
+    Rows,
+    TokenColumns,
+    Tokens,
+    joined_routes,
+    joined_tokens,
+    offsets_of,
+    packed,
+    ragged_index,
+)
 from .trajectory import Trajectory
 
 PER_ROW = (
@@ -328,7 +336,7 @@ class TrajectoryColumns:
         """Return a batch whose tokens are in memory; the columns that follow from the tokens are computed. Without the
         columns of step rewards and of images there are none; without places turns are in the order of the rows."""
         none = np.zeros(0, dtype=np.int64)
-        oldest, counts = _versions(tokens)
+        oldest, counts = tokens.version_counts()
         return cls(
             uid=uid,
             num_tokens=np.diff(tokens.token_offsets),
@@ -350,22 +358,6 @@ class TrajectoryColumns:
             metrics=metrics or {},
             tokens=tokens,
         )
-
-
-def _versions(tokens: TokenColumns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (B,) the oldest version of each row, and (B, W) the number of actions of each version from it on."""
-    lengths = np.diff(tokens.action_offsets)
-    oldest = np.zeros(len(lengths), dtype=np.int64)
-    rows = np.flatnonzero(lengths)
-    if not len(rows):
-        return oldest, np.zeros((len(lengths), 1), dtype=np.int64)
-    versions, starts = tokens.weight_version, tokens.action_offsets[:-1][rows]
-    oldest[rows] = np.minimum.reduceat(versions, starts)
-    width = int((np.maximum.reduceat(versions, starts) - oldest[rows]).max()) + 1
-    if width == 1:
-        return oldest, lengths[:, None]
-    cell = np.repeat(np.arange(len(lengths)) * width - oldest, lengths) + versions
-    return oldest, np.bincount(cell, minlength=len(lengths) * width).reshape(-1, width)
 
 
 def _widened(counts: NDArray[np.int64], width: int) -> NDArray[np.int64]:

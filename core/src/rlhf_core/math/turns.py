@@ -5,7 +5,7 @@ Turns are those of the episode, however many rows it was cut into: a turn on ano
 
 from __future__ import annotations
 
-from ..batch.ragged import offsets_of
+from ..batch.token_columns import offsets_of
 from ..batch.trajectory_columns import TrajectoryColumns
 from ..contracts.advantage import RewardBatch
 from ..lazy import Bool, Float, Int, NDArray, np, torch

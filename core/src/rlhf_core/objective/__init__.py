@@ -17,6 +17,7 @@ Axes: ``B`` rows of a micro-batch, ``A`` actions of its longest row, ``M`` actio
 the teacher finds most probable.
 """
 
+from ..batch.metric import mean_metric, read_metrics
 from .built import (
     BuiltActionObjective,
     BuiltObjective,
@@ -25,7 +26,7 @@ from .built import (
     build_objective,
     rows_per_unit,
 )
-from .columns import ActionColumns, ActionGrid, on_device
+from .columns import ActionColumns, ActionGrid, ActionScores, on_device
 from .policy import (
     BuiltPolicyObjective,
     BuiltTerm,
@@ -37,8 +38,6 @@ from .policy import (
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import centering_penalty, ranking_loss, ranking_objective
-from .reduction import mean_metric, read_metrics
-from .scores import ActionScores
 from .step_labels import step_label_objective
 from .value import value_objective
 

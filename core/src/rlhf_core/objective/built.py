@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..called.answers import Checked
+from ..called import Checked
 from ..contracts.backend import (
     Objective,
     PolicyObjective,
@@ -25,12 +25,11 @@ from ..contracts.backend import (
 from ..contracts.preference import PreferenceInputs, PreferenceResult
 from ..errors import PluginError
 from ..plugins import Plugins
-from .columns import ActionColumns
+from .columns import ActionColumns, ActionScores
 from .policy import BuiltPolicyObjective, Part, PolicyComponents
 from .preference import preference_objective
 from .preference_sum import PreferenceSum, WeightedPreferenceLoss
 from .ranking import ranking_objective
-from .scores import ActionScores
 from .step_labels import step_label_objective
 from .value import value_objective
 

@@ -1,4 +1,5 @@
-"""A micro-batch's actions on the device: where they stand in right-padded rows, and their columns of values."""
+"""A micro-batch's actions on the device: where they stand in right-padded rows, their columns of values, what a policy
+gives for them as a backend supplies it, and the sum of their losses."""
 
 from __future__ import annotations
 
@@ -12,8 +13,17 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..contracts.backend import JUDGED, MARGIN, PREPARED, ROW_WEIGHTS, TrainBatch
+from ..contracts.backend import (
+    JUDGED,
+    MARGIN,
+    PREPARED,
+    ROW_WEIGHTS,
+    Aggregation,
+    Normalizers,
+    TrainBatch,
+)
 from ..errors import PluginError
+from ..math import aggregate
 
 
 def on_device(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
@@ -146,3 +156,48 @@ class ActionColumns:
             for name in self.flat
             if name.startswith(PREPARED)
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionScores:
+    """Log-probs and entropies of ``M`` actions in nats, at least float32, with gradients.
+
+    All are of the distribution after the temperature (``RoleSpec.temperature``), in the order of the batch's rows and,
+    within a row, of its actions.
+    """
+
+    logprobs: Float[Tensor, " m"]
+    """Log-probability of each action."""
+    entropies: Float[Tensor, " m"]
+    """Entropy of the distribution that the action was drawn from."""
+    others: Float[Tensor, "m k"] | None = None
+    """Log-probs of the tokens ``ActionColumns.teacher_top_ids`` at the same positions, where there are such ids; after
+    ``RoleSpec.top_temperature``."""
+    mean_logprobs: Float[Tensor, " m"] | None = None
+    """Mean log-probability over all ids that have one; supplied where the objective wants it
+    (``PolicyComponents.wants_mean_logprobs``)."""
+
+
+def reduced(
+    token_loss: Float[Tensor, "b a"],
+    mask: Bool[Tensor, "b a"],
+    aggregation: Aggregation,
+    totals: Normalizers,
+    row_weights: Float[Tensor, " b"] | None = None,
+) -> Float[Tensor, ""]:
+    """Return this micro-batch's share of the step's loss; see ``rlhf_core.math.aggregate`` for the divisors.
+
+    Args:
+        totals: totals of the whole optimizer step, all ranks included.
+        row_weights: share of each row in the actions of its episode; None: each row is an episode.
+    """
+    share: Float[Tensor, ""] = aggregate(
+        token_loss,
+        mask,
+        aggregation,
+        num_actions=totals.num_actions,
+        num_sequences=totals.num_sequences,
+        max_actions=totals.max_actions,
+        row_weights=row_weights,
+    )
+    return share

@@ -6,7 +6,7 @@ all micro-batches add up to the loss of the whole step, because every normalizer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..batch.metric import Metrics
-from ..called.answers import Checked
+from ..batch.metric import Metric, Metrics, loss_metric, mean_metric
+from ..called import Checked
 from ..capabilities import APPLIES_IS_WEIGHTS, NO_ADVANTAGES
 from ..component import ComponentRef
 from ..contracts.backend import LossTerm, Normalizers, PolicyObjective, StepPlan
@@ -24,9 +24,7 @@ from ..contracts.functions.kl import KlEstimator
 from ..contracts.loss import LossInputs, PolicyLoss, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from ..plugins import Plugins
-from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid
-from .reduction import LossParts, loss_metric, mean_metric, reduced
-from .scores import ActionScores
+from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid, ActionScores, reduced
 
 Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
 """A micro-batch's part of the step's loss, and the metrics of the part."""
@@ -182,24 +180,24 @@ def policy_objective(
         old_logprobs=old,
         entropy=entropy,
     )
-    metrics = dict(correction.metrics) if correction is not None else {}
-    parts, found = _judged_parts(components, inputs, correction, columns, plan, hear)
-    metrics |= found
+    loss, metrics = _judged_part(components, inputs, correction, columns, plan, hear)
+    if correction is not None:
+        metrics = correction.metrics | metrics
     if components.kl_estimator is not None:
         kl = _kl_to_reference(components, policy, old, columns)
         part = reduced(kl, mask, objective.aggregation, totals, weights)
-        parts.add("loss/kl", part, plan.kl_coef)
-        metrics["kl/ref"] = mean_metric(kl.detach(), mask)
+        loss = loss + plan.kl_coef * part
+        metrics |= {"loss/kl": loss_metric(part), "kl/ref": mean_metric(kl.detach(), mask)}
     if objective.entropy_bonus:
         bonus = reduced(entropy, mask, objective.aggregation, totals, weights)
-        parts.add("loss/entropy", bonus, -plan.entropy_coef)
-    for built in components.terms_on("rollouts"):
-        if not built.needs_advantages:
-            metrics |= _add_term(parts, built, inputs, totals, weights)
+        loss = loss - plan.entropy_coef * bonus
+        metrics["loss/entropy"] = loss_metric(bonus)
+    terms = [one for one in components.terms_on("rollouts") if not one.needs_advantages]
+    loss, metrics = _with_terms((loss, metrics), terms, inputs, totals, weights)
     log_ratio = policy.detach() - old  # (B, A)
     metrics["policy/entropy"] = mean_metric(entropy.detach(), mask)
     metrics["policy/approx_kl"] = mean_metric(torch.expm1(log_ratio) - log_ratio, mask)
-    return parts.total, metrics | parts.metrics
+    return loss, metrics
 
 
 def supervised_objective(
@@ -224,21 +222,18 @@ def supervised_objective(
         entropy=grid.pad(scores.entropies).detach(),
         mean_logprobs=None if scores.mean_logprobs is None else grid.pad(scores.mean_logprobs),
     )
-    parts = LossParts(policy.new_zeros(()))
-    metrics: Metrics = {}
-    for built in components.terms_on("supervised"):
-        metrics |= _add_term(parts, built, inputs, totals, None)
-    return parts.total, metrics | parts.metrics
+    nothing = (policy.new_zeros(()), dict[str, Metric]())
+    return _with_terms(nothing, components.terms_on("supervised"), inputs, totals, None)
 
 
-def _judged_parts(
+def _judged_part(
     components: PolicyComponents,
     inputs: LossInputs,
     correction: Correction | None,
     columns: ActionColumns,
     plan: StepPlan,
     hear: HearLosses | None,
-) -> tuple[LossParts, Metrics]:
+) -> Part:
     """Return the policy loss and the terms that need advantages, of the rows whose rewards count, and their metrics."""
     rows, weights, totals = columns.judged_rows, columns.row_weights, plan.normalizers
     if rows is not None:
@@ -247,7 +242,7 @@ def _judged_parts(
             if hear is not None:
                 unknown = none.new_full((columns.grid.index.numel(),), torch.nan)
                 hear(unknown, unknown)
-            return LossParts(none, {"loss/policy": loss_metric(none)}), {}
+            return none, {"loss/policy": loss_metric(none)}
         inputs = _of_rows(inputs, rows)
         correction = None if correction is None else _of_rows(correction, rows)
         weights = None if weights is None else weights[rows]
@@ -256,12 +251,10 @@ def _judged_parts(
     if hear is not None:
         _tell(hear, result.loss, token_loss, inputs, columns)
     aggregation = components.objective.aggregation
-    first = reduced(token_loss, inputs.action_mask, aggregation, totals, weights)
-    parts, metrics = LossParts(first, {"loss/policy": loss_metric(first)}), dict(result.metrics)
-    for built in components.terms_on("rollouts"):
-        if built.needs_advantages:
-            metrics |= _add_term(parts, built, inputs, totals, weights)
-    return parts, metrics
+    loss = reduced(token_loss, inputs.action_mask, aggregation, totals, weights)
+    metrics = {**result.metrics, "loss/policy": loss_metric(loss)}
+    terms = [one for one in components.terms_on("rollouts") if one.needs_advantages]
+    return _with_terms((loss, metrics), terms, inputs, totals, weights)
 
 
 def _tell(
@@ -292,18 +285,21 @@ def _tell(
     hear(*(column.flatten()[columns.grid.index] for column in found))
 
 
-def _add_term(
-    parts: LossParts,
-    built: BuiltTerm,
+def _with_terms(
+    part: Part,
+    terms: Iterable[BuiltTerm],
     inputs: LossInputs,
     totals: Normalizers,
     weights: Float[Tensor, " b"] | None,
-) -> Metrics:
-    """Add a term's part of the loss, and return the metrics of its loss."""
-    outcome = built.loss(inputs)
-    part = reduced(outcome.loss, inputs.action_mask, built.term.aggregation, totals, weights)
-    parts.add(f"loss/{built.name}", part, built.term.weight)
-    return outcome.metrics
+) -> Part:
+    """Return the part with those of the terms, each with its weight; it is logged as it is, without the weight."""
+    loss, metrics = part
+    for built in terms:
+        outcome, term = built.loss(inputs), built.term
+        own = reduced(outcome.loss, inputs.action_mask, term.aggregation, totals, weights)
+        loss = loss + term.weight * own
+        metrics = metrics | outcome.metrics | {f"loss/{built.name}": loss_metric(own)}
+    return loss, metrics
 
 
 RowsT = TypeVar("RowsT", LossInputs, Correction)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from ..batch.metric import Metric, Metrics
+from ..batch.metric import Metric, Metrics, loss_metric
 from ..contracts.backend import StepPlan
 from ..contracts.preference import (
     MATCHED,
@@ -22,9 +22,7 @@ from ..contracts.preference import (
     PreferenceLoss,
 )
 from ..errors import PluginError
-from .columns import ActionColumns
-from .reduction import LossParts, loss_metric
-from .scores import ActionScores
+from .columns import ActionColumns, ActionScores
 
 
 def preference_objective(
@@ -81,11 +79,12 @@ def preference_objective(
     )
     result = loss(inputs)
     units = plan.normalizers.num_sequences / rows_per_unit
-    first = result.loss.sum() / units
-    parts = LossParts(first, {"loss/preference": loss_metric(first)})
+    total = result.loss.sum() / units
+    parts: Metrics = {"loss/preference": loss_metric(total)}
     nll = -inputs.chosen.policy / inputs.chosen.num_tokens  # (C,), nats a token
     if nll_coef:
-        parts.add("loss/nll", nll.sum() / units, nll_coef)
+        part = nll.sum() / units
+        total, parts["loss/nll"] = total + nll_coef * part, loss_metric(part)
     metrics: Metrics = {
         "preference/chosen_nll": _mean(nll.detach()),
         "preference/chosen_reward": _mean(result.chosen_rewards),
@@ -95,7 +94,7 @@ def preference_objective(
         margins = result.chosen_rewards - result.rejected_rewards  # (P,)
         metrics["preference/margin"] = _mean(margins)
         metrics["preference/accuracy"] = _mean((margins > 0).to(margins.dtype))
-    return parts.total, metrics | result.metrics | parts.metrics
+    return total, metrics | result.metrics | parts
 
 
 def _matched(

@@ -10,11 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ..batch.metric import Metric, Metrics
+from ..batch.metric import Metric, Metrics, loss_metric
 from ..contracts.backend import RankingObjective, StepPlan
 from ..errors import PluginError
 from .columns import ActionColumns
-from .reduction import LossParts, loss_metric
 
 
 def ranking_objective(
@@ -44,11 +43,14 @@ def ranking_objective(
     if columns.margins is not None and objective.loss == "sigmoid":
         margin = columns.margins[rows[0]]  # (P,)
     pairs = plan.normalizers.num_sequences / 2
-    first = ranking_loss(chosen, rejected, margin).sum() / pairs
-    parts = LossParts(first, {"loss/ranking": loss_metric(first)})
+    total = ranking_loss(chosen, rejected, margin).sum() / pairs
+    parts: Metrics = {"loss/ranking": loss_metric(total)}
     if objective.center_coef:
         penalty = centering_penalty(chosen, rejected).sum() / pairs
-        parts.add("loss/centering", penalty, objective.center_coef)
+        total, parts["loss/centering"] = (
+            total + objective.center_coef * penalty,
+            loss_metric(penalty),
+        )
     difference = (chosen - rejected).detach()  # (P,)
     metrics: Metrics = {
         "ranking/accuracy": _mean((difference > 0).to(difference.dtype)),
@@ -56,7 +58,7 @@ def ranking_objective(
         "ranking/chosen_score": _mean(chosen.detach()),
         "ranking/rejected_score": _mean(rejected.detach()),
     }
-    return parts.total, metrics | parts.metrics
+    return total, metrics | parts
 
 
 def ranking_loss(

@@ -6,10 +6,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from ..batch.metric import Metric, Metrics
+from ..batch.metric import Metric, Metrics, loss_metric, mean_metric
 from ..contracts.backend import StepPlan
 from .columns import ActionColumns
-from .reduction import loss_metric, mean_metric
 
 
 def step_label_objective(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from ..batch.metric import Metrics
+from ..batch.metric import Metrics, loss_metric, mean_metric
 from ..contracts.backend import StepPlan, ValueObjective
 from ..math import value_loss
-from .columns import ActionColumns
-from .reduction import loss_metric, mean_metric, reduced
+from .columns import ActionColumns, reduced
 
 
 def value_objective(

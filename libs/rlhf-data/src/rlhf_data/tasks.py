@@ -24,6 +24,7 @@ from rlhf_core.media.reader import ImageReader
 from .chat.control_words import InertWords
 from .chat.renderer import TokenizerRenderer
 from .forms.beside import warn_of_tools
+from .forms.formed_source import FormedSource
 from .forms.opened_sets import OpenedSets
 from .held_out.sides import Side, hashes_of
 from .held_out.trained_rows import refuse_trained_rows
@@ -379,7 +380,7 @@ class _Reader:
             count += len(prompts)
             parts.append(
                 TaskSetPart(
-                    source=source,
+                    source=source.as_read if isinstance(source, FormedSource) else source,
                     format=format,
                     prompts=prompts,
                     dataset=source.name,

@@ -12,7 +12,7 @@ from rlhf_core.batch.metric import Metric, Metrics
 from rlhf_core.batch.task import Task
 from rlhf_core.batch.trajectory import Trajectory
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.called.signatures import asking
+from rlhf_core.called import asking
 from rlhf_core.contracts.executor import RolloutContext, RolloutExecutor
 from rlhf_core.contracts.reward import RewardShaper, RolloutInfo, SampleFilter
 

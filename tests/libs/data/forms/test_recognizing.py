@@ -36,7 +36,7 @@ def test_rows_that_are_right_are_looked_at_once(read, monkeypatch):
     assert [row["prompt"] for row in source.scan()] == ["a", "b"]
     monkeypatch.delattr(FormedRows, "made")
 
-    assert source.row(1) == {"prompt": "b"}
+    assert source.as_read.row(1) == {"prompt": "b"}
 
 
 @pytest.mark.parametrize("scans", [0, 1, 2])
@@ -46,7 +46,7 @@ def test_one_row_that_is_made_into_another_is_so_whenever_it_is_read(read, scans
     for _ in range(scans):
         assert [row["prompt"] for row in source.scan()] == ["a", [ASKED], "b"]
 
-    assert source.row(1)["prompt"] == [ASKED]
+    assert source.as_read.row(1)["prompt"] == [ASKED]
 
 
 def test_the_form_is_said_in_one_line(read, caplog):

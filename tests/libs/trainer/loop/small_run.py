@@ -9,7 +9,7 @@ import signal
 import sys
 import types
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -18,16 +18,14 @@ from rlhf_core import Component, Config, hookimpl
 from rlhf_core.contracts import Placement, RewardResult
 from rlhf_core.contracts.learner import LearnOutcome
 from rlhf_core.plugins import GROUP, Candidate, load, register
-from rlhf_core.storage.run_folder import complete
+from rlhf_core.storage.run_folder import RunFolder, complete
 from rlhf_testing.fakes import FakeEngine
 from rlhf_testing.tiny import tiny_config, tiny_tokenizer
 from rlhf_trainer.durable import checkpoint
-from rlhf_trainer.durable.ledger import Ledger
 from rlhf_trainer.loop.run import run as run_training
 from rlhf_trainer.loop.session import open_session
 from rlhf_trainer.loop.state import initial_state
 from rlhf_trainer.loop.trainer import Trainer
-from rlhf_trainer.rollouts.prompts import Cursor
 
 NUM_ROWS = 12
 
@@ -271,15 +269,13 @@ class Letters:
 
 
 @asynccontextmanager
-async def opened(resolved, plugins, ledger_file):
+async def opened(resolved, plugins, folder):
     """A trainer at its first step, with all that a run has around it but the run itself."""
     async with AsyncExitStack() as stack:
         session = await open_session(resolved, plugins, stack)
-        ledger = stack.enter_context(closing(Ledger(ledger_file)))
-        train = resolved.run.train
-        epochs = None if train.steps is not None else train.epochs
-        cursor = Cursor(session.tasks, resolved.run.seed, epochs=epochs)
-        yield Trainer(session, initial_state(resolved.run), cursor, ledger)
+        trainer = Trainer(session, initial_state(resolved.run), RunFolder(folder))
+        await trainer.begin(None, {}, stack)
+        yield trainer
 
 
 class SmallRun:
@@ -321,7 +317,7 @@ class SmallRun:
         """Do some steps without the run around them; return them, and ``trainer`` as they left it."""
 
         async def take(resolved, plugins):
-            async with opened(resolved, plugins, self.folder / "ledger.jsonl") as self.trainer:
+            async with opened(resolved, plugins, self.folder) as self.trainer:
                 return [await self.trainer.step() for _ in range(count)], self.trainer
 
         with self.configured(*changes, prepare=prepare) as (resolved, plugins):

@@ -13,7 +13,8 @@ from rlhf_testing.fakes import FakeEngine
 from rlhf_trainer.durable.records import Extent
 from rlhf_trainer.loop.sleeping import Sleeping
 from rlhf_trainer.loop.state import LoopState
-from rlhf_trainer.loop.training import BINDING, TrainingCourse, check_books
+from rlhf_trainer.loop.trainer import Trainer
+from rlhf_trainer.loop.training import BINDING, check_books
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def course(tmp_path):
             total_steps=7,
             sleeping=Sleeping(FakeEngine(), named, ()),
         )
-        return TrainingCourse(session, LoopState(), RunFolder(tmp_path))
+        return Trainer(session, LoopState(), RunFolder(tmp_path))
 
     return of
 

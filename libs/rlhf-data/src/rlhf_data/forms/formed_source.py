@@ -88,11 +88,15 @@ class FormedSource:
         self.where = source.where
         self._source = source
         self._rows = rows
-        self._are_as_read = False
-        """True once all rows were looked at, and none of them is made into another."""
+        self._is_needed = True
 
     def __len__(self) -> int:
         return len(self._source)
+
+    @property
+    def as_read(self) -> Source:
+        """The other source itself, once all rows were looked at and none of them is made into another; else this."""
+        return self if self._is_needed else self._source
 
     def row(self, index: int) -> Row:
         """Return the row of an index in our own columns.
@@ -100,10 +104,7 @@ class FormedSource:
         Raises:
             DataError: the row cannot be read, or is of another form.
         """
-        row = self._source.row(index)
-        if self._are_as_read:
-            return row
-        made = self._rows.made(row)
+        made = self._rows.made(self._source.row(index))
         if isinstance(made, Unreadable):
             raise row_error(self.where(index), made)
         return made
@@ -114,7 +115,7 @@ class FormedSource:
         for row in self._source.scan():
             made = row if isinstance(row, Unreadable) else self._rows.made(row)
             num_as_read += made is row
-            self._are_as_read |= num_as_read == len(self)
+            self._is_needed &= num_as_read < len(self)
             yield made
 
 

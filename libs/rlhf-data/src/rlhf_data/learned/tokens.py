@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_core.batch.ragged import offsets_of
+from rlhf_core.batch.token_columns import offsets_of
 from rlhf_core.errors import DataError
 from rlhf_core.media.spans import MediaSpan
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlhf_core.called.signatures import asking
+from rlhf_core.called import asking
 from rlhf_core.contracts.data.source import DataSource
 from rlhf_core.errors import DataError, PluginError
 

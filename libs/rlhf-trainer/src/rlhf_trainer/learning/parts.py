@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_config.resolved import Resolved
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.called.answers import Checked
+from rlhf_core.called import Checked
 from rlhf_core.contracts.advantage import AdvantageEstimator, Advantages
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.contracts.loss import PreparingLoss

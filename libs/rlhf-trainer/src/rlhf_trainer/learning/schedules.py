@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_config.common import TrainedRole
 from rlhf_config.resolved import Selection
-from rlhf_core.called.signatures import asking
+from rlhf_core.called import asking
 from rlhf_core.contracts.backend import ScheduleSpec
 from rlhf_core.contracts.functions.schedule import LrSchedule, SchedulePoint
 from rlhf_core.errors import ConfigError

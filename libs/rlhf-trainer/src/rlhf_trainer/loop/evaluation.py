@@ -16,9 +16,9 @@ from rlhf_config.checks.eval_names import full_name, powers_of_two, samples_at
 from rlhf_config.resolved import Selection
 from rlhf_config.run import EvalConfig
 from rlhf_core.batch.metric import metric_values
-from rlhf_core.batch.ragged import offsets_of
+from rlhf_core.batch.token_columns import offsets_of
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.called.signatures import asking
+from rlhf_core.called import asking
 from rlhf_core.contracts.executor import FinishedGroup, GroupPlayer, RolloutContext, RolloutExecutor
 from rlhf_core.contracts.functions.eval_metric import EvalEpisodes, EvalMetric
 from rlhf_core.errors import PluginError

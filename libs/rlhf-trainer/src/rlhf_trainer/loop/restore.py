@@ -47,6 +47,22 @@ async def restore_roles(
             await role.load(folder)
 
 
+def check_epoch(state: LoopState, num_prompts: int) -> None:
+    """Compare the number of a run's prompts with that of the checkpoint, and keep it in the state.
+
+    Raises:
+        ResumeError: they differ, so that the run's place among them means something else now.
+    """
+    if state.num_prompts not in (0, num_prompts):
+        raise ResumeError(
+            f"expected {state.num_prompts} prompts in an epoch, as there were when the checkpoint was made; now there "
+            f"are {num_prompts}. Options of data and environments that decide how many there are cannot change: set "
+            "them back, or start a new run in another --output.",
+            code="resume/data-changed",
+        )
+    state.num_prompts = num_prompts
+
+
 def restore_components(
     point: ResumePoint[LoopState],
     resolved: Resolved,

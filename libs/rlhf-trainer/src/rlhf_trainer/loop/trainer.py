@@ -1,9 +1,13 @@
-"""The training loop on one page: sample, learn, deliver the new weights, log."""
+"""The training loop on one page: what a run begins with; then sample, learn, deliver the new weights, log."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, closing
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +18,17 @@ from rlhf_core.contracts.learner import LearnOutcome, LearnRequest
 from rlhf_core.errors import PluginError
 from rlhf_core.math import adapted_entropy_coef, adapted_kl_coef
 from rlhf_core.storage.faults import fault_point
+from rlhf_core.storage.run_folder import RunFolder
 
 from ..durable.ledger import Ledger
+from ..durable.records import RecordFile, RunningDigest
 from ..learning.checks import EmptySteps, check_served_weights
-from ..learning.roles import POLICY
+from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from ..rollouts.reports import sample_texts
-from .course import FinishedStep
+from .course import Export, FinishedStep, OwnRecord, SavedRole
+from .restore import check_epoch, restore_components, restore_roles
+from .resume import ResumePoint
 from .session import Session
 from .state import LoopState
 
@@ -30,15 +38,100 @@ before weights change."""
 
 
 class Trainer:
-    """Does one step at a time. All state between steps is in ``state`` and in the roles."""
+    """See ``course.Course``. All state between steps is in ``state``, in the roles and in the records."""
 
-    def __init__(self, session: Session, state: LoopState, cursor: Cursor, ledger: Ledger) -> None:
+    def __init__(self, session: Session, state: LoopState, folder: RunFolder) -> None:
         self.session = session
         self.state = state
-        self.cursor = cursor
-        self.ledger = ledger
-        self._run = run = session.resolved.run
-        self._empty_steps = EmptySteps(run.train.max_empty_steps, state.empty_steps)
+        self._run = session.resolved.run
+        self._folder = folder
+
+    @property
+    def total_steps(self) -> int:
+        return self.session.total_steps
+
+    @property
+    def saved_roles(self) -> Mapping[str, SavedRole]:
+        # Reference and teacher never change and are loaded anew.
+        roles = self.session.roles.items()
+        saved = {name: role for name, role in roles if name not in (REFERENCE, TEACHER)}
+        sleeping = self.session.sleeping
+        return sleeping.saved(saved, self.state.step) if sleeping.moves else saved
+
+    @property
+    def records(self) -> Mapping[str, OwnRecord]:
+        return {
+            self._folder.ledger.name: self.ledger,
+            self._folder.eval_samples.name: self._eval_samples,
+        }
+
+    @property
+    def exports(self) -> Sequence[Export]:
+        policy = self.saved_roles[POLICY]
+        exports = [Export(role=policy, folder=self._folder.model)]
+        if self._run.actor.ema is not None:
+            exports.append(Export(role=policy, folder=self._folder.ema_model, ema=True))
+        return exports
+
+    @property
+    def headline(self) -> str | None:
+        evaluator = self.session.evaluator
+        return None if evaluator is None else evaluator.headline
+
+    async def begin(
+        self,
+        point: ResumePoint[Any] | None,
+        begun: Mapping[str, RunningDigest],
+        stack: AsyncExitStack,
+    ) -> None:
+        session, run = self.session, self._run
+        ledger, played = self._folder.ledger, self._folder.eval_samples
+        self.ledger = Ledger(ledger, begun.get(ledger.name))
+        self._eval_samples = RecordFile(played, begun.get(played.name))
+        for record in (self.ledger, self._eval_samples):
+            stack.enter_context(closing(record))
+        if run.resume.checkpoint is not None or self.ledger.extent.num_bytes:
+            self.ledger.resumed(self.state.step)
+        self._empty_steps = EmptySteps(run.train.max_empty_steps, self.state.empty_steps)
+        check_epoch(self.state, len(session.tasks))
+        if point is not None:
+            await restore_roles(point, session.resolved, self.saved_roles)
+            await session.sleeping.deliver(self.state.version)
+            session.source.lengths.load(self.state.lengths)
+            restore_components(
+                point,
+                session.resolved,
+                shapers=session.shapers,
+                rows=session.rows,
+                sampler=session.sampler,
+            )
+        self.cursor = Cursor(
+            session.tasks,
+            run.seed,
+            epochs=None if run.train.steps is not None else run.train.epochs,
+            taken=self.state.prompts_taken,
+            sampler=session.sampler,
+            last_epochs=self.state.last_epochs,
+        )
+        if point is not None:
+            self._restart_in_flight(has_ledger=ledger.name in point.records)
+
+    def _restart_in_flight(self, *, has_ledger: bool) -> None:
+        """Start the groups again that were in flight when the checkpoint was written.
+
+        Args:
+            has_ledger: False: the ledger is new. The lines that planned these groups are in another run's, or in one
+                that was set aside.
+        """
+        session, in_flight = self.session, self.state.in_flight
+        if not in_flight or self.state.step >= session.total_steps:
+            return
+        if not has_ledger:
+            count = self._run.rollout.n_samples_per_prompt
+            groups = {(epoch, prompt): count for epoch, prompt in in_flight}
+            self.ledger.planned(self.state.step, groups)
+        tasks = [session.tasks.task(prompt, epoch) for epoch, prompt in in_flight]
+        session.source.restore(tasks, self.state.step, self.state.version)
 
     async def step(self) -> FinishedStep:
         """Generate, estimate advantages, update the roles, hand the new weights to the engine.
@@ -49,6 +142,8 @@ class Trainer:
         """
         step, run, session = self.state.step + 1, self._run, self.session
         sleeping = session.sleeping
+        if session.drawn is not None:
+            session.drawn.step_begins()
         clock, (busy_s, num_tokens) = _Clock(), session.source.work_done
 
         await sleeping.for_engine(self.state.version)
@@ -110,7 +205,19 @@ class Trainer:
         samples = []
         if batch is not None:
             samples = sample_texts(batch, run.log.samples, session.renderer, columns)
+        if session.drawn is not None:
+            await asyncio.to_thread(session.drawn.clean)
         return FinishedStep(metrics=values, timing=timing, samples=samples)
+
+    async def evaluate(self) -> Mapping[str, float] | None:
+        evaluator = self.session.evaluator
+        if evaluator is None:
+            return None
+        await self.session.sleeping.for_engine(self.state.version)
+        evaluation = await evaluator.run(self.state.step)
+        for sample in evaluation.samples:
+            self._eval_samples.write({"step": self.state.step, **sample})
+        return evaluation.metrics
 
     async def _deliver(self, clock: _Clock) -> None:
         """Hand the new weights to the engine, while no group is being played."""

@@ -306,7 +306,7 @@ class EpisodeRunner:
             RewardError: a sample could not be scored, and its reward's policy is to fail.
         """
         if self._score is None:
-            return [self._finished(group) for group in groups]
+            return [self._finished(group, group.trajectories) for group in groups]
         requests = EpisodeRequests(groups, self.context.renderer, self.context.images)
         scores = iter(await self._score(requests) if requests else ())
         return [self._rewarded(group, list(islice(scores, len(group.scored)))) for group in groups]
@@ -316,12 +316,13 @@ class EpisodeRunner:
         if reason is not None:
             # The whole group is dropped: a baseline over its other samples alone would be another estimator.
             return FinishedGroup(batch=None, dropped=reason, lost=group.lost(self.samples))
-        return self._finished(replace(group, trajectories=rewarded(group, scores)))
+        return self._finished(group, rewarded(group, scores))
 
-    def _finished(self, group: PlayedGroup) -> FinishedGroup:
+    def _finished(self, group: PlayedGroup, rows: Sequence[Trajectory]) -> FinishedGroup:
+        """Return the group with these rows, which have their rewards."""
         lost = group.lost(self.samples)
-        trained = [row for row in group.trajectories if row.uid.sample in self.samples]
-        greedy = [row for row in group.trajectories if row.uid.sample not in self.samples]
+        trained = [row for row in rows if row.uid.sample in self.samples]
+        greedy = [row for row in rows if row.uid.sample not in self.samples]
         if not trained or (self._with_greedy and not greedy):
             # What is left has nothing to train on, or nothing to be compared with.
             reason = next(iter(group.left_out.values()))

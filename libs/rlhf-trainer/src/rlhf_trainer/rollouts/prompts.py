@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlhf_core.batch.task import Task
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
-from rlhf_core.called.signatures import asking
+from rlhf_core.called import asking
 from rlhf_core.contracts.data.sampler import DrawRequest, PromptResult, PromptSampler, PromptSet
 from rlhf_core.errors import PluginError
 from rlhf_core.rng import generator_of

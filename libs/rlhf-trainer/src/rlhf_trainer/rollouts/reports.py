@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.batch.metric import Metric, Metrics
-from rlhf_core.batch.ragged import offsets_of
 from rlhf_core.batch.sample_tokens import Learned, learned_of, tokens_entry
+from rlhf_core.batch.token_columns import offsets_of
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.executor import Renderer
 from rlhf_core.errors import RolloutError

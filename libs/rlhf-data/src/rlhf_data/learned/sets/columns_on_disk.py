@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_core.batch.media_columns import media_rows
-from rlhf_core.batch.ragged import offsets_of
-from rlhf_core.batch.token_columns import TokenColumns
+from rlhf_core.batch.token_columns import TokenColumns, offsets_of
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
 from rlhf_core.contracts.backend import MARGIN
 

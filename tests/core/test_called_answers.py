@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlhf_core import PluginError
-from rlhf_core.called.answers import Checked
+from rlhf_core.called import Checked
 from rlhf_core.contracts import Advantages, Correction, LossInputs, Metric, TokenLoss
 from rlhf_testing.errors import has_code
 

@@ -1,20 +1,88 @@
-"""Components that are called like functions: what comes back, such as one number for each action token."""
+"""Components that are called like functions, so that a function can be one: with what they are called, who is named
+where they raise, and what comes back, such as one number for each action token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, Generic, TypeVar
 
-import torch
-from torch import Tensor
-
-from ..batch.metric import Metric
-from ..capabilities import SUPPLIED_BY_THE_LOOP
-from ..errors import wrong_answer
+from .batch.metric import Metric
+from .capabilities import SUPPLIED_BY_THE_LOOP
+from .errors import ConfigError, PluginError, RLHFError, wrong_answer
+from .lazy import torch
+from .problem import is_ours, problem_of
 
 AnswerT = TypeVar("AnswerT")
+
+CALLED_KINDS: Mapping[str, tuple[str, ...]] = {
+    "rlhf_advantage_estimators": ("batch",),
+    "rlhf_policy_losses": ("inputs",),
+    "rlhf_preference_losses": ("inputs",),
+    "rlhf_is_corrections": ("old_logprobs", "rollout_logprobs", "action_mask"),
+    "rlhf_kl_estimators": ("log_ratio",),
+    "rlhf_eval_metrics": ("episodes",),
+    "rlhf_lr_schedules": ("point",),
+}
+"""Hooks whose components are called, and the arguments that they are called with, by position."""
+
+
+def check_definition(node: ast.stmt, hook: str, label: str) -> None:
+    """Refuse a function, or a class by its ``__call__``, whose source shows that it cannot be called as its kind is.
+
+    Raises:
+        ConfigError: it takes other arguments.
+    """
+    arguments, called = CALLED_KINDS[hook], _called(node)
+    # A decorator may change what the function takes.
+    if called is None or called.decorator_list:
+        return
+    given = called.args
+    positional = [parameter.arg for parameter in (*given.posonlyargs, *given.args)]
+    own = positional[1:] if isinstance(node, ast.ClassDef) else positional
+    required = len(own) - len(given.defaults)
+    fits = required <= len(arguments) and (len(own) >= len(arguments) or given.vararg is not None)
+    if not fits or None in given.kw_defaults:
+        raise refused(label, arguments, [*own, *(one.arg for one in given.kwonlyargs)])
+
+
+@contextmanager
+def asking(who: str) -> Iterator[None]:
+    """Name, in what a component's code raises in the body, the component and the call.
+
+    Raises:
+        PluginError: the code raised anything but an ``RLHFError``, which says itself what is wrong.
+    """
+    try:
+        yield
+    except RLHFError:
+        raise
+    except Exception as error:  # a plugin may raise anything
+        found = problem_of(error)
+        place = "".join(f" ({line})" for line in found.where[-1:] if not is_ours(line))
+        raise PluginError(f"{who} {found.text}{place}", code="plugin/raised") from error
+
+
+def _called(node: ast.stmt) -> ast.FunctionDef | None:
+    """Return the definition of what is called; None: the source does not show it, as where a class inherits it."""
+    if isinstance(node, ast.FunctionDef):
+        return node
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    methods = (one for one in body if isinstance(one, ast.FunctionDef))
+    return next((one for one in methods if one.name == "__call__"), None)
+
+
+def refused(label: str, arguments: Sequence[str], taken: Sequence[str]) -> ConfigError:
+    """Return the error for what is called with ``arguments`` and takes others."""
+    word = "argument" if len(arguments) == 1 else "arguments"
+    return ConfigError(
+        f"{label}: expected what can be called with {len(arguments)} {word}, "
+        f"({', '.join(arguments)}), by position; it takes ({', '.join(taken)})",
+        code="config/not-callable",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +98,7 @@ class Checked(Generic[AnswerT]):
     """Component and origin, for messages."""
     unit: str = "action token"
     """Thing that the columns of the answer have a number for."""
-    like: Callable[[Any], Mapping[str, Tensor]] | None = None
+    like: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
     """Tensors of the shapes of the answer's columns, by what the component is given; None: all are as the mask is."""
 
     def __post_init__(self) -> None:
@@ -57,7 +125,7 @@ class Checked(Generic[AnswerT]):
             raise
         self._require(isinstance(answer, self.expected), "", answer, self.expected.__name__)
         mask = getattr(given[0], "action_mask", given[-1])
-        if isinstance(answer, Tensor):
+        if isinstance(answer, torch.Tensor):
             self._check_column("", answer, mask, "")
             return answer
         like = {} if self.like is None else self.like(given[0])
@@ -76,8 +144,8 @@ class Checked(Generic[AnswerT]):
             return replace(answer, loss=torch.where(mask, 0.0 * policy, 0.0))  # type: ignore[type-var]
         return answer
 
-    def _check_column(self, name: str, column: Any, like: Tensor, kind: str) -> None:
-        self._require(isinstance(column, Tensor), name, column, "a torch.Tensor")
+    def _check_column(self, name: str, column: Any, like: torch.Tensor, kind: str) -> None:
+        self._require(isinstance(column, torch.Tensor), name, column, "a torch.Tensor")
         averaged = ", which the core averages" if name == "loss" else ""
         wanted = f"{tuple(like.shape)}, a number for each {self.unit}{averaged}"
         shape, device = f"shape {tuple(column.shape)}", f"device {column.device}"

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from rlhf_core import ConfigError
-from rlhf_core.called.signatures import CALLED_KINDS, check_definition
+from rlhf_core.called import CALLED_KINDS, check_definition
 from rlhf_testing.errors import has_code
 
 CORRECTIONS = "rlhf_is_corrections"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlhf_core.contracts import Normalizers
-from rlhf_core.objective.reduction import LossParts, loss_metric, reduced
+from rlhf_core.objective.columns import reduced
 
 MASK = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
 LOSS = torch.tensor([[1.0, 3.0, 99.0], [4.0, 99.0, 99.0], [1.0, 2.0, 6.0]])
@@ -47,31 +47,3 @@ def test_an_episode_of_two_rows_weighs_as_one_however_it_is_cut(aggregation, exp
     ]
 
     assert sum(parts).item() == pytest.approx(expected)
-
-
-def test_a_term_is_added_with_its_coefficient_and_logged_without():
-    part = torch.tensor(3.0, requires_grad=True)
-    parts = LossParts(torch.tensor(1.0))
-
-    parts.add("loss/kl", part, 0.5)
-
-    assert parts.total.item() == 2.5
-    assert parts.metrics["loss/kl"].value() == 3.0
-    parts.total.backward()
-    assert part.grad.item() == 0.5
-
-
-def test_a_coefficient_of_0_keeps_the_metric():
-    parts = LossParts(torch.tensor(1.0))
-
-    parts.add("loss/entropy", torch.tensor(3.0), 0.0)
-
-    assert parts.total.item() == 1.0
-    assert parts.metrics["loss/entropy"].value() == 3.0
-
-
-def test_a_metric_keeps_no_graph():
-    metric = loss_metric(torch.tensor(3.0, requires_grad=True) * 2)
-
-    assert not metric.total.requires_grad
-    assert metric.reduction == "share"

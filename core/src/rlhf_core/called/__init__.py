@@ -1,1 +1,0 @@
-"""Components that are called like functions: what they are called with, and what comes back."""
