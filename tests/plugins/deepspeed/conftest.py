@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import json
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from tests.forked_ranks import WAIT_S, forking, free_port
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
@@ -29,9 +25,6 @@ from rlhf_testing.tiny import FAMILIES, write_tiny_model
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "deepspeed_rank.py"
-FORKS = HERE / "deepspeed_forks.py"
-WAIT_S = 3600
-"""That of a hang: ranks go through many scenarios, on a machine that may have other work."""
 Ranks = Callable[[str, Path], Path]
 
 
@@ -159,8 +152,8 @@ def _found(out: Path, stage: int, name: str) -> list[Any]:
 
 def _run_on_gpus(way: str, models: Path, out: Path) -> list[int]:
     """The exit codes of ranks that are processes of their own: CUDA takes no forks."""
-    world_size = _world_size(way)
-    port = _free_port()
+    world_size = _imported("deepspeed_rank").WAYS[way].world_size
+    port = free_port()
     ranks = []
     for rank in range(world_size):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
@@ -185,31 +178,11 @@ def _run_on_gpus(way: str, models: Path, out: Path) -> list[int]:
     return [process.returncode for process in ranks]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _world_size(way: str) -> int:
-    return _imported("deepspeed_rank").WAYS[way].world_size
-
-
 @pytest.fixture(scope="session")
-def _forks() -> Iterator[subprocess.Popen[str]]:
-    """The process whose forks are ranks."""
-    forks = subprocess.Popen(
-        [sys.executable, "-W", "error", str(FORKS)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with forks:
-        yield forks
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(forks.pid, signal.SIGKILL)
+def _fork_ranks() -> Iterator[Callable[[str, Path, Path], list[int]]]:
+    """Has ranks that are forks go through a way, and returns their exit codes."""
+    with forking(PROGRAM, "rlhf_plugin_deepspeed.backend") as go_through:
+        yield go_through
 
 
 @pytest.fixture(scope="session")
@@ -217,17 +190,10 @@ def run_ranks(request: pytest.FixtureRequest, models: Path) -> Ranks:
     """Has ranks go through the scenarios of a way in a folder, and returns the folder."""
     pytest.importorskip("deepspeed")
 
-    def fork(way: str, out: Path) -> list[int]:
-        forks = request.getfixturevalue("_forks")
-        forks.stdin.write(json.dumps([way, str(models), str(out), _free_port()]) + "\n")
-        forks.stdin.flush()
-        assert select.select([forks.stdout], [], [], WAIT_S)[0], "the ranks hang"
-        answer = forks.stdout.readline()
-        return json.loads(answer) if answer else [forks.wait()]
-
     def run(way: str, out: Path) -> Path:
         on_cpu = _imported("deepspeed_rank").WAYS[way].device == "cpu"
-        codes = fork(way, out) if on_cpu else _run_on_gpus(way, models, out)
+        go_through = request.getfixturevalue("_fork_ranks") if on_cpu else _run_on_gpus
+        codes = go_through(way, models, out)
         logs = (path.read_text()[-4000:] for path in sorted(out.glob("log*")))
         assert set(codes) == {0}, "\n".join(logs)
         return out
