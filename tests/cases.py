@@ -19,6 +19,7 @@ MARKERS = {"slow", "gpu", "scale", "matrix", "learning"}
 LONGEST = (
     "tests/integration/test_scale_learning.py",
     "tests/plugins/deepspeed/test_two_ranks.py",
+    "tests/plugins/deepspeed/test_undoing.py",
     "tests/plugins/deepspeed/test_one_rank.py",
     "tests/integration/test_scale.py",
     "tests/integration/test_scale_adapters.py",
@@ -59,6 +60,7 @@ LONGEST = (
     "tests/plugins/vlm/test_reward_model.py",
     "tests/plugins/plan/test_command.py",
     "tests/integration/test_kill_and_resume.py",
+    "tests/test_repository.py",
     "tests/plugins/lora/test_training.py",
 )
 """Files that start first: one that started last would keep one of two processes busy, and the other would wait."""

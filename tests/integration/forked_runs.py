@@ -10,8 +10,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -85,38 +87,76 @@ def write_workspace(folder: Path) -> Path:
     return folder
 
 
-def train_in_a_fork(workspace: Path, output: str, *flags: str, fault: str = "") -> int:
+def _as_is() -> None:
+    """Change nothing."""
+
+
+def train_in_a_fork(
+    workspace: Path, output: str, *flags: str, fault: str = "", prepare: Callable[[], None] = _as_is
+) -> int:
     """Run ``rlhf train`` with the configuration above in a forked child; return the wait status."""
     words = ["train", "-c", "run.toml", "--output", output, *flags]
-    return run_in_a_fork(workspace, output, words, fault=fault)
+    return run_in_a_fork(workspace, output, words, fault=fault, prepare=prepare)
 
 
-def run_in_a_fork(workspace: Path, name: str, words: list[str], *, fault: str = "") -> int:
+def run_in_a_fork(
+    workspace: Path,
+    name: str,
+    words: list[str],
+    *,
+    fault: str = "",
+    prepare: Callable[[], None] = _as_is,
+) -> int:
     """Run ``rlhf WORDS`` in a forked child, so that torch is imported once; return the wait status.
 
     Args:
         name: of the log file.
+        prepare: what the child does before.
     """
     child = os.fork()
     if child == 0:
-        code = 70
-        try:
-            os.chdir(workspace)
-            os.environ[ENVIRONMENT_VARIABLE] = fault
-            log = os.open(f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
-            # What earlier tests left behind may own threads that a fork does not have; their destructors would crash.
-            gc.freeze()
-            # A fork has no thread of the pool that its parent may have made, and would wait for them forever.
-            torch.set_num_threads(1)
-            from rlhf_cli.main import main
-
-            code = main(words)
-        finally:
-            os._exit(code)
+        log = os.open(workspace / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        _be_the_command(workspace, log, words, fault, prepare)
     return os.waitpid(child, 0)[1]
+
+
+def told_by_a_fork(
+    workspace: Path, words: list[str], *, prepare: Callable[[], None] = _as_is
+) -> tuple[int, str]:
+    """Run ``rlhf WORDS`` in a forked child; return its exit code, and what it writes to a pipe."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _be_the_command(workspace, writing, words, "", prepare)
+    os.close(writing)
+    with os.fdopen(reading, errors="replace") as pipe:
+        told = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told
+
+
+def _be_the_command(
+    workspace: Path, log: int, words: list[str], fault: str, prepare: Callable[[], None]
+) -> NoReturn:
+    """Be ``rlhf WORDS`` in this process, which writes to an open file and ends."""
+    code = 70
+    try:
+        os.chdir(workspace)
+        os.environ[ENVIRONMENT_VARIABLE] = fault
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
+        # What earlier tests left behind may own threads that a fork does not have; their destructors would crash.
+        gc.freeze()
+        # A fork has no thread of the pool that its parent may have made, and would wait for them forever.
+        torch.set_num_threads(1)
+        from rlhf_cli.main import main
+
+        prepare()
+        code = main(words)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 QUIET = ("--log.progress", "off", "--log.tensorboard", "false", "--log.curve", "false")

@@ -1,13 +1,14 @@
 """Commands whose files may not grow beyond a limit, as on a disk that is full at that point: an error or a message by
 name, never a traceback, and nothing half-written."""
 
-import os
+import io
+import logging
 import resource
-import subprocess
 import sys
 
 import pytest
-from tests.deadlines import HANG_S
+
+from .forked_runs import told_by_a_fork
 
 KIB = 1024
 FLAGS = (
@@ -25,19 +26,18 @@ def limited(workspace):
     """Runs ``rlhf WORDS`` in a process whose files may have so many bytes; returns its exit code and stderr."""
 
     def run(max_bytes, *words):
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        done = subprocess.run(
-            [sys.executable, "-m", "rlhf_cli.main", *words],
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard)),
-        )
-        assert "Traceback" not in done.stderr, done.stderr
+        def limit():
+            sys.stdout = io.StringIO()
+            # Those of pytest would take the warnings that a process of its own shows.
+            logging.getLogger().handlers.clear()
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
+
+        code, told = told_by_a_fork(workspace, list(words), prepare=limit)
+        assert "Traceback" not in told, told
         left = [path.name for path in workspace.rglob("*") if path.suffix in {".tmp", ".part"}]
         assert left == []
-        return done.returncode, done.stderr
+        return code, told
 
     return run
 

@@ -5,13 +5,13 @@ The run has everything that carries state, see ``forked_runs``.
 
 import os
 import signal
-import sys
 
 import pytest
 from tests.cases import one_in
 
 from rlhf_core.storage.faults import PHASES
 from rlhf_trainer.durable.ledger import replay
+from rlhf_trainer.loop.trainer import Trainer
 
 from .forked_runs import (
     CHECKPOINT_EVERY,
@@ -111,11 +111,7 @@ def test_a_second_run_into_the_folder_is_refused(workspace, uninterrupted):
 def test_an_interrupted_run_saves_and_resumes_to_the_same_numbers(workspace, uninterrupted):
     """SIGTERM in the middle: the step is finished, a checkpoint is written, and the exit code says so."""
     output = "interrupted"
-    child = os.fork()
-    if child == 0:
-        os.chdir(workspace)
-        os.execv(sys.executable, [sys.executable, "-c", INTERRUPTED, output])
-    status = os.waitpid(child, 0)[1]
+    status = train_in_a_fork(workspace, output, prepare=be_terminated_in_step_5)
     assert os.waitstatus_to_exitcode(status) == 130
 
     assert train_in_a_fork(workspace, output, "--resume", "auto") == 0
@@ -124,16 +120,13 @@ def test_an_interrupted_run_saves_and_resumes_to_the_same_numbers(workspace, uni
     assert weights_digest(workspace / output) == uninterrupted[1]
 
 
-INTERRUPTED = """
-import os, signal, sys
-from rlhf_trainer.loop import trainer
-whole = trainer.Trainer.step
-async def step_and_signal(self):
-    result = await whole(self)
-    if self.state.step == 5:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return result
-trainer.Trainer.step = step_and_signal
-from rlhf_cli.main import main
-sys.exit(main(["train", "-c", "run.toml", "--output", sys.argv[1]]))
-"""
+def be_terminated_in_step_5():
+    whole = Trainer.step
+
+    async def step_and_signal(self):
+        result = await whole(self)
+        if self.state.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result
+
+    Trainer.step = step_and_signal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from tests.forked_ranks import WAIT_S, forking, free_port
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
@@ -25,8 +25,7 @@ from rlhf_testing.tiny import FAMILIES, write_tiny_model
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "deepspeed_rank.py"
-WAIT_S = 3600
-"""That of a hang: ranks go through many scenarios, on a machine that may have other work."""
+Ranks = Callable[[str, Path], Path]
 
 
 def _imported(name: str) -> ModuleType:
@@ -88,22 +87,16 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def two_ranks(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_ranks(run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which two ranks with rows of their own have written what came of all scenarios,
     ``stageN/SCENARIO/rankR``. Test processes that need it at the same time share it."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        return _run_ranks("rows", models, tmp_path_factory.mktemp("rows"))
+        return run_ranks("rows", tmp_path_factory.mktemp("rows"))
     out = tmp_path_factory.getbasetemp().parent / "rows"
     with FileLock(out.with_suffix(".lock")):
         if not out.exists():
-            _run_ranks("rows", models, tmp_path_factory.mktemp("rows")).rename(out)
+            run_ranks("rows", tmp_path_factory.mktemp("rows")).rename(out)
     return out
-
-
-@pytest.fixture(scope="session")
-def run_ranks(models: Path) -> Callable[[str, Path], Path]:
-    """Has ranks go through the scenarios of a way in a folder, and returns the folder."""
-    return lambda way, out: _run_ranks(way, models, out)
 
 
 @pytest.fixture(scope="session")
@@ -120,18 +113,18 @@ def found(two_ranks: Path) -> Callable[[int, str], list[Any]]:
 
 @pytest.fixture(scope="session")
 def sliced(
-    models: Path, tmp_path_factory: pytest.TempPathFactory
+    run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int, str], list[Any]]:
     """What two ranks found that compute each sequence together."""
-    return partial(_found, _run_ranks("tokens", models, tmp_path_factory.mktemp("tokens")))
+    return partial(_found, run_ranks("tokens", tmp_path_factory.mktemp("tokens")))
 
 
 @pytest.fixture(scope="session")
 def sharded(
-    models: Path, tmp_path_factory: pytest.TempPathFactory
+    run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int, str], list[Any]]:
     """What two ranks found that share the matrices of each model; their files are in ``folder``."""
-    folder = _run_ranks("matrices", models, tmp_path_factory.mktemp("matrices"))
+    folder = run_ranks("matrices", tmp_path_factory.mktemp("matrices"))
 
     def read(stage: int, name: str) -> list[Any]:
         ranks = _found(folder, stage, name)
@@ -144,10 +137,10 @@ def sharded(
 
 @pytest.fixture(scope="session")
 def pairs(
-    models: Path, tmp_path_factory: pytest.TempPathFactory
+    run_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int, str], list[Any]]:
     """The same of four ranks, in two groups, of which the second has no rows."""
-    return partial(_found, _run_ranks("pairs", models, tmp_path_factory.mktemp("pairs")))
+    return partial(_found, run_ranks("pairs", tmp_path_factory.mktemp("pairs")))
 
 
 def _found(out: Path, stage: int, name: str) -> list[Any]:
@@ -157,21 +150,17 @@ def _found(out: Path, stage: int, name: str) -> list[Any]:
     return [program.read(folder / f"rank{rank}") for rank in range(ranks)]
 
 
-def _run_ranks(way: str, models: Path, out: Path) -> Path:
-    pytest.importorskip("deepspeed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def _run_on_gpus(way: str, models: Path, out: Path) -> list[int]:
+    """The exit codes of ranks that are processes of their own: CUDA takes no forks."""
+    world_size = _imported("deepspeed_rank").WAYS[way].world_size
+    port = free_port()
     ranks = []
-    shared = _imported("deepspeed_rank").WAYS[way]
-    world_size = shared.world_size
-    # The versions that a GPU needs are not those whose warnings are dealt with.
-    strict = ["-W", "error"] if shared.device == "cpu" else []
     for rank in range(world_size):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
         environment = {name: str(value) for name, value in place.items()}
         environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, *strict, str(PROGRAM), way, str(models), str(out)]
+        # The versions that a GPU needs are not those whose warnings are dealt with.
+        command = [sys.executable, str(PROGRAM), way, str(models), str(out)]
         log = (out / f"log{rank}").open("w")
         ranks.append(
             subprocess.Popen(
@@ -186,10 +175,30 @@ def _run_ranks(way: str, models: Path, out: Path) -> Path:
         for process in ranks:
             process.kill()
             process.wait()
-    codes = [process.returncode for process in ranks]
-    logs = ((out / f"log{rank}").read_text()[-4000:] for rank in range(world_size))
-    assert set(codes) == {0}, "\n".join(logs)
-    return out
+    return [process.returncode for process in ranks]
+
+
+@pytest.fixture(scope="session")
+def _fork_ranks() -> Iterator[Callable[[str, Path, Path], list[int]]]:
+    """Has ranks that are forks go through a way, and returns their exit codes."""
+    with forking(PROGRAM, "rlhf_plugin_deepspeed.backend") as go_through:
+        yield go_through
+
+
+@pytest.fixture(scope="session")
+def run_ranks(request: pytest.FixtureRequest, models: Path) -> Ranks:
+    """Has ranks go through the scenarios of a way in a folder, and returns the folder."""
+    pytest.importorskip("deepspeed")
+
+    def run(way: str, out: Path) -> Path:
+        on_cpu = _imported("deepspeed_rank").WAYS[way].device == "cpu"
+        go_through = request.getfixturevalue("_fork_ranks") if on_cpu else _run_on_gpus
+        codes = go_through(way, models, out)
+        logs = (path.read_text()[-4000:] for path in sorted(out.glob("log*")))
+        assert set(codes) == {0}, "\n".join(logs)
+        return out
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,6 @@ The scenarios are those of the DeepSpeed backend: what a backend has to do is th
 from __future__ import annotations
 
 import importlib
-import os
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -18,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forked_ranks import forking
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_core.batch.metric import Metric, merge_metrics, metric_values
@@ -28,8 +26,6 @@ from rlhf_testing.tiny import write_tiny_model
 HERE = Path(__file__).parent
 SCENARIOS = HERE.parent / "deepspeed"
 FAMILIES = ("qwen3", "llama", "gemma3", "qwen3_moe")
-WAIT_S = 3600
-"""That of a hang: ranks go through many scenarios, on a machine that may have other work."""
 
 
 def _imported(name: str) -> ModuleType:
@@ -69,9 +65,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_ranks(models: Path) -> Callable[[str, Path], Path]:
+def run_ranks(models: Path) -> Iterator[Callable[[str, Path], Path]]:
     """Has ranks go through the scenarios of a way in a folder, and returns the folder."""
-    return lambda way, out: _run_ranks(way, models, out)
+    with forking(HERE / "fsdp_rank.py", "rlhf_plugin_fsdp.backend") as go_through:
+
+        def run(way: str, out: Path) -> Path:
+            codes = go_through(way, models, out)
+            logs = (path.read_text()[-4000:] for path in sorted(out.glob("log*")))
+            assert set(codes) == {0}, "\n".join(logs)
+            return out
+
+        yield run
 
 
 @pytest.fixture(scope="session")
@@ -81,9 +85,11 @@ def read_ranks() -> Callable[[Path, str], list[Any]]:
 
 
 @pytest.fixture(scope="session")
-def two_ranks(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_ranks(
+    run_ranks: Callable[[str, Path], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The folder into which two ranks have written what came of all scenarios, ``SCENARIO/rankR``."""
-    return _run_ranks("rows", models, tmp_path_factory.mktemp("rows"))
+    return run_ranks("rows", tmp_path_factory.mktemp("rows"))
 
 
 @pytest.fixture(scope="session")
@@ -96,39 +102,6 @@ def _found(out: Path, name: str) -> list[Any]:
     program = _imported("deepspeed_results")
     ranks = len(list((out / name).glob("rank*.json")))
     return [program.read(out / name / f"rank{rank}") for rank in range(ranks)]
-
-
-def _run_ranks(way: str, models: Path, out: Path) -> Path:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    world_size = _imported("fsdp_rank").WAYS[way].world_size
-    ranks = []
-    for rank in range(world_size):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
-        environment = {name: str(value) for name, value in place.items()}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "error", str(HERE / "fsdp_rank.py"), way]
-        with (out / f"log{rank}").open("w") as log:
-            ranks.append(
-                subprocess.Popen(
-                    [*command, str(models), str(out)],
-                    env=os.environ | environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    try:
-        for process in ranks:
-            process.wait(WAIT_S)
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    codes = [process.returncode for process in ranks]
-    logs = ((out / f"log{rank}").read_text()[-4000:] for rank in range(world_size))
-    assert set(codes) == {0}, "\n".join(logs)
-    return out
 
 
 @pytest.fixture(scope="session")

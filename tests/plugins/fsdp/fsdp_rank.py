@@ -1,4 +1,4 @@
-"""One of several ranks: ``python fsdp_rank.py WAY MODELS OUT``, with RANK and the like in the environment.
+"""One of several ranks, with RANK and the like in the environment.
 
 It goes through the scenarios of a way, which are those of the DeepSpeed backend, and writes what came out.
 """
@@ -96,7 +96,3 @@ def go_through_all(way: Way, models: Path, out: Path) -> None:
         folder = out / scenario.__name__
         place = scenarios.Place(make, models, folder, rank, way.world_size)
         write(scenarios.run(scenario, place), folder / f"rank{rank}")
-
-
-if __name__ == "__main__":
-    go_through_all(WAYS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]))
