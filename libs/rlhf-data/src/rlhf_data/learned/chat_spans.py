@@ -20,6 +20,7 @@ from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
 from ..chat.template.pieces import THOUGHT_FIELDS
+from ..chat.template.problem import REFUSED
 from ..rows import RowProblem, check_text, problem_of
 from ..turn_order import out_of_turn
 from .learned_text import LearnedText, Span, squeezed
@@ -59,8 +60,9 @@ class ChatSpans:
         templates = (tokenizer.get_chat_template(), tokenizer.get_chat_template(tools=[]))
         self._has_blocks = [_BLOCK.search(template) is not None for template in templates]
         names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        self._ends = _pattern_of(names)
         self._skeletons = SkeletonMaker(
-            _pattern_of(names),
+            self._ends,
             tokenizer.eos_token,
             lambda messages, reply: self._render(messages, reply, None),
         )
@@ -138,12 +140,73 @@ class ChatSpans:
         mark = MARK
         while mark in text:
             mark += "x"
+        try:
+            spans = tuple(self._by_stand_ins(messages, learned, text, mark, render))
+        except RowProblem as problem:
+            calling = [index for index in learned if _calls_of(messages[index])]
+            if not calling:
+                raise
+            try:
+                spans = self._beside_calls(messages, learned, text, mark, render)
+            except RowProblem as of_calls:
+                # The template took the row, so what it refuses is an answer in the place of a call.
+                raise of_calls if problem.kind == REFUSED else problem from problem
+        return LearnedText(text=text, spans=spans)
+
+    def _by_stand_ins(
+        self,
+        messages: Sequence[Message],
+        learned: Sequence[int],
+        text: str,
+        mark: str,
+        render: Render,
+    ) -> Iterator[Span]:
         results = [index for index, message in enumerate(messages) if message["role"] == TOOL]
         if results:
             # Refuses a template that shows results of tools inside of the assistant's turns: they would be learned.
             self._skeletons.make(messages, sorted([*learned, *results]), mark, render)
         skeleton = self._skeletons.make(messages, learned, mark, render)
-        return LearnedText(text=text, spans=tuple(_fit_turns(skeleton, messages, text, mark)))
+        return _fit_turns(skeleton, messages, text, mark)
+
+    def _beside_calls(
+        self,
+        messages: Sequence[Message],
+        learned: Sequence[int],
+        text: str,
+        mark: str,
+        render: Render,
+    ) -> tuple[Span, ...]:
+        """Return the turns where a template writes calls in other words than answers (gpt-oss), so that no stand-in
+        takes the place of a call: calls are found by the renderings that end before and behind them.
+
+        Raises:
+            RowProblem: the template shows a call, or what is before it, differently when others follow.
+        """
+        spans = {
+            index: self._call(messages, index, text, render)
+            for index in learned
+            if _calls_of(messages[index])
+        }
+        answers = [index for index in learned if index not in spans]
+        if answers:
+            found = self._by_stand_ins(messages, answers, text, mark, render)
+            spans.update(zip(answers, found, strict=True))
+        return tuple(spans[index] for index in learned)
+
+    def _call(self, messages: Sequence[Message], index: int, text: str, render: Render) -> Span:
+        prompt, whole = render(messages[:index], True), render(messages[: index + 1], False)
+        shown = whole[len(prompt) :]
+        ends = list(self._ends.finditer(shown))
+        is_whole = whole.startswith(prompt) and text.startswith(whole)
+        if not (is_whole and ends and _holds(shown, messages[index])):
+            raise _changed(messages, index, text[shared_prefix(text, prompt) :])
+        if shown[ends[-1].end() :].strip():
+            raise RowProblem(
+                "no end of turn",
+                f"message {index + 1}: expected a chat template that writes a special token behind a call, by which "
+                f"the policy learns to stop; it writes {shown[ends[-1].end() :]!r:.40}",
+            )
+        return Span(len(prompt), len(prompt) + ends[-1].end())
 
     def _render(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> str:
         try:
