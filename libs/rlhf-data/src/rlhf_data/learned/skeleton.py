@@ -162,7 +162,7 @@ class SkeletonMaker:
             between: text between the stand-in before and this one.
             before: messages before the turn.
         """
-        # A thought that a template writes as a message of its own (gpt-oss) belongs to the turn, and to no known opening.
+        # A thought that a template writes as a message of its own (gpt-oss) is of the turn, and of no known opening.
         has_thought = MARK in text[slice(*between)]
         known = [one for one in self._openings if not has_thought and text.endswith(one, *between)]
         if known:
