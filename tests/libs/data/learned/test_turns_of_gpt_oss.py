@@ -81,3 +81,23 @@ def test_a_thought_before_a_call_that_the_template_drops_is_refused():
     ):
         learned_texts(messages)
     assert learned_texts(messages, learned=(3,)) == [ANSWER_TURN + "<|return|>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "read"),
+    [
+        ("gptoss", "reasoning_content", "thinking"),
+        ("qwen3", "thinking", "reasoning_content"),
+        ("qwen3", "reasoning", "reasoning_content"),
+    ],
+)
+def test_a_thought_under_the_key_of_another_template_is_refused_with_the_right_key(
+    name, given, read
+):
+    message = {"role": "assistant", "content": "Yes.", given: "hm"}
+
+    with pytest.raises(
+        RowProblem,
+        match=rf"message 2: .* the thought in '{given}', and reads thoughts in '{read}': call",
+    ):
+        ChatSpans(renderer_of(name)).find([USER, message], (1,))

@@ -87,6 +87,8 @@ class ChatSpans:
             try:
                 made = self._quoted(messages, learned, tools)
             except RowProblem as problem:
+                if problem.kind == CHANGED:
+                    self._check_thoughts(messages, learned, tools)
                 if problem.kind == CHANGED and any(map(_calls_of, messages)):
                     # A template without tools: what it leaves out says more than the answer that it changed.
                     text = self._render(messages, False, tools)
@@ -96,6 +98,21 @@ class ChatSpans:
         except DataError as error:
             raise problem_of(error) from error
         return replace(made, media=references_in(messages), out_of_turn=out_of_turn(messages))
+
+    def _check_thoughts(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> None:
+        """Refuse thoughts in a field that the template does not read, if it reads another one."""
+        source = self._renderer.tokenizer.get_chat_template(tools=None if tools is None else [])
+        read = [one for one in THOUGHT_FIELDS if re.search(rf"\.{one}\b|['\"]{one}['\"]", source)]
+        for index in learned:
+            given = [field for field in THOUGHT_FIELDS if messages[index].get(field)]
+            if read and given and not set(given) & set(read):
+                raise RowProblem(
+                    CHANGED,
+                    f"message {index + 1}: the chat template does not show the thought in {given[0]!r}, and reads "
+                    f"thoughts in {read[0]!r}: call this key so",
+                )
 
     def _quoted(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None

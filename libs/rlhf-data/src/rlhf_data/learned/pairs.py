@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -115,7 +116,7 @@ class Pairs:
         key = self._columns.margin_key
         if key is None:
             return None
-        margin = value_of(row, key, "margin_key")
+        margin = _number(value_of(row, key, "margin_key"))
         if (
             isinstance(margin, bool)
             or not isinstance(margin, int | float)
@@ -125,6 +126,14 @@ class Pairs:
                 "bad margin", f"column {key!r}: expected a finite number, got {margin!r:.60}"
             )
         return float(margin)
+
+
+def _number(value: object) -> object:
+    """Return a text that is a number as that number, since cells of CSV are text; anything else as it is."""
+    if isinstance(value, str) and "_" not in value:
+        with suppress(ValueError):
+            return float(value)
+    return value
 
 
 def are_texts(row: Row, names: PairColumns) -> bool:
