@@ -19,6 +19,7 @@ from rlhf_core.problem import headline
 from .arrow_rows import WrittenRows
 from .files.encoding import AS_UTF8
 from .hub import reaching_hub
+from .reading_log import log
 from .source import MAX_CHARACTERS, TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ def open_folder(path: Path, name: str, split: str) -> Source:
             f"{path}: no split {split!r}; it has {', '.join(splits)}. Set --data.split or --eval.split.",
             code="data/unknown-split",
         )
+    if len(splits) > 1:
+        log.info("%s: the split %s is read, of %s", path, split, ", ".join(splits))
     return ArrowRows(splits[split], name, lambda index: f"{path}[{split}]:row {index + 1}")
 
 

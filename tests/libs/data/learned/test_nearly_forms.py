@@ -1,4 +1,4 @@
-"""Rows that are nearly those of a form: a prompt of text beside messages, a message alone, a prompt that answers repeat.
+"""Rows that are nearly those of a form: a prompt of text beside messages, a message alone, a prompt that is repeated.
 
 Each is read as the row of lists of messages is, that is, to the same tokens with the same ones learned.
 """
