@@ -51,6 +51,8 @@ class SaidText(NamedTuple):
     is_tool: bool = False
     field: str | None = None
     """Field of the message that has it, one of ``SAID_FIELDS``; None: it is of the content, a call or a tool."""
+    is_moved: bool = False
+    """Whether it is shown, but before the messages that it follows."""
 
 
 def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[SaidText]:
