@@ -18,6 +18,7 @@ from rlhf_core.problem import headline
 
 from .arrow_rows import WrittenRows
 from .files.encoding import AS_UTF8
+from .files.other_files import refuse_slice
 from .hub import reaching_hub
 from .reading_log import log
 from .source import MAX_CHARACTERS, TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
@@ -199,6 +200,7 @@ def reach_set(spec: str) -> None:
     Raises:
         DataError: the hub cannot be reached, and nothing of that name was downloaded earlier.
     """
+    refuse_slice(spec)
     with reaching_hub(spec), _translated(spec, "a data set on the hub", _HUB_FIX):
         from datasets import load_dataset_builder
         from huggingface_hub import constants
@@ -318,6 +320,7 @@ def _misfit(record: list[str], header: list[str]) -> Unreadable | None:
 
 def _hub_set(spec: str, split: str) -> Dataset:
     repository, _, config = spec.partition(":")
+    refuse_slice(spec)
     with reaching_hub(spec), _translated(spec, "a data set on the hub", _HUB_FIX):
         from datasets import load_dataset
 

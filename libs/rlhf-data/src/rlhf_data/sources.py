@@ -28,12 +28,10 @@ from rlhf_core.storage.writing import FULL, writing
 
 from . import arrow_sets
 from .files import text_files
-from .files.other_files import refuse_other_content, unknown_format
+from .files.other_files import refuse_other_content, refuse_slice, unknown_format
 from .files.texts import TextFile
 from .source import Row, Source, Unreadable
 
-_SLICED = re.compile(r"(?P<whole>.+)\[\d*%?:\d*%?\]")
-"""A slice, as ``datasets`` takes it in the name of a split."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
@@ -56,12 +54,7 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
     if is_pattern(spec):
         return _open_pattern(spec, name)
     if not path.exists():
-        if sliced := _SLICED.fullmatch(spec):
-            raise DataError(
-                f"{spec}: expected a file, a folder or a hub name; got a slice of one. Give {sliced['whole']}, with "
-                "--data.max_samples for its first rows, or --eval.fraction to hold a share of them out",
-                code="data/unknown-format",
-            )
+        refuse_slice(spec)
         if _is_surely_a_path(spec):
             raise DataError(f"{spec}: no such file{_near_file(path)}", code="data/file-not-found")
         if not _HUB_NAME.fullmatch(spec):

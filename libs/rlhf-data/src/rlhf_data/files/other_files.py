@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -22,6 +23,8 @@ _CONVERTED = {
 }
 """Ending of a file of another kind -> the call that writes one that is read."""
 
+_SLICED = re.compile(r"(?P<whole>.+)\[\d*%?:\d*%?\]")
+"""A slice, as ``datasets`` takes it in the name of a split."""
 _CONTENTS = {
     b"\x1f\x8b": ("packed by gzip", "Call it {old}.gz"),
     b"\x28\xb5\x2f\xfd": ("packed by zstd", "Unpack it: unzstd {old}"),
@@ -41,6 +44,20 @@ def unknown_format(path: Path) -> DataError:
         f"{path.suffix or 'no suffix'!r}. {_way(path)}",
         code="data/unknown-format",
     )
+
+
+def refuse_slice(spec: str) -> None:
+    """Refuse the name of a set with a slice behind it.
+
+    Raises:
+        DataError: it has one.
+    """
+    if sliced := _SLICED.fullmatch(spec):
+        raise DataError(
+            f"{spec}: expected a file, a folder or a hub name; got a slice of one. Give {sliced['whole']}, with "
+            "--data.max_samples for its first rows, or write the part into a file of its own",
+            code="data/unknown-format",
+        )
 
 
 def refuse_other_content(path: Path) -> None:
