@@ -54,7 +54,9 @@ RELEASED = {
     "cohere2": Released(
         "<|END_OF_TURN_TOKEN|>", _COHERE, bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>"
     ),
-    "gptoss": Released("<|return|>", ("<|start|>", "<|message|>", "<|channel|>", "<|end|>")),
+    "gptoss": Released(
+        "<|return|>", ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>")
+    ),
     "lfm2": Released("<|im_end|>", _CHATML, bos="<|startoftext|>"),
 }
 

@@ -119,7 +119,7 @@ WORDS_OF_THE_LANGUAGE = {
     ("libs/rlhf-config/src/rlhf_config/run.py", "linear"),
     ("libs/rlhf-testing/src/rlhf_testing/conformance/kinds/backends.py", "linear"),
     ("libs/rlhf-trainer/src/rlhf_trainer/loop/describe.py", "constant"),  # no schedule
-    ("libs/rlhf-data/src/rlhf_data/learned/chat_spans.py", "function"),  # a key of tool calls
+    ("libs/rlhf-data/src/rlhf_data/learned/shown_answers.py", "function"),  # a key of tool calls
     *(
         (f"libs/rlhf-data/src/rlhf_data/chat/template/{module}.py", "function")
         for module in ("contents", "pieces", "presence")

@@ -89,6 +89,8 @@ def test_labels_are_checked_on_request(write, capsys):
     assert code == 1
     assert "a.jsonl:3: expected a column 'answer'; the row has prompt" in output
     assert "a.jsonl:4: column 'answer' is null" in output
+    assert "on_bad_row" not in output, "a run does not leave these rows out"
+    assert "A run reads 2 of the bad rows all the same" in output
 
 
 def test_a_label_may_stand_in_an_object(write, capsys):

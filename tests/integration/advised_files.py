@@ -171,6 +171,13 @@ FILES = {
     "rlhf_data/arrow_sets.py:open_folder": [
         FileCase(words="sft --data saved --data.split x", prepare=_save_set)
     ],
+    "rlhf_data/files/other_files.py:refuse_slice": [
+        FileCase(
+            words="sft --data rows.jsonl[:50%]",
+            told="Give rows.jsonl, with --data.max_samples",
+            then="sft --data rows.jsonl --data.max_samples 8",
+        )
+    ],
     "rlhf_data/forms/recognizing.py:_usable": [
         FileCase(
             words="sft --data.form pair",

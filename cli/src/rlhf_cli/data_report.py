@@ -111,10 +111,12 @@ def print_next(
 
     sets: dict[RowKind, list[str]] = defaultdict(list)
     has_bad = has_images = False
+    num_read_anyway = 0
     for spec, report in reports.items():
         if report is not None and report.form is not None and report.num_bad < report.total:
             sets[report.form.kind].append(spec)
-            has_bad |= bool(report.bad)
+            has_bad |= report.num_bad > report.num_read_anyway
+            num_read_anyway += report.num_read_anyway
             has_images |= report.has_images
     words = [
         *options,
@@ -126,6 +128,11 @@ def print_next(
             print_text(f"next: {command}")
     if has_bad:
         print_text("The bad rows would be left out; repair them, and leave --data.on_bad_row out.")
+    if num_read_anyway:
+        print_text(
+            f"A run reads {num_read_anyway} of the bad rows all the same, since only a label or an id of theirs is "
+            "bad, and a reward may fail at them; repair them, or take them out of the file."
+        )
 
 
 def _vision_words() -> list[str]:

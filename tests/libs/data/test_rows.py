@@ -84,7 +84,26 @@ def test_an_assistant_message_with_tool_calls_needs_no_content():
         ({"prompt": ["hi"]}, "bad message", "message 1: expected an object with role and content"),
         ({"prompt": [{"content": "x"}]}, "bad message", "message 1: expected a role, got NoneType"),
         ({"prompt": [{"role": "user"}]}, "bad message", "expected text as content, got NoneType"),
-        ({"prompt": [{"role": "user", "content": 3}]}, "bad message", "got int 3"),
+        (
+            {"prompt": [{"role": "user", "content": 3}]},
+            "bad message",
+            "got int 3. Write it as text",
+        ),
+        (
+            {"prompt": [{"role": "tool", "content": {"sum": 5}}]},
+            "bad message",
+            r"got dict \{'sum': 5\}\. Write it as text, an object or a number as json\.dumps writes it",
+        ),
+        (
+            {"prompt": [{"role": "user", "value": "x"}]},
+            "bad message",
+            "Its text is in 'value': call this key content",
+        ),
+        (
+            {"prompt": [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]},
+            "bad message",
+            "Write the call as tool_calls",
+        ),
         (
             {"prompt": [{"role": "user", "content": [3]}]},
             "bad message",

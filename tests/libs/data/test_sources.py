@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -207,12 +208,14 @@ def test_a_saved_folder_is_read_as_written(tmp_path, table):
     assert rows_of(open_source(str(tmp_path / "saved"))) == ROWS
 
 
-def test_a_saved_folder_with_splits_gives_the_one_asked_for(tmp_path, table):
+def test_a_saved_folder_with_splits_gives_the_one_asked_for_and_says_so(tmp_path, table, caplog):
     from datasets import DatasetDict
 
     DatasetDict(train=table, test=table.select([1])).save_to_disk(tmp_path / "saved")
 
-    assert rows_of(open_source(str(tmp_path / "saved"), split="test")) == [ROWS[1]]
+    with caplog.at_level("INFO"):
+        assert rows_of(open_source(str(tmp_path / "saved"), split="test")) == [ROWS[1]]
+    assert "saved: the split test is read, of train, test" in caplog.text
     with pytest.raises(
         DataError,
         match=r"no split 'validation'; it has train, test",
@@ -272,6 +275,17 @@ def test_a_folder_without_data_is_refused(tmp_path, datasets_cache):
 
     with pytest.raises(DataError, match="save_to_disk", check=has_code("data/unreadable-file")):
         open_source(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("spec", ["rows.jsonl[:50%]", "./rows[10:]", "openai/gsm8k:main[:100]"])
+def test_a_slice_is_refused_with_the_options_for_a_part(spec):
+    whole = re.escape(spec.partition("[")[0])
+    with pytest.raises(
+        DataError,
+        match=rf"got a slice of one\. Give {whole}, with --data\.max_samples",
+        check=has_code("data/unknown-format"),
+    ):
+        open_source(spec)
 
 
 def test_what_is_neither_path_nor_hub_name_is_refused():

@@ -13,7 +13,12 @@ from .checks.effects import (
     shared_without_effect,
 )
 from .checks.features import check_dtypes
-from .checks.held_out import held_out_paths, held_out_problems, held_out_without_effect
+from .checks.held_out import (
+    held_out_paths,
+    held_out_problems,
+    held_out_without_effect,
+    splits_without_effect,
+)
 from .checks.installed import check_installed
 from .checks.mixes import mix_problems
 from .checks.output_folder import folder_problem
@@ -97,6 +102,7 @@ __all__ = [
     "schedule_without_effect",
     "shared_without_effect",
     "small_adapter_rates",
+    "splits_without_effect",
     "visible_accelerators",
     "with_memory_options",
     "write_toml",

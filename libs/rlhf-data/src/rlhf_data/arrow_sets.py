@@ -18,8 +18,10 @@ from rlhf_core.problem import headline
 
 from .arrow_rows import WrittenRows
 from .files.encoding import AS_UTF8
+from .files.other_files import refuse_slice
 from .hub import reaching_hub
-from .source import TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
+from .reading_log import log
+from .source import MAX_CHARACTERS, TEMPLATE_KWARGS, Row, Source, Unreadable, row_error
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -148,6 +150,8 @@ def open_folder(path: Path, name: str, split: str) -> Source:
             f"{path}: no split {split!r}; it has {', '.join(splits)}. Set --data.split or --eval.split.",
             code="data/unknown-split",
         )
+    if len(splits) > 1:
+        log.info("%s: the split %s is read, of %s", path, split, ", ".join(splits))
     return ArrowRows(splits[split], name, lambda index: f"{path}[{split}]:row {index + 1}")
 
 
@@ -196,6 +200,7 @@ def reach_set(spec: str) -> None:
     Raises:
         DataError: the hub cannot be reached, and nothing of that name was downloaded earlier.
     """
+    refuse_slice(spec)
     with reaching_hub(spec), _translated(spec, "a data set on the hub", _HUB_FIX):
         from datasets import load_dataset_builder
         from huggingface_hub import constants
@@ -227,6 +232,8 @@ def _read_csv(path: Path, content: Path) -> _Table:
     """Return the header, the columns, the line of each row, and the rows that do not fit."""
     line_numbers = array("i")
     unreadable: dict[int, Unreadable] = {}
+    # The reader takes cells of 131 072 characters at most, unless it is told; a document may be longer.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CHARACTERS))
     # With surrogateescape, bytes that are no UTF-8 spoil only their own row, and not the file.
     with open(content, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, strict=True)
@@ -237,7 +244,11 @@ def _read_csv(path: Path, content: Path) -> _Table:
             start, before = before + 1, reader.line_num
             if record == []:
                 continue
-            problem = record if isinstance(record, Unreadable) else _misfit(record, header)
+            problem = (
+                _unclosed(record, start, before)
+                if isinstance(record, Unreadable)
+                else _misfit(record, header)
+            )
             if problem is not None:
                 unreadable[len(line_numbers)] = problem
             values = [None] * len(header) if problem else record
@@ -246,6 +257,14 @@ def _read_csv(path: Path, content: Path) -> _Table:
                 column.append(value)
             line_numbers.append(start)
     return header, columns, line_numbers, unreadable
+
+
+def _unclosed(problem: Unreadable, start: int, end: int) -> Unreadable:
+    """Return the problem of a record with the lines that it swallowed, if it is more than one."""
+    if end == start:
+        return problem
+    swallowed = f"All up to line {end} is one cell, whose quote is not closed: close it"
+    return Unreadable(f"{problem.reason}. {swallowed}", problem.kind)
 
 
 def _records(reader: Iterator[list[str]]) -> Iterator[list[str] | Unreadable]:
@@ -301,6 +320,7 @@ def _misfit(record: list[str], header: list[str]) -> Unreadable | None:
 
 def _hub_set(spec: str, split: str) -> Dataset:
     repository, _, config = spec.partition(":")
+    refuse_slice(spec)
     with reaching_hub(spec), _translated(spec, "a data set on the hub", _HUB_FIX):
         from datasets import load_dataset
 

@@ -92,6 +92,8 @@ class SourceReport:
     """Form of the rows; None where none was recognized."""
     has_images: bool = False
     """Whether a usable row has an image."""
+    num_read_anyway: int = 0
+    """Number of bad rows that a run reads all the same, since only their label or id is bad."""
 
     @property
     def num_bad(self) -> int:
@@ -123,18 +125,20 @@ def check_source(
     seen: dict[bytes, int] = {}
     ids: dict[object, int] = {}
     duplicates: list[tuple[str, str]] = []
-    inert, order, has_images = InertWords(), TurnOrder(), False
+    inert, order, has_images, num_read_anyway = InertWords(), TurnOrder(), False, 0
     rows = enumerate(source.scan())
     while batch := list(islice(rows, _BATCH_ROWS)):
         for (index, row), measured in zip(batch, reader.measured(batch, images), strict=True):
             where = source.where(index)
             prompt, length = measured.prompt, measured.length
             inert = inert.plus(measured.inert, where)
-            problems = [
-                *_prompt_problems(prompt, length, expected, is_prompt=reader.is_of_prompts),
+            problems = [*_prompt_problems(prompt, length, expected, is_prompt=reader.is_of_prompts)]
+            by_request = [
                 *_column_problems(row, expected),
+                *_repeated_id(row, ids, index, source, expected.id_key),
             ]
-            problems += _repeated_id(row, ids, index, source, expected.id_key)
+            num_read_anyway += bool(by_request and not problems)
+            problems += by_request
             bad += [BadRow(where, problem.kind, problem.reason) for problem in problems]
             if problems or isinstance(prompt, RowProblem):
                 continue
@@ -153,6 +157,7 @@ def check_source(
         order=order,
         form=found.form,
         has_images=has_images,
+        num_read_anyway=num_read_anyway,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -17,6 +18,7 @@ from rlhf_core.media.problem import MediaProblem, shown
 from rlhf_core.media.reader import ImageReader, without_images
 from rlhf_core.media.reference import LIMITS, MediaRef, PixelLimits
 
+from .chat.template.pieces import texts_of
 from .rows import Prompt, RowProblem
 from .source import Row, Source, Unreadable, filled_columns, row_error
 
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 
 USUAL = ("images", "image")
 """Columns that have images where no option names one."""
+_OTHER_PLACE = re.compile(r"<img>|<image[ _-]?\d+>|<\|image(?:_\d+|_pad)?\|>|\[IMG\]|<IMAGE>")
+"""Words for places of images in rows that were written for other trainers or templates."""
 _LOOKED_AT = 10
 """First rows of a source that are looked at for images that nobody reads."""
 _MUST_SEE = ("data.train",)
@@ -47,6 +51,8 @@ class RowImages:
     """Start of relative paths; None: where the process was started."""
     intake: Intake = field(default_factory=lambda: Intake(decodes=False))
     """Way in which images are taken in: by their files' headers, until a model reads them."""
+    told: set[str] = field(default_factory=set)
+    """Words that were named because they are no places for images."""
 
     @classmethod
     def of(cls, reader: ImageReader | None, spec: str = "") -> RowImages:
@@ -205,6 +211,8 @@ class RowImages:
             whole = self.desk.messages(prompt, images, self.folder, intake)
             if self.reader is not None:
                 self.reader.check_frames(references_in(whole))
+            if images and not any(image_parts(prompt)):
+                self._say_other_places(prompt)
             return whole
         except MediaProblem as problem:
             if images or problem.kind != "images and places differ":
@@ -212,6 +220,20 @@ class RowImages:
             raise MediaProblem(
                 problem.kind, f"{problem.reason}. {self._no_image(row)}"
             ) from problem
+
+    def _say_other_places(self, prompt: tuple[Message, ...]) -> None:
+        """Say once of each word that other trainers take for a place of an image that it is text here."""
+        text = " ".join(one for message in prompt for one in texts_of(message))
+        if MARK in text:
+            return
+        for word in set(_OTHER_PLACE.findall(text)) - self.told:
+            self.told.add(word)
+            log.warning(
+                "%s in a text is no place for an image, and stays there as a word: the images of such a row stand "
+                "before the text. Write %s where an image belongs",
+                word,
+                MARK,
+            )
 
     def _no_image(self, row: Row) -> str:
         """Return what to do about a row in which places have no image."""

@@ -275,9 +275,21 @@ def _checked_message(entry: Any, number: int) -> Message:
         _check_parts(content, number, role)
     elif not (content is None and role == "assistant" and message.get("tool_calls")):
         raise RowProblem(
-            "bad message", f"message {number}: expected text as content, got {_show(content)}"
+            "bad message",
+            f"message {number}: expected text as content, got {_show(content)}. {_way_to_text(message)}",
         )
     return message
+
+
+def _way_to_text(message: Message) -> str:
+    """Return how a message whose content is no text is given one."""
+    if message.get("content") is not None:
+        return "Write it as text, an object or a number as json.dumps writes it"
+    if message.get("function_call"):
+        return 'Write the call as tool_calls: [{"type": "function", "function": {...}}]'
+    if found := [key for key in ("text", "value") if isinstance(message.get(key), str)]:
+        return f"Its text is in {found[0]!r}: call this key content"
+    return "Give it a text, or leave it out"
 
 
 def _check_parts(content: Sequence[Any], number: int, role: str) -> None:

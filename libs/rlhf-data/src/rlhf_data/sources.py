@@ -28,6 +28,7 @@ from rlhf_core.storage.writing import FULL, writing
 
 from . import arrow_sets
 from .files import text_files
+from .files.other_files import refuse_other_content, refuse_slice, unknown_format
 from .files.texts import TextFile
 from .source import Row, Source, Unreadable
 
@@ -53,6 +54,7 @@ def open_source(spec: str, *, split: str = "train", name: str | None = None) -> 
     if is_pattern(spec):
         return _open_pattern(spec, name)
     if not path.exists():
+        refuse_slice(spec)
         if _is_surely_a_path(spec):
             raise DataError(f"{spec}: no such file{_near_file(path)}", code="data/file-not-found")
         if not _HUB_NAME.fullmatch(spec):
@@ -83,6 +85,8 @@ def reach_source(spec: str) -> None:
 def _open_file(path: Path, name: str) -> Source:
     suffix = suffix_of(path.name)
     if not is_packed(path.name) or suffix not in SUFFIXES:
+        if suffix in SUFFIXES and suffix != ".parquet":
+            refuse_other_content(path)
         return _open_content(path, name, suffix)
     content = unpacked(path)
     try:
@@ -106,11 +110,7 @@ def _open_content(path: Path, name: str, suffix: str, content: Path | None = Non
             return TextFile(path, name, content)
         case ".parquet" if content is None:
             return arrow_sets.open_parquet(path, name)
-    raise DataError(
-        f"{path}: expected a file that ends with {', '.join(SUFFIXES)}, or, but for Parquet, with .gz behind it; got "
-        f"{path.suffix or 'no suffix'!r}",
-        code="data/unknown-format",
-    )
+    raise unknown_format(path)
 
 
 def _open_pattern(pattern: str, name: str) -> Source:

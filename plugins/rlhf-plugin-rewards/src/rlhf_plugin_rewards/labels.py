@@ -28,7 +28,7 @@ def label_of(request: RewardRequest, key: str) -> Any:
         raise _missing(request.row, key) from None
     if label is None:
         raise RewardError(
-            f"column {key!r} of this row is empty; expected the right answer",
+            f"column {key!r} of this row is empty; expected the right answer. Find all such rows with rlhf data check",
             code="reward/empty-label",
         )
     return label

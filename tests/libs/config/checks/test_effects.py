@@ -99,6 +99,10 @@ NO_EFFECT = {
         "Add --resume",
     ),
     "tables for no logger": (["--log.samples_every", "5"], "Add --log.to NAME"),
+    "split of a held-out file": (
+        ["--eval.data", "held=out.csv.gz", "--eval.split", "dev"],
+        "out.csv.gz is a file, which has no splits",
+    ),
     "wait for no logger": (["--log.wait_s", "5"], "Add --log.to NAME"),
     "tables without samples": (
         ["--log.to", "notebook", "--log.samples", "0", "--log.samples_every", "5"],
@@ -127,6 +131,7 @@ def test_what_changes_nothing_may_stand_in_a_file(resolved):
 
 
 COUNTS = [
+    ("--data", "rows.jsonl", "--data.split", "validation"),  # beside a set of the hub
     ("--rollout.filters", "spread", "--rollout.max_refills", "2"),
     ("--rollout.max_mismatch", "0.1", "--rollout.compared_share", "0.5"),
     ("--algo.loss.old_logprobs=recompute", "--rollout.compared_share", "0.5"),

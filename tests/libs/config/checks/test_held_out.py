@@ -2,7 +2,11 @@
 
 import pytest
 
-from rlhf_config.checks.held_out import held_out_problems, held_out_without_effect
+from rlhf_config.checks.held_out import (
+    held_out_problems,
+    held_out_without_effect,
+    splits_without_effect,
+)
 from rlhf_config.common import HeldOutRows
 from rlhf_config.layers import Layer
 from rlhf_config.problems import Labels
@@ -35,3 +39,18 @@ def test_contradictions(evaluation, train, said, code):
 )
 def test_options_without_effect(evaluation, useless):
     assert {path for path, _ in held_out_without_effect(HeldOutRows(**evaluation))} == useless
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "useless"),
+    [
+        (["a.jsonl"], [], {"data.split"}),
+        (["a.jsonl", "b/*.csv.gz"], ["test=c.parquet"], {"data.split", "eval.split"}),
+        (["a.jsonl", "folder"], ["org/set"], set()),
+        ([], ["c.txt"], {"eval.split"}),
+    ],
+)
+def test_files_have_no_splits(train, held_out, useless):
+    found = splits_without_effect(train, HeldOutRows(data=tuple(held_out)))
+
+    assert {path for path, _ in found} == useless

@@ -85,7 +85,7 @@ def test_margins_are_kept_with_both_sequences(load):
     row = {"prompt": "a", "chosen": "b", "rejected": "c"}
     columns = PairColumns(margin_key="margin")
 
-    rows = load(columns, [{**row, "margin": 2}, {**row, "margin": 0.5}])
+    rows = load(columns, [{**row, "margin": 2}, {**row, "margin": " 0.5"}])  # text, as in CSV
 
     assert rows.columns.rewards["margin"].tolist() == [2.0, 2.0, 0.5, 0.5]
 
@@ -220,7 +220,11 @@ BAD = {
         "expected a list of chat messages",
         "data/wrong-type",
     ),
-    "margin of text": ({"margin": "1"}, "expected a finite number, got '1'", "data/bad-margin"),
+    "margin of words": (
+        {"margin": "much"},
+        "expected a finite number, got 'much'",
+        "data/bad-margin",
+    ),
     "margin that is true": (
         {"margin": True},
         "expected a finite number, got True",

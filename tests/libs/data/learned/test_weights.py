@@ -24,7 +24,11 @@ def chat(**fields):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"train": 0}, {"loss": False}]
+    "fields",
+    [
+        *({"weight": 0}, {"weight": 0.0}, {"train": False}, {"train": 0}, {"loss": False}),
+        *({"training": False}, {"train_on_turn": False}, {"trainable": False}, {"loss_mask": 0}),
+    ],
 )
 @pytest.mark.parametrize("family", ["qwen2", "llama3", "deepseek"])
 def test_a_message_of_weight_0_is_context(load, shown, fields, family):

@@ -31,6 +31,10 @@ def test_each_epoch_goes_from_small_to_large():
     assert drawn(Levels(3, 1, 2.5, -4), 4, descending=True) == [2, 5, 3, 6]
 
 
+def test_numbers_may_be_text_as_in_cells_of_csv():
+    assert drawn(Levels("3", "10", " 2.5", "-4"), 4) == drawn(Levels(3, 10, 2.5, -4), 4)
+
+
 def test_equal_numbers_come_in_the_order_of_the_epoch():
     prompts = Levels(1, 0, 1, 0, 1, 0)
 

@@ -17,7 +17,7 @@ from ..resolved import Selections
 from ..run import RunConfig, SupervisedConfig
 from ..trained_roles import OPTIONS_OF_PARTS, SeeingActor
 from .features import needs, old_logprobs_from, renormalizes
-from .held_out import held_out_without_effect
+from .held_out import held_out_without_effect, splits_without_effect
 
 
 def check(run: RunConfig, selections: Selections, labels: Labels) -> None:
@@ -123,6 +123,7 @@ def _without_effect(
         yield "ref.path", "nothing uses a reference model. Set --algo.kl.coef too."
     yield from _losses_without_effect(run, needs(selections, labels))
     yield from _evaluation_without_effect(run)
+    yield from splits_without_effect((*run.data.train, *run.supervised.data), run.eval)
     yield from shared_without_effect(run, selections)
     yield from schedule_without_effect("actor", selections)
     yield from schedule_without_effect("critic", selections)

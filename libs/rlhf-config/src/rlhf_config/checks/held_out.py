@@ -10,7 +10,7 @@ from rlhf_core.errors import ConfigError
 from ..common import HeldOutRows
 from ..option_tree import NamedPaths
 from ..problems import Labels
-from .data_files import set_name
+from .data_files import SUFFIXES, set_name, suffix_of
 
 
 def held_out_problems(
@@ -62,6 +62,20 @@ def held_out_without_effect(
             )
     if not evaluation.data:
         yield "eval.split", "it is the split of --eval.data, which is not given."
+
+
+def splits_without_effect(
+    train: Sequence[str], evaluation: HeldOutRows
+) -> Iterator[tuple[str, str]]:
+    """Yield the options of splits whose sets are all files, which have none, each with the reason.
+
+    Args:
+        train: all sets that are read by ``data.split``.
+    """
+    named = [source for _, source in held_out_paths(evaluation)]
+    for path, sets in (("data.split", train), ("eval.split", named)):
+        if sets and all(suffix_of(one) in SUFFIXES and not os.path.isdir(one) for one in sets):
+            yield path, f"{sets[0]} is a file, which has no splits. Leave it out, or give a folder."
 
 
 def held_out_paths(evaluation: HeldOutRows) -> NamedPaths:

@@ -61,6 +61,12 @@ def refuse_other_layout(path: Path, content: Path, num_lines: int) -> None:
             f"the list alone: {_command(path, f'.{key}')} > rows.json",
             code="data/malformed-file",
         )
+    if is_all and (length := _length_of_columns(value)):
+        raise DataError(
+            f"{path}:{line}: expected rows, got one object of columns, each a list of {length} texts. Write the rows: "
+            f"pandas.read_json({str(path)!r}).to_json('rows.jsonl', orient='records', lines=True)",
+            code="data/malformed-file",
+        )
     if isinstance(value, dict) and last > line:
         raise DataError(
             f"{path}:{line}: expected one JSON object a line; the first one is on lines {line} to {last}. Write each "
@@ -92,6 +98,16 @@ def _wrapper(value: Any) -> str | None:
     others: Row = {key: one for key, one in value.items() if key not in found}
     is_row = any(isinstance(one, list) or key in _OF_ROWS for key, one in others.items())
     return found[0] if len(found) == 1 and not is_row else None
+
+
+def _length_of_columns(value: Any) -> int | None:
+    """Return the length of the lists if an object is a table of columns; None: it is none, or a row with lists."""
+    if not isinstance(value, dict) or not all(isinstance(one, list) for one in value.values()):
+        return None
+    lengths = {len(one) for one in value.values()}
+    texts = [one for key, one in value.items() if key in _OF_ROWS]
+    is_table = len(lengths) == 1 and all(isinstance(cell, str) for one in texts for cell in one)
+    return lengths.pop() if texts and is_table else None
 
 
 def _command(path: Path, wanted: str) -> str:

@@ -201,7 +201,7 @@ def parse_row(line: bytes) -> Row | Unreadable:
             f"expected UTF-8 text ({error.reason} at byte {error.start + 1}). {AS_UTF8}"
         )
     except json.JSONDecodeError as error:
-        return Unreadable(f"broken JSON: {error.msg} at column {error.colno}")
+        return Unreadable(f"broken JSON: {_nearly(text) or f'{error.msg} at column {error.colno}'}")
     except _RepeatedKey as error:
         return Unreadable(str(error), _REPEATED)
     except RecursionError:
@@ -210,6 +210,18 @@ def parse_row(line: bytes) -> Row | Unreadable:
         ValueError
     ) as error:  # nested too deeply, or a number has more digits than Python converts
         return Unreadable(f"unusable JSON: {error}")
+
+
+def _nearly(text: str) -> str | None:
+    """Return what is wrong with a line that is nearly JSON, with the fix; None: nobody knows."""
+    if text.startswith(("{'", "[{'")):
+        return "the line is an object as Python prints it; write it with json.dumps"
+    if not text.endswith("},") or not isinstance(parse_row(text[:-1].encode()), dict):
+        return None
+    return (
+        "a comma stands behind the object; leave it out, or write all rows as a list into a file "
+        "that ends with .json"
+    )
 
 
 def _as_row(value: object) -> Row | Unreadable:

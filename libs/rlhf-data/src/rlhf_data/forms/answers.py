@@ -136,18 +136,38 @@ def chat_completion(row: Row) -> Row:
     Raises:
         RowProblem: the prompt or the completion is not a list of messages.
     """
-    answer = _chat_answer(row)
-    for name in (PROMPT, answer):
-        if not is_chat(row.get(name)):
-            raise RowProblem(
-                "another form",
-                f"column {name!r}: expected a list of chat messages, got {type(row.get(name)).__name__}",
-            )
+    prompt, answer = _asked_and_said(row)
     given = [
         {**message, "train": False} if message["role"] == ASSISTANT else message
-        for message in row[PROMPT]
+        for message in prompt
     ]
-    return {**row, MESSAGES: [*given, *row[answer]]}
+    return {**row, MESSAGES: [*given, *answer]}
+
+
+def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
+    """Return the messages of the prompt, and those of the answer, which may have the prompt before them again.
+
+    Raises:
+        RowProblem: as from ``chat_completion``.
+    """
+    name = _chat_answer(row)
+    prompt, answer = row.get(PROMPT), _messages(row.get(name))
+    if isinstance(prompt, str):
+        prompt = [{"role": USER, "content": prompt}]
+    for column, value in ((PROMPT, prompt), (name, answer)):
+        if not is_chat(value):
+            raise RowProblem(
+                "another form",
+                f"column {column!r}: expected a list of chat messages, got {type(row.get(column)).__name__}",
+            )
+    assert prompt is not None
+    repeated = len(prompt) if list(answer[: len(prompt)]) == list(prompt) else 0
+    return list(prompt), list(answer[repeated:])
+
+
+def _messages(value: Any) -> Any:
+    """Return a single message as a list of one."""
+    return [value] if isinstance(value, Mapping) else value
 
 
 def judged_chat(row: Row) -> Row:
@@ -157,16 +177,17 @@ def judged_chat(row: Row) -> Row:
         RowProblem: the completion is not one message: a label judges one answer.
     """
     name = _chat_answer(row)
-    if not is_chat(row.get(name)):
+    if not is_chat(_messages(row.get(name))):
         is_alone = chat_column(row) is None and isinstance(row.get(INSTRUCTION), str)
         return alpaca(row) if is_alone else conversation(row)
-    if len(row[name]) != 1:
+    prompt, answer = _asked_and_said(row)
+    if len(answer) != 1:
         raise RowProblem(
             "several answers",
             f"column {name!r}: expected one message of the assistant, since the label judges one answer; got "
-            f"{len(row[name])} messages",
+            f"{len(answer)} messages",
         )
-    return {**row, MESSAGES: [*row[PROMPT], *row[name]]}
+    return {**row, MESSAGES: [*prompt, *answer]}
 
 
 def has_verl_answer(row: Row) -> bool:
@@ -230,14 +251,13 @@ def _has_text(row: Row, name: str) -> bool:
 
 
 def _has_chat_completion(row: Row) -> bool:
-    return is_chat(row.get(PROMPT)) and is_chat(row.get(_chat_answer(row)))
+    return has_prompt(row) and is_chat(_messages(row.get(_chat_answer(row))))
 
 
 def _chat_answer(row: Row) -> str:
     """Return the column with an answer of messages."""
-    return (
-        RESPONSE if is_chat(row.get(RESPONSE)) and not is_chat(row.get(COMPLETION)) else COMPLETION
-    )
+    has = [name for name in (COMPLETION, RESPONSE) if is_chat(_messages(row.get(name)))]
+    return has[0] if has else COMPLETION
 
 
 def _text(row: Row, name: str) -> str:

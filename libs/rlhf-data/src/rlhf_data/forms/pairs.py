@@ -32,8 +32,11 @@ def is_transcripts(row: Row) -> bool:
 
 
 def is_pair(row: Row) -> bool:
-    """Return whether a row has two answers: texts behind a prompt, or messages of a whole conversation or its end."""
-    return (has_prompt(row) and _are_texts(row)) or all(is_chat(row.get(name)) for name in _BOTH)
+    """Return whether a row has two answers: texts behind a prompt, or messages of a whole conversation or its end, of
+    which an end may be one message."""
+    return (has_prompt(row) and _are_texts(row)) or all(
+        is_chat(_turns(row.get(name))) for name in _BOTH
+    )
 
 
 def is_answered_pair(row: Row) -> bool:
@@ -58,6 +61,11 @@ def transcripts(row: Row) -> Row:
         RowProblem: a column has no transcript, or one that does not end with the assistant.
     """
     return {**row, **{name: _messages(row.get(name), name) for name in _BOTH}}
+
+
+def pair(row: Row) -> Row:
+    """Return a row whose answers are lists of messages where each is one message."""
+    return {**row, **{name: _turns(row[name]) for name in _BOTH if name in row}}
 
 
 def answered_pair(row: Row) -> Row:
@@ -93,7 +101,7 @@ def asked(row: Row) -> Row:
     """Return a row whose prompt is its own, or the messages with which both answers begin."""
     if has_prompt(row):
         return row
-    both = (list(row[CHOSEN]), list(row[REJECTED]))
+    both = [list(_turns(row[name])) for name in _BOTH]
     shared = 0
     while shared < min(map(len, both)) and both[0][shared] == both[1][shared]:
         shared += 1

@@ -99,6 +99,7 @@ FORMS = (
         kind=RowKind.PAIRS,
         matches=pairs.is_pair,
         keys=_PAIR,
+        own=pairs.pair,
         prompt=pairs.asked,
     ),
     DataForm(

@@ -30,8 +30,9 @@ def refuse_trained_rows(trained: Hashes, sets: Mapping[str, Hashes], option: str
         counted = ", ".join(f"{count} of {count} of {name!r}" for name, count in both.items())
         raise DataError(
             f"{option}: expected rows that the run does not train on; all are training rows too, by what the model "
-            f"reads ({counted}).\n  Name other rows with --eval.data, or another split with --eval.split; or leave "
-            "--eval.data out and hold some of the training rows out with --eval.fraction 0.1.",
+            f"reads ({counted}).\n  Name other rows with --eval.data, or another split of a folder or a set of the hub "
+            "with --eval.split; or leave --eval.data out and hold some of the training rows out with --eval.fraction "
+            "0.1.",
             code="data/held-out-rows-train",
         )
     for name, count in both.items():

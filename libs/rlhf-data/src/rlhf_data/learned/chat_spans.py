@@ -20,19 +20,18 @@ from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
 from ..chat.template.pieces import THOUGHT_FIELDS
+from ..chat.template.problem import REFUSED
 from ..rows import RowProblem, check_text, problem_of
 from ..turn_order import out_of_turn
-from .learned_text import LearnedText, Span, squeezed
+from .learned_text import LearnedText, Span
 from .messages import ASSISTANT, TOOL
-from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix, thought_word
+from .shown_answers import CHANGED, calls_of, changed, holds, shows
+from .skeleton import MARK, Render, Skeleton, SkeletonMaker, shared_prefix
 from .weights import without_weights
 
-CHANGED = "changed by the template"
-"""Kind of the problem of a row whose answers the template does not show as they are."""
 _MAX_SHAPES = 10_000
 """Sequences of roles whose skeletons are kept."""
 
-_TAG = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 _BLOCK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """Start of what the assistant writes, in templates that mark it themselves."""
 
@@ -59,8 +58,9 @@ class ChatSpans:
         templates = (tokenizer.get_chat_template(), tokenizer.get_chat_template(tools=[]))
         self._has_blocks = [_BLOCK.search(template) is not None for template in templates]
         names = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        self._ends = _pattern_of(names)
         self._skeletons = SkeletonMaker(
-            _pattern_of(names),
+            self._ends,
             tokenizer.eos_token,
             lambda messages, reply: self._render(messages, reply, None),
         )
@@ -85,7 +85,9 @@ class ChatSpans:
             try:
                 made = self._quoted(messages, learned, tools)
             except RowProblem as problem:
-                if problem.kind == CHANGED and any(map(_calls_of, messages)):
+                if problem.kind == CHANGED:
+                    self._check_thoughts(messages, learned, tools)
+                if problem.kind == CHANGED and any(map(calls_of, messages)):
                     # A template without tools: what it leaves out says more than the answer that it changed.
                     text = self._render(messages, False, tools)
                     template.check(messages, text, reply=False, tools=tools)
@@ -94,6 +96,21 @@ class ChatSpans:
         except DataError as error:
             raise problem_of(error) from error
         return replace(made, media=references_in(messages), out_of_turn=out_of_turn(messages))
+
+    def _check_thoughts(
+        self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
+    ) -> None:
+        """Refuse thoughts in a field that the template does not read, if it reads another one."""
+        source = self._renderer.tokenizer.get_chat_template(tools=None if tools is None else [])
+        read = [one for one in THOUGHT_FIELDS if re.search(rf"\.{one}\b|['\"]{one}['\"]", source)]
+        for index in learned:
+            given = [field for field in THOUGHT_FIELDS if messages[index].get(field)]
+            if read and given and not set(given) & set(read):
+                raise RowProblem(
+                    CHANGED,
+                    f"message {index + 1}: the chat template does not show the thought in {given[0]!r}, and reads "
+                    f"thoughts in {read[0]!r}: call this key so",
+                )
 
     def _quoted(
         self, messages: Sequence[Message], learned: Sequence[int], tools: Tools | None
@@ -138,12 +155,73 @@ class ChatSpans:
         mark = MARK
         while mark in text:
             mark += "x"
+        try:
+            spans = tuple(self._by_stand_ins(messages, learned, text, mark, render))
+        except RowProblem as problem:
+            calling = [index for index in learned if calls_of(messages[index])]
+            if not calling:
+                raise
+            try:
+                spans = self._beside_calls(messages, learned, text, mark, render)
+            except RowProblem as of_calls:
+                # The template took the row, so what it refuses is an answer in the place of a call.
+                raise of_calls if problem.kind == REFUSED else problem from problem
+        return LearnedText(text=text, spans=spans)
+
+    def _by_stand_ins(
+        self,
+        messages: Sequence[Message],
+        learned: Sequence[int],
+        text: str,
+        mark: str,
+        render: Render,
+    ) -> Iterator[Span]:
         results = [index for index, message in enumerate(messages) if message["role"] == TOOL]
         if results:
             # Refuses a template that shows results of tools inside of the assistant's turns: they would be learned.
             self._skeletons.make(messages, sorted([*learned, *results]), mark, render)
         skeleton = self._skeletons.make(messages, learned, mark, render)
-        return LearnedText(text=text, spans=tuple(_fit_turns(skeleton, messages, text, mark)))
+        return _fit_turns(skeleton, messages, text, mark)
+
+    def _beside_calls(
+        self,
+        messages: Sequence[Message],
+        learned: Sequence[int],
+        text: str,
+        mark: str,
+        render: Render,
+    ) -> tuple[Span, ...]:
+        """Return the turns where a template writes calls in other words than answers (gpt-oss), so that no stand-in
+        takes the place of a call: calls are found by the renderings that end before and behind them.
+
+        Raises:
+            RowProblem: the template shows a call, or what is before it, differently when others follow.
+        """
+        spans = {
+            index: self._call(messages, index, text, render)
+            for index in learned
+            if calls_of(messages[index])
+        }
+        answers = [index for index in learned if index not in spans]
+        if answers:
+            found = self._by_stand_ins(messages, answers, text, mark, render)
+            spans.update(zip(answers, found, strict=True))
+        return tuple(spans[index] for index in learned)
+
+    def _call(self, messages: Sequence[Message], index: int, text: str, render: Render) -> Span:
+        prompt, whole = render(messages[:index], True), render(messages[: index + 1], False)
+        shown = whole[len(prompt) :]
+        ends = list(self._ends.finditer(shown))
+        is_whole = whole.startswith(prompt) and text.startswith(whole)
+        if not (is_whole and ends and holds(shown, messages[index])):
+            raise changed(messages, index, text[shared_prefix(text, prompt) :])
+        if shown[ends[-1].end() :].strip():
+            raise RowProblem(
+                "no end of turn",
+                f"message {index + 1}: expected a chat template that writes a special token behind a call, by which "
+                f"the policy learns to stop; it writes {shown[ends[-1].end() :]!r:.40}",
+            )
+        return Span(len(prompt), len(prompt) + ends[-1].end())
 
     def _render(self, messages: Sequence[Message], reply: bool, tools: Tools | None) -> str:
         try:
@@ -186,8 +264,8 @@ class ChatSpans:
         of_message = dict(zip(answers, blocks, strict=True))
         for index in learned:
             shown = text[slice(*of_message[index])]
-            if not shown or not _holds(shown, messages[index]):
-                raise _changed(messages, index, shown)
+            if not shown or not holds(shown, messages[index]):
+                raise changed(messages, index, shown)
         return LearnedText(text=text, spans=tuple(of_message[index] for index in learned))
 
 
@@ -221,7 +299,7 @@ def _fit_turns(
     turns = list(skeleton.turns.items())
     position = turns[0][1].start
     if not text.startswith(skeleton.text[:position]):
-        raise _changed(messages, turns[0][0], text[shared_prefix(text, skeleton.text) :])
+        raise changed(messages, turns[0][0], text[shared_prefix(text, skeleton.text) :])
     nexts = [*(turn.start for _, turn in turns[1:]), len(skeleton.text)]
     for (index, turn), until in zip(turns, nexts, strict=True):
         hole = skeleton.holes[index]
@@ -231,10 +309,10 @@ def _fit_turns(
         is_last = until == len(skeleton.text)
         for end in _places(text, closing, position, is_last=is_last):
             turn = Span(position, end)
-            if _shows(text, turn, messages[index], lead, f"{mark}{index}v"):
+            if shows(text, turn, messages[index], lead, f"{mark}{index}v"):
                 break
         else:
-            raise _changed(messages, index, text[position:])
+            raise changed(messages, index, text[position:])
         yield _behind(text, Span(position, end + len(end_of_turn)), skeleton.begun[index])
         position = end + len(closing)
 
@@ -254,70 +332,3 @@ def _places(text: str, part: str, start: int, *, is_last: bool) -> Iterator[int]
     while place >= 0:
         yield place
         place = text.find(part, place + 1)
-
-
-def _shows(text: str, turn: Span, message: Message, lead: str, word: str) -> bool:
-    """Return whether a rendered turn has all of an answer, up to blanks: thoughts, content and tool calls.
-
-    An answer that begins with a tag such as ``<think>`` may begin in the generation prompt.
-
-    Args:
-        lead: text that the template writes before the content, such as a thought: its own, or a stand-in's place.
-        word: stand-in of the content.
-    """
-    for key in THOUGHT_FIELDS:
-        if isinstance(thought := message.get(key), str) and thought.strip():
-            if thought_word(word) not in lead:
-                return False
-            lead = lead.replace(thought_word(word), thought)
-    body, answer = squeezed(text[slice(*turn)]), squeezed(message.get("content") or "")
-    starts = [squeezed(lead) + answer, answer]
-    tag = _TAG.match(answer)
-    if tag and text[: turn.start].rstrip().endswith(tag.group()):
-        starts.append(answer[tag.end() :])
-    calls = message.get("tool_calls") or ()
-    for start in starts:
-        if not calls and body == start:
-            return True
-        if calls and body.startswith(start):
-            return all(_name_of(call) in body[len(start) :] for call in calls)
-    return False
-
-
-def _holds(shown: str, message: Message) -> bool:
-    """Return whether a text has thoughts, content and the names of called functions, each once more, up to blanks."""
-    parts = [
-        text for key in (*THOUGHT_FIELDS, "content") if isinstance(text := message.get(key), str)
-    ]
-    rest = squeezed(shown)
-    for part in (*map(squeezed, parts), *map(_name_of, message.get("tool_calls") or ())):
-        if part not in rest:
-            return False
-        rest = rest.replace(part, "", 1)
-    return True
-
-
-def _calls_of(message: Message) -> Sequence[Any]:
-    return message.get("tool_calls") or ()
-
-
-def _name_of(call: object) -> str:
-    """Return the name of the function that a tool call calls."""
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
-    return squeezed(str(function.get("name", ""))) if isinstance(function, Mapping) else ""
-
-
-def _changed(messages: Sequence[Message], index: int, shown: str) -> RowProblem:
-    fix = (
-        "This is the last turn: leave out what the template does not write of it, such as thoughts"
-    )
-    if any(message["role"] == ASSISTANT for message in messages[index + 1 :]):
-        fix = (
-            "Templates of thinking models drop thoughts of earlier turns: learn the last turn only "
-            "(--data.learn last), or leave the thoughts out"
-        )
-    return RowProblem(
-        CHANGED,
-        f"message {index + 1}: the chat template does not show the assistant's answer as it is, but as {shown!r:.80}. "
-        f"{fix}",
-    )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from rlhf_core.batch.task import Message
+from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
+from ..chat.template.pieces import texts_of
 from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem
 from ..source import Row
 from .conversations import AnswerTexts
-from .learned_text import LearnedText
+from .learned_text import LearnedText, squeezed
 from .messages import (
     ASSISTANT,
     answer_of,
@@ -115,7 +118,7 @@ class Pairs:
         key = self._columns.margin_key
         if key is None:
             return None
-        margin = value_of(row, key, "margin_key")
+        margin = _number(value_of(row, key, "margin_key"))
         if (
             isinstance(margin, bool)
             or not isinstance(margin, int | float)
@@ -125,6 +128,14 @@ class Pairs:
                 "bad margin", f"column {key!r}: expected a finite number, got {margin!r:.60}"
             )
         return float(margin)
+
+
+def _number(value: object) -> object:
+    """Return a text that is a number as that number, since cells of CSV are text; anything else as it is."""
+    if isinstance(value, str) and "_" not in value:
+        with suppress(ValueError):
+            return float(value)
+    return value
 
 
 def are_texts(row: Row, names: PairColumns) -> bool:
@@ -167,10 +178,40 @@ def pair_conversations(
         conversation_of(row[key], key, parts=images.sees)
         for key in (names.chosen_key, names.rejected_key)
     ]
-    prompt = _chat_prompt(row, names, images, is_whole=both[0][0]["role"] != ASSISTANT)
+    is_whole = both[0][0]["role"] != ASSISTANT
+    if is_whole:
+        _check_prompt_inside(row, names, both)
+    prompt = _chat_prompt(row, names, images, is_whole=is_whole)
     if prompt and any(one[: len(prompt)] != prompt for one in both):
         both = [(*prompt, *one) for one in both]
     return [images.chat(row, with_system_prompt(one, names.system_prompt)) for one in both]
+
+
+def _check_prompt_inside(row: Row, names: PairColumns, both: Sequence[Sequence[Message]]) -> None:
+    """Refuse a prompt of text beside whole conversations that begin with other words: nothing would read it.
+
+    Raises:
+        RowProblem: the prompt says something that is not in them.
+    """
+    prompt = row.get(names.prompt_key)
+    if not isinstance(prompt, str) or any(references_in(one) for one in both):
+        return
+    asked, said = squeezed(prompt), [[*map(squeezed, _texts(one))] for one in both]
+    # A prompt may be one message, or all of them in other words, such as a transcript.
+    if not all(
+        any(asked in text for text in texts) or all(text in asked for text in texts[:-1])
+        for texts in said
+    ):
+        raise RowProblem(
+            "no shared prompt",
+            f"expected the text of column {names.prompt_key!r} in both conversations, which begin with a message of "
+            f"the {both[0][0]['role']}; it is not there, and nothing would read it: {prompt!r:.60}. Put it into the "
+            "conversations, leave the column out, or give the answers of the assistant alone",
+        )
+
+
+def _texts(messages: Sequence[Message]) -> list[str]:
+    return ["".join(texts_of({**message, "role": "user"})) for message in messages]
 
 
 def _chat_prompt(

@@ -15,6 +15,7 @@ from rlhf_config.checks.data_files import split_name
 from rlhf_core.media.reader import ImageReader
 from rlhf_core.storage.writing import writing
 
+from ..chat.template.pieces import LEARNED_FIELDS
 from ..files.pace import told
 from ..forms.form import RowKind
 from ..forms.recognizing import formed
@@ -31,7 +32,7 @@ from .sequences import LearnedSequence
 from .sets.gathered import Gathered, LearnedRows, MadeRow
 from .sets.token_cache import TokenCache, folder_of, key_of
 from .tokens import LearnedTokens, RowTokenizer
-from .weights import FIELDS, check_row
+from .weights import check_row
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ def _gather(
         source, form = found.source, reading.form(found.columns)
         own_images = RowImages.of(images, spec)
         wanted = _wanted(source, form, own_images, options, side)
-        read = enumerate(source.scan((*form.columns, *own_images.columns, *FIELDS)))
+        read = enumerate(source.scan((*form.columns, *own_images.columns, *LEARNED_FIELDS)))
         rows = told(compress(read, wanted), int(wanted.sum()), source.name)
         gathered.begin(found)
         while batch := list(islice(rows, _BATCH_ROWS)):

@@ -162,7 +162,9 @@ class SkeletonMaker:
             between: text between the stand-in before and this one.
             before: messages before the turn.
         """
-        known = [one for one in self._openings if text.endswith(one, *between)]
+        # A thought that a template writes as a message of its own (gpt-oss) is of the turn, and of no known opening.
+        has_thought = MARK in text[slice(*between)]
+        known = [one for one in self._openings if not has_thought and text.endswith(one, *between)]
         if known:
             return self._openings[max(known, key=len)]
         return _opening_by_prompt(text, between, before, render)

@@ -2,7 +2,8 @@
 context. Of a whole row they say that it is not to be learned from.
 
 ``weight`` is that of OpenAI's files for fine-tuning, where it is 0 or 1 too; another weight would scale a loss whose
-aggregation counts tokens, and is refused. ``loss`` is ms-swift's. The fields are no part of what a template shows.
+aggregation counts tokens, and is refused. Other trainers call it ``LEARNED_FIELDS``: ``loss`` is ms-swift's,
+``trainable`` Tinker's. The fields are no part of what a template shows.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from collections.abc import Sequence
 
 from rlhf_core.batch.task import Message
 
+from ..chat.template.pieces import LEARNED_FIELDS, WEIGHT
 from ..rows import RowProblem
 from ..source import Row
 from .messages import ASSISTANT, answers_in
-
-WEIGHT = "weight"
-FIELDS = (WEIGHT, "train", "loss")
 
 
 def check_row(row: Row, columns: Sequence[str]) -> None:
@@ -29,7 +28,7 @@ def check_row(row: Row, columns: Sequence[str]) -> None:
     Raises:
         RowProblem: it does.
     """
-    for field in FIELDS:
+    for field in LEARNED_FIELDS:
         value = row.get(field)
         is_zero = field == WEIGHT and isinstance(value, int | float) and value == 0
         if field not in columns and (value is False or is_zero):
@@ -50,7 +49,7 @@ def learned_answers(messages: Sequence[Message], *, only_last: bool = False) -> 
     given = [_is_learned(message, index) for index, message in enumerate(messages)]
     for index, message in enumerate(messages):
         if given[index] and message["role"] != ASSISTANT:
-            field = next(field for field in FIELDS if field in message)
+            field = next(field for field in LEARNED_FIELDS if field in message)
             raise RowProblem(
                 "weight",
                 f"message {index + 1}: {field!r} is {message[field]!r}, but only messages of the assistant are "
@@ -94,7 +93,7 @@ def check_prompt(messages: Sequence[Message]) -> None:
     """
     for index, message in enumerate(messages):
         if _is_learned(message, index):
-            field = next(field for field in FIELDS if field in message)
+            field = next(field for field in LEARNED_FIELDS if field in message)
             raise RowProblem(
                 "weight",
                 f"message {index + 1} of the prompt: {field!r} is {message[field]!r}, but of a row with a prompt and a "
@@ -106,8 +105,8 @@ def check_prompt(messages: Sequence[Message]) -> None:
 def without_weights(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages without these fields."""
     return tuple(
-        {key: value for key, value in message.items() if key not in FIELDS}
-        if any(field in message for field in FIELDS)
+        {key: value for key, value in message.items() if key not in LEARNED_FIELDS}
+        if any(field in message for field in LEARNED_FIELDS)
         else message
         for message in messages
     )
@@ -119,7 +118,7 @@ def _is_learned(message: Message, index: int) -> bool | None:
     Raises:
         RowProblem: it says something else than yes or no, or both.
     """
-    said = {key: message[key] for key in FIELDS if key in message}
+    said = {key: message[key] for key in LEARNED_FIELDS if key in message}
     for key, value in said.items():
         # True and 1.0 are 1 for Python; a table may have made numbers of either.
         if not isinstance(value, bool | int | float) or value not in (0, 1):

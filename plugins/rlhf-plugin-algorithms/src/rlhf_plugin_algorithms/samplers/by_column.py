@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import Field
@@ -74,6 +75,9 @@ class ByColumn:
         try:
             value = value_at(row, self.config.key)
             found = f"got {value!r}"
+            if isinstance(value, str):  # cells of CSV are text
+                with suppress(ValueError):
+                    value = float(value)
         except KeyError:
             value, found = None, f"it has {', '.join(row)}"
         if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):

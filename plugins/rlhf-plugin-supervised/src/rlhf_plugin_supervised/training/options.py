@@ -24,6 +24,7 @@ from rlhf_config import (
     schedule_without_effect,
     shared_without_effect,
     small_adapter_rates,
+    splits_without_effect,
 )
 from rlhf_config.common import (
     MICRO_BATCH,
@@ -237,6 +238,7 @@ def _without_effect(run: ExampleOptions, selections: Selections) -> Iterator[tup
     if not run.log.samples:
         yield "log.samples_every", "no samples are kept. Set --log.samples too."
     yield from held_out_without_effect(run.eval)
+    yield from splits_without_effect(run.data.train, run.eval)
     if run.data.source is not None:
         yield "data.split", "rows of --data.source have no splits. Leave it out."
     (runtime,) = selections["runtime.name"]

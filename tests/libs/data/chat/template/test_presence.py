@@ -1,6 +1,7 @@
 """Whatever a template leaves out of a conversation is named, whoever renders it."""
 
 import random
+import re
 
 import pytest
 from tests.libs.data.chat.template.conversations import random_conversation
@@ -17,6 +18,7 @@ from rlhf_testing.errors import has_code
 
 USER = {"role": "user", "content": "What is this?"}
 ANSWER = {"role": "assistant", "content": "It is."}
+SYSTEMS = ("system", "developer")
 SYSTEM = {"role": "system", "content": "Be kind."}
 CALL = {
     "role": "assistant",
@@ -47,6 +49,11 @@ TOOL = {"type": "function", "function": {"name": "look", "description": "Looks."
             [USER, ANSWER, SYSTEM, USER],
             r"^message 3 \(system\): the chat template does not show its text: 'Be kind.' is missing. Merge it into "
             r"the first message of the user \(it may be --data.system_prompt\)",
+        ),
+        (
+            "deepseekv3",
+            [USER, ANSWER, SYSTEM, USER],
+            r"^message 3 \(system\): the chat template shows it before the messages that it follows.* Merge it into",
         ),
         (
             "phi3",
@@ -220,10 +227,30 @@ def chat_text(name, conversation):
         return error
 
 
+def is_moved(messages, text):
+    """Whether a text has a later system message before the first message that is none."""
+    turns = [index for index, message in enumerate(messages) if message["role"] not in SYSTEMS]
+    if not turns:
+        return False
+    begins = min((text.find(word) for word in words_of(messages[turns[0]])), default=0)
+    later = [message for message in messages[turns[0] :] if message["role"] in SYSTEMS]
+    return any(text.find(word) < begins for message in later for word in words_of(message))
+
+
+def words_of(message):
+    content = message.get("content") or ""
+    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    return re.findall(r"w\d+q", " ".join(texts))
+
+
 def check_rendering(name, conversation):
     """A rendering has every word, or the conversation is refused: for a word that is missing, or by the template."""
     text = library_text(name, conversation.messages, conversation.tools, reply=True)
-    is_whole = text is not None and all(word in text for word in conversation.words)
+    is_whole = (
+        text is not None
+        and all(word in text for word in conversation.words)
+        and not is_moved(conversation.messages, text)
+    )
     made = chat_text(name, conversation)
     assert (made == text) if is_whole else isinstance(made, DataError), f"{made!r}\n{text}"
     return is_whole

@@ -149,6 +149,12 @@ def text_of_part(part: object, where: str) -> str | None:
         )
     keys = {str(key) for key, value in part.items() if value is not None}
     if is_image(part):
+        if "source" in keys:  # of Anthropic's messages
+            raise TemplateProblem(
+                f"{where}: expected an image under one of its keys ({', '.join(sorted(IMAGE_KEYS - {'type'}))}), got "
+                'it in source. Write it as {"type": "image", "base64": DATA}, or with url or path',
+                PART,
+            )
         _refuse_keys(keys - IMAGE_KEYS, "an image", where)
         return None
     if is_video(part):
@@ -163,10 +169,18 @@ def text_of_part(part: object, where: str) -> str | None:
     shown = "without a type" if kind is None else f"of type {shortened(repr(kind), 40)}"
     raise TemplateProblem(
         f"{where}: expected a part of type text (with its text), image or video, got one {shown} with "
-        f"{shortened(', '.join(sorted(keys)), 80) or 'no keys'}; it would be dropped. Write it as text, or leave the "
-        "row out",
+        f"{shortened(', '.join(sorted(keys)), 80) or 'no keys'}; it would be dropped. {_way_to_part(kind)}",
         PART,
     )
+
+
+def _way_to_part(kind: object) -> str:
+    """Return how a part of an unknown type is given as one that is known."""
+    if kind == "input_image":  # of OpenAI's Responses
+        return 'Write it as {"type": "image_url", "image_url": {"url": ...}}'
+    if kind in ("input_text", "output_text"):
+        return 'Write it as {"type": "text", "text": ...}'
+    return "Write it as text, or leave the row out"
 
 
 def _refuse_keys(unknown: set[str], what: str, where: str) -> None:

@@ -30,9 +30,13 @@ SAID_FIELDS = (
 )
 """Further fields that say something: those of OpenAI's chat messages, and media beside a content (Ollama, ms-swift)."""
 
+WEIGHT = "weight"
+LEARNED_FIELDS = (WEIGHT, "train", "training", "train_on_turn", "trainable", "loss", "loss_mask")
+"""Fields that say whether a message is learned, as OpenAI, axolotl, Tinker, ms-swift and others call them."""
+
 _OTHER_FIELDS = frozenset(
-    {"role", "content", "tool_calls", "tool_call_id", "id", "weight", "train", "loss"}
-    | {*THOUGHT_FIELDS, *SAID_FIELDS}
+    {"role", "content", "tool_calls", "tool_call_id", "id"}
+    | {*THOUGHT_FIELDS, *SAID_FIELDS, *LEARNED_FIELDS}
 )
 
 
@@ -47,6 +51,8 @@ class SaidText(NamedTuple):
     is_tool: bool = False
     field: str | None = None
     """Field of the message that has it, one of ``SAID_FIELDS``; None: it is of the content, a call or a tool."""
+    is_moved: bool = False
+    """Whether it is shown, but before the messages that it follows."""
 
 
 def pieces_of(messages: Sequence[Message], tools: Tools) -> Iterator[SaidText]:

@@ -35,6 +35,7 @@ _MAX_SHAPES = 10_000
 """Shapes whose results are kept."""
 _MARK = "Zx7Qv"
 """Start of the stand-ins: no template contains or changes it."""
+_SYSTEM = ("system", "developer")
 _OWN_KEYS = ("role", "content", "tool_calls", "tool_call_id", "id", *THOUGHT_FIELDS, *SAID_FIELDS)
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,19 @@ class Presence:
             text = self._show(stood, reply=reply, tools=some_tools)
         except TemplateProblem:
             return None  # the template wants contents of its own kind, such as JSON; the texts were found
-        return _missing(stood, some_tools, text, first)
+        return _missing(stood, some_tools, text, first) or _moved(stood, text, first)
+
+
+def _moved(stood: Sequence[Message], text: str, first: int) -> SaidText | None:
+    """Return the first later system message that a template shows before everything that was said before it."""
+    words = {index: next(iter(texts_of(message)), "") for index, message in enumerate(stood)}
+    said = [(index, text.find(word)) for index, word in words.items() if word]
+    turns = [place for index, place in said if stood[index].get("role") not in _SYSTEM]
+    for index, place in said:
+        is_later = any(at < index and stood[at].get("role") not in _SYSTEM for at, _ in said)
+        if index >= first and stood[index].get("role") in _SYSTEM and is_later and place < turns[0]:
+            return SaidText(index, words[index], is_moved=True)
+    return None
 
 
 def _missing(messages: Sequence[Message], tools: Tools, text: str, first: int) -> SaidText | None:
@@ -216,6 +229,12 @@ def _problem(
     message = messages[missing.place]
     role = str(message.get("role"))
     where = f"message {missing.place - first + 1} ({shortened(role, 40)})"
+    if missing.is_moved:
+        return TemplateProblem(
+            f"{where}: the chat template shows it before the messages that it follows, which would be read as said "
+            "under it. Merge it into the next message of the user, or use a model whose template shows it in its place",
+            HIDDEN,
+        )
     if missing.call is not None:
         function = function_of(message["tool_calls"][missing.call])
         what = _shown(missing, f"the call of {shortened(function.get('name'), 80)}")
