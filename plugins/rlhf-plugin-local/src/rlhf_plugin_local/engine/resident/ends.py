@@ -28,7 +28,7 @@ class KeptEnds:
         self._ends: OrderedDict[bytes, Beginning] = OrderedDict()
         """By digest, the first to be given up first. The pages of each are held once for being here."""
         self._spared: set[bytes] = set()
-        """What has been found since ``spare_none``. Nothing else has been used since, so it is at the end."""
+        """All that has been found since ``spare_none``. Nothing else has been used since, so it is at the end."""
         self._lengths: Counter[int] = Counter()
         """Number of histories of each length."""
 

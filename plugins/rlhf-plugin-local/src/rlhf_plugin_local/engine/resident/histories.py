@@ -59,7 +59,7 @@ class CachedHistories:
         """By digest, the least recently used first, and of one history the last page first: without a page those behind
         it are of no use. Each page is held once for being here."""
         self._spared: set[bytes] = set()
-        """What has been found since ``spare_none``. Nothing else has been used since, so it is at the end."""
+        """All that has been found since ``spare_none``. Nothing else has been used since, so it is at the end."""
 
     def __len__(self) -> int:
         return len(self._pages)
