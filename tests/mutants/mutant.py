@@ -64,13 +64,19 @@ class Mutant:
         )
 
 
-@contextmanager
-def _replaced(target: str, wrap: Wrap) -> Iterator[None]:
+def place_of(target: str) -> tuple[Any, str]:
+    """Return the module or class that has a target, and its name there."""
     module_name, _, path = target.partition(":")
     holder: Any = importlib.import_module(module_name)
     *parents, name = path.split(".")
     for parent in parents:
         holder = getattr(holder, parent)
+    return holder, name
+
+
+@contextmanager
+def _replaced(target: str, wrap: Wrap) -> Iterator[None]:
+    holder, name = place_of(target)
     right = holder.__dict__[name]
     setattr(holder, name, wrap(getattr(holder, name)))
     try:

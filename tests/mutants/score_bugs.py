@@ -98,7 +98,7 @@ MUTANTS = (
     _torch(
         "the score of a padded row is read at its padding",
         "no issue cited: the last column of a padded batch",
-        f"{OBJECTIVE}.grid:ActionGrid.last",
+        f"{OBJECTIVE}.columns:ActionGrid.last",
         last_column,
     ),
     _torch(

@@ -12,6 +12,7 @@ from rlhf_testing.conformance import CHECKED_HOOKS, run_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+from tests.mutants.mutant import place_of  # noqa: E402
 from tests.mutants.running import MUTANTS, judge, load  # noqa: E402
 
 NEED_A_MODEL = ("rlhf_train_backends", "rlhf_engines", "rlhf_model_adapters")
@@ -33,6 +34,13 @@ def _marks(index):
 @pytest.fixture(scope="module")
 def plugins():
     return load()
+
+
+def test_what_each_bug_replaces_is_there():
+    """Those that need a model run seldom, and would be found late."""
+    for target in {mutant.target for mutant in MUTANTS if mutant.target}:
+        holder, name = place_of(target)
+        assert name in vars(holder), target
 
 
 @pytest.mark.parametrize(
