@@ -91,7 +91,10 @@ def options_of(
         if is_whole and _is_everyones(spelled, value, entry, table):
             continue
         if entry is None:
-            problem = f"verl has no such key, or none that is known here.{nearest(spelled, iter(table.names))}"
+            problem = (
+                f"{table.framework} has no such key, or none that is known here."
+                f"{nearest(spelled, iter(table.names))}"
+            )
             written.append(Written(text, (), problem))
             continue
         entries[entry.name] = entry
@@ -102,7 +105,9 @@ def options_of(
             read = None if is_emptied else _read(filled, entry)
         except ValueError:
             kind = "true or false" if entry.kind is SWITCH else entry.kind.name
-            problem = f"expected {kind}, got {_shown(value)}; verl's default is assumed"
+            problem = (
+                f"expected {kind}, got {_shown(value)}; {table.framework}'s default is assumed"
+            )
             written.append(Written(text, (entry.name,), problem))
             continue
         if is_whole and _says_nothing(read, entry):

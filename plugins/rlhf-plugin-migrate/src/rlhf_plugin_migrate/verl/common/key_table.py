@@ -1,4 +1,4 @@
-"""Tables of verl's keys: single ones, and all that begin alike, such as those of Megatron."""
+"""Tables of verl's and SkyRL's keys: single ones, and all that begin alike, such as those of Megatron."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Family = Callable[[str], Fate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyTable:
-    """Keys of one program of verl."""
+    """Keys of one program."""
 
     entries: Mapping[str, OptionEntry]
     """By the newest name of each."""
@@ -26,9 +26,10 @@ class KeyTable:
     """Every name, also an older one -> the newest."""
     families: Mapping[str, Family]
     """Beginning of keys -> what becomes of each."""
+    framework: str = "verl"
 
     def find(self, name: str) -> OptionEntry | None:
-        """Return the entry of a key by any of its names; None: verl has no such key."""
+        """Return the entry of a key by any of its names; None: there is no such key."""
         if name in self.names:
             return self.entries[self.names[name]]
         longest = max(filter(name.startswith, self.families), key=len, default=None)
@@ -41,6 +42,7 @@ def key_table(
     lines: Iterable[Line],
     groups: Iterable[Group] = (),
     families: Iterable[tuple[str, Fate | Family]] = (),
+    framework: str = "verl",
 ) -> KeyTable:
     """Return the table of one program.
 
@@ -61,6 +63,7 @@ def key_table(
             for beginnings, fate in families
             for beginning in beginnings.split()
         },
+        framework=framework,
     )
 
 
