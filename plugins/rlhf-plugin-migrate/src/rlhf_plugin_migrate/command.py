@@ -113,8 +113,8 @@ def main(arguments: Sequence[str]) -> int:
         jobs = jobs_of([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
-            "rlhf migrate: expected one file, or a command line of OpenRLHF, TRL, verl or SkyRL, such as python3 -m "
-            "openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got "
+            "rlhf migrate: expected one file, or a command line of OpenRLHF, TRL, verl, SkyRL or prime-rl, such as python3 "
+            "-m openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got "
             f"{' '.join(line.words)}",
             code="migrate/several-files",
         )

@@ -13,6 +13,7 @@ from rlhf_core import ConfigError
 from .document import MigrationReport, report_of
 from .migration import Migrate
 from .openrlhf import programs
+from .prime_rl import programs as prime_rl
 from .shell.launchers import launch_of, launches_of
 from .shell.script import ShellCommand
 from .shell.unresolved import remarks_on_script
@@ -23,6 +24,7 @@ from .trl import scripts
 from .trl.launched import refusal_of, trl_launch_of, yaml_of
 from .trl.python_script import read_script
 from .verl import programs as verl
+from .verl.common.hydra import Pair
 
 STDIN = "-"
 
@@ -62,8 +64,8 @@ def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | No
         raise ConfigError(
             "rlhf migrate: expected a command of OpenRLHF (openrlhf.cli.NAME, such as python3 -m "
             "openrlhf.cli.train_ppo_ray), one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
-            "launch grpo.py), one of verl (python3 -m verl.trainer.main_ppo) or one of SkyRL (python -m "
-            "skyrl.train.entrypoints.main_base); there is none among the "
+            "launch grpo.py), one of verl (python3 -m verl.trainer.main_ppo), one of SkyRL (python -m "
+            "skyrl.train.entrypoints.main_base) or one of prime-rl (uv run rl @ rl.toml); there is none among the "
             f"{len(found)} commands of {name}{_read_elsewhere(found)}. What other programs train is written by hand: "
             "docs/configuration.md",
             code="migrate/no-training-command",
@@ -112,8 +114,8 @@ def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
 
 
 def jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
-    """Return the programs of OpenRLHF that commands start; where they start none, those of verl, of SkyRL, or scripts
-    of TRL.
+    """Return the programs of OpenRLHF that commands start; where they start none, those of verl, SkyRL or prime-rl, or
+    scripts of TRL.
 
     Args:
         name: the input, in words.
@@ -128,6 +130,8 @@ def jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) -> 
         return _verl_jobs(found, of_verl, name, processes)
     if of_skyrl := [one for command in found if (one := skyrl.skyrl_launch_of(command))]:
         return _skyrl_jobs(found, of_skyrl, name)
+    if of_prime := [one for command in found if (one := prime_rl.prime_rl_launch_of(command))]:
+        return _prime_rl_jobs(found, of_prime, name)
     launches = [launch for command in found if (launch := trl_launch_of(command))]
     if not launches:
         return _openrlhf_jobs(found, name, processes)
@@ -151,7 +155,13 @@ def is_launch(line: ShellCommand) -> bool:
 
 
 def _starts(line: ShellCommand) -> bool:
-    launches = (launch_of, trl_launch_of, verl.verl_launch_of, skyrl.skyrl_launch_of)
+    launches = (
+        launch_of,
+        trl_launch_of,
+        verl.verl_launch_of,
+        skyrl.skyrl_launch_of,
+        prime_rl.prime_rl_launch_of,
+    )
     return any(launch(line) for launch in launches)
 
 
@@ -202,7 +212,33 @@ def verl_file(path: str, processes: int | None) -> Jobs:
 
 def prime_rl_job(path: str) -> Jobs:
     """Return the run of a TOML file of prime-rl."""
-    raise NotImplementedError
+    pairs = prime_rl.pairs_of_toml(read_text(path), path)
+    program = prime_rl.program_of(pairs, path)
+    return Jobs(runs=[_prime_rl_run(pairs, program, path)])
+
+
+def _prime_rl_jobs(
+    found: Sequence[ShellCommand], launches: Sequence[prime_rl.PrimeRLLaunch], name: str
+) -> Jobs:
+    jobs = Jobs(remarks=list(_remarks(found)))
+    for one in launches:
+        pairs = [
+            pair for file in one.files for pair in prime_rl.pairs_of_toml(read_text(file), file)
+        ]
+        origin = f"{', '.join(one.files)}, {name}, line {one.line}"
+        pairs += one.overrides
+        jobs.runs.append(_prime_rl_run(pairs, one.program, origin, one.others))
+    return jobs
+
+
+def _prime_rl_run(
+    pairs: Sequence[Pair], program: str, origin: str, others: Sequence[str] = ()
+) -> Job:
+    return Job(
+        migrate=lambda adapter: prime_rl.migrate(pairs, program, others),
+        origin=f"{program} of prime-rl, {origin}",
+        framework="prime-rl",
+    )
 
 
 def trl_jobs(path: str, name: str | None, processes: int) -> Jobs:

@@ -66,7 +66,7 @@ def pairs_of_text(text: str, name: str) -> tuple[list[Pair], list[Written]]:
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
         return pairs_of(found)
     if isinstance(found, dict):
-        return [(f"{key}={_shown(value)}", key, value) for key, value in _flat(found, "")], []
+        return [(f"{key}={_shown(value)}", key, value) for key, value in flattened(found, "")], []
     raise ConfigError(
         f"rlhf migrate: {name}: expected the table or the list of overrides that hydra writes into .hydra",
         code="migrate/unreadable-script",
@@ -119,13 +119,13 @@ def options_of(
     return SourceOptions(entries, given, [*written, *others], spelling="{}")
 
 
-def _flat(table: Mapping[object, object], beginning: str) -> Iterator[tuple[str, object]]:
+def flattened(table: Mapping[object, object], beginning: str) -> Iterator[tuple[str, object]]:
     for key, value in table.items():
         name = f"{beginning}{key}"
         if name in ("defaults", "hydra") or str(key) == "_target_":
             continue
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{name}.")
+            yield from flattened(value, f"{name}.")
         else:
             yield name, value
 
