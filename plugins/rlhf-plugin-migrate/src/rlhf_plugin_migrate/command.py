@@ -20,7 +20,7 @@ from .trl import scripts
 
 _SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of shell scripts, in which every framework is looked for."""
-_FRAMEWORKS = {".py": "trl", ".toml": "prime-rl"}
+_FRAMEWORKS = {".py": "trl", ".ipynb": "trl", ".toml": "prime-rl"}
 """Suffix of a file -> the framework that it is of, unless ``--from`` says so."""
 _YAML = frozenset({".yaml", ".yml"})
 
@@ -40,8 +40,9 @@ def parser() -> FlagParser:
     own.add_argument(
         "input",
         nargs=argparse.REMAINDER,
-        help="shell script with commands of OpenRLHF, TRL, verl or SkyRL, YAML file or Python script of TRL, YAML file "
-        f"that hydra wrote for verl, TOML file of prime-rl; {STDIN}: standard input; or a command line behind --",
+        help="shell script with commands of OpenRLHF, TRL, verl or SkyRL; YAML file, Python script or notebook of TRL; "
+        f"YAML file that hydra wrote for verl; TOML file of prime-rl; {STDIN}: standard input; or a command line "
+        "behind --",
     )
     own.add_argument(
         "--from",
@@ -74,7 +75,8 @@ def parser() -> FlagParser:
     own.add_argument(
         "--script",
         choices=tuple(scripts.SCRIPTS),
-        help="TRL: script that the YAML file is for, if its keys do not say it",
+        help="TRL: script that the YAML file is for, if its keys do not say it, or algorithm of a Python script or "
+        "notebook that has several",
     )
     own.add_argument(
         "--strict", action="store_true", help="exit with 1 if anything has no equivalent"
@@ -113,8 +115,8 @@ def main(arguments: Sequence[str]) -> int:
         jobs = jobs_of([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
-            "rlhf migrate: expected one file, or a command line of OpenRLHF, TRL, verl, SkyRL or prime-rl, such as python3 "
-            "-m openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got "
+            "rlhf migrate: expected one file, or a command line of OpenRLHF, TRL, verl, SkyRL or prime-rl, such as "
+            "python3 -m openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got "
             f"{' '.join(line.words)}",
             code="migrate/several-files",
         )

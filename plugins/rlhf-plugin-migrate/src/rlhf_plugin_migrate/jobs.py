@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from .table.outcome import Outcome
 from .table.source import Written
 from .trl import scripts
 from .trl.launched import refusal_of, trl_launch_of, yaml_of
+from .trl.notebook import code_of
 from .trl.python_script import read_script
 from .verl import programs as verl
 from .verl.common.hydra import Pair
 
 STDIN = "-"
+_PYTHON = (".py", ".ipynb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +246,23 @@ def _prime_rl_run(
 def trl_jobs(path: str, name: str | None, processes: int) -> Jobs:
     """Return the run of a YAML file or a Python script of TRL; the arguments are the command's flags."""
     text = read_text(path)
-    if Path(path).suffix != ".py":
+    if Path(path).suffix not in _PYTHON:
         return Jobs(runs=[_trl_job(text, path, name or scripts.script_of(text, path), processes)])
-    found = read_script(text, path)
-    return Jobs(runs=[_trl_job(found.text, path, found.script, processes, found.left_out)])
+    text = code_of(text, path) if Path(path).suffix == ".ipynb" else text
+    found = read_script(text, path, name)
+    job = _trl_job(found.text, path, found.script, processes, found.left_out)
+    return Jobs(
+        runs=[replace(job, migrate=functools.partial(_with_files, job.migrate, found.files))]
+    )
+
+
+def _with_files(migrate: Migrate, files: Mapping[str, str], adapter: str) -> Outcome:
+    """Return an outcome with modules of functions that a script defines itself, beside the file that calls them."""
+    outcome = migrate(adapter)
+    for name, text in files.items():
+        outcome.files[str(Path(adapter).with_name(name))] = text
+        outcome.differs("reward_funcs", f"{name} has a copy of the script's functions")
+    return outcome
 
 
 def _trl_job(

@@ -45,6 +45,7 @@ _LINES: tuple[Line, ...] = (
     ("shuffle_dataset", SWITCH, True, To("data.shuffle")),
     ("num_generations", WHOLE, 8, To("rollout.n_samples_per_prompt")),
     ("max_completion_length", WHOLE, 512, To("rollout.max_new_tokens")),
+    ("max_prompt_length", WHOLE, None, Rule("data.max_prompt_tokens")),  # of earlier releases
     ("generation_batch_size", WHOLE, None, _SIZES),
     ("steps_per_generation", WHOLE, None, _SIZES),
     ("num_iterations", WHOLE, 1, To("train.inner_epochs")),
