@@ -128,13 +128,13 @@ def jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) -> 
     """
     if launches_of(found):
         return _openrlhf_jobs(found, name, processes)
-    if of_verl := [one for command in found if (one := verl.verl_launch_of(command))]:
+    if of_verl := list(filter(None, map(verl.verl_launch_of, found))):
         return _verl_jobs(found, of_verl, name, processes)
-    if of_skyrl := [one for command in found if (one := skyrl.skyrl_launch_of(command))]:
+    if of_skyrl := list(filter(None, map(skyrl.skyrl_launch_of, found))):
         return _skyrl_jobs(found, of_skyrl, name)
-    if of_prime := [one for command in found if (one := prime_rl.prime_rl_launch_of(command))]:
+    if of_prime := list(filter(None, map(prime_rl.prime_rl_launch_of, found))):
         return _prime_rl_jobs(found, of_prime, name)
-    launches = [launch for command in found if (launch := trl_launch_of(command))]
+    launches = list(filter(None, map(trl_launch_of, found)))
     if not launches:
         return _openrlhf_jobs(found, name, processes)
     jobs = Jobs(remarks=list(_remarks(found)))

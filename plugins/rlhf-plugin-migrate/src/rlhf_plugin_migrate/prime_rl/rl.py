@@ -99,12 +99,11 @@ def _set_algorithm(source: SourceOptions, out: Outcome) -> None:
 def _set_gpus(source: SourceOptions, out: Outcome) -> None:
     """Set engines with GPUs of their own, as prime-rl always has them."""
     width, nodes = "inference.vllm.tensor_parallel_size", "deployment.num_infer_nodes"
+    keys: tuple[str, ...] = ("deployment.num_infer_gpus",)
+    number = source.whole(keys[0])
     if source.value(nodes) is not None:
         keys = (nodes, "deployment.num_infer_replicas", "deployment.gpus_per_node")
         number = source.whole(keys[0]) * source.whole(keys[1]) * source.whole(keys[2])
-    else:
-        keys = ("deployment.num_infer_gpus",)
-        number = source.whole(keys[0])
     tensor = max(source.whole(width), 1)
     out.set("engine.name", "vllm", width)
     out.set("runtime.name", "ray", *train_gpu_keys(source))

@@ -310,8 +310,8 @@ class _Reader:
         else:
             left = (part for part in self.shell.unresolved if any(part in word for word in words))
             assumed = tuple((self.shell.assumed | self.branches.assumed).items())
-            every, before = tuple(self.shell.exported), tuple(assigned)
-            yield ShellCommand(tuple(words), done.line, before, tuple(left), assumed, every)
+            every, own = tuple(self.shell.exported), tuple(assigned)
+            yield ShellCommand(tuple(words), done.line, own, tuple(left), assumed, every)
 
     def _assign_if_live(self, name: str, words: list[str]) -> None:
         self.command.words = self.branches.behind_keywords(self.command.words, self.cursor.line)

@@ -99,7 +99,7 @@ _LINES: tuple[Line, ...] = (
     ("generator.sampling_params.max_generate_length", WHOLE, 1024, To("rollout.max_new_tokens")),
     ("generator.sampling_params.temperature", NUMBER, 1.0, To("rollout.temperature")),
     ("generator.sampling_params.top_p", NUMBER, 1.0, To("rollout.top_p")),
-    ("generator.sampling_params.top_k", WHOLE, -1, To("rollout.top_k", lambda k: max(int(k), 0))),
+    ("generator.sampling_params.top_k", WHOLE, -1, To("rollout.top_k", lambda k: 0 if k == -1 else k)),
     ("generator.sampling_params.min_p", NUMBER, 0.0, To("rollout.min_p", if_given=True)),
     ("generator.sampling_params.stop", TEXT, None, To("rollout.stop")),
     ("generator.eval_sampling_params.temperature", NUMBER, 0.0, _RULE),

@@ -111,16 +111,18 @@ class Unsloth:
 
     def _set_batch(self, out: PythonScript, load: ast.Call) -> None:
         """Set the batch size as Unsloth does: at least one group."""
-        size, group = (
-            out.keys.get("per_device_train_batch_size", 8),
-            out.keys.get("num_generations", 8),
+        size, group, parts = (
+            out.keys.get(key, default)
+            for key, default in (
+                ("per_device_train_batch_size", 8),
+                ("num_generations", 8),
+                ("gradient_accumulation_steps", 1),
+            )
         )
-        parts = out.keys.get("gradient_accumulation_steps", 1)
-        if all(isinstance(one, int) for one in (size, group, parts)) and (size * parts) % group:  # type: ignore[operator]
+        if not (isinstance(size, int) and isinstance(group, int) and isinstance(parts, int)):
+            return
+        if group > 0 and size * parts % group:
             out.keys["per_device_train_batch_size"] = group
-            problem = (
-                f"Unsloth takes num_generations = {group} for it, since a batch has whole groups"
-            )
-            out.leave_out(
-                "per_device_train_batch_size", ast.copy_location(ast.Constant(size), load), problem
-            )
+            why = f"Unsloth takes num_generations = {group} for it, since a batch has whole groups"
+            written = ast.copy_location(ast.Constant(size), load)
+            out.leave_out("per_device_train_batch_size", written, why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import yaml
 
@@ -119,7 +120,12 @@ def options_of(
     return SourceOptions(entries, given, [*written, *others], spelling="{}")
 
 
-def flattened(table: Mapping[object, object], beginning: str) -> Iterator[tuple[str, object]]:
+def flattened(table: Mapping[Any, object], beginning: str) -> Iterator[tuple[str, object]]:
+    """Yield the keys of a table with dots between their parts, and their values.
+
+    Args:
+        beginning: what stands before each key.
+    """
     for key, value in table.items():
         name = f"{beginning}{key}"
         if name in ("defaults", "hydra") or str(key) == "_target_":
