@@ -12,7 +12,7 @@ from ..verl.common.key_table import Line, key_table
 from ..verl.reinforcement.engine_keys import vllm_argument
 
 _RULE = Rule()
-"""What becomes of a key together with others is in ``training``, ``rl`` and ``sft``."""
+"""Fate of a key that is read together with others, in ``training``, ``rl`` and ``sft``."""
 _SERVED = Nothing("engines are part of the run: the runtime starts them")
 _RENDERED = Nothing(
     "the chat template of the tokenizer is rendered, and no turn is tokenized again"

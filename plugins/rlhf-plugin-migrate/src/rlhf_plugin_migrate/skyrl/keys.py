@@ -28,7 +28,7 @@ OF_LOSSES = {
 }
 """Key of one loss -> our option of it, below ``algo.loss``, and SkyRL's default."""
 _RULE = Rule()
-"""What becomes of a key together with others is in ``main_base`` and ``algorithm``."""
+"""Fate of a key that is read together with others, in ``main_base`` and ``algorithm``."""
 _SAMPLES = Nothing("samples of each step and evaluation are in samples.jsonl: rlhf show")
 _SERVED = Missing("engines are part of the run; no server is asked", off=(None, True))
 

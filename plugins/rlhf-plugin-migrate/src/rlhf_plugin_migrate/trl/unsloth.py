@@ -1,4 +1,4 @@
-"""What Unsloth's scripts give ``FastLanguageModel`` and its like, as keys of TRL's scripts."""
+"""Arguments that Unsloth's scripts give ``FastLanguageModel`` and its like, as keys of TRL's scripts."""
 
 from __future__ import annotations
 
