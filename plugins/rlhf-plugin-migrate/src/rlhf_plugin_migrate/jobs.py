@@ -225,9 +225,11 @@ def _prime_rl_jobs(
     jobs = Jobs(remarks=list(_remarks(found)))
     for one in launches:
         pairs = [
-            pair for file in one.files for pair in prime_rl.pairs_of_toml(read_text(file), file)
+            pair
+            for section, file in one.files
+            for pair in prime_rl.pairs_of_toml(read_text(file), file, section)
         ]
-        origin = f"{', '.join(one.files)}, {name}, line {one.line}"
+        origin = f"{', '.join(file for _, file in one.files)}, {name}, line {one.line}"
         pairs += one.overrides
         jobs.runs.append(_prime_rl_run(pairs, one.program, origin, one.others))
     return jobs

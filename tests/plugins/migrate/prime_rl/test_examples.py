@@ -118,6 +118,19 @@ def test_a_launch_names_files_of_which_the_later_wins_and_flags_win_over_both(ru
     assert migrated.config["rollout"]["n_samples_per_prompt"] == 8
 
 
+def test_a_file_may_be_that_of_one_section(run, workspace):
+    Path("orch.toml").write_text("batch_size = 64\n[train.sampling]\ntemperature = 0.7\n")
+    Path("train.toml").write_text("[optim]\nlr = 2e-6\n")
+    words = ("rl", "--trainer", "@", "train.toml", "--orchestrator", "@", "orch.toml")
+
+    migrated = run("--", "uv", "run", *words, "--model.name", "{odd", "--clean")
+
+    assert migrated.config["actor"]["adam"]["lr"] == 2e-6
+    assert migrated.config["rollout"]["temperature"] == 0.7
+    assert migrated.config["model"]["path"] == "{odd"
+    assert "Not understood" not in migrated.report
+
+
 def test_environments_of_the_first_api_are_those_of_verifiers_0_3(run, workspace):
     Path("old.toml").write_text(
         'wandb.project = "p"\n'

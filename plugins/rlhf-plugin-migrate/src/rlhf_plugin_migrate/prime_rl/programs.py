@@ -25,8 +25,8 @@ class PrimeRLLaunch:
     """One start of ``rl`` or ``sft``."""
 
     program: str
-    files: tuple[str, ...]
-    """TOML files, of which a later one wins."""
+    files: tuple[tuple[str, str], ...]
+    """TOML files, of which a later one wins, each behind the beginning of its keys, such as ``trainer.``."""
     overrides: tuple[Pair, ...]
     """Flags behind them."""
     others: tuple[str, ...]
@@ -44,7 +44,8 @@ def prime_rl_launch_of(command: ShellCommand) -> PrimeRLLaunch | None:
 
 
 def _launch(program: str, words: Sequence[str], line: int) -> PrimeRLLaunch:
-    files: list[str] = []
+    files: list[tuple[str, str]] = []
+    section = ""
     pairs: list[Pair] = []
     others: list[str] = []
     pending = list(words)
@@ -54,13 +55,15 @@ def _launch(program: str, words: Sequence[str], line: int) -> PrimeRLLaunch:
         while pending and not pending[0].startswith("--") and pending[0] != "@":
             values.append(pending.pop(0))
         if word == "@" and values:
-            files.append(values[0])
+            files.append((section, values[0]))
             others += values[1:]
+            section = ""
+        elif word.startswith("--") and not values and pending[:1] == ["@"]:
+            section = f"{_key(word)}."
         elif word.startswith("--"):
-            name = word.removeprefix("--").replace("-", "_")
-            read = [yaml.safe_load(value) for value in values]
+            read = [_value(value) for value in values]
             value = True if not read else read[0] if len(read) == 1 else read
-            pairs.append((" ".join([word, *values]), name, value))
+            pairs.append((" ".join([word, *values]), _key(word), value))
         else:
             others.append(word)
     return PrimeRLLaunch(
@@ -68,11 +71,23 @@ def _launch(program: str, words: Sequence[str], line: int) -> PrimeRLLaunch:
     )
 
 
-def pairs_of_toml(text: str, name: str) -> list[Pair]:
+def _key(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _value(word: str) -> object:
+    try:
+        return _unset(yaml.safe_load(word))
+    except yaml.YAMLError:
+        return word
+
+
+def pairs_of_toml(text: str, name: str, section: str = "") -> list[Pair]:
     """Return the keys of a TOML file.
 
     Args:
         name: the file, in words.
+        section: beginning of its keys.
 
     Raises:
         ConfigError: the text is no TOML.
@@ -83,7 +98,8 @@ def pairs_of_toml(text: str, name: str) -> list[Pair]:
         raise ConfigError(
             f"rlhf migrate: {name}: not valid TOML: {error}", code="migrate/unreadable-script"
         ) from error
-    return [(f"{key} = {_shown(value)}", key, _unset(value)) for key, value in flattened(table, "")]
+    found = flattened(table, section)
+    return [(f"{key} = {_shown(value)}", key, _unset(value)) for key, value in found]
 
 
 def program_of(pairs: Sequence[Pair], name: str) -> str:
