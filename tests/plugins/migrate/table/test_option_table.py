@@ -10,6 +10,8 @@ from rlhf_plugin_migrate.table.kinds import NUMBER, SWITCH, TEXT
 from rlhf_plugin_migrate.table.option_table import tables_of
 
 FILE = """
+framework = "Other"
+
 [programs]
 one = [{ part = "optimizer", prefix = "actor", lr = 0.1 }, { part = "rest" }]
 two = [{ part = "optimizer", prefix = "critic", lr = 0.2 }, { part = "rest" }, { part = "own" }]
@@ -24,7 +26,7 @@ ARGUMENT.to = "engine.args."
 "<prefix>.seed" = { kind = "whole", default = "<seed>", rule = "" }
 
 [parts.rest]
-FAST = "workers buffers. kernels"
+FAST = "workers buffers. kernel* kernels"
 ARGUMENT = "engine."
 CUSTOM = "engine.own."
 clip = { default = false, fate = "CLIP" }
@@ -67,6 +69,7 @@ def test_the_longest_beginning_says_what_becomes_of_an_option_without_a_line(tab
 
     assert (
         table.find("kernels").fate
+        == table.find("kernel_size").fate
         == table.find("buffers.size").fate
         == Nothing("a matter of speed")
     )

@@ -107,15 +107,21 @@ def set_batches(source: SourceOptions, out: Outcome, processes: int) -> None:
     size = updated if generated % updated == 0 else generated
     out.set("train.batch_size", size, *sizes, comment=f"with {processes} processes")
     per_pass = source.whole("per_device_train_batch_size")
-    longest = source.value("vllm_max_model_length")
+    longest, prompt = source.value("vllm_max_model_length"), source.value("max_prompt_length")
     if isinstance(longest, int):
         out.set("rollout.max_length", longest, "vllm_max_model_length")
-        out.set("data.max_prompt_tokens", max(longest - 1, 1), "vllm_max_model_length")
     else:
-        longest = _PROMPT_TOKENS + source.whole("max_completion_length")
+        tokens = prompt if isinstance(prompt, int) else _PROMPT_TOKENS
+        longest = tokens + source.whole("max_completion_length")
         out.nothing(
             "vllm_max_model_length", "the length is that of the longest prompt and completion"
         )
+    if isinstance(prompt, int):
+        out.set("data.max_prompt_tokens", prompt, "max_prompt_length")
+        out.differs("max_prompt_length", "a longer prompt is refused; TRL cut its beginning off")
+    elif source.given("vllm_max_model_length"):
+        out.set("data.max_prompt_tokens", max(longest - 1, 1), "vllm_max_model_length")
+    else:
         out.warnings.append(
             f"TRL has no limit for prompts; longer ones than data.max_prompt_tokens = {_PROMPT_TOKENS} are refused here"
         )
