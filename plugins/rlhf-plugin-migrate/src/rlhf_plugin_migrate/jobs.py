@@ -55,12 +55,12 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """How launches of a framework are found and migrated."""
+    """Reader of the launches of a framework."""
 
     framework: str
     launch_of: Callable[[ShellCommand], Launch | None]
     refusal_of: Callable[[Launch], str] = lambda launch: ""
-    """Why a launch is not migrated; empty if it is."""
+    """Reason for which a launch is not migrated; empty if it is."""
     launched: Callable[[Launch, int | None, str], Outcome]
     """Configuration of a launch, from the number of processes and the adapter's path."""
 

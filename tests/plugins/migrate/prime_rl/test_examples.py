@@ -108,7 +108,7 @@ def test_a_launch_names_files_of_which_the_later_wins_and_flags_win_over_both(ru
     Path("more.toml").write_text('max_steps = 30\n[model]\nname = "other/model"\n')
 
     migrated = run(
-        *("--", "uv", "run", "rl", "@", "base.toml", "@", "more.toml"),
+        *("--", "TOKEN=secret", "uv", "run", "rl", "@", "base.toml", "@", "more.toml"),
         *("--max-steps", "40", "--orchestrator.group-size", "8"),
     )
 
@@ -116,6 +116,8 @@ def test_a_launch_names_files_of_which_the_later_wins_and_flags_win_over_both(ru
     assert migrated.config["model"]["path"] == "other/model"
     assert migrated.config["train"]["steps"] == 40
     assert migrated.config["rollout"]["n_samples_per_prompt"] == 8
+    assert "uv run ..." in migrated.report
+    assert "secret" not in migrated.report
 
 
 def test_a_file_may_be_that_of_one_section(run, workspace):

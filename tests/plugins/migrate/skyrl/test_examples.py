@@ -112,6 +112,25 @@ def test_tools_of_an_environment_are_its_own(skyrl):
     assert config["rollout"]["stop"] == ["</search>", "</answer>"]
 
 
+def test_names_of_project_and_run_reach_a_logger_other_than_wandb(run, workspace):
+    words = ("trainer.logger=mlflow", "trainer.project_name=p", "trainer.run_name=r")
+
+    migrated = run("--", "python", "-m", "skyrl.train.entrypoints.main_base", *words)
+
+    assert migrated.config["log"] == {
+        "to": ["mlflow"],
+        "mlflow": {"experiment_name": "p", "run_name": "r"},
+    }
+
+
+def test_a_file_that_is_both_trained_on_and_held_out_is_noted(run, workspace):
+    words = ("data.train_data=['a.parquet']", "data.val_data=['a.parquet']")
+
+    migrated = run("--", "python", "-m", "skyrl.train.entrypoints.main_base", *words)
+
+    assert "a.parquet is both" in migrated.report
+
+
 @pytest.mark.parametrize(
     ("program", "instead"),
     [("skyrl.train.main_sft", "rlhf sft"), ("skyrl.train.entrypoints.main_generate", "rlhf eval")],

@@ -88,9 +88,9 @@ def _set_evaluation(source: SourceOptions, out: Outcome, labels: Mapping[str, st
             "skip_first_step",
         )
     )
-    out.set("eval.every", source.whole(every), every)
+    out.copy("eval.every", every)
     out.set("eval.at_start", not source.flag(skips), skips)
-    out.set("eval.n_samples", source.whole(group), group)
+    out.copy("eval.n_samples", group)
     if source.value(heat) is not None:
         out.set("eval.temperatures", [source.number(heat)], heat)
     answer, held_out = (

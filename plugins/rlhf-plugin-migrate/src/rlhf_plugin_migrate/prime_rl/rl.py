@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
+from ..verl.common.placed import set_width
 from .environments import set_environments
-from .training import note_the_rest, num_train_gpus, set_training, train_gpu_keys
+from .training import num_train_gpus, set_training, train_gpu_keys
 
+_MODELS = ("model.name", "trainer.model.name", "orchestrator.model.name")
 _ALGO, _LOSS = "orchestrator.algo.type", "trainer.loss.type"
 _ESTIMATORS = {"grpo": "dr_grpo", "max_rl": "maxrl", "hierarchical_grpo": "hierarchical_grpo"}
 
@@ -15,21 +19,14 @@ def migrate(source: SourceOptions) -> Outcome:
     """Return the configuration that the keys mean."""
     out = Outcome(source)
     out.apply_plain_entries()
-    model = next(
-        (
-            key
-            for key in ("model.name", "trainer.model.name", "orchestrator.model.name")
-            if source.given(key)
-        ),
-        "model.name",
-    )
+    model = next(filter(source.given, _MODELS), _MODELS[0])
     out.set("model.path", source.text(model), model)
     set_environments(source, out)
     _set_sizes(source, out)
     _set_algorithm(source, out)
     _set_gpus(source, out)
     set_training(source, out, "trainer.")
-    note_the_rest(source, out)
+    out.note_unused()
     return out
 
 
@@ -41,17 +38,14 @@ def _set_sizes(source: SourceOptions, out: Outcome) -> None:
     comment = f"{samples} samples / {size} of each prompt"
     out.set("rollout.batch_size", max(samples // size, 1), batch, group, comment=comment)
     out.set("train.batch_size", max(samples // size, 1) * size, batch, group)
-    length = "orchestrator.seq_len" if source.given("orchestrator.seq_len") else "seq_len"
-    longest = (
-        source.whole("orchestrator.seq_len")
-        if source.value(length) is None
-        else source.whole(length)
-    )
+    given = source.given("orchestrator.seq_len") or source.value("seq_len") is None
+    length = "orchestrator.seq_len" if given else "seq_len"
+    longest = source.whole(length)
     answer = "orchestrator.train.sampling.max_completion_tokens"
     out.set("rollout.max_length", longest, length)
     out.set("train.max_tokens_per_micro_batch", longest, length)
     if source.value(answer) is not None:
-        out.set("rollout.max_new_tokens", source.whole(answer), answer)
+        out.copy("rollout.max_new_tokens", answer)
     else:
         out.set("rollout.max_new_tokens", longest, length, comment="a turn may fill the sequence")
     out.set("rollout.max_staleness", min(source.whole(ahead), 64), ahead)
@@ -80,7 +74,7 @@ def _set_algorithm(source: SourceOptions, out: Outcome) -> None:
     )
     out.set("algo.kl.coef", 0.0, _LOSS)
     out.set("algo.loss.policy", "dppo", _LOSS)
-    out.set("algo.loss.dppo.threshold", source.number(high), high)
+    out.copy("algo.loss.dppo.threshold", high)
     out.set("algo.loss.dppo.max_ratio", "none", _LOSS)
     out.set("algo.loss.old_logprobs", "rollout", _LOSS, comment="the ratio is that to the sampler")
     if source.text(_LOSS) != "default":
@@ -100,16 +94,12 @@ def _set_gpus(source: SourceOptions, out: Outcome) -> None:
     """Set engines with GPUs of their own, as prime-rl always has them."""
     width, nodes = "inference.vllm.tensor_parallel_size", "deployment.num_infer_nodes"
     keys: tuple[str, ...] = ("deployment.num_infer_gpus",)
-    number = source.whole(keys[0])
     if source.value(nodes) is not None:
         keys = (nodes, "deployment.num_infer_replicas", "deployment.gpus_per_node")
-        number = source.whole(keys[0]) * source.whole(keys[1]) * source.whole(keys[2])
-    tensor = max(source.whole(width), 1)
+    number, tensor = math.prod(map(source.whole, keys)), max(source.whole(width), 1)
     out.set("engine.name", "vllm", width)
     out.set("runtime.name", "ray", *train_gpu_keys(source))
     out.set("runtime.ray.ranks.policy", num_train_gpus(source), *train_gpu_keys(source))
     out.set("runtime.ray.engines", max(number // tensor, 1), *keys, width)
     out.set("runtime.ray.colocate", [], *keys)
-    if tensor > 1:
-        out.set("engine.vllm.args.tensor_parallel_size", tensor, width)
-        out.set("runtime.ray.gpus_per.engine", tensor, width)
+    set_width(out, tensor, width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
-from .training import note_the_rest, num_train_gpus, set_training, train_gpu_keys
+from .training import num_train_gpus, set_training, train_gpu_keys
 
 
 def migrate(source: SourceOptions) -> Outcome:
@@ -22,10 +22,10 @@ def migrate(source: SourceOptions) -> Outcome:
     length, rows = source.whole("data.seq_len"), "data.micro_batch_size"
     out.set("train.max_tokens_per_micro_batch", length * source.whole(rows), rows, "data.seq_len")
     if source.given("val.data.name"):
-        out.set("eval.every", source.whole("val.interval"), "val.interval")
+        out.copy("eval.every", "val.interval")
     if (number := num_train_gpus(source)) > 1:
         out.set("runtime.name", "ray", *train_gpu_keys(source))
         out.set("runtime.ray.ranks.policy", number, *train_gpu_keys(source))
     set_training(source, out, "")
-    note_the_rest(source, out)
+    out.note_unused()
     return out

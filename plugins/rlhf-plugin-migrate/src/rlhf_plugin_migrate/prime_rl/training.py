@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
-from ..table.entries import Rule
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
+from ..verl.common.adapter import set_lora
+from ..verl.common.optimizer import set_form, set_warmup
+from ..verl.common.placed import set_backend
 
 _OPTIMIZERS = {
     "adamw": ("adam", ()),
@@ -15,6 +18,7 @@ _OPTIMIZERS = {
 }
 """Optimizer -> ours, and its further keys with our options."""
 _SCHEDULES = {"constant": "constant", "cosine": "cosine", "linear": "wsd"}
+_LORA = ("rank", "alpha", "dropout", "target_modules", "modules_to_save")
 _WANDB = "monitors.wandb"
 
 
@@ -43,19 +47,9 @@ def set_training(source: SourceOptions, out: Outcome, prefix: str) -> None:
         )
 
 
-def note_the_rest(source: SourceOptions, out: Outcome) -> None:
-    """Note that keys which no rule has used change nothing."""
-    used = {key for setting in out.settings.values() for key in setting.sources}
-    for key, entry in source.entries.items():
-        if isinstance(entry.fate, Rule) and key not in used and key not in out.notes:
-            out.nothing(key, "it changes nothing with the other keys")
-
-
 def num_train_gpus(source: SourceOptions) -> int:
     """Return the number of GPUs of the trainer."""
-    if source.value("deployment.num_train_nodes") is not None:
-        return source.whole("deployment.num_train_nodes") * source.whole("deployment.gpus_per_node")
-    return source.whole("deployment.num_train_gpus")
+    return math.prod(map(source.whole, train_gpu_keys(source)))
 
 
 def train_gpu_keys(source: SourceOptions) -> tuple[str, ...]:
@@ -73,12 +67,12 @@ def _set_optimizer(source: SourceOptions, out: Outcome, optim: str) -> None:
     if theirs not in _OPTIMIZERS:
         out.missing(kind, f"{theirs} is no optimizer here; adam is taken")
     for option in ("lr", "weight_decay"):
-        out.set(f"actor.{name}.{option}", source.value(f"{optim}.{option}"), f"{optim}.{option}")
+        out.copy(f"actor.{name}.{option}", f"{optim}.{option}")
     if name == "adam":
         betas = (f"{optim}.betas1", f"{optim}.betas2")
         out.set("actor.adam.betas", [source.number(key) for key in betas], *betas)
     for key, option in further:
-        out.set(f"actor.{name}.{option}", source.value(f"{optim}.{key}"), f"{optim}.{key}")
+        out.copy(f"actor.{name}.{option}", f"{optim}.{key}")
     if source.given(f"{optim}.weight_decay") and source.number(f"{optim}.weight_decay"):
         out.differs(
             f"{optim}.weight_decay", "matrices are decayed; prime-rl decays biases and norms too"
@@ -90,9 +84,7 @@ def _set_schedule(source: SourceOptions, out: Outcome, scheduler: str, rate: str
         f"{scheduler}.{name}" for name in ("type", "warmup_steps", "decay_steps", "min_lr")
     )
     theirs, steps = source.text(kind), cast(int | None, source.value("max_steps"))
-    out.set("actor.lr_schedule", _SCHEDULES.get(theirs, "constant"), kind)
-    if theirs not in _SCHEDULES:
-        out.missing(kind, f"no schedule is known to be {theirs}; the rate stays constant")
+    set_form(source, out, kind, "actor", _SCHEDULES)
     if theirs == "constant":
         out.set("actor.warmup_ratio", 0.0, kind)
         return
@@ -101,7 +93,7 @@ def _set_schedule(source: SourceOptions, out: Outcome, scheduler: str, rate: str
     if not steps:
         out.missing(kind, "max_steps is unset, on which the shares of warm-up and decay depend")
         return
-    out.set("actor.warmup_ratio", round(source.whole(warmup) / steps, 6), warmup)
+    set_warmup(out, warmup, "actor", source.whole(warmup), steps)
     if theirs == "linear":
         rest = max(steps - source.whole(warmup), 1)
         out.set("actor.wsd.decay_share", round(min(source.whole(decay) / rest, 1.0), 6), decay)
@@ -109,24 +101,13 @@ def _set_schedule(source: SourceOptions, out: Outcome, scheduler: str, rate: str
 
 
 def _set_adapter(source: SourceOptions, out: Outcome, lora: str) -> None:
-    keys = [key for key in source.entries if key == lora or key.startswith(f"{lora}.")]
-    if not source.given(*keys):
-        return
-    out.set("actor.adapter", "lora", lora)
-    for name, option in (("rank", "rank"), ("dropout", "dropout")):
-        out.set(f"actor.lora.{option}", source.value(f"{lora}.{name}"), f"{lora}.{name}")
-    out.set("actor.lora.alpha", round(source.number(f"{lora}.alpha")), f"{lora}.alpha")
-    for name, option in (("target_modules", "target"), ("modules_to_save", "modules_to_save")):
-        if names := source.value(f"{lora}.{name}"):
-            out.set(f"actor.lora.{option}", names, f"{lora}.{name}")
+    if source.given(lora, *(key for key in source.entries if key.startswith(f"{lora}."))):
+        out.set("actor.adapter", "lora", lora)
+        keys = {name.removesuffix("_modules"): f"{lora}.{name}" for name in _LORA}
+        set_lora(source, out, "actor.lora", keys)
 
 
 def _set_backend(source: SourceOptions, out: Outcome, model: str) -> None:
-    number, parallel, saving = num_train_gpus(source), f"{model}.cp", f"{model}.ac"
-    gpus = train_gpu_keys(source)
-    backend = "torch" if number == 1 else "deepspeed" if source.whole(parallel) > 1 else "fsdp"
-    out.set("backend.name", backend, *gpus)
-    if backend == "deepspeed":
-        out.set("backend.deepspeed.zero_stage", 3, parallel)
-        out.set("backend.deepspeed.sequence_parallel", source.whole(parallel), parallel)
+    parallel, saving, gpus = f"{model}.cp", f"{model}.ac", train_gpu_keys(source)[0]
+    backend = set_backend(out, num_train_gpus(source), source.whole(parallel), gpus, parallel)
     out.set(f"backend.{backend}.gradient_checkpointing", source.value(saving) is not None, saving)

@@ -1,11 +1,11 @@
-"""Rules of the algorithm: estimator, loss, KL, correction and filter that SkyRL's keys mean together."""
+"""Rules of the algorithm: estimator, loss, KL, correction, filter and penalty that SkyRL's keys mean together."""
 
 from __future__ import annotations
 
 from ..table.outcome import Outcome
 from ..table.source import SourceOptions
 
-ALGORITHM = "trainer.algorithm"
+ALGORITHM, ANSWER = "trainer.algorithm", "generator.sampling_params.max_generate_length"
 ESTIMATOR = f"{ALGORITHM}.advantage_estimator"
 _ESTIMATORS = {
     "gae": "gae",
@@ -60,14 +60,12 @@ def set_advantage(source: SourceOptions, out: Outcome) -> None:
     elif name == "group_norm":
         out.differs(ESTIMATOR, "the standard deviation gets eps 1e-4 and not 1e-6")
     if name in ("gae", "reinforce"):
-        gamma = f"{ALGORITHM}.gamma"
-        out.set(f"algo.advantage.{name}.gamma", source.number(gamma), gamma)
+        out.copy(f"algo.advantage.{name}.gamma", f"{ALGORITHM}.gamma")
     if name == "gae":
-        lambd = f"{ALGORITHM}.lambd"
-        out.set("algo.advantage.gae.lambda_", source.number(lambd), lambd)
-    bonus, coef = f"{ALGORITHM}.use_entropy_loss", f"{ALGORITHM}.entropy_loss_coef"
+        out.copy("algo.advantage.gae.lambda_", f"{ALGORITHM}.lambd")
+    bonus = f"{ALGORITHM}.use_entropy_loss"
     if source.flag(bonus):
-        out.set("algo.loss.entropy_coef", source.number(coef), bonus, coef)
+        out.copy("algo.loss.entropy_coef", f"{ALGORITHM}.entropy_loss_coef", bonus)
 
 
 def set_loss(source: SourceOptions, out: Outcome) -> None:
@@ -79,19 +77,16 @@ def set_loss(source: SourceOptions, out: Outcome) -> None:
     if theirs not in _LOSSES:
         out.missing(key, f"{theirs} is no loss here; ppo is taken")
     if loss in _CLIPPED:
-        for side in ("low", "high"):
-            bound = f"{ALGORITHM}.eps_clip_{side}"
-            out.set(f"algo.loss.{loss}.clip_{side}", source.number(bound), bound)
+        out.copy(f"algo.loss.{loss}.clip_low", f"{ALGORITHM}.eps_clip_low")
+        out.copy(f"algo.loss.{loss}.clip_high", f"{ALGORITHM}.eps_clip_high")
     for name, option in _OF_LOSSES.items():
         if option.startswith(f"{loss}."):
-            own = f"{ALGORITHM}.{name}"
-            out.set(f"algo.loss.{option}", source.number(own), own)
+            out.copy(f"algo.loss.{option}", f"{ALGORITHM}.{name}")
     if loss == "dppo":
         kind = f"{ALGORITHM}.dppo.dppo_type"
         out.set("algo.loss.dppo.divergence", source.text(kind).removeprefix("binary_"), kind)
     if theirs == "dual_clip":
-        dual = f"{ALGORITHM}.clip_ratio_c"
-        out.set("algo.loss.ppo.dual_clip", source.number(dual), dual)
+        out.copy("algo.loss.ppo.dual_clip", f"{ALGORITHM}.clip_ratio_c")
     mode = source.text(reduction)
     out.set("algo.loss.aggregation", _AGGREGATIONS.get(mode, "token-mean"), reduction)
     if mode not in _AGGREGATIONS:
@@ -110,37 +105,35 @@ def kl_mode(source: SourceOptions) -> str:
 def set_kl(source: SourceOptions, out: Outcome) -> None:
     """Set the KL penalty."""
     switches = (f"{ALGORITHM}.use_kl_loss", f"{ALGORITHM}.use_kl_in_reward")
-    coef, kind = f"{ALGORITHM}.kl_loss_coef", f"{ALGORITHM}.kl_estimator_type"
-    mode, theirs = kl_mode(source), source.text(kind)
+    kind, mode = f"{ALGORITHM}.kl_estimator_type", kl_mode(source)
     if not mode:
         out.set("algo.kl.coef", 0.0, *switches)
         return
     out.set("algo.kl.mode", mode, *switches)
-    out.set("algo.kl.coef", source.number(coef), coef)
-    known = ("k2", "k3") if mode == "loss" else ("k1", "k2", "k3")
+    out.copy("algo.kl.coef", f"{ALGORITHM}.kl_loss_coef")
+    theirs, known = source.text(kind), ("k2", "k3") if mode == "loss" else ("k1", "k2", "k3")
     out.set("algo.kl.estimator", theirs if theirs in known else "k2", kind)
     if theirs not in known:
         out.differs(kind, "k2 has the gradient of the KL, which k1 and abs as a loss have not")
 
 
 def set_correction(source: SourceOptions, out: Outcome) -> None:
-    """Set the correction between sampler and trainer, and the filter of groups."""
+    """Set the correction between sampler and trainer."""
     prefix, old = f"{ALGORITHM}.off_policy_correction", f"{ALGORITHM}.use_tis"
     kind = f"{prefix}.tis_ratio_type"
     if source.text(kind) == "sequence":
-        limit = f"{prefix}.sequence_tis_ratio_clip_high"
         out.set("algo.correction.kind", "importance", kind)
         out.set("algo.correction.importance.level", "sequence", kind)
         out.set("algo.correction.importance.mode", "truncate", kind)
-        out.set("algo.correction.importance.high", source.number(limit), limit)
+        out.copy("algo.correction.importance.high", f"{prefix}.sequence_tis_ratio_clip_high")
     elif source.text(kind) == "token" or source.flag(old):
-        limit = (
-            f"{ALGORITHM}.tis_imp_ratio_cap"
-            if source.flag(old)
-            else f"{prefix}.token_tis_ratio_clip_high"
-        )
+        newer, older = f"{prefix}.token_tis_ratio_clip_high", f"{ALGORITHM}.tis_imp_ratio_cap"
         out.set("algo.correction.kind", "tis", kind, old)
-        out.set("algo.correction.tis.high", source.number(limit), limit)
+        out.copy("algo.correction.tis.high", older if source.flag(old) else newer)
+
+
+def set_filter(source: SourceOptions, out: Outcome) -> None:
+    """Set the filter of groups whose rewards are all the same."""
     dynamic, zero = f"{ALGORITHM}.dynamic_sampling.type", f"{ALGORITHM}.zero_variance_filter"
     if source.text(dynamic) in ("filter", "replace"):
         batches = f"{ALGORITHM}.dynamic_sampling.max_sample_batches"
@@ -150,3 +143,13 @@ def set_correction(source: SourceOptions, out: Outcome) -> None:
             out.differs(dynamic, "dropped groups are replaced by those of new prompts")
     elif source.flag(zero):
         out.set("rollout.filters", ["zero_variance"], zero)
+
+
+def set_overlong(source: SourceOptions, out: Outcome) -> None:
+    """Set the penalty for answers that come near the largest length."""
+    buffer = f"{ALGORITHM}.overlong_buffer_len"
+    if source.value(buffer) is not None:
+        out.set("reward.shapers", ["overlong"], buffer)
+        out.copy("reward.overlong.buffer", buffer)
+        out.copy("reward.overlong.factor", f"{ALGORITHM}.overlong_buffer_penalty_factor")
+        out.copy("reward.overlong.max_tokens", ANSWER, buffer)
