@@ -153,7 +153,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
             out.nothing("test_split_size", "TRL evaluates only with eval_strategy")
         return
     if source.given("test_split_size"):
-        out.set("eval.fraction", source.number("test_split_size"), "test_split_size")
+        out.copy("eval.fraction", "test_split_size")
         out.nothing("dataset_test_split", "the held-out rows are a share of the training rows")
     else:
         out.set("eval.data", [f"test={sets[0]}"], "eval_strategy")
@@ -168,7 +168,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
         out.nothing("eval_steps", "eval_strategy is epoch")
     else:
         out.set("eval.every", max(round(steps / updates), 1), "eval_strategy", "eval_steps")
-    out.set("eval.at_start", source.flag("eval_on_start"), "eval_on_start")
+    out.copy("eval.at_start", "eval_on_start")
     samples = source.value("num_generations_eval") or source.value("num_generations")
     out.set("eval.n_samples", samples, "num_generations_eval")
     out.set("eval.temperatures", [source.number("temperature")], "temperature")
