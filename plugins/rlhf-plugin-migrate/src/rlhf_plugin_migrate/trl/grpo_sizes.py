@@ -67,6 +67,8 @@ def _set_engines(source: SourceOptions, out: Outcome, processes: int) -> None:
         out.set("runtime.sleep", "always", "vllm_enable_sleep_mode")
         how = "the trainer's state also leaves while the engine generates"
         out.differs("vllm_enable_sleep_mode", how)
+    elif source.given("vllm_enable_sleep_mode"):
+        out.set("runtime.sleep", "never", "vllm_enable_sleep_mode")
     if processes > 1:
         out.set("runtime.ray.engines", processes, "vllm_mode", comment="one on each GPU")
     else:
