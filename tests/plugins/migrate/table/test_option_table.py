@@ -87,3 +87,14 @@ def test_a_line_with_a_misspelled_key_is_refused(tmp_path):
 
     with pytest.raises(ValidationError, match="mising"):
         tables_of(tmp_path / "options.toml")
+
+
+def test_a_file_may_use_a_fate_that_frameworks_share_or_have_its_own_of_that_name(tmp_path):
+    file = tmp_path / "options.toml"
+    file.write_text(FILE.replace("[parts.own]", '[parts.own]\nPACKED = "padding"\nFAST = "pages"'))
+
+    table = tables_of(file, {"CUSTOM": Nothing})["two"]
+
+    assert table.framework == "Other"
+    assert table.find("padding").fate == Nothing("sequences are always packed")
+    assert table.find("pages").fate == Nothing("a matter of speed")
