@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_cli import main as main_module
 from rlhf_cli.plugins_command import kind_word
-from rlhf_core import Component, Registered
+from rlhf_core import Component, PluginError, Registered
 from rlhf_core.hookspecs import COMPONENT_HOOKS
 from rlhf_core.plugins import Candidate, FailedPlugin, empty
 
@@ -116,6 +116,18 @@ def test_failures_are_rows_and_strict_makes_them_an_error(rlhf, with_plugins):
     assert "failed, see below" in out
     assert "acme (rlhf-plugin-acme 1.0) cannot be used:\n  ImportError: no module x\n" in out
     assert "1 plugin(s) could not be loaded: acme" in err
+
+
+def test_strict_counts_a_package_without_an_entry_point(rlhf, with_plugins, monkeypatch):
+    with_plugins(empty())
+    lost = FailedPlugin("lost", "rlhf-plugin-lost 1.0", PluginError("it has no entry point"))
+    monkeypatch.setattr("rlhf_cli.plugins_command.unregistered", lambda: [lost])
+
+    code, out, err = rlhf("plugins", "--strict")
+
+    assert code == 1
+    assert "it has no entry point" in out
+    assert "1 plugin(s) could not be loaded: lost" in err
 
 
 def test_show_tells_everything_of_a_component(rlhf):

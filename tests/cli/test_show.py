@@ -103,6 +103,43 @@ def test_who_ended_the_run_is_shown_until_it_goes_on(run_of, capsys):
     assert "early_stop" not in capsys.readouterr().out
 
 
+FAILED = (
+    "2026-11-30 10:00:00,000 INFO acme.driver: a checkpoint every 30 minutes\n"
+    "2026-11-30 10:00:09,000 INFO acme.driver: the run failed: RewardError: no label (mine 1)\n"
+    "Traceback (most recent call last):\n"
+    '  File "mine.py", line 3, in score\n'
+    "2026-11-30 10:00:10,000 WARNING acme.logger: the last record was not sent\n"
+)
+
+
+def test_why_a_run_failed_is_shown_until_it_goes_on(run_of, capsys):
+    run = run_of(sample(2, 0))
+    (run / "metrics.jsonl").write_text('{"step": 2, "time_s": 1.0, "metrics": {}}\n')
+    (run / "run.log").write_text(FAILED)
+
+    show(run)
+    text = capsys.readouterr().out
+    assert "the run failed after step 2: RewardError: no label (mine 1)\n" in text
+    assert "run.log has more" in text
+
+    went_on = "2026-11-30 10:05:00,000 INFO acme.driver: a checkpoint every 30 minutes\n"
+    (run / "run.log").write_text(FAILED + went_on)
+    show(run)
+    assert "no label" not in capsys.readouterr().out
+
+
+def test_a_run_that_failed_in_its_first_step_says_why(run_of):
+    run = run_of()
+    (run / "run.log").write_text(FAILED)
+
+    with pytest.raises(
+        ConfigError,
+        match="failed before its first step had finished: RewardError: no label",
+        check=has_code("run/no-step-yet"),
+    ):
+        read_samples(run, None)
+
+
 def test_a_missing_step_lists_those_that_there_are(run_of):
     steps = [1, 2, 3, 7, 9, 10]
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from rlhf_core import RLHFError
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*(?:\.[\w-]+)*)")
+_MEANT = re.compile(r"^keyword .*Did you mean ([a-z][\w.]*\.\w+)\?", re.MULTILINE)
+"""A keyword's message that names one option, which has a section and is therefore no word of Python's."""
 _NO_OPTIONS = frozenset({"help", "check", "dry-run", "gpus", "errors"})
 """Flags of the command line that no function has."""
 
@@ -27,7 +29,7 @@ def in_python_words() -> Iterator[None]:
 
 def python_words(message: str) -> str:
     """Return the keywords that are a message's flags, each once and in their order; empty: it names none."""
-    names = dict.fromkeys(_FLAG.findall(message))
+    names = dict.fromkeys([*_FLAG.findall(message), *_MEANT.findall(message)])
     words = [f"{name}=..." for name in names if "." not in name and name not in _NO_OPTIONS]
     paths = ", ".join(f'"{name}": ...' for name in names if "." in name)
     return ", ".join([*words, *([f"**{{{paths}}}"] if paths else [])])

@@ -109,7 +109,7 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
         if context.invoked_subcommand is not None:
             return
         tell_of_another_core(plugins)
-        rows = rows_of(plugins, kind, text)
+        rows, failed = rows_of(plugins, kind, text), plugins.failed + unregistered()
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
         else:
@@ -117,12 +117,11 @@ def _list_command(plugins: Plugins) -> Callable[..., None]:
                 typer.echo("nothing that is installed has this; rlhf plugins lists all")
             else:
                 _print_by_kind(rows)
-            for failure in plugins.failed + unregistered() if kind is None else ():
+            for failure in failed if kind is None else ():
                 typer.echo(f"\n{_why(failure)}")
-        if strict and plugins.failed:
+        if strict and failed:
             raise PluginError(
-                f"{len(plugins.failed)} plugin(s) could not be loaded: "
-                f"{', '.join(failure.name for failure in plugins.failed)}",
+                f"{len(failed)} plugin(s) could not be loaded: {', '.join(one.name for one in failed)}",
                 code="plugin/not-loaded",
             )
 

@@ -19,6 +19,7 @@ from rlhf_core.errors import ConfigError
 from rlhf_core.storage.run_folder import RunFolder, complete
 
 from .records import METRICS, Record, records_of
+from .run_end import end_of
 from .show_metrics import learned_words, show_metrics
 from .tables import HELP, Form
 
@@ -170,9 +171,9 @@ def read_samples(
                 "--eval.data FILE or --eval.fraction 0.05, samples --log.samples 4.",
                 code="run/not-evaluated",
             )
+        why = end_of(run) or f"{RunFolder(run).log} says how far it is"
         raise ConfigError(
-            f"{path} is empty: no step of the run has finished yet; {RunFolder(run).log} says how far it is, or why it "
-            "failed",
+            f"{path} is empty: no step of the run has finished yet; {why}",
             code="run/no-step-yet",
         )
     if not kept:
@@ -182,22 +183,6 @@ def read_samples(
             code="run/no-such-step",
         )
     return (step if step is not None else max(steps)), kept
-
-
-def end_of(run: Path) -> str | None:
-    """Return who ended a run before its last step, why and after which step; None where nobody did, or it went on.
-
-    Raises:
-        ConfigError: a line of ``metrics.jsonl`` is no JSON object with a step.
-    """
-    path = run / METRICS
-    end, step = None, 0
-    for line in records_of(path) if path.is_file() else ():
-        if "end" in line:
-            end, step = f"the run was {line['end']}, after step {line['step']}", line["step"]
-        elif line["step"] > step:
-            end = None
-    return end
 
 
 def _steps_of(run: Path) -> str:

@@ -38,3 +38,18 @@ def test_a_mistake_in_a_call_has_the_note():
         rlhf.describe(steps=3)
 
     assert caught.value.__notes__[-1].startswith("In Python: model=...")
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "keyword beta: there is no such option. Did you mean algo.kl.coef?",
+            '**{"algo.kl.coef": ...}',
+        ),
+        ("keyword output_dir: there is no such option. Did you mean output?", ""),
+        ("keyword lr: there is no such option. Did you mean actor.adam.lr or critic.adam.lr?", ""),
+    ],
+)
+def test_the_option_that_a_wrong_keyword_means_is_in_pythons_words(message, words):
+    assert python_words(message) == words

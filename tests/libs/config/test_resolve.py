@@ -225,6 +225,9 @@ def test_a_files_option_is_named_by_file_and_key(resolved):
         ("--algo.gamma", "--algo.advantage.mean_baseline.gamma"),
         ("--rollout.tempreature", "--rollout.temperature"),
         ("--checkpoint.evry", "--checkpoint.every"),
+        ("--learning_rate", "--actor.plain.lr"),
+        ("--num_generations", "--rollout.n_samples_per_prompt"),
+        ("--output_dir", "--output"),
     ],
 )
 def test_an_unknown_option_gets_the_nearest_one(resolved, word, near):

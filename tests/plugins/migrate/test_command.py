@@ -145,7 +145,7 @@ def test_a_script_of_stages_becomes_a_file_for_each(run, workspace, tmp_path):
         (["nowhere.sh"], "cannot read nowhere.sh"),
         (
             ["--", "python", "train.py"],
-            "expected one file, or a command line of OpenRLHF, TRL or verl, such as python3 -m "
+            "expected one file, or a command line of OpenRLHF, TRL, verl, SkyRL or prime-rl, such as python3 -m "
             "openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got python train.py",
         ),
         (["empty.sh"], "none among the 1 commands of empty.sh"),
@@ -224,3 +224,31 @@ def test_a_command_of_trl_without_a_table_is_refused_with_its_counterpart(run, w
 
     assert migrated.code == 2
     assert "rlhf rm does the same" in migrated.report
+
+
+@pytest.mark.parametrize("value", ["MODEL=m", "LR=--lr"])
+def test_a_variable_is_refused_where_no_shell_script_is_read(run, workspace, tmp_path, value):
+    (tmp_path / "run.yaml").write_text("model_name_or_path: m\ndataset_name: d\nbeta: 0.1\n")
+
+    for words in (("--set", value, "--", *LINE), ("run.yaml", "--from", "trl", "--set", value)):
+        migrated = run(*words)
+
+        assert migrated.code == 2
+        assert f"--set {value}: gives a variable of a shell script" in migrated.report
+        assert not (tmp_path / "run.toml").exists()
+
+
+def test_a_variable_in_another_form_is_refused_with_an_example(run, workspace):
+    migrated = run("--set", "a: 1", "--", *LINE)
+
+    assert migrated.code == 2
+    assert "--set a: 1: expected NAME=VALUE with the name of a shell variable" in migrated.report
+
+
+def test_a_yaml_file_needs_the_framework_that_it_is_of(run, workspace, tmp_path):
+    (tmp_path / "run.yaml").write_text("model_name_or_path: m\n")
+
+    migrated = run("run.yaml")
+
+    assert migrated.code == 2
+    assert "--from trl or --from verl" in migrated.report

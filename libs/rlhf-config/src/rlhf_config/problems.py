@@ -10,6 +10,7 @@ from rlhf_core.errors import ConfigError
 
 from .flags import FORMER_NAMES, SHORT_NAMES
 from .layers import Layer
+from .names_elsewhere import paths_here
 
 _SHORT = {path: short for short, path in SHORT_NAMES.items()}
 
@@ -157,7 +158,8 @@ def show(value: Any) -> str:
 def unknown_option(label: str, path: str, known: Iterable[str], command: str) -> str:
     """Return the message about an option that does not exist, with the nearest ones that do.
 
-    An option with the same last word elsewhere in the tree (``--lr``) counts as near.
+    An option with the same last word elsewhere in the tree (``--lr``) counts as near, and so does one that another
+    framework calls so.
     """
     candidates = sorted(known)
     wanted = path.replace("-", "_")
@@ -172,6 +174,7 @@ def unknown_option(label: str, path: str, known: Iterable[str], command: str) ->
     ]
     near = difflib.get_close_matches(wanted, alike, n=1, cutoff=0.8)
     near = near or [option for option in candidates if option.rpartition(".")[2] == leaf][:3]
+    near = near or paths_here(wanted, candidates)
     near = near or difflib.get_close_matches(wanted, [*alike, *SHORT_NAMES], n=1, cutoff=0.7)
     near = near or _near_leaf(wanted, leaf, candidates)
     if not near:

@@ -14,6 +14,6 @@ def rlhf_commands() -> list[Component[Any]]:
         Component(
             name="migrate",
             factory="rlhf_plugin_migrate.command:main",
-            summary="Turn a command of OpenRLHF or verl, or a TRL file, into a configuration, and list what differs.",
+            summary="Turn a run of OpenRLHF, TRL, verl, SkyRL or prime-rl into a configuration, and list what differs.",
         )
     ]

@@ -1,4 +1,4 @@
-"""Python files that call a reward function of another framework as that framework does.
+"""Python files that call a reward function or an environment of another framework as that framework does.
 
 A file is written beside the configuration, which names it. The user's module is imported when a reward is first
 computed, so that a check of the configuration needs neither the module nor what the module imports.
@@ -15,6 +15,9 @@ OPENRLHF_NAME = "openrlhf_reward"
 
 VERL_NAME = "verl_reward"
 """Name of the function in the file for verl."""
+
+SKYRL_NAME = "SkyRLEnvironment"
+"""Name of the class in the file for SkyRL."""
 
 _TRL_FUNCTION = """
 
@@ -76,7 +79,24 @@ def verl_reward(
     )
 
 
+def skyrl_environment(env_class: str, max_turns: int, config: Mapping[str, object]) -> str:
+    """Return the text of a file whose ``SkyRLEnvironment`` plays an environment of SkyRL-gym.
+
+    Args:
+        env_class: id of the environment in SkyRL-gym.
+        max_turns: largest number of the policy's turns.
+        config: options of the environment, as SkyRL's section ``environment.skyrl_gym`` has them.
+    """
+    return _text(
+        "skyrl",
+        env_class=repr(env_class),
+        max_turns=str(max_turns),
+        config=repr(dict(config)),
+        name=SKYRL_NAME,
+    )
+
+
 def _text(framework: str, **values: str) -> str:
-    """Return the file of a framework in ``reward_files``, in which each ``$NAME`` has its value."""
-    file = Path(__file__).with_name("reward_files") / f"{framework}.py.txt"
+    """Return the file of a framework in ``adapter_files``, in which each ``$NAME`` has its value."""
+    file = Path(__file__).with_name("adapter_files") / f"{framework}.py.txt"
     return Template(file.read_text(encoding="utf-8")).substitute(values)

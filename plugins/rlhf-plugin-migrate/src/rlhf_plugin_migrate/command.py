@@ -3,81 +3,52 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_config import FlagParser
 from rlhf_core import ConfigError
 from rlhf_core import plugins as plugin_loader
 
-from .document import MigrationReport, report_of
-from .migration import Migrate, Migration, migrated
-from .openrlhf import programs
-from .shell.launchers import Launch, launch_of, launches_of
+from .jobs import STDIN, Jobs, is_launch, jobs_of, prime_rl_job, read_text, trl_jobs, verl_file
+from .migration import Migration, migrated
 from .shell.script import ShellCommand, commands
-from .shell.unresolved import advice_on, remarks_on_script, remarks_on_values
-from .table.outcome import Outcome
-from .table.source import Written
+from .shell.unresolved import remarks_on_values
 from .trl import scripts
-from .trl.launched import refusal_of, trl_launch_of, yaml_of
-from .trl.python_script import read_script
-from .verl import programs as verl
 
-_STDIN = "-"
 _SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
-"""Suffixes of shell scripts, of which those of TRL's users are told apart from YAML files."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One run of another framework that is to be migrated."""
-
-    migrate: Migrate
-    origin: str
-    framework: str
-
-
-@dataclass(slots=True)
-class Jobs:
-    """Everything that was found in the input."""
-
-    runs: list[Job] = field(default_factory=list)
-    """Runs that become configurations."""
-    commands: list[tuple[str, MigrationReport]] = field(default_factory=list)
-    """Command lines that replace a program, with their reports."""
-    refused: list[str] = field(default_factory=list)
-    """A message for each program without a counterpart."""
-    remarks: list[str] = field(default_factory=list)
-    """Lines on what else is in the input."""
+"""Suffixes of shell scripts, in which every framework is looked for."""
+_FRAMEWORKS = {".py": "trl", ".ipynb": "trl", ".toml": "prime-rl"}
+"""Suffix of a file -> the framework that it is of, unless ``--from`` says so."""
+_YAML = frozenset({".yaml", ".yml"})
 
 
 def parser() -> FlagParser:
     """Return the parser of the command's flags."""
     own = FlagParser(
         prog="rlhf migrate",
-        description="Turn a launch of OpenRLHF, TRL or verl into a configuration for rlhf train, sft, rm or dpo, and "
-        "report what became of each of its options. The command runs nothing of the input.",
+        description="Turn a launch of OpenRLHF, TRL, verl, SkyRL or prime-rl into a configuration for rlhf train, sft, "
+        "rm or dpo, and report what became of each of its options. The command runs nothing of the input.",
         usage="rlhf migrate [OPTIONS] FILE\n"
         "       rlhf migrate [OPTIONS] -- python3 -m openrlhf.cli.train_ppo_ray ...\n"
         "       rlhf migrate [OPTIONS] -- trl grpo ...\n"
-        "       rlhf migrate [OPTIONS] -- python3 -m verl.trainer.main_ppo ...",
+        "       rlhf migrate [OPTIONS] -- python3 -m verl.trainer.main_ppo ...\n"
+        "       rlhf migrate [OPTIONS] -- python -m skyrl.train.entrypoints.main_base ...",
     )
     own.add_argument(
         "input",
         nargs=argparse.REMAINDER,
-        help="shell script with commands of OpenRLHF, TRL or verl, YAML file or Python script of TRL, YAML file that "
-        f"hydra wrote for verl; {_STDIN}: standard input; or a whole command line behind --",
+        help="shell script with commands of OpenRLHF, TRL, verl or SkyRL; YAML file, Python script or notebook of TRL; "
+        f"YAML file that hydra wrote for verl; TOML file of prime-rl; {STDIN}: standard input; or a command line "
+        "behind --",
     )
     own.add_argument(
         "--from",
         dest="framework",
-        choices=("openrlhf", "trl", "verl"),
-        default="openrlhf",
-        help="framework of the input (default openrlhf)",
+        choices=("openrlhf", "trl", "verl", "prime-rl"),
+        help="framework of a file (default: trl for .py, prime-rl for .toml; a shell script says it itself)",
     )
     own.add_argument(
         "-o",
@@ -104,7 +75,8 @@ def parser() -> FlagParser:
     own.add_argument(
         "--script",
         choices=tuple(scripts.SCRIPTS),
-        help="TRL: script that the YAML file is for, if its keys do not say it",
+        help="TRL: script that the YAML file is for, if its keys do not say it, or algorithm of a Python script or "
+        "notebook that has several",
     )
     own.add_argument(
         "--strict", action="store_true", help="exit with 1 if anything has no equivalent"
@@ -119,12 +91,13 @@ def main(arguments: Sequence[str]) -> int:
     program has no table.
 
     Raises:
-        ConfigError: a flag is wrong, or the input cannot be read or has no command of OpenRLHF, TRL or verl.
+        ConfigError: a flag is wrong, or the input cannot be read or has no command of a framework that
+            is read.
     """
     own = parser().parse_args(list(arguments))
     line, variables = ShellCommand(tuple(own.input), line=1), _variables(own.set)
-    is_launch = launch_of(line) is not None or _launches_other(line)
-    if not is_launch and own.input[1:]:
+    launches = is_launch(line)
+    if not launches and own.input[1:]:
         # Everything from the file's name on: flags may follow it.
         own = parser().parse_args([*own.input[1:], own.input[0]], own)
         variables = _variables(own.set)
@@ -137,21 +110,18 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"--processes {own.processes}: expected 1 or more", code="usage/not-positive"
         )
-    if is_launch:
-        jobs = _jobs_of([line], "the command line", own.processes)
+    if launches:
+        _refuse_unread(own, "a command line")
+        jobs = jobs_of([line], "the command line", own.processes)
     elif len(own.input) > 1:
         raise ConfigError(
-            "rlhf migrate: expected one file, or a command line of OpenRLHF, TRL or verl, such as python3 -m "
-            "openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got "
+            "rlhf migrate: expected one file, or a command line of OpenRLHF, TRL, verl, SkyRL or prime-rl, such as "
+            "python3 -m openrlhf.cli.train_ppo_ray, trl grpo or python3 -m verl.trainer.main_ppo; got "
             f"{' '.join(line.words)}",
             code="migrate/several-files",
         )
-    elif own.framework == "trl" and Path(own.input[0]).suffix not in _SHELL:
-        jobs = _trl_jobs(own.input[0], own.script, own.processes or 1)
-    elif own.framework == "verl" and Path(own.input[0]).suffix not in _SHELL:
-        jobs = _verl_file(own.input[0], own.processes)
     else:
-        jobs = _jobs_of(_script(own.input[0], variables), own.input[0], own.processes)
+        jobs = _jobs_of_file(own, own.input[0], variables)
     outputs = _outputs(own.output, len(jobs.runs))
     plugins = plugin_loader.load()
     done = [
@@ -173,157 +143,42 @@ def main(arguments: Sequence[str]) -> int:
     return int(incomplete or any(report.refusal for report in reports))
 
 
+def _jobs_of_file(own: argparse.Namespace, path: str, variables: dict[str, str]) -> Jobs:
+    suffix = Path(path).suffix
+    framework = own.framework or _FRAMEWORKS.get(suffix)
+    if suffix not in _SHELL and framework not in (None, "openrlhf"):
+        _refuse_unread(own, f"a file of {framework}")
+        if framework == "trl":
+            return trl_jobs(path, own.script, own.processes or 1)
+        return verl_file(path, own.processes) if framework == "verl" else prime_rl_job(path)
+    if suffix in _YAML:
+        raise ConfigError(
+            f"rlhf migrate: {path}: expected the framework that the YAML file is of: --from trl or --from verl",
+            code="migrate/unknown-framework",
+        )
+    return jobs_of(_script(path, variables), path, own.processes)
+
+
+def _refuse_unread(own: argparse.Namespace, what: str) -> None:
+    """Refuse variables where no shell script is read.
+
+    Raises:
+        ConfigError: the input has no variables.
+    """
+    if own.set:
+        raise ConfigError(
+            f"--set {own.set[0]}: gives a variable of a shell script its value, and the input is {what}; leave --set "
+            "out, and write the value into the input or, afterwards, into the configuration",
+            code="migrate/unused-variable",
+        )
+
+
 def _script(path: str, variables: dict[str, str]) -> list[ShellCommand]:
-    folder = Path.cwd() if path == _STDIN else Path(os.path.abspath(path)).parent
-    text = _read(path)
+    folder = Path.cwd() if path == STDIN else Path(os.path.abspath(path)).parent
+    text = read_text(path)
     for remark in remarks_on_values(variables, text):
         print(remark, file=sys.stderr)
     return commands(text, variables, folder)
-
-
-def _openrlhf_jobs(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
-    """Return the programs of OpenRLHF that commands start.
-
-    Args:
-        name: the input, in words.
-        processes: number of processes that a launcher starts that does not say it.
-    """
-    launches = launches_of(found)
-    if not launches:
-        raise ConfigError(
-            "rlhf migrate: expected a command of OpenRLHF (openrlhf.cli.NAME, such as python3 -m "
-            "openrlhf.cli.train_ppo_ray), one of TRL (trl grpo, sft or dpo, or their scripts, such as accelerate "
-            "launch grpo.py) or one of verl (python3 -m verl.trainer.main_ppo); there is none among the "
-            f"{len(found)} commands of {name}{_read_elsewhere(found)}. What other programs train is written by hand: "
-            "docs/configuration.md",
-            code="migrate/no-training-command",
-        )
-    jobs = Jobs(remarks=list(_remarks(found)))
-    for each in launches:
-        launch = replace(each, processes=each.processes or processes)
-        origin = f"{launch.program} of OpenRLHF, {name}, line {launch.line}"
-        answer = programs.answer(launch)
-        if isinstance(answer, str):
-            jobs.refused.append(answer)
-        elif isinstance(answer, programs.CommandLine):
-            jobs.commands.append((answer.text, report_of(answer.outcome, origin)))
-        else:
-            migrate = functools.partial(answer, launch)
-            jobs.runs.append(Job(migrate=migrate, origin=origin, framework="OpenRLHF"))
-    return jobs
-
-
-def _read_elsewhere(found: Sequence[ShellCommand]) -> str:
-    """Return which scripts the commands read, where a command may be; nothing if they read none."""
-    reads = [each for each in found if each.words[0] in ("source", ".") and len(each.words) > 1]
-    if not reads:
-        return ""
-    listed = ", ".join(f"{each.words[1]} (line {each.line})" for each in reads)
-    return f". It reads {listed}, which is not opened: migrate that script"
-
-
-def _remarks(found: Sequence[ShellCommand]) -> Iterator[str]:
-    """Yield a line for flags that bash passes to nobody, and one that names all commands that start no training."""
-    others = [
-        one
-        for one in found
-        if not (launch_of(one) or trl_launch_of(one) or verl.verl_launch_of(one))
-    ]
-    for command in others:
-        if command.words[0].startswith("--"):
-            yield (
-                f"warning: line {command.line}: {' '.join(command.words)} belongs to no command: a comment or a "
-                "missing backslash ends the command before it, for bash as well"
-            )
-    yield from remarks_on_script(found)
-    names = dict.fromkeys(
-        command.words[0] for command in others if not command.words[0].startswith("--")
-    )
-    if names:
-        yield f"not looked at: {', '.join(names)}"
-
-
-def _jobs_of(found: Sequence[ShellCommand], name: str, processes: int | None) -> Jobs:
-    """Return the programs of OpenRLHF that commands start; where they start none, those of verl, or scripts of TRL."""
-    of_verl = [one for command in found if (one := verl.verl_launch_of(command))]
-    if of_verl and not launches_of(found):
-        return _verl_jobs(found, of_verl, name, processes)
-    launches = [launch for command in found if (launch := trl_launch_of(command))]
-    if launches_of(found) or not launches:
-        return _openrlhf_jobs(found, name, processes)
-    jobs = Jobs(remarks=list(_remarks(found)))
-    for launch in launches:
-        if launch.program not in scripts.SCRIPTS:
-            jobs.refused.append(refusal_of(launch.program))
-            continue
-        origin = f"{name}, line {launch.line}"
-        number = launch.processes or processes or 1
-        text = yaml_of(launch, _read)
-        left_out = [Written(part, (), advice_on(part)) for part in launch.unresolved]
-        jobs.runs.append(_trl_job(text, origin, launch.program, number, left_out))
-    return jobs
-
-
-def _launches_other(line: ShellCommand) -> bool:
-    """Return True for the launch of a script of TRL or verl; the words behind a file are flags of this command."""
-    is_file = bool(line.words) and Path(line.words[0]).is_file()
-    return not is_file and bool(trl_launch_of(line) or verl.verl_launch_of(line))
-
-
-def _verl_jobs(
-    found: Sequence[ShellCommand],
-    launches: Sequence[Launch],
-    name: str,
-    processes: int | None,
-) -> Jobs:
-    jobs = Jobs(remarks=list(_remarks(found)))
-    for launch in launches:
-        if launch.program not in verl.TABLES:
-            jobs.refused.append(verl.refusal_of(launch))
-            continue
-        origin = f"{launch.title} of verl, {name}, line {launch.line}"
-        migrate = functools.partial(verl.launched, launch, processes)
-        jobs.runs.append(Job(migrate=migrate, origin=origin, framework="verl"))
-    return jobs
-
-
-def _verl_file(path: str, processes: int | None) -> Jobs:
-    text = _read(path)
-
-    def migrate(adapter: str) -> Outcome:
-        program, source = verl.program_of_text(text, path)
-        outcome = verl.migrate(program, source, processes, adapter)
-        outcome.warnings += [warning] if (warning := verl.left_out(text)) else []
-        return outcome
-
-    program, _ = verl.program_of_text(text, path)
-    return Jobs(runs=[Job(migrate=migrate, origin=f"{program} of verl, {path}", framework="verl")])
-
-
-def _trl_jobs(path: str, name: str | None, processes: int) -> Jobs:
-    text = _read(path)
-    if Path(path).suffix != ".py":
-        return Jobs(runs=[_trl_job(text, path, name or scripts.script_of(text, path), processes)])
-    found = read_script(text, path)
-    return Jobs(runs=[_trl_job(found.text, path, found.script, processes, found.left_out)])
-
-
-def _trl_job(
-    text: str, origin: str, name: str, processes: int, left_out: Sequence[Written] = ()
-) -> Job:
-    """Return the job of the text of a YAML file for one of TRL's scripts.
-
-    Args:
-        left_out: what else is in the input, with the reason why it sets nothing.
-    """
-    script = scripts.SCRIPTS[name]
-    source = script.read(text, origin)
-    source.written = (*source.written, *left_out)
-    return Job(
-        migrate=functools.partial(script.migrate, source, processes),
-        origin=f"{script.title} of TRL, {origin}",
-        framework="TRL",
-    )
 
 
 def _variables(texts: Sequence[str]) -> dict[str, str]:
@@ -332,23 +187,11 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (equals and name.isidentifier()):
             raise ConfigError(
-                f"--set {text}: expected NAME=VALUE", code="migrate/malformed-variable"
+                f"--set {text}: expected NAME=VALUE with the name of a shell variable, such as --set HOME=/home/me",
+                code="migrate/malformed-variable",
             )
         found[name] = value
     return found
-
-
-def _read(path: str) -> str:
-    try:
-        return sys.stdin.read() if path == _STDIN else Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"rlhf migrate: cannot read {path}: {error.strerror}", code="config/unreadable-file"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"rlhf migrate: {path}: expected text in UTF-8", code="config/malformed-file"
-        ) from error
 
 
 def _outputs(output: Path | None, number: int) -> list[Path | None]:

@@ -115,6 +115,21 @@ def test_the_object_that_has_the_column_is_named(check):
         check({"rows.jsonl": inside}, "--reward", "of_function", "--reward.labeled.plain", "true")
 
 
+def test_the_right_answer_of_another_trainers_rows_goes_before_a_worked_solution(check):
+    row = {
+        "prompt": "1 + 1 =",
+        "reward_spec": {"method": "rule", "ground_truth": "2"},
+        "extra_info": {"answer": "1 and 1 are 2 #### 2"},
+    }
+
+    with pytest.raises(
+        ConfigError,
+        match=r"Did you mean 'reward_spec\.ground_truth'\?",
+        check=has_code("data/missing-column"),
+    ):
+        check({"rows.jsonl": [row]})
+
+
 def test_one_row_of_one_set_is_enough(check):
     check({"rows.jsonl": ROWS})
     check({"a.jsonl": [{"prompt": "x"}] * 2, "b.jsonl": [{"prompt": "x"}, *ROWS]})

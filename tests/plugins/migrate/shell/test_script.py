@@ -41,6 +41,8 @@ SCRIPTS = {
     "nested": """X=1; bash -c "show $X 'a b' && show c" """,
     "escapes": "show a\\ b \\$X \\\\",
     "equals": "HOME_=1; show --flag=$HOME_ --x='a b'",
+    "default_assigned": ': "${A:="b c"}" ${D:=4}; E=; : ${E=f} ${E:=g}; show "$A" $D "$E"',
+    "default_of_a_branch_not_taken": "if [ 1 = 2 ]; then : ${A:=b}; fi; show ${A:-c}",
     "default_of_empty": 'X=; show "${X:-a}" "<${X-b}>"; Y=; Y=${Y:-c}; show $Y',
     "arithmetic": "N=3; M=N; show $((1024 * 2)) $(((N + 1) * 2 / 3)) $(( $N - ${M} )) $((-7 / 2)) $((-7 % 2))",
     "if": 'X=1; if [ "$X" = 1 ]; then show a; Y=b; else show c; Y=d; fi; show $Y',

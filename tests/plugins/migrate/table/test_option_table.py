@@ -10,6 +10,8 @@ from rlhf_plugin_migrate.table.kinds import NUMBER, SWITCH, TEXT
 from rlhf_plugin_migrate.table.option_table import tables_of
 
 FILE = """
+framework = "Other"
+
 [programs]
 one = [{ part = "optimizer", prefix = "actor", lr = 0.1 }, { part = "rest" }]
 two = [{ part = "optimizer", prefix = "critic", lr = 0.2 }, { part = "rest" }, { part = "own" }]
@@ -24,7 +26,7 @@ ARGUMENT.to = "engine.args."
 "<prefix>.seed" = { kind = "whole", default = "<seed>", rule = "" }
 
 [parts.rest]
-FAST = "workers buffers. kernels"
+FAST = "workers buffers. kernel* kernels"
 ARGUMENT = "engine."
 CUSTOM = "engine.own."
 clip = { default = false, fate = "CLIP" }
@@ -67,6 +69,7 @@ def test_the_longest_beginning_says_what_becomes_of_an_option_without_a_line(tab
 
     assert (
         table.find("kernels").fate
+        == table.find("kernel_size").fate
         == table.find("buffers.size").fate
         == Nothing("a matter of speed")
     )
@@ -84,3 +87,14 @@ def test_a_line_with_a_misspelled_key_is_refused(tmp_path):
 
     with pytest.raises(ValidationError, match="mising"):
         tables_of(tmp_path / "options.toml")
+
+
+def test_a_file_may_use_a_fate_that_frameworks_share_or_have_its_own_of_that_name(tmp_path):
+    file = tmp_path / "options.toml"
+    file.write_text(FILE.replace("[parts.own]", '[parts.own]\nPACKED = "padding"\nFAST = "pages"'))
+
+    table = tables_of(file, {"CUSTOM": Nothing})["two"]
+
+    assert table.framework == "Other"
+    assert table.find("padding").fate == Nothing("sequences are always packed")
+    assert table.find("pages").fate == Nothing("a matter of speed")

@@ -302,6 +302,13 @@ def test_an_engine_on_the_trainers_gpu_sleeps_if_it_did(grpo):
     assert rows["vllm_enable_sleep_mode: True"].status is Status.DIFFERS
 
 
+def test_an_engine_that_was_told_not_to_sleep_does_not(grpo):
+    settings, rows = grpo("use_vllm: true\nvllm_enable_sleep_mode: false")
+
+    assert settings["runtime.sleep"] == "never"
+    assert rows["vllm_enable_sleep_mode: False"].status is Status.MAPPED
+
+
 def test_an_engine_of_its_own_does_not_sleep(grpo):
     settings, rows = grpo("use_vllm: true\nvllm_mode: server\nvllm_enable_sleep_mode: true")
 

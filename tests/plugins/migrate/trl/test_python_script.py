@@ -42,7 +42,7 @@ def test_a_script_s_keys_are_those_of_trl_s_own_script():
         "learning_rate": 1e-5,
         "num_generations": 4,
         "model_name_or_path": "Qwen/Qwen3-0.6B",
-        "reward_funcs": ["think_format_reward", "my_rewards.exact"],
+        "reward_funcs": ["a_functions.short", "think_format_reward", "my_rewards.exact"],
         "dataset_name": "trl-lib/DeepMath-103K",
         "dataset_train_split": "train",
         "use_peft": True,
@@ -58,8 +58,6 @@ def test_what_the_text_does_not_show_has_its_reason():
 
     assert left_out == {
         "run_name: named()": "line 13: the text does not show its value",
-        "reward_funcs: short": "line 17: the script is not imported; write it into a file as a function of response "
-        "and columns, and add it to reward.use as FILE.py:short",
         "callbacks: [watch]": "line 20: the text does not show its value",
     }
 

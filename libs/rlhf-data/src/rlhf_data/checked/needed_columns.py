@@ -29,6 +29,8 @@ _OF_OTHERS = {
     "queries": "Prompt and response are 'prompts' and 'responses' here: call parameters so, and join the two.",
 }
 """Argument of a reward function of another trainer -> what to write in its place."""
+_RIGHT_ANSWER = "ground_truth"
+"""Entry with the right answer in rows of verl and SkyRL, whose ``extra_info.answer`` is a worked solution."""
 
 
 def check_needed_columns(resolved: ResolvedOptions[Any], layers: Sequence[Layer]) -> None:
@@ -84,15 +86,22 @@ def _holder(source: Source, entry: str) -> str | None:
     return None
 
 
+def _holder_in(sources: Sequence[Source], entry: str) -> str | None:
+    return next(filter(None, (_holder(source, entry) for source in sources)), None)
+
+
 def _problem(
     selection: Selection, column: str, option: str | None, label: str, sources: Sequence[Source]
 ) -> str:
     lacking = missing(column, sources)
-    holder = next(filter(None, (_holder(source, column) for source in sources)), None)
-    own = _OF_OTHERS.get(column) if selection.section.startswith("reward") else None
-    hint = lacking.near
+    scores = selection.section.startswith("reward")
+    own = _OF_OTHERS.get(column) if scores else None
+    hint, entry = lacking.near, column
+    if scores and option is not None and not hint and _holder_in(sources, _RIGHT_ANSWER):
+        entry = _RIGHT_ANSWER
+    holder = _holder_in(sources, entry)
     if holder is not None and option is not None:
-        hint = f" Did you mean {f'{holder}.{column}'!r}?"
+        hint = f" Did you mean {f'{holder}.{entry}'!r}?"
     elif holder is not None:
         hint = f" It is in {holder!r}: call the parameter so, and take {holder}[{column!r}]."
     elif own is not None:

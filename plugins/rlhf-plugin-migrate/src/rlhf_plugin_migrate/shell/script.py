@@ -6,8 +6,7 @@ here-documents of ``read``, ``bash -c``, and three substitutions that tell a pla
 count once. Anything else that only a shell could work out, such as ``$(date)``, stays in the word as it is written, and
 is reported.
 
-bashlex reads the language for others, but is under the GPL, and parses 8 of the 12 scripts of our tests
-(docs/measurements.md).
+bashlex is under the GPL, and parses 8 of the 12 scripts of our tests (docs/measurements.md).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .cursor import TextCursor
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})(\+?)=(.*)", re.DOTALL)
-_BRACED = re.compile(rf"({_NAME})(?:\[[@*]\])?(?:(:?)-(.*))?", re.DOTALL)
+_BRACED = re.compile(rf"({_NAME})(?:\[[@*]\])?(?:(:?)([-=])(.*))?", re.DOTALL)
 _PROBE = re.compile(r".+&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)", re.DOTALL)
 """A probe of the machine: what a script takes if a command works, and else."""
 _ALL_WORDS = re.compile(rf"\{{{_NAME}\[@\]\}}")
@@ -197,7 +196,6 @@ class _Reader:
 
     def _array(self, name: str, *, appends: bool) -> None:
         """Read ``NAME=( ... )``, in which newlines only separate words."""
-        self.command.words = self.branches.behind_keywords(self.command.words, self.cursor.line)
         outer, self.word, self.command = self.command, None, _Pending(line=self.cursor.line)
         while (character := self.cursor.next()) != ")":
             if character in " \t\n":
@@ -207,10 +205,9 @@ class _Reader:
             else:
                 self._part(character)
         self._end_word()
-        if self.branches.is_live:
-            before = self.variables.get(name, []) if appends else []
-            self._assign(name, [*before, *self.command.words])
-        self.command = outer
+        before = self.variables.get(name, []) if appends else []
+        words, self.command = self.command.words, outer
+        self._assign_if_live(name, [*before, *words])
 
     # Expansions.
 
@@ -235,11 +232,13 @@ class _Reader:
         found = _BRACED.fullmatch(inside)
         if found is None:
             return self._variable(inside, written)
-        name, default = found[1], found[3]
-        known = self.variables.get(name)
+        name, default, known = found[1], found[4], self.variables.get(found[1])
         if default is not None and (known is None or (found[2] and not "".join(known))):
             words = next(self._inner(f": {default}"), None)
-            return list(words.words[1:]) if words else [""]
+            values = list(words.words[1:]) if words else [""]
+            if found[3] == "=":
+                self._assign_if_live(name, values)
+            return values
         return self._variable(name, written)
 
     def _variable(self, name: str, written: str) -> list[str]:
@@ -257,8 +256,7 @@ class _Reader:
         if probe := _PROBE.fullmatch(inside.strip()):
             self.shell.assumed[f"$({inside})"] = f"the machine is not probed: {probe[2]} is taken"
             return probe[2]
-        inner = next(self._inner(inside.strip()), None)
-        words = inner.words if inner else ()
+        words = next((inner.words for inner in self._inner(inside.strip())), ())
         if words == ("pwd",):
             return os.getcwd()
         known = len(words) == 2 and "$" not in words[1]
@@ -293,8 +291,7 @@ class _Reader:
         done, self.command = self.command, _Pending(line=self.cursor.line)
         words = self.branches.commands(done.words, ended_by, done.line)
         assigned: list[str] = []
-        declares = bool(words) and words[0] in _DECLARES
-        if declares:
+        if declares := bool(words) and words[0] in _DECLARES:
             by, words = words[0], [word for word in words[1:] if not word.startswith("-")]
             if by == "export":
                 self.shell.exported |= dict.fromkeys(word.partition("=")[0] for word in words)
@@ -313,10 +310,13 @@ class _Reader:
         else:
             left = (part for part in self.shell.unresolved if any(part in word for word in words))
             assumed = tuple((self.shell.assumed | self.branches.assumed).items())
-            every = tuple(self.shell.exported)
-            yield ShellCommand(
-                tuple(words), done.line, tuple(assigned), tuple(left), assumed, every
-            )
+            every, own = tuple(self.shell.exported), tuple(assigned)
+            yield ShellCommand(tuple(words), done.line, own, tuple(left), assumed, every)
+
+    def _assign_if_live(self, name: str, words: list[str]) -> None:
+        self.command.words = self.branches.behind_keywords(self.command.words, self.cursor.line)
+        if self.branches.is_live:
+            self._assign(name, words)
 
     def _assign(self, name: str, words: list[str]) -> None:
         self.branches.note_change()
@@ -361,9 +361,9 @@ class _Reader:
             lines: list[str] = []
             while True:
                 if (line := self.cursor.line_of_text()) is None:
+                    problem = f"expected a line {mark!r} at the end of <<{mark}"
                     where = f"line {self.command.line}"
-                    problem = f"{where}: expected a line {mark!r} at the end of <<{mark}"
-                    raise ConfigError(problem, code="migrate/open-here-document")
+                    raise ConfigError(f"{where}: {problem}", code="migrate/open-here-document")
                 if line.strip() == mark:
                     break
                 lines.append(line)

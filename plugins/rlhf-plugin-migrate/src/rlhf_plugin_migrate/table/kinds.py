@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
+
+import yaml
 
 Value = bool | int | float | str | list[int] | list[float] | list[str] | None
 
@@ -44,3 +47,11 @@ def choice(*names: str) -> Kind:
         return words[0]
 
     return Kind(f"one of {', '.join(names)}", read)
+
+
+def as_in_yaml(word: str) -> Value:
+    """Return a word as a YAML file has it: a number, true or false, a list or an object; else the word."""
+    try:
+        return cast(Value, yaml.safe_load(word))
+    except yaml.YAMLError:
+        return word

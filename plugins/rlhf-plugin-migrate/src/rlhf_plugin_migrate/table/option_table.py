@@ -1,9 +1,9 @@
 """Tables of options in a TOML file, which has a line for every option of a framework's programs.
 
-``[programs]`` lists the parts of each program's table; a part that differs between programs is listed with the values
-that stand for ``<NAME>`` in it. A line of ``[parts.NAME]`` describes an option, as ``_Line`` has it, or it has the name
-of an entry of ``[fates]`` and all options with this fate whatever their values; one that ends with a dot is the
-beginning of many. Of two lines for one option, the later one counts.
+``framework`` is its name. ``[programs]`` lists the parts of each program's table; a part that differs between programs
+is listed with the values that stand for ``<NAME>`` in it. A line of ``[parts.NAME]`` describes an option, as ``_Line``
+has it, or it has the name of an entry of ``[fates]`` or ``fates.toml`` and all options with this fate whatever their
+values; one that ends with a dot or ``*`` is the beginning of many. Of two lines for one option, the later one counts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _CONVERSIONS: dict[str, Callable[[Any], Value]] = {
     "negated": lambda value: not value,
     "not_negative": lambda value: max(int(value), 0),
     "nll_or_dft": lambda value: "dft" if value == "dft" else "nll",
+    "always_float32": lambda value: "float32",
+    "offline_or_none": lambda value: "offline" if value else "none",
+    "in_list": lambda value: [str(value)],
 }
 _KINDS = {bool: "switch", int: "whole", float: "number", str: "text"}
 """Type of a default -> the kind of an option that states none."""
@@ -88,6 +91,8 @@ Beginning = Fate | Callable[[str], Fate]
 class OptionTable:
     """Options of one program."""
 
+    framework: str
+    """Name of the framework, for messages."""
     entries: Mapping[str, OptionEntry]
     """By the newest name of each."""
     names: Mapping[str, str]
@@ -118,20 +123,27 @@ def tables_of(
     Args:
         functions: further fates of beginnings, by name.
     """
-    found = tomllib.loads(file.read_text(encoding="utf-8"))
-    fates = {name: _Line(**said).fate_of({}) for name, said in found["fates"].items()}
+    found, shared = (
+        tomllib.loads(one.read_text(encoding="utf-8"))
+        for one in (file, Path(__file__).with_name("fates.toml"))
+    )
+    fates = {name: _Line(**said).fate_of({}) for name, said in (shared | found["fates"]).items()}
     return {
         program: _table(
-            [_filled(found["parts"][values["part"]], values) for values in parts], fates, functions
+            found["framework"],
+            [_filled(found["parts"][values["part"]], values) for values in parts],
+            fates,
+            functions or {},
         )
         for program, parts in found["programs"].items()
     }
 
 
 def _table(
+    framework: str,
     parts: Sequence[dict[str, Any]],
     fates: Mapping[str, Fate],
-    functions: Mapping[str, Callable[[str], Fate]] | None,
+    functions: Mapping[str, Callable[[str], Fate]],
 ) -> OptionTable:
     entries: dict[str, OptionEntry] = {}
     beginnings: dict[str, Beginning] = {}
@@ -140,14 +152,12 @@ def _table(
             entries[name] = _Line(**said).entry(name, fates)
             continue
         for one in said.split():
-            if one.endswith("."):
-                beginnings[one] = (
-                    functions[name] if functions and name in functions else fates[name]
-                )
+            if one.endswith((".", "*")):
+                beginnings[one.removesuffix("*")] = functions.get(name) or fates[name]
             else:
                 entries[one] = OptionEntry(one, TEXT, None, fates[name])
     names = {one: name for name, entry in entries.items() for one in (name, *entry.old)}
-    return OptionTable(entries=entries, names=names, beginnings=beginnings)
+    return OptionTable(framework=framework, entries=entries, names=names, beginnings=beginnings)
 
 
 def _filled(said: Any, values: Mapping[str, Any]) -> Any:

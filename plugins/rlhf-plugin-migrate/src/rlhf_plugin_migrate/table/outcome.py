@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from .entries import Missing, Nothing, To
+from .entries import Missing, Nothing, Rule, To
 from .kinds import Value
 from .source import SourceOptions, Written
 
@@ -69,6 +69,14 @@ class Outcome:
         """Set an option of the configuration. Where two rules set the same, the later one wins."""
         self.settings[path] = OptionSetting(value, sources, comment)
 
+    def copy(self, path: str, name: str, *others: str, comment: str = "") -> None:
+        """Set an option of the configuration to the value of an option of the other framework.
+
+        Args:
+            others: further options of the other framework that it comes from.
+        """
+        self.set(path, self.source.value(name), name, *others, comment=comment)
+
     def nothing(self, names: str | Iterable[str], why: str) -> None:
         """Note that an option, or each of several, needs no counterpart."""
         self._note(names, Status.NOTHING, why)
@@ -101,6 +109,13 @@ class Outcome:
                     self.nothing(name, "it is off, as here")
                 else:
                     self.missing(name, fate.why)
+
+    def note_unused(self) -> None:
+        """Note that options which rules read together, and of which nothing was said, change nothing."""
+        used = {name for setting in self.settings.values() for name in setting.sources}
+        for name, entry in self.source.entries.items():
+            if isinstance(entry.fate, Rule) and name not in used and name not in self.notes:
+                self.nothing(name, "it changes nothing with the other keys")
 
     def rows(self) -> Iterator[ReportRow]:
         """Yield a row for everything that was written in the input, in order."""

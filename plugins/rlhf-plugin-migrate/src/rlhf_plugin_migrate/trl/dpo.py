@@ -67,7 +67,7 @@ def _set_options(source: SourceOptions, out: Outcome, losses: list[str]) -> None
     smoothing = source.number("label_smoothing")
     for index, loss in enumerate(losses):
         section = f"preference.terms.{loss}" if index else f"preference.{loss}"
-        out.set(f"{section}.beta", source.number("beta"), "beta")
+        out.copy(f"{section}.beta", "beta")
         if loss == "ipo":
             out.set(f"{section}.length_normalized", True, "loss_type", comment="as in TRL")
         if loss in _SMOOTHED:

@@ -100,4 +100,4 @@ def _set_evaluation(source: SourceOptions, out: Outcome) -> None:
         out.set("eval.every", max(round(steps), 1), "eval_steps", "eval_strategy")
     else:
         out.nothing("eval_steps", f"eval_strategy is {strategy}")
-    out.set("eval.at_start", source.flag("eval_on_start"), "eval_on_start")
+    out.copy("eval.at_start", "eval_on_start")

@@ -66,7 +66,7 @@ def set_loss(source: SourceOptions, out: Outcome) -> None:
         (f"vespo_{name}", f"vespo.{name}") for name in _VESPO
     )):  # fmt: skip
         if path.startswith(f"{loss}."):
-            out.set(f"algo.loss.{path}", source.number(key), key)
+            out.copy(f"algo.loss.{path}", key)
         else:
             out.nothing(key, f"the loss is {loss}")
 
@@ -119,7 +119,7 @@ def set_entropy(source: SourceOptions, out: Outcome) -> None:
             "use_adaptive_entropy",
             "entropy_target",
         )
-        out.set("algo.loss.entropy_step", source.number("entropy_coef_delta"), "entropy_coef_delta")
+        out.copy("algo.loss.entropy_step", "entropy_coef_delta")
     else:
         out.nothing(
             ("use_adaptive_entropy", "entropy_target", "entropy_coef_delta"),

@@ -67,6 +67,8 @@ def _set_engines(source: SourceOptions, out: Outcome, processes: int) -> None:
         out.set("runtime.sleep", "always", "vllm_enable_sleep_mode")
         how = "the trainer's state also leaves while the engine generates"
         out.differs("vllm_enable_sleep_mode", how)
+    elif source.given("vllm_enable_sleep_mode"):
+        out.set("runtime.sleep", "never", "vllm_enable_sleep_mode")
     if processes > 1:
         out.set("runtime.ray.engines", processes, "vllm_mode", comment="one on each GPU")
     else:
@@ -107,15 +109,21 @@ def set_batches(source: SourceOptions, out: Outcome, processes: int) -> None:
     size = updated if generated % updated == 0 else generated
     out.set("train.batch_size", size, *sizes, comment=f"with {processes} processes")
     per_pass = source.whole("per_device_train_batch_size")
-    longest = source.value("vllm_max_model_length")
+    longest, prompt = source.value("vllm_max_model_length"), source.value("max_prompt_length")
     if isinstance(longest, int):
         out.set("rollout.max_length", longest, "vllm_max_model_length")
-        out.set("data.max_prompt_tokens", max(longest - 1, 1), "vllm_max_model_length")
     else:
-        longest = _PROMPT_TOKENS + source.whole("max_completion_length")
+        tokens = prompt if isinstance(prompt, int) else _PROMPT_TOKENS
+        longest = tokens + source.whole("max_completion_length")
         out.nothing(
             "vllm_max_model_length", "the length is that of the longest prompt and completion"
         )
+    if isinstance(prompt, int):
+        out.set("data.max_prompt_tokens", prompt, "max_prompt_length")
+        out.differs("max_prompt_length", "a longer prompt is refused; TRL cut its beginning off")
+    elif source.given("vllm_max_model_length"):
+        out.set("data.max_prompt_tokens", max(longest - 1, 1), "vllm_max_model_length")
+    else:
         out.warnings.append(
             f"TRL has no limit for prompts; longer ones than data.max_prompt_tokens = {_PROMPT_TOKENS} are refused here"
         )
@@ -147,7 +155,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
             out.nothing("test_split_size", "TRL evaluates only with eval_strategy")
         return
     if source.given("test_split_size"):
-        out.set("eval.fraction", source.number("test_split_size"), "test_split_size")
+        out.copy("eval.fraction", "test_split_size")
         out.nothing("dataset_test_split", "the held-out rows are a share of the training rows")
     else:
         out.set("eval.data", [f"test={sets[0]}"], "eval_strategy")
@@ -162,7 +170,7 @@ def _set_evaluation(source: SourceOptions, out: Outcome, updates: int) -> None:
         out.nothing("eval_steps", "eval_strategy is epoch")
     else:
         out.set("eval.every", max(round(steps / updates), 1), "eval_strategy", "eval_steps")
-    out.set("eval.at_start", source.flag("eval_on_start"), "eval_on_start")
+    out.copy("eval.at_start", "eval_on_start")
     samples = source.value("num_generations_eval") or source.value("num_generations")
     out.set("eval.n_samples", samples, "num_generations_eval")
     out.set("eval.temperatures", [source.number("temperature")], "temperature")

@@ -12,6 +12,7 @@ from rlhf_core import ConfigError
 
 from ..shell.launchers import Launch, launch_at, processes_of
 from ..shell.script import ShellCommand
+from ..table.kinds import as_in_yaml
 from .common.yaml_file import read_table
 
 _FILE = re.compile(r"(?:.*/)?(grpo|gspo|sft|dpo)(?:_\w+)?\.py|trl\.scripts\.(grpo|sft|dpo)")
@@ -68,9 +69,9 @@ def yaml_of(launch: Launch, read: Callable[[str], str]) -> str:
         # Behind a value a variable without one holds further flags, or nothing.
         values = [*words[:1], *(word for word in words[1:] if word not in unknown)]
         if flag in _LISTS or len(values) > 1:
-            keys[flag] = [_value(value) for value in values]
+            keys[flag] = [as_in_yaml(value) for value in values]
         else:
-            keys[flag] = _value(values[0]) if values else True
+            keys[flag] = as_in_yaml(values[0]) if values else True
     if (config := keys.pop("config", None)) is not None:
         keys = read_table(read(str(config)), str(config)) | keys
     for of_launcher in ("num_processes", "num_machines", "accelerate_config"):
@@ -93,11 +94,3 @@ def _flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
                 code="migrate/missing-flag",
             )
     return found
-
-
-def _value(word: str) -> object:
-    """Return a word as a YAML file has it: a number, true or false, an object; else the word."""
-    try:
-        return yaml.safe_load(word)
-    except yaml.YAMLError:
-        return word

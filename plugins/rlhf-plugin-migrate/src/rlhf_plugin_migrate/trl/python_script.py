@@ -10,8 +10,10 @@ from rlhf_core import ConfigError
 from ..table.source import Written
 from .arguments import REST, arguments_of, called, is_named, is_none, shown, text_of
 from .names import Change, Names
+from .own_functions import OwnFunctions
 from .script_keys import PythonScript
 from .script_sets import set_held_out, set_train
+from .unsloth import Unsloth
 
 _SCRIPTS = {"GRPO": "grpo", "SFT": "sft", "DPO": "dpo"}
 _POSITIONS = {
@@ -54,6 +56,12 @@ _MODEL = {
 _LOADS_THE_SAME = frozenset(
     {"device_map", "low_cpu_mem_usage", "use_cache", "cache_dir", "token", "local_files_only"}
 )
+_FORMER = {"max_seq_length": "max_length"}
+"""Name that an argument had in earlier releases of TRL -> today's."""
+_OF_OLD_TRAINERS = frozenset(
+    {"max_seq_length", "dataset_text_field", "packing", "dataset_num_proc"}
+)
+"""Arguments that trainers had before they were those of the configuration."""
 _READY = "trl.rewards"
 _PADDING = frozenset({"pad_token", "pad_token_id", "padding_side"})
 """Attributes of a tokenizer that change no token that counts."""
@@ -65,8 +73,12 @@ _INSTEAD = {
 """Object that is changed once it is made -> where to put the value."""
 
 
-def read_script(text: str, name: str) -> PythonScript:
+def read_script(text: str, name: str, script: str | None = None) -> PythonScript:
     """Return what a script gives TRL's trainer and its configuration.
+
+    Args:
+        name: the file, in words.
+        script: the algorithm, where the script has several; None: it has one.
 
     Values are literals, or names that are bound once, to a literal that nothing changes. All others are left out, each
     with the reason.
@@ -81,13 +93,18 @@ def read_script(text: str, name: str) -> PythonScript:
             f"rlhf migrate: {name}, line {error.lineno}: not valid Python: {error.msg}",
             code="migrate/invalid-python",
         ) from error
-    return _Reader(Names(tree), name).read()
+    return _Reader(Names(tree), name, script, OwnFunctions(tree, text, name)).read()
 
 
 class _Reader:
-    def __init__(self, names: Names, name: str) -> None:
+    def __init__(
+        self, names: Names, name: str, script: str | None, functions: OwnFunctions
+    ) -> None:
         self._names = names
+        self._functions = functions
         self._name = name
+        self._script = script
+        self._unsloth = Unsloth(names)
 
     def read(self) -> PythonScript:
         calls = self._names.calls
@@ -95,7 +112,7 @@ class _Reader:
         config, kind = self._config(trainers)
         out = PythonScript(_SCRIPTS[kind], self._names)
         for key, value in arguments_of(config, ("output_dir",), self._names, keeps_none=True):
-            out.set(key, value)
+            out.set(_FORMER.get(key, key), value)
         own = [call for call, its_kind in trainers if its_kind == kind]
         trainer = next((call for call in own if self._has(call, kind, config)), (*own, None)[0])
         self._leave_others_out(out, config, trainer)
@@ -114,7 +131,11 @@ class _Reader:
     def _config(self, trainers: list[tuple[ast.Call, str]]) -> tuple[ast.Call, str]:
         """Return the one configuration; that of a trainer which has none is empty."""
         calls = self._names.calls
-        configs = [(call, kind) for call in calls if (kind := _kind(call, "Config"))]
+        configs = [
+            (call, kind)
+            for call in calls
+            if (kind := _kind(call, "Config")) and self._script in (None, _SCRIPTS[kind])
+        ]
         if not configs and len(trainers) == 1:
             call, kind = trainers[0]
             given = arguments_of(call, _POSITIONS[kind], self._names)
@@ -124,8 +145,9 @@ class _Reader:
         if len(configs) != 1:
             raise ConfigError(
                 f"rlhf migrate: {self._name}: expected one call of GRPOConfig, SFTConfig or DPOConfig, found "
-                f"{len(configs)}. Of a script that reads its options from the command line, migrate the launch: rlhf "
-                "migrate --from trl -- accelerate launch SCRIPT.py --FLAGS",
+                f"{len(configs)}. Of several choose one by its algorithm: --script grpo. Of a script that reads its "
+                "options from the command line, migrate the launch: rlhf migrate --from trl -- accelerate launch "
+                "SCRIPT.py --FLAGS",
                 code="migrate/number-of-configurations",
             )
         return configs[0]
@@ -200,13 +222,18 @@ class _Reader:
                 self._set_rewards(out, found)
             elif key == "peft_config" and called(found) == "LoraConfig":
                 self._set_adapter(out, found)
-            elif key == "processing_class":
+            elif key in ("processing_class", "tokenizer"):
                 self._check_tokenizer(out, found, named.get("model"))
+            elif key in _OF_OLD_TRAINERS:
+                out.set(_FORMER.get(key, key), value)
             else:
                 out.leave_out(key, value)
 
     def _set_model(self, out: PythonScript, found: ast.expr) -> None:
         """Set the model: its name, or what ``AutoModel.from_pretrained(NAME, ...)`` loads."""
+        if self._unsloth.is_used:
+            self._unsloth.set(out)
+            return
         if called(found) != "from_pretrained":
             out.set("model_name_or_path", found)
             return
@@ -240,7 +267,11 @@ class _Reader:
 
     def _check_tokenizer(self, out: PythonScript, found: ast.expr, model: ast.expr | None) -> None:
         """Leave a tokenizer out unless it is that of the model."""
-        if not self._is_of(found, model):
+        if self._unsloth.is_used:
+            if self._unsloth.has_own_template:
+                problem = f"it gets another chat template; {_INSTEAD['tokenizer']}"
+                out.leave_out("processing_class", found, problem)
+        elif not self._is_of(found, model):
             problem = (
                 "the text does not show that it is the model's; another one is model.tokenizer"
             )
@@ -260,7 +291,7 @@ class _Reader:
         return shown(found)
 
     def _set_rewards(self, out: PythonScript, value: ast.expr) -> None:
-        """Set the functions that a module has; one that the script itself defines cannot be imported without it."""
+        """Set the functions that a module has, and those of the script itself that can be copied into one."""
         listed = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
         found = []
         for one in listed:
@@ -269,17 +300,21 @@ class _Reader:
                 found.append(one.id if path == f"{_READY}.{one.id}" else path)
             elif isinstance(one, ast.Constant) and isinstance(one.value, str):
                 found.append(one.value)
+            elif isinstance(one, ast.Name) and (own := self._functions.copy(one.id)):
+                found.append(own)
             elif one is value and isinstance(one, ast.Name) and one.id not in self._names.functions:
                 out.leave_out("reward_funcs", one)
             else:
                 text = ast.unparse(one)
                 problem = (
-                    f"line {one.lineno}: the script is not imported; write it into a file as a function of response "
-                    f"and columns, and add it to reward.use as FILE.py:{text}"
+                    f"line {one.lineno}: the script is not run, and this uses what it computes; write it into a file "
+                    f"as a function of response and columns, and add it to reward.use as FILE.py:{text}"
                 )
                 out.left_out.append(Written(f"reward_funcs: {text}", (), problem))
         if found:
             out.keys["reward_funcs"] = found
+        if self._functions.text:
+            out.files[f"{self._functions.module}.py"] = self._functions.text
 
 
 def _parts(change: Change) -> Iterator[tuple[ast.expr, str]]:

@@ -57,7 +57,9 @@ def _program(package: str, folders: str, name: str) -> str:
 
 
 def refusal_of(launch: Launch) -> str:
-    """Return why a program has no table, with what does the same here."""
+    """Return why a program has no table, with what does the same here; empty if it has one."""
+    if launch.program in TABLES:
+        return ""
     instead = _ELSEWHERE.get(launch.program.rpartition(".")[2])
     advice = f"; here: {instead}" if instead else "; its algorithm is its own"
     return f"line {launch.line}: {launch.title}: expected verl.trainer.main_ppo or a trainer of given answers{advice}"

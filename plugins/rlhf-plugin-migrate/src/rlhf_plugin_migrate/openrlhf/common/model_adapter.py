@@ -57,9 +57,9 @@ def _set_options(source: SourceOptions, out: Outcome, role: str, name: str) -> N
     flags = (_RANK, _FOUR_BITS) if name == "qlora" else (_RANK,)
     section = f"{role}.{name}"
     out.set(f"{role}.adapter", name, *flags)
-    out.set(f"{section}.rank", source.whole(_RANK), _RANK)
-    out.set(f"{section}.alpha", source.whole("ds.lora.alpha"), "ds.lora.alpha")
-    out.set(f"{section}.dropout", source.number("ds.lora.dropout"), "ds.lora.dropout")
+    out.copy(f"{section}.rank", _RANK)
+    out.copy(f"{section}.alpha", "ds.lora.alpha")
+    out.copy(f"{section}.dropout", "ds.lora.dropout")
     modules = source.value("ds.lora.target_modules")
     targets = [str(module) for module in modules] if isinstance(modules, list) else []
     if targets and targets != [_ALL_LINEAR]:

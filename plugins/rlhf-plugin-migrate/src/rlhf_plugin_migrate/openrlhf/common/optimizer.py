@@ -35,21 +35,21 @@ def set_optimizer(source: SourceOptions, out: Outcome, role: str, prefix: str) -
     if name == "adam":
         for option in ("lr", "betas", "eps", "weight_decay"):
             flag = f"{prefix}adam.{option}"
-            out.set(f"{role}.adam.{option}", source.value(flag), flag)
+            out.copy(f"{role}.adam.{option}", flag)
         out.nothing(
             (f"{prefix}muon.{option}" for option in ("lr", "momentum")), "the optimizer is adam"
         )
     else:
         for option in ("lr", "momentum"):
             flag = f"{prefix}muon.{option}"
-            out.set(f"{role}.muon.{option}", source.value(flag), flag)
+            out.copy(f"{role}.muon.{option}", flag)
         comment = "DeepSpeed's scaling of a matrix's learning rate"
         out.set(f"{role}.muon.adjust_lr", "original", f"{prefix}muon.lr", comment=comment)
         for option, ours in (("lr", "adam_lr"), ("betas", "adam_betas"), ("eps", "adam_eps")):
             flag = f"{prefix}adam.{option}"
-            out.set(f"{role}.muon.{ours}", source.value(flag), flag)
+            out.copy(f"{role}.muon.{ours}", flag)
         flag = f"{prefix}adam.weight_decay"
-        out.set(f"{role}.muon.weight_decay", source.value(flag), flag)
+        out.copy(f"{role}.muon.weight_decay", flag)
         if source.number(flag):
             out.differs(flag, "only matrices are decayed; DeepSpeed's Muon decays norms too")
     norm = source.number(f"{prefix}max_norm")
@@ -82,7 +82,7 @@ def set_schedule(source: SourceOptions, out: Outcome, role: str, prefix: str) ->
     if schedule in WITHOUT_FLOOR:
         out.nothing(floor_flag, WITHOUT_FLOOR[schedule])
     elif floor is None:
-        out.set(f"{role}.min_lr_ratio", source.number(floor_flag), floor_flag)
+        out.copy(f"{role}.min_lr_ratio", floor_flag)
     else:
         out.set(f"{role}.min_lr_ratio", floor, flag, comment=f"{name} of Transformers ends at 0")
         out.nothing(floor_flag, f"OpenRLHF reads it only with cosine_with_min_lr, not with {name}")

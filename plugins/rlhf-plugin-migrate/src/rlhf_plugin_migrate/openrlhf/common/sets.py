@@ -32,7 +32,7 @@ def set_training_sets(
         out.set("data.train", [name.partition("@")[0] for name in sets], flag)
     note_unread_sets(out, flag, sets)
     if source.given(shares):
-        out.set("data.probabilities", source.value(shares), shares)
+        out.copy("data.probabilities", shares)
         out.differs(
             shares,
             "an epoch ends before a row would come twice; OpenRLHF repeats rows of the smaller sets until all are used",

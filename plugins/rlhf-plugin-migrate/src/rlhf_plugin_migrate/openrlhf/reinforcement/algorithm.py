@@ -42,11 +42,11 @@ def set_advantage(source: SourceOptions, out: Outcome) -> None:
             "the standard deviation gets eps 1e-4 and not 1e-9, so that equal rewards give no advantage",
         )
     if name in _DISCOUNTED:
-        out.set(f"{section}.gamma", source.number("algo.advantage.gamma"), "algo.advantage.gamma")
+        out.copy(f"{section}.gamma", "algo.advantage.gamma")
     else:
         out.nothing("algo.advantage.gamma", f"{name} has no discount; OpenRLHF sets it to 1, too")
     if name == "gae":
-        out.set(f"{section}.lambda_", source.number("algo.advantage.lambd"), "algo.advantage.lambd")
+        out.copy(f"{section}.lambda_", "algo.advantage.lambd")
     else:
         out.nothing("algo.advantage.lambd", f"{name} does not read it")
     if name in _WHITENED:
@@ -131,7 +131,7 @@ def set_kl(source: SourceOptions, out: Outcome) -> None:
     target = source.value("algo.kl.target")
     if target is not None:
         out.set("algo.kl.target", target, "algo.kl.target")
-        out.set("algo.kl.horizon", source.whole("algo.kl.horizon"), "algo.kl.horizon")
+        out.copy("algo.kl.horizon", "algo.kl.horizon")
     else:
         out.nothing("algo.kl.horizon", "the coefficient is fixed without --algo.kl.target")
 

@@ -39,7 +39,7 @@ def set_critic(source: SourceOptions, out: Outcome) -> None:
         out.differs(
             flag, "OpenRLHF starts the critic from the reward model; it starts from the policy here"
         )
-    out.set("critic.value_clip", source.number("critic.value_clip"), "critic.value_clip")
+    out.copy("critic.value_clip", "critic.value_clip")
     # Its steps count from 0 and train the policy above N: N + 1 steps for the critic alone.
     steps = source.whole("critic.freezing_steps") + 1
     out.set("critic.warmup_steps", max(steps, 0), "critic.freezing_steps")

@@ -20,9 +20,7 @@ def set_evaluation(source: SourceOptions, out: Outcome) -> None:
     out.set("eval.every", every, "eval.steps")
     out.set("eval.split", source.text("eval.split"), "eval.split")
     out.set("eval.temperatures", [source.number("eval.temperature")], "eval.temperature")
-    out.set(
-        "eval.n_samples", source.whole("eval.n_samples_per_prompt"), "eval.n_samples_per_prompt"
-    )
+    out.copy("eval.n_samples", "eval.n_samples_per_prompt")
     out.set("eval.at_start", False, "eval.steps")
     out.differs("eval.steps", "there is an evaluation after the last step, too")
     out.differs("eval.dataset", "metrics are by set and not by the column datasource")

@@ -32,7 +32,7 @@ def _set_loss(source: SourceOptions, out: Outcome) -> None:
     smoothing = source.number(_SMOOTHING)
     loss = "ipo" if source.flag(_IPO) else "cdpo" if smoothing else "dpo"
     out.set("preference.loss", loss, _IPO, *([_SMOOTHING] if loss == "cdpo" else []))
-    out.set(f"preference.{loss}.beta", source.number("model.beta"), "model.beta")
+    out.copy(f"preference.{loss}.beta", "model.beta")
     if loss == "cdpo":
         out.set("preference.cdpo.label_smoothing", smoothing, _SMOOTHING)
     else:

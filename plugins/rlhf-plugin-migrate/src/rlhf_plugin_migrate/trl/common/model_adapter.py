@@ -37,17 +37,17 @@ def set_adapter(source: SourceOptions, out: Outcome, *, backend: str) -> None:
     section = f"actor.{name}"
     keys = ("use_peft", {"qlora": _FOUR_BITS, "dora": "use_dora"}.get(name, "use_peft"))
     out.set("actor.adapter", name, *dict.fromkeys(keys))
-    out.set(f"{section}.rank", source.whole("lora_r"), "lora_r")
-    out.set(f"{section}.alpha", source.whole("lora_alpha"), "lora_alpha")
-    out.set(f"{section}.dropout", source.number("lora_dropout"), "lora_dropout")
-    out.set(f"{section}.use_rslora", source.flag("use_rslora"), "use_rslora")
+    out.copy(f"{section}.rank", "lora_r")
+    out.copy(f"{section}.alpha", "lora_alpha")
+    out.copy(f"{section}.dropout", "lora_dropout")
+    out.copy(f"{section}.use_rslora", "use_rslora")
     _set_modules(source, out, section)
     _set_stacks(source, out, name)
     if name == "qlora":
         if backend == "deepspeed":
             # At other stages DeepSpeed would cast the base's packed integers to floats.
             out.set("backend.deepspeed.zero_stage", 0, _FOUR_BITS)
-        out.set(f"{section}.double_quantization", source.flag(_NESTED), _NESTED)
+        out.copy(f"{section}.double_quantization", _NESTED)
     else:
         out.nothing(_NESTED, "nothing is quantized")
 

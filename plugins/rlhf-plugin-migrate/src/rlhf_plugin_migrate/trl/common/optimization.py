@@ -54,14 +54,14 @@ def _set_optimizer(source: SourceOptions, out: Outcome) -> None:
     out.set("actor.optim", ours, "optim")
     if ours == "adam8bit" and name.startswith("paged_"):
         out.set("actor.adam8bit.paged", True, "optim")
-    out.set(f"actor.{ours}.lr", source.number("learning_rate"), "learning_rate")
-    out.set(f"actor.{ours}.weight_decay", source.number("weight_decay"), "weight_decay")
+    out.copy(f"actor.{ours}.lr", "learning_rate")
+    out.copy(f"actor.{ours}.weight_decay", "weight_decay")
     if ours == "sgd":
         out.nothing(("adam_beta1", "adam_beta2", "adam_epsilon"), "the optimizer is sgd")
         return
     betas = [source.number("adam_beta1"), source.number("adam_beta2")]
     out.set(f"actor.{ours}.betas", betas, "adam_beta1", "adam_beta2")
-    out.set(f"actor.{ours}.eps", source.number("adam_epsilon"), "adam_epsilon")
+    out.copy(f"actor.{ours}.eps", "adam_epsilon")
 
 
 def _set_schedule(source: SourceOptions, out: Outcome) -> None:

@@ -25,7 +25,7 @@ def set_computing(source: SourceOptions, out: Outcome, backend: str) -> None:
         source.flag("gradient_checkpointing"),
         "gradient_checkpointing",
     )
-    out.set(f"backend.{backend}.compile", source.flag("torch_compile"), "torch_compile")
+    out.copy(f"backend.{backend}.compile", "torch_compile")
 
 
 def global_batch(source: SourceOptions, processes: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
@@ -37,18 +37,31 @@ def set_adapter(source: SourceOptions, out: Outcome, prefix: str, role: str) -> 
     if used is None:
         return
     rank, alpha, target, exclude, start = (f"{prefix}.{name}" for name in used)
-    section, dropout = f"{role}.lora", f"{prefix}.lora.dropout"
+    dropout = f"{prefix}.lora.dropout"
     out.set(f"{role}.adapter", "lora", rank, start)
     if source.text(start):
-        out.set(f"{section}.init_from", source.text(start), start)
+        out.set(f"{role}.lora.init_from", source.text(start), start)
         out.nothing((rank, alpha, target, exclude, dropout), "the folder of the adapter says it")
         return
     out.nothing(start, "unset")
-    out.set(f"{section}.rank", source.whole(rank), rank)
-    out.set(f"{section}.alpha", round(source.number(alpha)), alpha)
-    out.set(f"{section}.dropout", source.number(dropout), dropout)
-    _set_modules(source, out, target, f"{section}.target")
-    _set_modules(source, out, exclude, f"{section}.exclude")
+    keys = {"rank": rank, "alpha": alpha, "dropout": dropout, "target": target, "exclude": exclude}
+    set_lora(source, out, f"{role}.lora", keys)
+
+
+def set_lora(source: SourceOptions, out: Outcome, section: str, keys: Mapping[str, str]) -> None:
+    """Set the options of an adapter.
+
+    Args:
+        section: section of the adapter here, such as ``actor.lora``.
+        keys: key of each option, by our name of the option.
+    """
+    for name, key in keys.items():
+        if name in ("rank", "dropout"):
+            out.copy(f"{section}.{name}", key)
+        elif name == "alpha":
+            out.set(f"{section}.alpha", round(source.number(key)), key)
+        else:
+            _set_modules(source, out, key, f"{section}.{name}")
 
 
 def _is_used(source: SourceOptions, prefix: str, names: Sequence[str]) -> bool:
@@ -65,6 +78,7 @@ def _set_modules(source: SourceOptions, out: Outcome, key: str, path: str) -> No
     if isinstance(value, str) and value not in ("all-linear", ""):
         names = [value]
     if not names:
-        out.nothing(key, "the default: all linear layers but the output head")
+        is_target = path.endswith(".target")
+        out.nothing(key, "all linear layers but the output head" if is_target else "there are none")
         return
     out.set(path, [ours for name in names for ours in _MEGATRON.get(name, [name])], key)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import yaml
 
 from rlhf_core import ConfigError
 
 from ...table.entries import Missing, Nothing, OptionEntry, To
-from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Value
+from ...table.kinds import NUMBER, SWITCH, TEXT, WHOLE, Value, as_in_yaml
 from ...table.option_table import OptionTable
 from ...table.outcome import nearest
 from ...table.source import SourceOptions, Written
@@ -44,7 +45,7 @@ def pairs_of(words: Sequence[str]) -> tuple[list[Pair], list[Written]]:
             problem = "a key that is taken out has no counterpart; verl's default is assumed"
             others.append(Written(word, (), problem))
         else:
-            pairs.append((word, found[2], _value(found[3])))
+            pairs.append((word, found[2], as_in_yaml(found[3])))
     return pairs, others
 
 
@@ -66,7 +67,7 @@ def pairs_of_text(text: str, name: str) -> tuple[list[Pair], list[Written]]:
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
         return pairs_of(found)
     if isinstance(found, dict):
-        return [(f"{key}={_shown(value)}", key, value) for key, value in _flat(found, "")], []
+        return [(f"{key}={_shown(value)}", key, value) for key, value in flattened(found, "")], []
     raise ConfigError(
         f"rlhf migrate: {name}: expected the table or the list of overrides that hydra writes into .hydra",
         code="migrate/unreadable-script",
@@ -91,7 +92,10 @@ def options_of(
         if is_whole and _is_everyones(spelled, value, entry, table):
             continue
         if entry is None:
-            problem = f"verl has no such key, or none that is known here.{nearest(spelled, iter(table.names))}"
+            problem = (
+                f"{table.framework} has no such key, or none that is known here."
+                f"{nearest(spelled, iter(table.names))}"
+            )
             written.append(Written(text, (), problem))
             continue
         entries[entry.name] = entry
@@ -102,7 +106,9 @@ def options_of(
             read = None if is_emptied else _read(filled, entry)
         except ValueError:
             kind = "true or false" if entry.kind is SWITCH else entry.kind.name
-            problem = f"expected {kind}, got {_shown(value)}; verl's default is assumed"
+            problem = (
+                f"expected {kind}, got {_shown(value)}; {table.framework}'s default is assumed"
+            )
             written.append(Written(text, (entry.name,), problem))
             continue
         if is_whole and _says_nothing(read, entry):
@@ -114,23 +120,20 @@ def options_of(
     return SourceOptions(entries, given, [*written, *others], spelling="{}")
 
 
-def _flat(table: Mapping[object, object], beginning: str) -> Iterator[tuple[str, object]]:
+def flattened(table: Mapping[Any, object], beginning: str) -> Iterator[tuple[str, object]]:
+    """Yield the keys of a table with dots between their parts, and their values.
+
+    Args:
+        beginning: what stands before each key.
+    """
     for key, value in table.items():
         name = f"{beginning}{key}"
         if name in ("defaults", "hydra") or str(key) == "_target_":
             continue
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{name}.")
+            yield from flattened(value, f"{name}.")
         else:
             yield name, value
-
-
-def _value(text: str) -> object:
-    """Return the value of an override, which is much like YAML in one line."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
 
 
 def _filled(
@@ -159,7 +162,7 @@ def _read(value: object, entry: OptionEntry) -> Value:
         return entry.default
     if entry.kind is TEXT:
         if isinstance(value, str) and isinstance(entry.default, list):
-            return _value(value)  # type: ignore[return-value]  # a list within quotes
+            return as_in_yaml(value)  # a list within quotes
         return value  # type: ignore[return-value]  # lists and tables are read by the rules
     if entry.kind is SWITCH:
         known = {"true": True, "1": True, "false": False, "0": False}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
 
@@ -11,6 +14,7 @@ _SCHEDULES = {
     "linear": "linear",
     "wsd": "wsd",
     "WSD": "wsd",
+    "constant_with_warmup": "constant",
 }
 _OPTIMIZERS = {
     "adamw": "adam",
@@ -35,7 +39,7 @@ def set_optimizer(source: SourceOptions, out: Outcome, prefix: str, role: str) -
         out.missing(f"{prefix}.optimizer", f"{kind} is no optimizer here; adam is taken")
     for option in ("lr", "betas", "eps", "weight_decay"):
         key = f"{prefix}.{option}"
-        out.set(f"{role}.{name}.{option}", source.value(key), key)
+        out.copy(f"{role}.{name}.{option}", key)
     if source.number(f"{prefix}.weight_decay"):
         out.differs(
             f"{prefix}.weight_decay", "matrices are decayed; verl decays biases and norms too"
@@ -55,29 +59,60 @@ def set_schedule(
         steps: number of verl's steps of the whole run; None: it depends on the number of rows.
     """
     key = f"{prefix}.lr_scheduler_type"
-    name = source.text(key)
-    schedule = _SCHEDULES.get(name, "constant")
-    out.set(f"{role}.lr_schedule", schedule, key)
-    if name not in _SCHEDULES:
-        out.missing(key, f"no schedule is known to be {name}; the rate stays constant")
+    schedule = set_form(source, out, key, role)
     _set_floor(source, out, prefix, role, schedule)
     count, ratio = f"{prefix}.lr_warmup_steps", f"{prefix}.lr_warmup_steps_ratio"
     number = source.whole(count)
     if number <= 0:
-        out.set(f"{role}.warmup_ratio", source.number(ratio), ratio)
+        out.copy(f"{role}.warmup_ratio", ratio)
         out.nothing(count, "the share lr_warmup_steps_ratio counts")
-    elif steps:
-        share = min(number / steps, 1.0)
-        comment = f"{number} of {steps} steps"
-        out.set(f"{role}.warmup_ratio", round(share, 6), count, comment=comment)
+    else:
+        set_warmup(out, count, role, number, steps)
         out.nothing(ratio, "lr_warmup_steps counts")
+
+
+def set_form(
+    source: SourceOptions,
+    out: Outcome,
+    key: str,
+    role: str,
+    forms: Mapping[str, str] = MappingProxyType(_SCHEDULES),
+) -> str:
+    """Set the form of a schedule, and return our name of it.
+
+    Args:
+        key: key of the schedule's name.
+        role: as in ``set_optimizer``.
+        forms: our name of each.
+    """
+    name = source.text(key)
+    form = forms.get(name, "constant")
+    out.set(f"{role}.lr_schedule", form, key)
+    if name not in forms:
+        out.missing(key, f"no schedule is known to be {name}; the rate stays constant")
+    return form
+
+
+def set_warmup(out: Outcome, key: str, role: str, number: int, steps: int | None) -> None:
+    """Set the share of steps in which a learning rate rises.
+
+    Args:
+        key: key of the number.
+        role: as in ``set_optimizer``.
+        number: steps in which it rises.
+        steps: all steps; None: they depend on the number of rows.
+    """
+    if not number:
+        out.set(f"{role}.warmup_ratio", 0.0, key)
+    elif steps:
+        comment = f"{number} of {steps} steps"
+        out.set(f"{role}.warmup_ratio", round(min(number / steps, 1.0), 6), key, comment=comment)
     else:
         out.missing(
-            count,
+            key,
             f"a warm-up is a share of all updates, and the number of steps depends on the rows: divide {number} by it "
             f"for {role}.warmup_ratio, which stays 0.03",
         )
-        out.nothing(ratio, "lr_warmup_steps counts")
 
 
 def _set_floor(source: SourceOptions, out: Outcome, prefix: str, role: str, schedule: str) -> None:
@@ -89,5 +124,5 @@ def _set_floor(source: SourceOptions, out: Outcome, prefix: str, role: str, sche
         out.set(f"{role}.min_lr_ratio", round(share, 6), lowest)
         out.nothing(ratio, "min_lr counts")
     else:
-        out.set(f"{role}.min_lr_ratio", source.number(ratio), ratio)
+        out.copy(f"{role}.min_lr_ratio", ratio)
         out.nothing(lowest, "the share min_lr_ratio counts")

@@ -6,23 +6,30 @@ from ...table.outcome import Outcome
 from ...table.source import SourceOptions
 from .trainer import names_of
 
-_TRAIN, _HELD_OUT = "data.train_files", "data.val_files"
 
+def set_files(source: SourceOptions, out: Outcome, train: str, held_out: str) -> None:
+    """Set training files and held-out files, each with a name.
 
-def set_files_of_rows(source: SourceOptions, out: Outcome) -> None:
-    """Set training files and held-out files, each with a name, and how many of their rows count."""
-    out.set("data.train", names_of(source, _TRAIN), _TRAIN)
-    held_out = names_of(source, _HELD_OUT)
-    if held_out:
-        out.set("eval.data", named(held_out), _HELD_OUT)
-        if same := sorted(set(held_out) & set(names_of(source, _TRAIN))):
+    Args:
+        train: key of training files.
+        held_out: key of held-out files.
+    """
+    out.set("data.train", names_of(source, train), train)
+    if files := names_of(source, held_out):
+        out.set("eval.data", named(files), held_out)
+        if same := sorted(set(files) & set(names_of(source, train))):
             out.differs(
-                _HELD_OUT,
+                held_out,
                 f"a run that trains on all of its held-out rows is refused, and {', '.join(same)} is both: name "
                 "others in eval.data, or hold a share out with eval.fraction",
             )
     else:
-        out.nothing(_HELD_OUT, "there are no held-out rows")
+        out.nothing(held_out, "there are no held-out rows")
+
+
+def set_files_of_rows(source: SourceOptions, out: Outcome) -> None:
+    """Set training files and held-out files, and how many of their rows count."""
+    set_files(source, out, "data.train_files", "data.val_files")
     for key, path in (("data.train_max_samples", "data"), ("data.val_max_samples", "eval")):
         limit = source.whole(key)
         if limit > 0:

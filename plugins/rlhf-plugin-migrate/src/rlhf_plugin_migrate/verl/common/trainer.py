@@ -26,7 +26,7 @@ def set_duration(source: SourceOptions, out: Outcome) -> None:
         out.set("train.steps", steps, "trainer.total_training_steps")
         out.nothing("trainer.total_epochs", "total_training_steps ends the run")
     else:
-        out.set("train.epochs", source.whole("trainer.total_epochs"), "trainer.total_epochs")
+        out.copy("train.epochs", "trainer.total_epochs")
         out.nothing("trainer.total_training_steps", "the epochs say how long")
 
 
@@ -50,7 +50,7 @@ def set_files(source: SourceOptions, out: Outcome) -> None:
         )
     keep = "trainer.max_actor_ckpt_to_keep"
     if source.value(keep) is not None:
-        out.set("checkpoint.keep", source.whole(keep), keep)
+        out.copy("checkpoint.keep", keep)
     elif every > 0:
         out.differs(keep, "the newest checkpoint.keep = 2 are kept; verl keeps all")
     else:
@@ -80,15 +80,19 @@ def set_evaluation(source: SourceOptions, out: Outcome) -> None:
     """Set when held-out rows are looked at."""
     every, start = "trainer.test_freq", "trainer.val_before_train"
     if source.whole(every) > 0:
-        out.set("eval.every", source.whole(every), every)
+        out.copy("eval.every", every)
     else:
         out.differs(every, "there is an evaluation at the end; verl makes none")
-    out.set("eval.at_start", source.flag(start), start)
+    out.copy("eval.at_start", start)
 
 
-def set_logs(source: SourceOptions, out: Outcome) -> None:
-    """Set the loggers, with the names of project and run."""
-    key, project, name = "trainer.logger", "trainer.project_name", "trainer.experiment_name"
+def set_logs(source: SourceOptions, out: Outcome, name: str = "trainer.experiment_name") -> None:
+    """Set the loggers, with the names of project and run.
+
+    Args:
+        name: key of the run's name.
+    """
+    key, project = "trainer.logger", "trainer.project_name"
     names = names_of(source, key)
     ours = [one for one in names if one in _LOGGERS]
     if ours:

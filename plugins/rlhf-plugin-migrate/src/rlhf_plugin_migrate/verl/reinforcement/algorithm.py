@@ -104,11 +104,11 @@ def set_advantage(source: SourceOptions, out: Outcome) -> None:
     elif name not in ("group_norm", "dr_grpo"):
         out.nothing(_NORM, f"{name} does not read it")
     if name in ("gae", "reinforce"):
-        out.set(f"algo.advantage.{name}.gamma", source.number("algorithm.gamma"), "algorithm.gamma")
+        out.copy(f"algo.advantage.{name}.gamma", "algorithm.gamma")
     else:
         out.nothing("algorithm.gamma", f"{name} has no discount")
     if name == "gae":
-        out.set("algo.advantage.gae.lambda_", source.number("algorithm.lam"), "algorithm.lam")
+        out.copy("algo.advantage.gae.lambda_", "algorithm.lam")
     else:
         out.nothing("algorithm.lam", f"{name} has no lambda")
 
@@ -136,7 +136,7 @@ def set_loss(source: SourceOptions, out: Outcome) -> None:
         ("policy_loss.ppo_kl_coef", "kl_coef", "kl_cov"),
     ):
         if loss == of:
-            out.set(f"algo.loss.{loss}.{option}", source.number(f"{ACTOR}.{key}"), f"{ACTOR}.{key}")
+            out.copy(f"algo.loss.{loss}.{option}", f"{ACTOR}.{key}")
         else:
             out.nothing(f"{ACTOR}.{key}", f"the loss is {loss}")
     _set_aggregation(source, out, loss)
@@ -155,22 +155,22 @@ def _set_bounds(source: SourceOptions, out: Outcome, loss: str, theirs: str) -> 
     if loss in _CLIPPED:
         # Below 0 there is no ratio: 1 is no bound, and verl's 10 neither.
         out.set(f"algo.loss.{loss}.clip_low", min(source.number(low), 1.0), low)
-        out.set(f"algo.loss.{loss}.clip_high", source.number(high), high)
+        out.copy(f"algo.loss.{loss}.clip_high", high)
     elif loss == "dppo":
         out.set(
             "algo.loss.dppo.divergence",
             "tv" if theirs == "dppo_tv" else "kl",
             f"{ACTOR}.policy_loss.loss_mode",
         )
-        out.set("algo.loss.dppo.threshold", source.number(high), high, low)
+        out.copy("algo.loss.dppo.threshold", high, low)
         if source.number(low) != source.number(high):
             out.differs(low, "there is one threshold for both directions")
     else:
         out.nothing((low, high), f"{loss} does not clip")
     if loss == "ppo":
-        out.set("algo.loss.ppo.dual_clip", source.number(dual), dual)
+        out.copy("algo.loss.ppo.dual_clip", dual)
     elif loss == "dppo":
-        out.set("algo.loss.dppo.max_ratio", source.number(dual), dual)
+        out.copy("algo.loss.dppo.max_ratio", dual)
     else:
         out.nothing(dual, f"{loss} has no such bound")
 
@@ -215,7 +215,7 @@ def set_kl(source: SourceOptions, out: Outcome) -> None:
     switch = _IN_LOSS if in_loss else _IN_REWARD
     coef, kind = loss_keys if in_loss else reward_keys
     out.set("algo.kl.mode", "loss" if in_loss else "reward", switch)
-    out.set("algo.kl.coef", source.number(coef), coef)
+    out.copy("algo.kl.coef", coef)
     _set_kl_estimator(source, out, kind, in_loss=in_loss)
     if in_loss:
         out.set("algo.kl.tail", "clamp", switch, comment="verl lets tokens beyond 10 nats go")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...table.outcome import Outcome
 from ...table.source import SourceOptions
+from ..common import placed
 from .algorithm import ACTOR, has_critic, has_reference
 
 _ROLLOUT, _MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -34,18 +35,12 @@ def has_own_engines(source: SourceOptions) -> bool:
     return source.given(_ENGINE_GPUS) and source.whole(_ENGINE_GPUS) > 0
 
 
-def backend_of(source: SourceOptions) -> str:
-    """Return the backend: FSDP has no sequence parallelism here, and one GPU needs neither."""
-    if ulysses(source) > 1 or source.text(_STRATEGY) not in _FSDP:
-        return "deepspeed"
-    return "fsdp" if num_gpus(source) > 1 else "torch"
-
-
 def set_backend(source: SourceOptions, out: Outcome) -> None:
     """Set the backend with its ways to share a model among ranks, and the weights' type."""
-    backend, strategy = backend_of(source), source.text(_STRATEGY)
-    out.set("backend.name", backend, _STRATEGY)
-    if strategy not in _FSDP:
+    strategy = source.text(_STRATEGY)
+    is_fsdp, width = strategy in _FSDP, ulysses(source)
+    backend = placed.set_backend(out, num_gpus(source), width, _STRATEGY, _ULYSSES, is_fsdp=is_fsdp)
+    if not is_fsdp:
         out.differs(
             _STRATEGY,
             f"there is no {strategy}; DeepSpeed shares weights, gradients and state at stage 3",
@@ -54,20 +49,17 @@ def set_backend(source: SourceOptions, out: Outcome) -> None:
         out.differs(
             _ULYSSES, "with sequence parallelism the backend is DeepSpeed; FSDP has none here"
         )
-    if backend == "deepspeed":
-        out.set("backend.deepspeed.zero_stage", 3, _STRATEGY)
-        out.set("backend.deepspeed.sequence_parallel", ulysses(source), _ULYSSES)
-    else:
+    if backend != "deepspeed":
         out.nothing(_ULYSSES, "1: each rank computes whole sequences")
     reshard, checkpointing = (
         f"{ACTOR}.fsdp_config.reshard_after_forward",
         f"{_MODEL}.enable_gradient_checkpointing",
     )
     if backend == "fsdp":
-        out.set("backend.fsdp.reshard_after_forward", source.flag(reshard), reshard)
+        out.copy("backend.fsdp.reshard_after_forward", reshard)
     else:
         out.nothing(reshard, f"the backend is {backend}")
-    out.set(f"backend.{backend}.gradient_checkpointing", source.flag(checkpointing), checkpointing)
+    out.copy(f"backend.{backend}.gradient_checkpointing", checkpointing)
     dtype = f"{ACTOR}.fsdp_config.model_dtype"
     name = source.text(dtype)
     out.set("model.dtype", "float32" if name in ("fp32", "float32") else "bfloat16", dtype)
@@ -117,15 +109,15 @@ def set_engine(source: SourceOptions, out: Outcome) -> None:
     if engine != "vllm":
         out.nothing((*options, _WIDTH), "the trainer's own weights generate")
         return
-    out.set("engine.vllm.memory_share", source.number(_SHARE), _SHARE)
+    out.copy("engine.vllm.memory_share", _SHARE)
     eager, caching = f"{_ROLLOUT}.enforce_eager", f"{_ROLLOUT}.enable_prefix_caching"
     if source.given(eager):
         out.set("engine.vllm.compile", not source.flag(eager), eager)
-    out.set("engine.vllm.prefix_caching", source.flag(caching), caching)
+    out.copy("engine.vllm.prefix_caching", caching)
     for name in _VLLM:
         option = f"{_ROLLOUT}.{name}"
         if source.given(option) and source.value(option) is not None:
-            out.set(f"engine.vllm.args.{name}", source.value(option), option)
+            out.copy(f"engine.vllm.args.{name}", option)
         else:
             out.nothing(option, "unset")
     _set_width(source, out)
@@ -134,8 +126,7 @@ def set_engine(source: SourceOptions, out: Outcome) -> None:
 def _set_width(source: SourceOptions, out: Outcome) -> None:
     width = source.whole(_WIDTH)
     if has_own_engines(source) and width > 1:
-        out.set("engine.vllm.args.tensor_parallel_size", width, _WIDTH)
-        out.set("runtime.ray.gpus_per.engine", width, _WIDTH)
+        placed.set_width(out, width, _WIDTH)
     elif width > 1 and num_gpus(source) > 1:
         out.differs(
             _WIDTH,

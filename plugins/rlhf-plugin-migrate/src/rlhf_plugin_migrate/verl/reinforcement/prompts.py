@@ -23,7 +23,7 @@ def set_data(source: SourceOptions, out: Outcome) -> None:
             comment="only for a model that sees; leave it out for others",
         )
         out.set("data.image_key", source.text(images), images)
-        out.set("actor.freeze_visual_encoder", source.flag(frozen), frozen)
+        out.copy("actor.freeze_visual_encoder", frozen)
     else:
         out.nothing(images, "--model.vision vlm reads the column images")
         out.nothing(frozen, "there are no images")
@@ -68,7 +68,7 @@ def set_evaluation_of_answers(source: SourceOptions, out: Outcome) -> None:
     out.set("eval.temperatures", [heat], temperature)
     out.nothing(samples, "the temperature says it, in verl's agent loop too")
     if heat or source.whole(n) == 1:
-        out.set("eval.n_samples", source.whole(n), n)
+        out.copy("eval.n_samples", n)
     else:
         out.differs(n, "one answer: at temperature 0, which verl's default is, all are the same")
     for name in ("top_p", "top_k"):

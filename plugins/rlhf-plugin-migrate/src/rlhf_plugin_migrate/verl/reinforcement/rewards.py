@@ -104,7 +104,7 @@ def _set_overlong(source: SourceOptions, out: Outcome) -> None:
         )
         return
     out.set("reward.shapers", ["overlong"], enable)
-    out.set("reward.overlong.buffer", source.whole(length), length)
-    out.set("reward.overlong.factor", source.number(factor), factor)
+    out.copy("reward.overlong.buffer", length)
+    out.copy("reward.overlong.factor", factor)
     limit = source.value(_LIMIT) or source.value("data.max_response_length")
     out.set("reward.overlong.max_tokens", limit, _LIMIT)

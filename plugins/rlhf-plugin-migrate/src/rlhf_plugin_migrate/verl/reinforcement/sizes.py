@@ -72,7 +72,7 @@ def _set_generated(source: SourceOptions, out: Outcome, prompts: int) -> None:
 def set_lengths(source: SourceOptions, out: Outcome) -> None:
     """Set the longest response, and what happens to a prompt that is too long."""
     response, turns = "data.max_response_length", "actor_rollout_ref.rollout.multi_turn.enable"
-    out.set("rollout.max_new_tokens", source.whole(response), response)
+    out.copy("rollout.max_new_tokens", response)
     if source.flag(turns):
         out.differs(response, "it bounds each turn; verl's bounds all turns with what tools answer")
     filters, cut = "data.filter_overlong_prompts", "data.truncation"
@@ -119,7 +119,7 @@ def set_async(source: SourceOptions, out: Outcome) -> None:
             "rollout.max_staleness counts versions, of which each step makes one; verl's a share of samples",
         )
     if source.given(partial):
-        out.set("rollout.in_flight_updates", source.flag(partial), partial)
+        out.copy("rollout.in_flight_updates", partial)
     count = source.value(total)
     if isinstance(count, int):
         per_step = max(source.whole(_MINI) * source.whole(_REQUIRED), 1)

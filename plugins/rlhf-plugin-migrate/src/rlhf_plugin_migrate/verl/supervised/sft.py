@@ -74,7 +74,7 @@ def _set_machine(source: SourceOptions, out: Outcome, processes: int | None) -> 
     if strategy not in _FSDP:
         out.differs(_STRATEGY, f"there is no {strategy}: {backend} trains")
     checkpointing, dtype = "model.enable_gradient_checkpointing", "engine.model_dtype"
-    out.set(f"backend.{backend}.gradient_checkpointing", source.flag(checkpointing), checkpointing)
+    out.copy(f"backend.{backend}.gradient_checkpointing", checkpointing)
     is_float32 = source.text(dtype) in ("fp32", "float32")
     out.set("model.dtype", "float32" if is_float32 else "bfloat16", dtype)
     images = "data.image_key"

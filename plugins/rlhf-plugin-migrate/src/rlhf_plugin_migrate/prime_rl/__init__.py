@@ -1,0 +1,1 @@
+"""prime-rl: its TOML files for ``rl`` and ``sft``, and launches that name them."""
