@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from rlhf_core import ConfigError
+
 from .entries import OptionEntry
 from .kinds import Value
 
@@ -65,6 +67,20 @@ class SourceOptions:
         """Return the value of an option that is a whole number and never unset."""
         return int(cast(int, self.value(name)))
 
+    def count(self, name: str) -> int:
+        """Return the value of an option that is a number of things.
+
+        Raises:
+            ConfigError: it is below 1, with which the other framework would not train either.
+        """
+        number = self.whole(name)
+        if number < 1:
+            raise ConfigError(
+                f"rlhf migrate: {self.spelled(name)}: expected at least 1, got {number}",
+                code="migrate/not-a-count",
+            )
+        return number
+
     def number(self, name: str) -> float:
         """Return the value of an option that is a number and never unset."""
         return float(cast(float, self.value(name)))
@@ -73,6 +89,12 @@ class SourceOptions:
         """Return the value of an option as text; empty when it is unset."""
         value = self.value(name)
         return "" if value is None else str(value)
+
+    def texts(self, name: str) -> list[str]:
+        """Return the value of an option that is a list of texts, or one of them; empty when it is unset."""
+        value = self.value(name)
+        several = value if isinstance(value, list) else [] if value is None else [value]
+        return [str(each) for each in several]
 
     def numbers(self, name: str) -> list[float]:
         """Return the value of an option that is a list of numbers; empty when it is unset."""

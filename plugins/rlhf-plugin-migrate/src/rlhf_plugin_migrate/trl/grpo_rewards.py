@@ -17,8 +17,7 @@ def set_rewards(source: SourceOptions, out: Outcome, adapter: str) -> None:
     Args:
         adapter: path of the file that calls the user's functions, if it is needed.
     """
-    functions = source.value("reward_funcs")
-    names = [functions] if isinstance(functions, str) else [str(name) for name in functions or []]  # type: ignore[union-attr]
+    names = source.texts("reward_funcs")
     model = source.text("reward_model_name_or_path")
     weights = _weights(source.value("reward_weights"))
     used: list[str] = []

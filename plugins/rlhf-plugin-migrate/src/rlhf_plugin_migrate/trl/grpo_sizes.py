@@ -84,7 +84,7 @@ def _set_engines(source: SourceOptions, out: Outcome, processes: int) -> None:
 
 def generation_batch(source: SourceOptions, processes: int) -> int:
     """Return the number of completions that are generated together."""
-    per_device = source.whole("per_device_train_batch_size") * processes
+    per_device = source.count("per_device_train_batch_size") * processes
     if source.given("generation_batch_size"):
         return source.whole("generation_batch_size")
     if source.given("steps_per_generation"):
@@ -95,20 +95,20 @@ def generation_batch(source: SourceOptions, processes: int) -> int:
 def updates_per_step(source: SourceOptions, processes: int) -> int:
     """Return the number of TRL's steps, which are updates, in a step here, which is a rollout batch."""
     minibatches = max(generation_batch(source, processes) // global_batch(source, processes), 1)
-    return minibatches * source.whole("num_iterations")
+    return minibatches * source.count("num_iterations")
 
 
 def set_batches(source: SourceOptions, out: Outcome, processes: int) -> None:
     """Set prompts per rollout batch, completions per update, and how long to train."""
     generated, updated = generation_batch(source, processes), global_batch(source, processes)
-    group = source.whole("num_generations")
+    group = source.count("num_generations")
     keys = ("generation_batch_size", "steps_per_generation")
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps")
     comment = f"{generated} completions in groups of {group}"
     out.set("rollout.batch_size", max(generated // group, 1), *keys, *sizes, comment=comment)
     size = updated if generated % updated == 0 else generated
     out.set("train.batch_size", size, *sizes, comment=f"with {processes} processes")
-    per_pass = source.whole("per_device_train_batch_size")
+    per_pass = source.count("per_device_train_batch_size")
     longest, prompt = source.value("vllm_max_model_length"), source.value("max_prompt_length")
     if isinstance(longest, int):
         out.set("rollout.max_length", longest, "vllm_max_model_length")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -65,18 +67,12 @@ def state_bytes(lm: CausalLM) -> int:
     size = storage_dtype(lm.compute_dtype, lm.device).itemsize
     layers = decoder_layers(lm.model)
     total = 0
+    # Any: the sizes of heads are attributes of Transformers' classes.
+    module: Any
     for module in (part for number in lm.recurrent for part in layers[number].modules()):
         if isinstance(module, nn.Conv1d):
             total += round_up(module.in_channels * (module.kernel_size[0] - 1) * size, ALIGNMENT)
-        if hasattr(module, "head_v_dim"):
+        elif hasattr(module, "head_v_dim"):
             matrix = module.head_k_dim * module.head_v_dim
             total += round_up(4 * module.num_v_heads * matrix, ALIGNMENT)
     return total
-
-
-def _limit(device: torch.device, kv_cache_gib: float | None) -> float | None:
-    if kv_cache_gib is not None:
-        return kv_cache_gib * GIB
-    if device.type != "cuda":
-        return None
-    return SHARE * torch.cuda.get_device_properties(device).total_memory

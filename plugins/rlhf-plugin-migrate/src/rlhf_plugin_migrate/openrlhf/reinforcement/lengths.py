@@ -27,7 +27,7 @@ def set_lengths(source: SourceOptions, out: Outcome) -> None:
     total = ("data.max_len", "prompt_max_len", "generate_max_len")
     out.set("rollout.max_length", whole, *total)
     response = "rollout.max_new_tokens"
-    limit = source.value(response) or source.value("generate_max_len")
+    limit = source.count(response) if source.given(response) else source.value("generate_max_len")
     multi_turn = source.given("train.agent_func_path")
     if isinstance(limit, int) and not multi_turn:
         out.set(response, limit, response, "generate_max_len")

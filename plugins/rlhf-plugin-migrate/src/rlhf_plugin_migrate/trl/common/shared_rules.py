@@ -30,8 +30,8 @@ def set_computing(source: SourceOptions, out: Outcome, backend: str) -> None:
 
 def global_batch(source: SourceOptions, processes: int) -> int:
     """Return the number of rows of an optimizer step; those of GRPO are completions."""
-    per_step = source.whole("per_device_train_batch_size") * processes
-    return per_step * source.whole("gradient_accumulation_steps")
+    per_step = source.count("per_device_train_batch_size") * processes
+    return per_step * source.count("gradient_accumulation_steps")
 
 
 def names_of_sets(source: SourceOptions) -> Iterator[str]:
@@ -103,8 +103,7 @@ def set_saves(source: SourceOptions, out: Outcome, updates: int) -> None:
 
 def set_logs(source: SourceOptions, out: Outcome) -> None:
     """Set the loggers."""
-    value = source.value("report_to")
-    names = [value] if isinstance(value, str) else [str(name) for name in value or []]  # type: ignore[union-attr]
+    names = source.texts("report_to")
     if ours := [name for name in names if name in _LOGGERS]:
         out.set("log.to", ours, "report_to")
     if other := [name for name in names if name not in (*_LOGGERS, *_WITHOUT_ONE)]:
