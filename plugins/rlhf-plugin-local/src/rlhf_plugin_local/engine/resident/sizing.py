@@ -76,3 +76,11 @@ def state_bytes(lm: CausalLM) -> int:
             matrix = module.head_k_dim * module.head_v_dim
             total += round_up(4 * module.num_v_heads * matrix, ALIGNMENT)
     return total
+
+
+def _limit(device: torch.device, kv_cache_gib: float | None) -> float | None:
+    if kv_cache_gib is not None:
+        return kv_cache_gib * GIB
+    if device.type != "cuda":
+        return None
+    return SHARE * torch.cuda.get_device_properties(device).total_memory
