@@ -63,11 +63,6 @@ def transcripts(row: Row) -> Row:
     return {**row, **{name: _messages(row.get(name), name) for name in _BOTH}}
 
 
-def pair(row: Row) -> Row:
-    """Return a row whose answers are lists of messages where each is one message."""
-    return {**row, **{name: _turns(row[name]) for name in _BOTH if name in row}}
-
-
 def answered_pair(row: Row) -> Row:
     """Return a row with a conversation and two answers to it as one with prompt and answers of chat messages.
 

@@ -99,7 +99,6 @@ FORMS = (
         kind=RowKind.PAIRS,
         matches=pairs.is_pair,
         keys=_PAIR,
-        own=pairs.pair,
         prompt=pairs.asked,
     ),
     DataForm(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -174,9 +174,13 @@ def pair_conversations(
     Raises:
         RowProblem: one of them is not a usable conversation.
     """
+    keys = (names.chosen_key, names.rejected_key)
+    # An answer may be one message.
     both = [
-        conversation_of(row[key], key, parts=images.sees)
-        for key in (names.chosen_key, names.rejected_key)
+        conversation_of(
+            [row[key]] if isinstance(row[key], Mapping) else row[key], key, parts=images.sees
+        )
+        for key in keys
     ]
     is_whole = both[0][0]["role"] != ASSISTANT
     if is_whole:
