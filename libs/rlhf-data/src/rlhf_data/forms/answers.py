@@ -12,6 +12,7 @@ from .chats import (
     LABEL,
     MESSAGES,
     USER,
+    as_turns,
     chat_column,
     conversation,
     has_chat,
@@ -151,7 +152,7 @@ def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
         RowProblem: as from ``chat_completion``.
     """
     name = _chat_answer(row)
-    prompt, answer = row.get(PROMPT), _messages(row.get(name))
+    prompt, answer = row.get(PROMPT), as_turns(row.get(name))
     if isinstance(prompt, str):
         prompt = [{"role": USER, "content": prompt}]
     for column, value in ((PROMPT, prompt), (name, answer)):
@@ -165,11 +166,6 @@ def _asked_and_said(row: Row) -> tuple[list[Any], list[Any]]:
     return list(prompt), list(answer[repeated:])
 
 
-def _messages(value: Any) -> Any:
-    """Return a single message as a list of one."""
-    return [value] if isinstance(value, Mapping) else value
-
-
 def judged_chat(row: Row) -> Row:
     """Return a row as one conversation whose last answer has the label.
 
@@ -177,7 +173,7 @@ def judged_chat(row: Row) -> Row:
         RowProblem: the completion is not one message: a label judges one answer.
     """
     name = _chat_answer(row)
-    if not is_chat(_messages(row.get(name))):
+    if not is_chat(as_turns(row.get(name))):
         is_alone = chat_column(row) is None and isinstance(row.get(INSTRUCTION), str)
         return alpaca(row) if is_alone else conversation(row)
     prompt, answer = _asked_and_said(row)
@@ -251,12 +247,12 @@ def _has_text(row: Row, name: str) -> bool:
 
 
 def _has_chat_completion(row: Row) -> bool:
-    return has_prompt(row) and is_chat(_messages(row.get(_chat_answer(row))))
+    return has_prompt(row) and is_chat(as_turns(row.get(_chat_answer(row))))
 
 
 def _chat_answer(row: Row) -> str:
     """Return the column with an answer of messages."""
-    has = [name for name in (COMPLETION, RESPONSE) if is_chat(_messages(row.get(name)))]
+    has = [name for name in (COMPLETION, RESPONSE) if is_chat(as_turns(row.get(name)))]
     return has[0] if has else COMPLETION
 
 

@@ -40,6 +40,11 @@ ROLES = {
 Messages = list[dict[str, Any]]
 
 
+def as_turns(value: Any) -> Any:
+    """Return a single turn or message as a list of one, and anything else as it is."""
+    return [value] if isinstance(value, Mapping) else value
+
+
 def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     """Return whether a value is a list of messages with roles."""
     return _is_list(value, "role")

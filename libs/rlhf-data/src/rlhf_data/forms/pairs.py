@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from ..rows import RowProblem
@@ -13,6 +12,7 @@ from .chats import (
     ASSISTANT,
     MESSAGES,
     USER,
+    as_turns,
     conversation,
     has_question,
     has_sharegpt,
@@ -35,14 +35,14 @@ def is_pair(row: Row) -> bool:
     """Return whether a row has two answers: texts behind a prompt, or messages of a whole conversation or its end, of
     which an end may be one message."""
     return (has_prompt(row) and _are_texts(row)) or all(
-        is_chat(_turns(row.get(name))) for name in _BOTH
+        is_chat(as_turns(row.get(name))) for name in _BOTH
     )
 
 
 def is_answered_pair(row: Row) -> bool:
     """Return whether a row has a conversation, and two answers to it that are a turn or a list of turns: all as
     ShareGPT writes them, or as chat messages."""
-    both = [_turns(row.get(name)) for name in _BOTH]
+    both = [as_turns(row.get(name)) for name in _BOTH]
     if has_sharegpt(row):
         return all(map(is_sharegpt, both))
     answers = all(is_chat(one) and one[0]["role"] == ASSISTANT for one in both)
@@ -69,7 +69,7 @@ def answered_pair(row: Row) -> Row:
     Raises:
         RowProblem: one of them is none, or as from ``chats.conversation``.
     """
-    both = {name: _turns(row.get(name)) for name in _BOTH}
+    both = {name: as_turns(row.get(name)) for name in _BOTH}
     for name, turns in both.items():
         if not is_sharegpt(turns) and not is_chat(turns):
             raise RowProblem(
@@ -96,16 +96,11 @@ def asked(row: Row) -> Row:
     """Return a row whose prompt is its own, or the messages with which both answers begin."""
     if has_prompt(row):
         return row
-    both = [list(_turns(row[name])) for name in _BOTH]
+    both = [list(as_turns(row[name])) for name in _BOTH]
     shared = 0
     while shared < min(map(len, both)) and both[0][shared] == both[1][shared]:
         shared += 1
     return {**row, PROMPT: both[0][:shared]}
-
-
-def _turns(value: Any) -> Any:
-    """Return a single turn as a list of one."""
-    return [value] if isinstance(value, Mapping) else value
 
 
 def _are_texts(row: Row) -> bool:

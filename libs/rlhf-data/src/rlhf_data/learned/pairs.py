@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from rlhf_core.media.parts import references_in
 
 from ..chat.renderer import TokenizerRenderer
 from ..chat.template.pieces import texts_of
+from ..forms.chats import as_turns
 from ..forms.form import RowKind
 from ..row_images import RowImages
 from ..rows import RowProblem
@@ -174,13 +175,9 @@ def pair_conversations(
     Raises:
         RowProblem: one of them is not a usable conversation.
     """
-    keys = (names.chosen_key, names.rejected_key)
-    # An answer may be one message.
     both = [
-        conversation_of(
-            [row[key]] if isinstance(row[key], Mapping) else row[key], key, parts=images.sees
-        )
-        for key in keys
+        conversation_of(as_turns(row[key]), key, parts=images.sees)
+        for key in (names.chosen_key, names.rejected_key)
     ]
     is_whole = both[0][0]["role"] != ASSISTANT
     if is_whole:

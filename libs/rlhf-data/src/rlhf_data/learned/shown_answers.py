@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlhf_core.batch.task import Message
 
-from ..chat.template.pieces import THOUGHT_FIELDS
+from ..chat.template.pieces import THOUGHT_FIELDS, function_of
 from ..rows import RowProblem
 from .learned_text import Span, squeezed
 from .messages import ASSISTANT
@@ -38,7 +38,7 @@ def shows(text: str, turn: Span, message: Message, lead: str, word: str) -> bool
     tag = _TAG.match(answer)
     if tag and text[: turn.start].rstrip().endswith(tag.group()):
         starts.append(answer[tag.end() :])
-    calls = message.get("tool_calls") or ()
+    calls = calls_of(message)
     for start in starts:
         if not calls and body == start:
             return True
@@ -53,7 +53,7 @@ def holds(shown: str, message: Message) -> bool:
         text for key in (*THOUGHT_FIELDS, "content") if isinstance(text := message.get(key), str)
     ]
     rest = squeezed(shown)
-    for part in (*map(squeezed, parts), *map(name_of, message.get("tool_calls") or ())):
+    for part in (*map(squeezed, parts), *map(name_of, calls_of(message))):
         if part not in rest:
             return False
         rest = rest.replace(part, "", 1)
@@ -67,8 +67,7 @@ def calls_of(message: Message) -> Sequence[Any]:
 
 def name_of(call: object) -> str:
     """Return the name of the function that a tool call calls."""
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
-    return squeezed(str(function.get("name", ""))) if isinstance(function, Mapping) else ""
+    return squeezed(str(function_of(call).get("name", "")))
 
 
 def changed(messages: Sequence[Message], index: int, shown: str) -> RowProblem:
