@@ -94,13 +94,13 @@ class Batch:
     def num_free(self) -> int:
         return self.num_slots - len(self.active)
 
-    def pages_to_take(self, sequence: Sequence, *, is_first: bool) -> int:
-        """Return 0: the cache has rows, no pages."""
+    def num_known(self, prompt: Prompt) -> int:
+        """Return 0: the cache keeps no histories."""
         return 0
 
-    def num_new(self, prompt: Prompt) -> int:
-        """Return the number of a prompt's tokens: the cache keeps no histories."""
-        return len(prompt.token_ids)
+    def pages_to_take(self, sequence: Sequence, shared: int) -> int:
+        """Return 0: the cache has rows, no pages."""
+        return 0
 
     def has_room(self, pages: int) -> bool:
         """Return True: the cache grows with what is admitted."""

@@ -335,14 +335,15 @@ class EmbeddedEngine:
         num_new = num_read = pages = 0
         while self._queue and len(wave) < free:
             prompt = self._queue[0].prompt
-            is_first = prompt not in prompts or not self._config.share_prefixes
-            if is_first:
-                num_new += self._batch.num_new(prompt)
+            shared = len(prompt.token_ids)
+            if prompt not in prompts or not self._config.share_prefixes:
+                shared = self._batch.num_known(prompt)
+                num_new += len(prompt.token_ids) - shared
                 num_read += len(prompt.token_ids)
                 if wave and (num_new > most or num_read > MOST_READ * most):
                     break
                 prompts.add(prompt)
-            pages += self._batch.pages_to_take(self._queue[0], is_first=is_first)
+            pages += self._batch.pages_to_take(self._queue[0], shared)
             if not self._batch.has_room(pages):
                 if wave or self._batch.active:
                     break

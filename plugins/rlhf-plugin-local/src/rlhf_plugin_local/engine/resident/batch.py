@@ -126,21 +126,21 @@ class ResidentBatch:
     def num_free(self) -> int:
         return self.num_slots - len(self._seats)
 
-    def num_new(self, prompt: Prompt) -> int:
-        """Return the number of a prompt's tokens that no history has, and that have to be computed.
+    def num_known(self, prompt: Prompt) -> int:
+        """Return the number of a prompt's tokens that a history has, so that they are not computed.
 
         The history does not give way until the next wave is admitted.
         """
-        return len(prompt.token_ids) - self._known(prompt).length
+        return self._known(prompt).length
 
-    def pages_to_take(self, sequence: Sequence, *, is_first: bool) -> int:
+    def pages_to_take(self, sequence: Sequence, shared: int) -> int:
         """Return the pages that a sequence of the next wave takes from the pool if it writes all that it may.
 
         Args:
-            is_first: of the sequences of its prompt in the wave; the others share the prompt's full pages with it.
+            shared: number of its first tokens whose full pages it shares with a history, or with another sequence of
+                its prompt in the wave.
         """
-        tokens = self._known(sequence.prompt).length if is_first else len(sequence.prompt_ids)
-        return _most_pages(sequence) - tokens // PAGE
+        return _most_pages(sequence) - shared // PAGE
 
     def has_room(self, pages: int) -> bool:
         """Return whether so many pages are free, histories given up for them that the next wave does not go on from."""
