@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rlhf_core.batch.metric import Metric, Metrics
 from rlhf_core.batch.trajectory_columns import TrajectoryColumns
+from rlhf_core.called import name_taken
 from rlhf_core.contracts.advantage import AdvantageEstimator, RewardBatch
 from rlhf_core.contracts.functions.kl import KlEstimator
 from rlhf_core.errors import NonFiniteError, PluginError
@@ -65,10 +66,7 @@ def advantages(
         penalty = float(reward_batch.kl_penalty.sum()) / -kl.coef
         metrics["kl/ref"] = Metric(penalty, len(out["advantages"]))
     if taken := sorted(metrics.keys() & result.metrics.keys()):
-        raise PluginError(
-            f"{label}: {taken[0]} is the name of a metric of the run already; choose another one",
-            code="metric/name-taken",
-        )
+        raise name_taken(label, taken[0])
     return out, metrics | result.metrics
 
 
