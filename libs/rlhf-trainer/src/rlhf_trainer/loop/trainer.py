@@ -22,14 +22,15 @@ from rlhf_core.storage.run_folder import RunFolder
 
 from ..durable.ledger import Ledger
 from ..durable.records import RecordFile, RunningDigest
-from ..learning.checks import EmptySteps, check_served_weights
 from ..learning.roles import POLICY, REFERENCE, TEACHER
 from ..rollouts.prompts import Cursor
 from ..rollouts.reports import sample_texts
+from ..rollouts.settling import EmptySteps
 from .course import Export, FinishedStep, OwnRecord, SavedRole
 from .restore import check_epoch, restore_components, restore_roles
 from .resume import ResumePoint
 from .session import Session
+from .sleeping import check_served_weights
 from .state import LoopState
 
 WAITING = ("generate_s", "reward_s", "hold_s")
