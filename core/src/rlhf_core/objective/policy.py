@@ -24,14 +24,7 @@ from ..contracts.functions.kl import KlEstimator
 from ..contracts.loss import LossInputs, PolicyLoss, TokenLoss
 from ..math import kl_estimate, unbiased_kl
 from ..plugins import Plugins
-from .columns import (
-    TEACHER_TOP_LOGPROBS,
-    ActionColumns,
-    ActionGrid,
-    ActionScores,
-    reduced,
-    rows_of,
-)
+from .columns import TEACHER_TOP_LOGPROBS, ActionColumns, ActionGrid, ActionScores, reduced, rows_of
 
 Part: TypeAlias = tuple[Float[Tensor, ""], Metrics]
 """A micro-batch's part of the step's loss, and the metrics of the part."""
@@ -194,9 +187,11 @@ def policy_objective(
         old_logprobs=old,
         entropy=entropy,
     )
+    # What rows train by their rewards.
     loss, metrics = _judged_part(components, inputs, correction, columns, plan, hear)
     if correction is not None:
         metrics = correction.metrics | metrics
+    # What all rows train, whether their rewards count or not: KL, entropy, and terms without advantages.
     if components.kl_estimator is not None:
         kl = _kl_to_reference(components, policy, old, columns)
         part = reduced(kl, mask, objective.aggregation, totals, weights)
