@@ -51,7 +51,7 @@ KeptT = TypeVar("KeptT")
 
 
 class Histories(ABC, Generic[KeptT]):
-    """What is kept of sequences that have ended, as long as nobody needs its pages or a waiting prompt has found it."""
+    """Store of what sequences that have ended leave behind: kept until its pages are needed, or while it is spared."""
 
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
