@@ -1,4 +1,4 @@
-"""Columns that a batch is trained with: outputs of the models, and what an estimator makes of them and of the rewards."""
+"""Columns that a batch is trained with: outputs of the models, and what an estimator makes of them and of rewards."""
 
 from __future__ import annotations
 
